@@ -1,0 +1,1 @@
+"""Who owns which rows: data sets, partitions, folds, client test sets."""

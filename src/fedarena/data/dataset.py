@@ -1,0 +1,119 @@
+"""What an experiment learns from: rows with labels, in one array, training rows first.
+
+Train and test lie in one index space, so that a partition, a fold or a client's own test set is just an array of rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.errors import PartitionImpossible
+
+Rows = NDArray[np.int64]
+Preparation = Literal["scale", "standardise", "mcmahan", "niid", "none"]
+
+PADDING = -100  # a label that is no label (torch's `ignore_index`): positions after the end of a sequence
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows `x`, labels `y`; rows 0..n_train-1 are for training, the rest is the global test set.
+
+    Images are uint8, N x C x H x W; tables float32, N x features; texts int64, N x length, with one label a position.
+    """
+
+    name: str
+    x: NDArray[np.generic]
+    y: NDArray[np.int64]
+    n_train: int
+    classes: int
+    prepare: Preparation = "none"  # what happens to a batch on its way into a model, see data/prepare.py
+    pixel_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # channel means and deviations, `standardise`
+    owner: NDArray[np.int64] | None = None  # natural client of every row (train and test), -1 for none
+    owner_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def train_labels(self) -> NDArray[np.int64]:
+        """Labels of the training rows; one label a row, or no partition by label is possible."""
+        if self.y.ndim != 1:
+            raise PartitionImpossible(
+                f"'{self.name}' has a label at every position of a row, not one a row",
+                remedy="use partition 'natural' or 'iid'",
+                where="partition.name",
+            )
+        return self.y[: self.n_train]
+
+    @property
+    def test_rows(self) -> Rows:
+        """Row numbers of the global test set."""
+        return np.arange(self.n_train, len(self.x), dtype=np.int64)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one row as a model sees it."""
+        return (3, 24, 24) if self.prepare == "mcmahan" else tuple(self.x.shape[1:])
+
+    def fingerprint(self) -> str:
+        """sha256 over rows, labels and owners: two runs with the same fingerprint saw the same data."""
+        digest = hashlib.sha256(f"{self.n_train} {self.classes} {self.prepare}".encode())
+        for array in (self.x, self.y, self.owner):
+            if array is not None:
+                digest.update(f"{array.dtype} {array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Who owns which rows: one array of row numbers a client, and the rows held back for testing."""
+
+    clients: list[Rows]
+    test: Rows  # the global test set; a held-out fold for fold-wise partitions
+    client_tests: list[Rows] = field(default_factory=list)  # each client's own test rows, see data/client_tests.py
+    noise: NDArray[np.float64] | None = None  # standard deviation of each client's feature noise
+    frozen_noise: bool = True  # the same noise at every look, or a new draw each round
+    unused: int = 0  # training rows that nobody owns
+    notes: tuple[str, ...] = ()  # what a user should know about how it came out
+    names: tuple[str, ...] = ()  # of the clients, where they have any
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """n_k: rows of each client."""
+        return np.array([len(rows) for rows in self.clients], dtype=np.int64)
+
+    @property
+    def population(self) -> list[int]:
+        """Clients that own rows; the others are never selected nor counted."""
+        return [k for k, rows in enumerate(self.clients) if len(rows)]
+
+    def fingerprint(self) -> str:
+        """sha256 over all index arrays."""
+        digest = hashlib.sha256()
+        for rows in [*self.clients, self.test, *self.client_tests]:
+            digest.update(f"{len(rows)} ".encode())
+            digest.update(np.ascontiguousarray(rows).data)
+        if self.noise is not None:
+            digest.update(self.noise.tobytes())
+        return digest.hexdigest()
+
+
+class Source(Protocol):
+    """A data set by name: its settings are its fields, `load` reads it."""
+
+    def load(self, seed: int) -> Dataset:
+        """Read it; `seed` serves only sets that must be split into train and test rows here."""
+        ...
+
+
+class Partitioner(Protocol):
+    """A way to deal rows to clients."""
+
+    def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
+        """Deal the training rows of `data` to this many clients; every draw comes from `rng`."""
+        ...

@@ -1,0 +1,76 @@
+"""Every mistake a user can make, each with its remedy.
+
+A mistake is found before work starts, is told in one message (what, where, what to do) and ends a command with exit code 2.
+
+>>> raise UnknownName("no algorithm is called 'scafold'", remedy="did you mean 'scaffold'?", where="exp.toml, algorithm.name")
+Traceback (most recent call last):
+    ...
+fedarena.errors.UnknownName: no algorithm is called 'scafold'  (exp.toml, algorithm.name)
+  -> did you mean 'scaffold'?
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedarenaError(Exception):
+    """What went wrong, where, and what to do about it."""
+
+    def __init__(self, what: str, *, remedy: str, where: str = "") -> None:
+        super().__init__(what, remedy, where)
+        self.what, self.remedy, self.where = what, remedy, where
+
+    def __str__(self) -> str:
+        place = f"  ({self.where})" if self.where else ""
+        return f"{self.what}{place}\n  -> {self.remedy}"
+
+    def __reduce__(self) -> tuple[object, ...]:  # errors cross process borders; keyword arguments do not survive by default
+        return (_rebuild, (type(self), self.what, self.remedy, self.where))
+
+
+def _rebuild(kind: type[FedarenaError], what: str, remedy: str, where: str) -> FedarenaError:
+    return kind(what, remedy=remedy, where=where)
+
+
+class UnknownName(FedarenaError):
+    """A component, key or column that does not exist."""
+
+
+class BadValue(FedarenaError):
+    """A value of the wrong type or out of range."""
+
+
+class DataMissing(FedarenaError):
+    """A data set that is not on this machine."""
+
+
+class DataBroken(FedarenaError):
+    """A data file that is damaged or does not hold what it should."""
+
+
+class PartitionImpossible(FedarenaError):
+    """A partition that these rows and clients cannot give."""
+
+
+class ModelMismatch(FedarenaError):
+    """A model that does not fit the data."""
+
+
+class ResumeMismatch(FedarenaError):
+    """A run folder that belongs to another experiment."""
+
+
+class CannotWrite(FedarenaError):
+    """An output folder that cannot be written, or a full disk."""
+
+
+class ClientFailed(FedarenaError):
+    """A client whose training raised an error or gave a non-finite update."""
+
+
+def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The remedy for a misspelt name: the nearest known one, or `otherwise`."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?  {otherwise}" if near else otherwise

@@ -1,0 +1,44 @@
+"""One seed, many named streams.
+
+Each use of randomness asks for its own stream by purpose, round and client. No stream knows who else was selected,
+which worker runs it or what was drawn before: the same experiment gives the same bits in any order of execution.
+
+>>> stream(0, "shuffle", 3, 7).permutation(4)
+array([2, 1, 3, 0])
+>>> stream(0, "shuffle", 3, 7).permutation(4)
+array([2, 1, 3, 0])
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Literal
+
+import numpy as np
+
+Purpose = Literal[
+    "select",  # who takes part in a round
+    "shuffle",  # order of a client's rows
+    "dropout",  # torch's own random numbers inside a client's training (nn.Dropout)
+    "augment",  # random crops and flips of a client's images
+    "noise",  # feature noise of a client
+    "failure",  # simulated clients that never answer
+    "vc",  # draws of virtual clients
+    "latency",  # durations on the virtual clock
+    "init",  # initial weights
+    "partition",  # who owns which rows
+    "client_test",  # per-client test sets
+    "split",  # train and test rows where a data set has none
+    "valid",  # rows held out of training for a search
+    "algorithm",  # coins an algorithm tosses on the server
+]
+
+
+def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
+    """An independent generator for this purpose and key (round, client, ...)."""
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *key])
+
+
+def torch_seed(seed: int, purpose: Purpose, *key: int) -> int:
+    """A 63-bit seed for `torch.manual_seed`, from the stream of the same name."""
+    return int(stream(seed, purpose, *key).integers(0, 2**63 - 1))
