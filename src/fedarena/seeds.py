@@ -4,9 +4,9 @@ Each use of randomness asks for its own stream by purpose, round and client. No 
 which worker runs it or what was drawn before: the same experiment gives the same bits in any order of execution.
 
 >>> stream(0, "shuffle", 3, 7).permutation(4)
-array([2, 1, 3, 0])
+array([3, 2, 1, 0])
 >>> stream(0, "shuffle", 3, 7).permutation(4)
-array([2, 1, 3, 0])
+array([3, 2, 1, 0])
 """
 
 from __future__ import annotations
