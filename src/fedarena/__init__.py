@@ -1,2 +1,79 @@
-"""fedarena: which federated-learning algorithm suits your federation?"""
+"""fedarena: which federated-learning algorithm suits your federation?
+
+>>> import fedarena as fa
+>>> run = fa.run("digits", rounds=3, out=False)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedarena.algorithms import Algorithm, Centralized, FedAvg, FedSGD, LocalOnly, Model, Pull, Reply, Step
+    from fedarena.api import Verdict, load, rounds, run, verify
+    from fedarena.data.dataset import Dataset, Partition
+    from fedarena.data.sources import arrays, csv, lines, parquet
+    from fedarena.errors import FedarenaError
+    from fedarena.registry import register
+    from fedarena.results.plots import draw_curves
+    from fedarena.results.run import Run
+    from fedarena.spec import Evaluate, Experiment, Local
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Algorithm",
+    "Centralized",
+    "Dataset",
+    "Evaluate",
+    "Experiment",
+    "FedAvg",
+    "FedSGD",
+    "FedarenaError",
+    "Local",
+    "LocalOnly",
+    "Model",
+    "Partition",
+    "Pull",
+    "Reply",
+    "Run",
+    "Step",
+    "Verdict",
+    "arrays",
+    "csv",
+    "draw_curves",
+    "lines",
+    "load",
+    "parquet",
+    "register",
+    "rounds",
+    "run",
+    "verify",
+]
+
+# Where each name lives: nothing heavy is imported before it is used, so that `import fedarena` takes no time.
+_HOMES = (
+    "fedarena.errors",
+    "fedarena.registry",
+    "fedarena.spec",
+    "fedarena.data.dataset",
+    "fedarena.data.sources",
+    "fedarena.algorithms",
+    "fedarena.results.run",
+    "fedarena.results.plots",
+    "fedarena.api",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for home in _HOMES:
+            module = importlib.import_module(home)
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"module 'fedarena' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

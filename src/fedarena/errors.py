@@ -26,7 +26,9 @@ class FedarenaError(Exception):
         place = f"  ({self.where})" if self.where else ""
         return f"{self.what}{place}\n  -> {self.remedy}"
 
-    def __reduce__(self) -> tuple[object, ...]:  # errors cross process borders; keyword arguments do not survive by default
+    def __reduce__(
+        self,
+    ) -> tuple[object, ...]:  # errors cross process borders; keyword arguments do not survive by default
         return (_rebuild, (type(self), self.what, self.remedy, self.where))
 
 

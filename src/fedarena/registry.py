@@ -44,6 +44,11 @@ class Parameter:
     default: Any
     annotation: Any
 
+    @property
+    def is_required(self) -> bool:
+        """It has no default."""
+        return self.default is inspect.Parameter.empty
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -62,13 +67,9 @@ class Entry:
     @functools.cached_property
     def parameters(self) -> dict[str, Parameter]:
         """The settings, by name. A model's first two arguments (shape, classes) come from the data and are none."""
-        target = self.make.__init__ if inspect.isclass(self.make) else self.make
-        hints = get_type_hints(target, include_extras=True)
-        # A dataclass resolves its own hints through the module that defines it.
-        if inspect.isclass(self.make):
-            hints = get_type_hints(self.make, include_extras=True)
+        hints = get_type_hints(self.make, include_extras=True)
         return {
-            p.name: Parameter(p.name, _type_text(hints.get(p.name, Any)), _default(p), hints.get(p.name, Any))
+            p.name: Parameter(p.name, _type_text(hints.get(p.name, Any)), p.default, hints.get(p.name, Any))
             for p in inspect.signature(self.make).parameters.values()
             if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
             and not (self.kind == "model" and p.name in ("shape", "classes"))
@@ -94,7 +95,9 @@ class Entry:
                 )
             annotation = self.parameters[key].annotation
             try:
-                config = None if hasattr(annotation, "__pydantic_config__") else ConfigDict(arbitrary_types_allowed=True)
+                config = (
+                    None if hasattr(annotation, "__pydantic_config__") else ConfigDict(arbitrary_types_allowed=True)
+                )
                 values[key] = TypeAdapter(annotation, config=config).validate_python(value)
             except ValidationError as error:
                 problem = error.errors()[0]["msg"]
@@ -104,7 +107,7 @@ class Entry:
                     where=at,
                 ) from None
         for parameter in self.parameters.values():
-            if parameter.default is inspect.Parameter.empty and parameter.name not in values:
+            if parameter.is_required and parameter.name not in values:
                 raise BadValue(
                     f"{self.kind} '{self.name}' needs a value for '{parameter.name}'",
                     remedy=f"add {parameter.name} = ...  ({parameter.type})",
@@ -119,7 +122,7 @@ class Entry:
             "summary": self.summary,
             "paper": self.paper,
             "parameters": [
-                {"name": p.name, "type": p.type, "default": None if p.default is inspect.Parameter.empty else p.default}
+                {"name": p.name, "type": p.type, "default": None if p.is_required else p.default}
                 for p in self.parameters.values()
             ],
         }
@@ -166,10 +169,6 @@ def _load(kind: Kind) -> None:
     for point in entry_points(group=f"fedarena.{kind}s"):
         if point.name not in _entries[kind]:
             register(kind, point.name)(point.load())
-
-
-def _default(parameter: inspect.Parameter) -> Any:
-    return parameter.default
 
 
 def _type_text(annotation: Any) -> str:

@@ -6,7 +6,7 @@ Train and test lie in one index space, so that a partition, a fold or a client's
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -33,7 +33,9 @@ class Dataset:
     n_train: int
     classes: int
     prepare: Preparation = "none"  # what happens to a batch on its way into a model, see data/prepare.py
-    pixel_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # channel means and deviations, `standardise`
+    pixel_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = (
+        None  # channel means and deviations, `standardise`
+    )
     owner: NDArray[np.int64] | None = None  # natural client of every row (train and test), -1 for none
     owner_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
@@ -91,6 +93,10 @@ class Partition:
     def population(self) -> list[int]:
         """Clients that own rows; the others are never selected nor counted."""
         return [k for k, rows in enumerate(self.clients) if len(rows)]
+
+    def pooled(self) -> Partition:
+        """All rows in one place, in the order of clients; everything else as it was."""
+        return replace(self, clients=[np.concatenate(self.clients)], names=())
 
     def fingerprint(self) -> str:
         """sha256 over all index arrays."""

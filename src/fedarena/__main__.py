@@ -1,0 +1,5 @@
+"""python -m fedarena"""
+
+from fedarena.cli import main
+
+main()

@@ -1,0 +1,155 @@
+"""An algorithm is a frozen dataclass that answers five questions; only `client` and `server` have no default answer.
+
+Vectors are flat numpy arrays: all trainable parameters of the model, one after the other. Buffers of BatchNorm are not
+in them: the engine sends and averages those by the experiment's policy. Delta always means old minus new, a descent
+direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a server believes, at least: the weights. Also what clients hear by default."""
+
+    w: Vector
+
+
+@dataclass(frozen=True)
+class Step:
+    """What most clients send: how far they went, Delta = w_t - w_k."""
+
+    delta: Vector
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's answer: `send` goes up and is averaged by `weight`; `keep` stays on the client for its next round."""
+
+    send: Any
+    keep: Any = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A correction of every step's gradient, g + mu (y - centre) + b, described as data so that it can be fused."""
+
+    mu: float = 0.0
+    centre: Vector | None = None
+    b: Vector | None = None
+
+
+Adjust = Pull | Callable[[Vector, Vector], Vector] | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the local solver did: measured, not derived."""
+
+    w: Vector
+    steps: int  # tau_k: optimizer steps actually made
+    lr_sum: float  # sum of the learning rates of those steps
+    effective_steps: float  # ||a_k||_1: displacement of the same solver under a unit gradient, over the first rate
+    losses: tuple[float, ...]  # mean training loss of each epoch
+
+
+class Work(Protocol):
+    """What a client can do: train and differentiate on its own rows."""
+
+    client: int
+    round: int
+    rows: int  # n_k
+    lr: float  # learning rate at the first step of this round
+
+    def train(self, w: Vector, *, adjust: Adjust = None, epochs: int | None = None) -> Outcome:
+        """Local SGD from `w` (algorithms 0.1), each step's gradient changed by `adjust`."""
+        ...
+
+    def gradient(self, w: Vector) -> Vector:
+        """Exact gradient of the mean loss over all local rows at `w`, weight decay included."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who was asked and who answered."""
+
+    selected: tuple[int, ...]
+    answered: tuple[int, ...]
+    population: int  # N: clients with rows
+    rows: int  # sum of n_k over those who answered
+    total_rows: int  # n
+    lr: float  # the experiment's local.lr
+
+    @property
+    def share(self) -> float:
+        """|R_t| / N."""
+        return len(self.answered) / self.population
+
+
+class Ask(Protocol):
+    """One exchange with clients; the mean of their answers, or None where nobody answered."""
+
+    @property
+    def cohort(self) -> Cohort:
+        """Who took part in the latest exchange."""
+        ...
+
+    def __call__(self, message: Any, do: str = "client") -> Any:
+        """Send `message`, let each selected client run the method `do`, return the weighted mean of what they send."""
+        ...
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The contract. A subclass is one paper in one file: its settings are fields, both halves are methods."""
+
+    everyone: ClassVar[bool] = False  # takes part every round, whatever the experiment's share
+    communicates: ClassVar[bool] = True  # counts bytes and uploads
+    personal: ClassVar[bool] = False  # judged by each client's own kept model, not by the server's
+    pooled: ClassVar[bool] = False  # all rows in one place
+    keeps_momentum: ClassVar[bool] = False  # rounds do not interrupt the optimizer
+
+    def init(self, w: Vector) -> Any:
+        """What does the server believe at first? A dataclass with at least `w`."""
+        return Model(w)
+
+    def remember(self, w: Vector) -> Any:
+        """What does a client remember before its first round?"""
+        return None
+
+    def broadcast(self, state: Any) -> Any:
+        """What do clients hear?"""
+        return Model(state.w)
+
+    def client(self, got: Any, kept: Any, work: Work) -> Reply:
+        """What does a client do?"""
+        raise NotImplementedError(f"{type(self).__name__} does not say what a client does")
+
+    def server(self, state: Any, mean: Any, cohort: Cohort) -> Any:
+        """What does the server make of the answers? A new state."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what the server does")
+
+    def round(self, state: Any, ask: Ask) -> Any:
+        """One round: a single exchange, unless an algorithm needs more. Without answers nothing changes."""
+        mean = ask(self.broadcast(state))
+        return state if mean is None else self.server(state, mean, ask.cohort)
+
+    def select(self, sizes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Which of the population (given by its sizes) take part? Uniformly, without replacement."""
+        return rng.choice(len(sizes), size=count, replace=False)
+
+
+def summed() -> Any:
+    """Marks a field of what clients send as added up over clients, not averaged by weight."""
+    return field(metadata={"sum": True})

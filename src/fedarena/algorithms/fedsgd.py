@@ -1,0 +1,25 @@
+"""FedSGD: the baseline of McMahan et al. 2017, arXiv:1602.05629, section 2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Step, Work
+from fedarena.registry import register
+
+
+@register("algorithm", "fedsgd", paper="McMahan et al. 2017, arXiv:1602.05629")
+@dataclass(frozen=True)
+class FedSGD(Algorithm):
+    """Each client sends the gradient over all its rows; the server takes one step along their mean.
+
+    Local epochs, batch size and momentum have no meaning here: a round is one step.
+    """
+
+    def client(self, got: Model, kept: None, work: Work) -> Reply:
+        """eta grad F_k(w_t): the client applies the rate, because it is the one who counts its decay."""
+        return Reply(Step(work.lr * work.gradient(got.w)), weight=work.rows)
+
+    def server(self, state: Model, mean: Step, cohort: Cohort) -> Model:
+        """w_{t+1} = w_t - eta sum_k p_k g_k."""
+        return Model(state.w - mean.delta)

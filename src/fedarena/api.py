@@ -1,0 +1,207 @@
+"""The doors: run, rounds, load, verify. Everything behind them can be used by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedarena.engine.federation import open_site
+from fedarena.engine.keep import Keeper
+from fedarena.engine.loop import TIMES, Loop, RoundRecord
+from fedarena.engine.site import Site
+from fedarena.errors import BadValue
+from fedarena.models.task import sha256
+from fedarena.progress import Line, Silent
+from fedarena.results import folder as files
+from fedarena.results.run import Run, load
+from fedarena.runtime.jobs import one_thread
+from fedarena.runtime.processes import Processes, usable_cores
+from fedarena.runtime.serial import Serial
+from fedarena.spec import Experiment
+
+__all__ = ["Verdict", "load", "rounds", "run", "verify"]
+
+RuntimeName = Literal["serial", "processes"]
+
+
+def run(
+    source: Any = None,
+    *,
+    out: str | Path | Literal[False] | None = None,
+    resume: str | Path | None = None,
+    runtime: RuntimeName = "processes",
+    workers: int | None = None,
+    overrides: Sequence[str] = (),
+    progress: bool = False,
+    on_round: Callable[[RoundRecord], bool | None] | None = None,
+    **settings: Any,
+) -> Run:
+    """Run an experiment to its end and return the result.
+
+    `source` is a data set's name, a TOML file, an Experiment, a table, or rows and labels `(x, y)`; keywords are the keys
+    of an experiment. The run is kept in a folder: `out`, or the next free name under `runs/`; `out=False` keeps none.
+    `on_round` sees every round and may return True to stop.
+
+    >>> import fedarena as fa
+    >>> run = fa.run("digits", rounds=2, clients=5, partition="iid", out=False, runtime="serial")
+    >>> run.final.round, run.final.accuracy > 0.5
+    (2, True)
+    """
+    experiment = _experiment(source, resume, overrides, settings)
+    site = _open(experiment)
+    with contextlib.ExitStack() as stack:
+        path = _folder(site, out, resume, stack)
+        keeper = Keeper(path / "checkpoint", site.algorithm)
+        loop = _start(site, keeper, runtime, workers, stack)
+        watcher = Line() if progress else Silent()
+        watcher.start(experiment, len(site.owners.population), loop.asked, loop.rule.nominal_rounds)
+        stack.callback(watcher.stop)
+        kept = None if out is False and resume is None else path
+        records: list[RoundRecord] = []
+        try:
+            for record in loop.rounds():
+                records.append(record)
+                watcher.see(record)
+                if on_round is not None and on_round(record):
+                    break
+        except KeyboardInterrupt as stopped:
+            if kept is not None:
+                stopped.add_note(f"saved; go on with: fedarena run --resume {kept}")
+            raise
+        return _finish(loop, records, kept)
+
+
+def rounds(
+    source: Any = None,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    runtime: RuntimeName = "processes",
+    workers: int | None = None,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Iterator[RoundRecord]:
+    """The same, round by round: the loop is yours. Nothing is kept unless `out` names a folder.
+
+    >>> import fedarena as fa
+    >>> for record in fa.rounds("digits", rounds=50, partition="iid", clients=5, runtime="serial"):
+    ...     if record.accuracy > 0.8:
+    ...         break
+    """
+    experiment = _experiment(source, resume, overrides, settings)
+    site = _open(experiment)
+    with contextlib.ExitStack() as stack:
+        path = _folder(site, False if out is None else out, resume, stack)
+        loop = _start(site, Keeper(path / "checkpoint", site.algorithm), runtime, workers, stack)
+        yield from loop.rounds()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Did a second run give the same bits? `differences` names what did not, the earliest first."""
+
+    same: bool
+    differences: list[str]
+    run: Run
+    again: Run
+
+
+def verify(
+    path: str | Path,
+    *,
+    runtime: RuntimeName = "processes",
+    workers: int | None = None,
+    progress: bool = False,
+    **own: Any,
+) -> Verdict:
+    """Re-run a run folder's experiment from the start and compare bit by bit: partition, every round, final weights."""
+    first = load(path, **own)
+    done = first.records[-1].round
+    stop = lambda record: record.round >= done
+    again = run(first.experiment, out=False, runtime=runtime, workers=workers, progress=progress, on_round=stop)
+    differences = []
+    facts = json.loads((Path(path) / "versions.json").read_text(encoding="utf-8"))
+    site = open_site(first.experiment)
+    for key, now in (("data_sha256", site.data.fingerprint()), ("partition_sha256", site.owners.fingerprint())):
+        if facts[key] != now:
+            differences.append(f"{key}: {facts[key][:16]} then, {now[:16]} now")
+    for before, after in zip(first.records, again.records, strict=False):
+        for name in RoundRecord.__dataclass_fields__:
+            old, new = getattr(before, name), getattr(after, name)
+            if name not in TIMES and old != new and not (old != old and new != new):
+                differences.append(f"round {before.round}, {name}: {old} then, {new} now")
+    if len(first.records) != len(again.records):
+        differences.append(f"rounds: {len(first.records)} then, {len(again.records)} now")
+    if first.weights_sha256 != again.weights_sha256:
+        differences.append(f"weights: sha256 {first.weights_sha256[:16]} then, {again.weights_sha256[:16]} now")
+    return Verdict(not differences, differences, first, again)
+
+
+def _experiment(
+    source: Any, resume: str | Path | None, overrides: Sequence[str], settings: dict[str, Any]
+) -> Experiment:
+    if resume is None:
+        return Experiment.make(source, overrides, **settings)
+    if source is not None:
+        experiment = Experiment.make(source, overrides, **settings)
+    else:
+        experiment = Experiment.make(files.read_experiment(Path(resume), **settings), overrides, **settings)
+    files.same_experiment(Path(resume), experiment)
+    return experiment
+
+
+def _open(experiment: Experiment) -> Site:
+    with one_thread():  # before workers are forked, nothing here may start threads of its own
+        return open_site(experiment)
+
+
+def _folder(
+    site: Site, out: str | Path | Literal[False] | None, resume: str | Path | None, stack: contextlib.ExitStack
+) -> Path:
+    """The run's folder, begun or checked; a temporary one where nothing is to be kept."""
+    if resume is not None:
+        path = Path(resume)
+        files.check_start(path, site)
+        files.write_text(path / "experiment.toml", site.experiment.to_toml())  # the budget may have grown
+    elif out is False:
+        path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True)))
+    else:
+        path = files.new_folder(site.experiment, out)
+        files.write_start(path, site)
+    files.check_room(path, site)
+    return path
+
+
+def _start(site: Site, keeper: Keeper, runtime: str, workers: int | None, stack: contextlib.ExitStack) -> Loop:
+    if workers is not None and workers < 1:
+        raise BadValue(f"workers = {workers}", remedy="give at least 1", where="--workers")
+    if runtime not in ("serial", "processes"):
+        raise BadValue(f"no runtime is called '{runtime}'", remedy="use serial or processes", where="--runtime")
+    wanted = 1 if runtime == "serial" else workers or usable_cores()
+    pool: Serial | Processes = Serial(site) if runtime == "serial" else Processes(site, wanted)
+    stack.callback(pool.close)
+    return Loop(site, pool, keeper)
+
+
+def _finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
+    site = loop.site
+    if records[-1].accuracy is None:  # stopped between two evaluations
+        records[-1] = loop.look_again(records[-1])
+    site.task.load(loop.state.w)
+    site.task.load_buffers(loop.buffers)
+    sha = sha256(*loop.result_vectors())
+    notes = (*site.owners.notes, *loop.notes)
+    result = Run(site.experiment, records, sha, loop.client_accuracy, path, site.task.state(), notes)
+    if path is not None:
+        files.write_rounds(path, records)
+        files.write_clients(path, site, np.asarray(loop.client_accuracy))
+        files.write_model(path, result.state)
+        files.write_text(path / "result.json", json.dumps(result.summary(), indent=1))
+    return result

@@ -1,0 +1,312 @@
+"""The same doors from a terminal; no logic of its own. Results go to stdout, progress and messages to stderr."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+import typer.core
+
+from fedarena.errors import FedarenaError
+
+
+class Doors(typer.core.TyperGroup):
+    """All commands end alike: a user's mistake is one message and exit code 2, Ctrl-C is 130 and says how to go on."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was typed."""
+        try:
+            return super().invoke(ctx)
+        except FedarenaError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt as stopped:
+            print("\n".join(["\ninterrupted", *getattr(stopped, "__notes__", [])]), file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=Doors,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Which federated-learning algorithm suits your federation? Start with `fedarena run digits`.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Get data sets and look at how they are dealt to clients.")
+app.add_typer(data_app, name="data")
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key: `--set local.lr=0.05`. May be repeated.")]
+Workers = Annotated[int | None, typer.Option(help="Worker processes; as many as cores by default.")]
+
+
+class Where(StrEnum):
+    """Where clients run."""
+
+    serial = "serial"
+    processes = "processes"
+
+
+class Listed(StrEnum):
+    """What can be listed."""
+
+    algorithms = "algorithms"
+    partitions = "partitions"
+    models = "models"
+    datasets = "datasets"
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        import fedarena
+
+        print(fedarena.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(help="An experiment file, a data set's name, or a CSV or Parquet file.", show_default=False),
+    ] = None,
+    set_: Set = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; the next free one under runs/ by default.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    runtime: Annotated[Where, typer.Option(help="Where clients run.")] = Where.processes,
+    workers: Workers = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run one experiment.
+
+    `fedarena run digits`
+
+    `fedarena run exp.toml --set local.lr=0.05 --set algorithm.name=fedsgd`
+
+    `fedarena run hospital.csv --set data.label=diagnosis --set data.client=site --set partition=natural`
+
+    `fedarena run --resume runs/digits-fedavg-seed0`
+    """
+    from fedarena import api
+
+    if experiment is None and resume is None:
+        raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena run digits`")
+    result = api.run(
+        experiment,
+        out=out,
+        resume=resume,
+        runtime=runtime.value,
+        workers=workers,
+        overrides=set_ or [],
+        progress=not quiet,
+    )
+    for note in dict.fromkeys(result.notes):
+        _say(f"note: {note}", quiet)
+    if json_:
+        _print_json(result.summary())
+    else:
+        print(result)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[Listed, typer.Argument(help="What to list.")],
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """List what an experiment can name, with settings and defaults.
+
+    `fedarena list algorithms`
+
+    `fedarena list models --json`
+    """
+    from fedarena.registry import components
+
+    entries = components(kind.value[:-1]).values()  # type: ignore[arg-type]
+    if json_:
+        _print_json([entry.describe() for entry in entries])
+        return
+    _print_entries(entries)
+
+
+def _print_entries(entries: Any) -> None:
+    import shutil
+    import textwrap
+
+    width = min(shutil.get_terminal_size().columns, 110)
+    for entry in entries:
+        print(f"{entry.name}" + (f"  ({entry.paper})" if entry.paper else ""))
+        print(textwrap.fill(entry.summary, width, initial_indent="    ", subsequent_indent="    "))
+        for p in entry.describe()["parameters"]:
+            required = entry.parameters[p["name"]].is_required
+            default = "required" if required else f"default {'none' if p['default'] is None else p['default']}"
+            print(f"      {p['name']}: {p['type']}, {default}")
+
+
+@data_app.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(help="A data set of `fedarena list datasets`.")],
+    folder: Annotated[Path | None, typer.Option(help="Where to put it; the user's cache folder by default.")] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fetch a data set, check it and keep it for later runs.
+
+    `fedarena data get mnist`
+    """
+    from fedarena.data.fetch import get
+    from fedarena.progress import Download
+
+    with Download(name, silent=quiet) as watch:
+        path = get(name, folder=folder, progress=watch, say=lambda text: _say(text, quiet))
+    if json_:
+        _print_json({"name": name, "path": str(path)})
+    else:
+        print(path)
+
+
+@data_app.command("show")
+def data_show(
+    experiment: Annotated[str, typer.Argument(help="An experiment file or a data set's name.")],
+    plot: Annotated[Path | None, typer.Option(help="Draw it to this PNG.")] = None,
+    set_: Set = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show who owns which rows: sizes, classes, distances from the whole.
+
+    `fedarena data show digits --plot partition.png`
+
+    `fedarena data show exp.toml --set partition.beta=0.1`
+    """
+    from fedarena.data.statistics import statistics
+    from fedarena.engine.federation import deal
+    from fedarena.results.tables import show_partition
+    from fedarena.spec import Experiment
+
+    exp = Experiment.make(experiment, set_ or [])
+    data, partition = deal(exp)
+    facts = statistics(data, partition)
+    if plot is not None:
+        from fedarena.results.partition_plots import plot_partition
+
+        plot_partition(data, partition, plot)
+        _say(f"drawn: {plot}", quiet)
+    for note in partition.notes:
+        _say(f"note: {note}", quiet)
+    if json_:
+        _print_json({"partition": exp.partition.name, "sha256": partition.fingerprint(), **facts.as_dict()})
+    else:
+        show_partition(exp, facts)
+
+
+@app.command()
+def verify(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    runtime: Annotated[Where, typer.Option(help="Where clients run.")] = Where.processes,
+    workers: Workers = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run it once more and compare bit by bit. Exit code 1 if anything differs.
+
+    `fedarena verify runs/digits-fedavg-seed0`
+    """
+    from fedarena import api
+
+    verdict = api.verify(run, runtime=runtime.value, workers=workers, progress=not quiet)
+    if json_:
+        _print_json(
+            {"same": verdict.same, "differences": verdict.differences, "weights_sha256": verdict.again.weights_sha256}
+        )
+    elif verdict.same:
+        rounds = len(verdict.run.records)
+        print(f"the same bits: {rounds} rounds, weights sha256 {verdict.again.weights_sha256[:16]}")
+    else:
+        print("\n".join(["not the same:", *verdict.differences[:10]]))
+    if not verdict.same:
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="An algorithm, partition, model or data set.")],
+    file: Annotated[Path | None, typer.Option("--file", help="A Python file that registers it.")] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run the contract tests on a component, yours or ours. Exit code 1 if it breaks one.
+
+    `fedarena check fedavg`
+
+    `fedarena check mine --file mine.py`
+    """
+    from fedarena.contracts import check_component
+
+    report = check_component(name, file)
+    if json_:
+        _print_json(report)
+    else:
+        for truth in report["held"]:
+            print(f"  holds   {truth}")
+        for truth in report["broken"]:
+            print(f"  BROKEN  {truth}")
+    if report["broken"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    work: Annotated[list[str] | None, typer.Argument(help="Which works; all by default.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a ratio is below its floor.")] = False,
+    rounds: Annotated[int, typer.Option(help="Timed rounds of each design; the median counts.")] = 3,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure speed against two plain PyTorch loops, side by side in one run, on made-up data.
+
+    `fedarena bench`
+
+    `fedarena bench W1 --check`
+    """
+    from fedarena.bench import measure, print_table
+
+    rows = measure(work or None, rounds=rounds, say=lambda text: _say(text, quiet))
+    if json_:
+        _print_json(rows)
+    else:
+        print_table(rows)
+    slow = [row for row in rows if row["floor"] is not None and row["ratio_to_plain"] < row["floor"]]
+    if check and slow:
+        for row in slow:
+            _say(f"{row['work']} {row['design']}: {row['ratio_to_plain']:.2f}, its floor is {row['floor']}", False)
+        raise typer.Exit(1)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, default=str))
+
+
+def _say(text: str, quiet: bool) -> None:
+    if not quiet:
+        print(text, file=sys.stderr)
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """The command."""
+    signal.signal(signal.SIGTERM, _interrupt)  # a polite kill saves and explains like Ctrl-C
+    app()

@@ -1,0 +1,86 @@
+"""A test set for every client, and training rows held out for a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.data.dataset import Dataset, Partition, Rows
+from fedarena.errors import BadValue
+from fedarena.seeds import stream
+
+How = Literal["same_distribution", "balanced"]
+Replacement = Literal["across", "within"]
+
+PART = 5  # a client's test set has a fifth of the rows of its training set: "80 % fewer images"
+
+
+def client_tests(
+    data: Dataset,
+    partition: Partition,
+    rng: np.random.Generator,
+    how: How = "same_distribution",
+    replacement: Replacement = "across",
+) -> tuple[list[Rows], tuple[str, ...]]:
+    """Test rows of each client, drawn from the global test set with the classes of its training rows, and notes.
+
+    `same_distribution`: class by class a fifth of the training rows. `balanced`: equally many of each class.
+    A row may serve many clients; `within` lets it serve one client more than once, else a set ends with the stock.
+    Natural clients keep their own test rows. Fewer than five training rows give an empty test set.
+    """
+    if partition.client_tests:
+        return partition.client_tests, ()
+    if data.y.ndim > 1:
+        sizes = [np.array([len(rows) // PART]) for rows in partition.clients]
+        return _draw([partition.test], sizes, rng, replacement)
+    counts = [np.bincount(data.y[rows], minlength=data.classes) for rows in partition.clients]
+    quotas = [_fifth(n, rng) if how == "same_distribution" else _even(n) for n in counts]
+    pools = [partition.test[data.y[partition.test] == y] for y in range(data.classes)]
+    return _draw(pools, quotas, rng, replacement)
+
+
+def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, list[Rows]]:
+    """Take a share of every client's training rows away for validation: never tune on the test rows."""
+    if not 0 < share < 1:
+        raise BadValue(f"a share of {share} cannot be held out", remedy="give 0 < share < 1", where="share")
+    kept, held = [], []
+    for k, rows in enumerate(partition.clients):
+        size = int(round(share * len(rows), 9))
+        out, rest = np.split(stream(seed, "valid", k).permutation(rows), [size])
+        kept.append(np.sort(rest))
+        held.append(np.sort(out))
+    return replace(partition, clients=kept), held
+
+
+def _fifth(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """A fifth of each class; what rounding leaves goes to the largest remainders, equal ones in random order."""
+    quota = counts // PART
+    left = counts.sum() // PART - quota.sum()
+    quota[np.lexsort((rng.random(len(counts)), -(counts % PART)))[:left]] += 1
+    return quota
+
+
+def _even(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    held = (counts > 0).astype(np.int64)
+    return held * int(counts.sum() // PART // held.sum()) if held.any() else held
+
+
+def _draw(
+    pools: list[Rows], quotas: Iterable[NDArray[np.int64]], rng: np.random.Generator, replacement: Replacement
+) -> tuple[list[Rows], tuple[str, ...]]:
+    """So many rows of each pool for each client; a pool that is too small gives all it has, and a note."""
+    stock = np.array([len(pool) for pool in pools])
+    tests, short = [], []
+    for quota in quotas:
+        reachable = np.where(stock > 0, quota, 0) if replacement == "within" else np.minimum(quota, stock)
+        short.append(int((quota - reachable).sum()))
+        wanted = np.flatnonzero(reachable)
+        drawn = [rng.choice(pools[y], reachable[y], replace=replacement == "within") for y in wanted]
+        tests.append(np.sort(np.concatenate([*drawn, np.empty(0, dtype=np.int64)])))
+    cut = np.count_nonzero(short)
+    note = f"{cut} client test sets were cut short by {sum(short)} rows in all: too few test rows of a class"
+    return tests, (note,) if cut else ()

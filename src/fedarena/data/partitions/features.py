@@ -1,0 +1,40 @@
+"""Clients that see the same things through different noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.partitions.dealing import impossible
+from fedarena.data.partitions.iid import Iid
+from fedarena.registry import register
+
+
+@register("partition", "feature_noise", paper="Li et al. 2022, arXiv 2102.02079")
+@dataclass(frozen=True)
+class FeatureNoise:
+    """Equal parts as in `iid`; client i sees x + N(0, s_i), s growing linearly from 0 to sigma at the last client.
+
+    The global test set has no noise. Pixels are in [0, 1] when noise is added, and are not clipped.
+    """
+
+    sigma: Annotated[float, Ge(0)] = 0.1
+    noise_as: Literal["std", "var"] = "std"  # is sigma the largest standard deviation, or the largest variance?
+    frozen: bool = True  # the same noise at every look, or a new draw each round
+
+    def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
+        if data.x.dtype.kind not in "fu":
+            raise impossible(f"'{data.name}' has no numbers to add noise to", "use images or a table", "name")
+        level = self.sigma * np.arange(clients) / max(clients - 1, 1)
+        std = level if self.noise_as == "std" else np.sqrt(level)
+        return replace(Iid().split(data, clients, rng), noise=std, frozen_noise=self.frozen)
+
+
+def client_noise(shape: tuple[int, ...], std: float, rng: np.random.Generator) -> NDArray[np.float32]:
+    """What a client adds to rows of this shape: N(0, std) at every pixel."""
+    return rng.standard_normal(shape, dtype=np.float32) * np.float32(std)

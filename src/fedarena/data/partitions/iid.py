@@ -1,0 +1,32 @@
+"""Clients that are all alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.partitions.dealing import class_rows, finished, need_rows
+from fedarena.registry import register
+
+
+@register("partition", "iid", paper="McMahan et al. 2017, arXiv 1602.05629")
+@dataclass(frozen=True)
+class Iid:
+    """All rows shuffled and cut into equal parts; sizes differ by at most one."""
+
+    def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
+        need_rows(data.n_train, clients)
+        return finished(data, np.array_split(rng.permutation(data.n_train), clients))
+
+
+@register("partition", "iid_stratified")
+@dataclass(frozen=True)
+class IidStratified:
+    """Every client gets the same number of rows of every class; class counts differ by at most one."""
+
+    def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
+        need_rows(data.n_train, clients)
+        deck = np.concatenate(list(class_rows(data, rng).values()))
+        return finished(data, [deck[k::clients] for k in range(clients)])

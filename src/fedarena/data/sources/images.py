@@ -1,0 +1,118 @@
+"""Sets of images: kept as bytes, N x C x H x W, and scaled on the way into a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from fedarena.data import files
+from fedarena.data.dataset import Dataset, Preparation
+from fedarena.data.sources.rows import split_rows
+from fedarena.registry import register
+
+CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+PixelStats = tuple[tuple[float, ...], tuple[float, ...]]  # channel means and deviations
+THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@register("dataset", "digits", paper="Alpaydin and Kaynak 1998, UCI optical recognition of handwritten digits")
+@dataclass(frozen=True)
+class Digits:
+    """1,797 handwritten digits of 8 x 8 pixels, inside scikit-learn: nothing to download."""
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "model": "mlp_2nn",
+        "clients": 10,
+        "share": 1.0,
+        "rounds": 30,
+        "partition": {"name": "label_dirichlet", "beta": 0.3, "min_size": 5},
+        "local": {"lr": 0.1, "epochs": 1, "batch": 16},
+        "evaluate": {"every": 1, "target": 0.9},
+    }
+
+    def load(self, seed: int) -> Dataset:
+        """Four fifths to train, one fifth to test, the same for every seed."""
+        from sklearn.datasets import load_digits
+
+        pixels, y = load_digits(return_X_y=True)
+        y = y.astype(np.int64)
+        train, test = split_rows(y, None, 0.2, seed=0)
+        order = np.concatenate([train, test])
+        x = (pixels[order] / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # published as counts 0..16
+        return Dataset("digits", x, y[order], len(train), 10, class_names=tuple("0123456789"))
+
+
+@register("dataset", "mnist", paper="LeCun et al. 1998")
+@dataclass(frozen=True)
+class Mnist:
+    """70,000 handwritten digits of 28 x 28 pixels."""
+
+    prepare: Literal["scale", "standardise"] = "scale"
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "model": "mlp_2nn",
+        "clients": 100,
+        "share": 0.1,
+        "rounds": 50,
+        "partition": {"name": "shards"},
+        "local": {"lr": 0.1, "epochs": 1, "batch": 10},
+        "evaluate": {"every": 1, "target": 0.85},
+    }
+
+    def load(self, seed: int) -> Dataset:
+        """The published 60,000 training and 10,000 test images."""
+        return _published("mnist", self.prepare, ((0.1307,), (0.3081,)), tuple("0123456789"))
+
+
+@register("dataset", "fashion_mnist", paper="Xiao et al. 2017, arXiv:1708.07747")
+@dataclass(frozen=True)
+class FashionMnist:
+    """70,000 pictures of clothes of 28 x 28 pixels."""
+
+    prepare: Literal["scale", "standardise"] = "scale"
+
+    defaults: ClassVar[dict[str, Any]] = {
+        **Mnist.defaults,
+        "local": {"lr": 0.05, "epochs": 1, "batch": 10},
+        "evaluate": {"every": 1, "target": 0.7},
+    }
+
+    def load(self, seed: int) -> Dataset:
+        """The published 60,000 training and 10,000 test images."""
+        return _published("fashion_mnist", self.prepare, ((0.2860,), (0.3530,)), CLOTHES)
+
+
+@register("dataset", "cifar10", paper="Krizhevsky 2009, technical report")
+@dataclass(frozen=True)
+class Cifar10:
+    """60,000 colour pictures of animals and vehicles of 32 x 32 pixels.
+
+    `prepare = "mcmahan"` trains on random 24 x 24 crops, mirrored, jittered and whitened (arXiv:1602.05629), "niid"
+    on random crops of the reflected picture, mirrored (arXiv:2102.02079).
+    """
+
+    prepare: Literal["scale", "standardise", "mcmahan", "niid"] = "scale"
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "model": "simple_cnn",
+        "clients": 10,
+        "share": 1.0,
+        "rounds": 20,
+        "partition": {"name": "label_dirichlet", "beta": 0.5, "min_size": 10},
+        "local": {"lr": 0.01, "epochs": 2, "batch": 64, "momentum": 0.9},
+        "evaluate": {"every": 1, "target": 0.6},
+    }
+
+    def load(self, seed: int) -> Dataset:
+        """The published 50,000 training and 10,000 test images."""
+        return _published("cifar10", self.prepare, ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)), THINGS)
+
+
+def _published(name: str, prepare: Preparation, stats: PixelStats, class_names: tuple[str, ...]) -> Dataset:
+    arrays = files.load(name)
+    x = np.concatenate([arrays["x_train"], arrays["x_test"]])
+    x = x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    y = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)
+    return Dataset(name, x, y, len(arrays["x_train"]), len(class_names), prepare, stats, class_names=class_names)

@@ -1,0 +1,287 @@
+"""Tables: one row a case, float32 features standardised on the training rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.data import files
+from fedarena.data.dataset import Dataset, Rows
+from fedarena.data.sources.rows import TestShare, labels, numbered, split_rows
+from fedarena.errors import BadValue, DataMissing, UnknownName, suggest
+from fedarena.registry import register
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Missing = Literal["error", "mean"]
+MOST_CATEGORIES = 20
+
+
+@register("dataset", "breast_cancer", paper="Street, Wolberg and Mangasarian 1993")
+@dataclass(frozen=True)
+class BreastCancer:
+    """569 tumours, 30 features, benign or malignant; inside scikit-learn: nothing to download."""
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "model": "logreg",
+        "clients": 10,
+        "share": 1.0,
+        "rounds": 20,
+        "partition": {"name": "label_dirichlet", "beta": 0.5, "min_size": 5},
+        "local": {"lr": 0.1, "epochs": 1, "batch": 16},
+        "evaluate": {"every": 1, "target": 0.95},
+    }
+
+    def load(self, seed: int) -> Dataset:
+        """Four fifths to train, one fifth to test, the same for every seed."""
+        from sklearn.datasets import load_breast_cancer
+
+        bunch = load_breast_cancer()
+        y = bunch.target.astype(np.int64)
+        train, test = split_rows(y, None, 0.2, seed=0)
+        x = features(dict(zip(bunch.feature_names, bunch.data.T, strict=True)), train, test)
+        order = np.concatenate([train, test])
+        return Dataset("breast_cancer", x, y[order], len(train), 2, class_names=tuple(map(str, bunch.target_names)))
+
+
+@register("dataset", "heart_disease", paper="Detrano et al. 1989; four hospitals as in FLamby, arXiv:2210.04620")
+@dataclass(frozen=True)
+class HeartDisease:
+    """920 patients of four hospitals, 13 features, heart disease or not; every hospital is a client."""
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "model": "logreg",
+        "clients": 4,
+        "share": 1.0,
+        "rounds": 30,
+        "partition": {"name": "natural"},
+        "local": {"lr": 0.05, "epochs": 1, "batch": 16},
+        "evaluate": {"every": 1, "target": 0.8},
+    }
+
+    def load(self, seed: int) -> Dataset:
+        """Four fifths of each hospital to train, the rest to test; gaps get the mean of the training rows."""
+        arrays = files.load("heart_disease")
+        y, owner = arrays["y"].astype(np.int64), arrays["site"].astype(np.int64)
+        train, test = split_rows(y, owner, 0.2, seed=0)
+        x = features({f"feature {i}": c for i, c in enumerate(arrays["X"].T)}, train, test, missing="mean")
+        order = np.concatenate([train, test])
+        return Dataset(
+            "heart_disease",
+            x,
+            y[order],
+            len(train),
+            2,
+            owner=owner[order],
+            owner_names=files.HEART_SITES,
+            class_names=("healthy", "disease"),
+        )
+
+
+@dataclass(frozen=True)
+class Table(ABC):
+    """A table in a file: a column of labels, perhaps a column that names the client, and features."""
+
+    path: str
+    label: str
+    client: str | None = None
+    drop: tuple[str, ...] = ()
+    test: TestShare = 0.2
+    test_path: str | None = None
+    missing: Missing = "error"
+    standardise: bool = True
+    one_hot: bool = False
+    split_seed: int = 0
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every client its own rows, or ten equal clients where the table names none."""
+        owned = {"partition": {"name": "natural"}} if self.client else {"partition": {"name": "iid"}, "clients": 10}
+        return {**owned, "model": "logreg", "rounds": 20, "local": {"lr": 0.05, "epochs": 1, "batch": 16}}
+
+    def load(self, seed: int) -> Dataset:
+        """Read and check it, number labels and clients, and deal rows into train and test."""
+        table, n_first = self._rows()
+        y, class_names = labels(_column(table, self.label), f"column '{self.label}'")
+        owner, owner_names = numbered(_column(table, self.client)) if self.client else (None, ())
+        if self.test_path:
+            train, test = np.split(np.arange(len(y)), [n_first])
+        else:
+            train, test = split_rows(y, owner, self.test, self.split_seed)
+        x = features(self._feature_columns(table), train, test, self.missing, self.standardise)
+        order = np.concatenate([train, test])
+        return Dataset(
+            Path(self.path).stem,
+            x,
+            y[order],
+            len(train),
+            len(class_names),
+            owner=None if owner is None else owner[order],
+            owner_names=owner_names,
+            class_names=class_names,
+        )
+
+    @abstractmethod
+    def read(self, path: str) -> pa.Table:
+        """The file as an arrow table."""
+
+    def _rows(self) -> tuple[pa.Table, int]:
+        """All rows, those of `test_path` last, and how many come before them."""
+        import pyarrow as pa
+
+        first = self._checked(self.path)
+        if self.test_path is None:
+            return first, len(first)
+        second = self._checked(self.test_path)
+        for name in first.column_names:
+            if name not in second.column_names and name not in self.drop:
+                raise UnknownName(
+                    f"{self.test_path} has no column '{name}'",
+                    remedy=f"give it the columns of {self.path}, or drop '{name}'",
+                    where="data.test_path",
+                )
+        shared = [name for name in first.column_names if name in second.column_names]
+        with files.reading(self.test_path, remedy=f"give its columns the types they have in {self.path}"):
+            both = pa.concat_tables([first.select(shared), second.select(shared)], promote_options="permissive")
+        return both, len(first)
+
+    def _checked(self, path: str) -> pa.Table:
+        """The table in a file, with rows and with the columns that the settings name."""
+        if not Path(path).is_file():
+            raise DataMissing(f"there is no file {path}", remedy="check the path", where="data.path")
+        kind = type(self).__name__.lower()
+        with files.reading(path, remedy=f"check that it is a {kind} file with a header and rows"):
+            table = self.read(path)
+            if not len(table):
+                raise ValueError("it has no rows")
+            twice = [name for name, times in Counter(table.column_names).items() if times > 1]
+            if twice:
+                raise ValueError(f"it has two columns '{twice[0]}'")
+        named = {"label": [self.label], "client": [self.client] if self.client else []}
+        if path == self.path:  # a test file may lack what is dropped anyway
+            named["drop"] = [*self.drop]
+        for setting, names in named.items():
+            for name in names:
+                if name not in table.column_names:
+                    listed = f"it has: {', '.join(table.column_names[:20])}"
+                    raise UnknownName(
+                        f"{path} has no column '{name}'",
+                        remedy=suggest(name, table.column_names, listed),
+                        where=f"data.{setting}",
+                    )
+        return table
+
+    def _feature_columns(self, table: pa.Table) -> dict[str, NDArray[np.float64]]:
+        import pyarrow as pa
+
+        types = pa.types
+        numeric = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
+        aside = {self.label, self.client, *self.drop}
+        columns: dict[str, NDArray[np.float64]] = {}
+        for name in (n for n in table.column_names if n not in aside):
+            kind = table.schema.field(name).type
+            if any(is_kind(kind) for is_kind in numeric):
+                columns[name] = table[name].cast(pa.float64(), safe=False).to_numpy()
+            else:
+                columns.update(self._categories(table, name))
+        return columns
+
+    def _categories(self, table: pa.Table, name: str) -> dict[str, NDArray[np.float64]]:
+        """A column of words as a column of zeros and ones for each word."""
+        words = table[name].to_numpy().astype(str)
+        codes, kinds = numbered(words)
+        if not self.one_hot or len(kinds) > MOST_CATEGORIES:
+            encode = f"set one_hot = true (at most {MOST_CATEGORIES} distinct values; it has {len(kinds)})"
+            raise BadValue(
+                f"column '{name}' is not numeric: it holds '{words[0]}'",
+                remedy=f"add '{name}' to drop, encode it as numbers, or {encode}",
+                where="data.drop",
+            )
+        return {f"{name} = {kind}": (codes == i).astype(np.float64) for i, kind in enumerate(kinds)}
+
+
+@register("dataset", "csv")
+@dataclass(frozen=True)
+class Csv(Table):
+    """A table in a CSV file of yours; columns `label` and `client` say what to predict and who owns a row."""
+
+    separator: str = ","
+
+    def read(self, path: str) -> pa.Table:
+        """The file, with the types of its columns inferred."""
+        from pyarrow import csv
+
+        whole = min(Path(path).stat().st_size + 1, 2**30)  # types are inferred from the first block: let it be all
+        return csv.read_csv(path, csv.ReadOptions(block_size=whole), csv.ParseOptions(delimiter=self.separator))
+
+
+@register("dataset", "parquet")
+@dataclass(frozen=True)
+class Parquet(Table):
+    """A table in a Parquet file of yours; columns `label` and `client` say what to predict and who owns a row."""
+
+    def read(self, path: str) -> pa.Table:
+        """The file."""
+        from pyarrow import parquet
+
+        return parquet.read_table(path)
+
+
+def _column(table: pa.Table, name: str) -> NDArray[Any]:
+    """A column of labels or clients, complete."""
+    import pyarrow.compute as pc
+
+    empty = pc.is_null(table[name], nan_is_null=True)
+    if str(table.schema.field(name).type) in ("string", "large_string"):
+        empty = pc.or_kleene(empty, pc.equal(table[name], ""))
+    at = pc.index(empty, True).as_py()
+    if at >= 0:
+        raise BadValue(f"column '{name}' is empty in row {at + 1}", remedy="fill it, or delete that row")
+    values: NDArray[Any] = table[name].to_numpy()
+    return values
+
+
+def features(
+    columns: Mapping[str, NDArray[Any]],
+    train: Rows,
+    test: Rows,
+    missing: Missing = "error",
+    standardise: bool = True,
+) -> NDArray[np.float32]:
+    """Columns as a matrix, training rows first; means and deviations are those of the training rows."""
+    if not columns:
+        raise BadValue("there is no feature column", remedy="drop fewer columns", where="data.drop")
+    order = np.concatenate([train, test])
+    x = np.empty((len(order), len(columns)), dtype=np.float32)
+    for i, (name, raw) in enumerate(columns.items()):
+        values = _filled(name, raw.astype(np.float64), train, missing)
+        if standardise:
+            deviation = values[train].std()
+            values = (values - values[train].mean()) / (deviation if deviation > 0 else 1.0)
+        x[:, i] = values[order]
+    return x
+
+
+def _filled(name: str, values: NDArray[np.float64], train: Rows, missing: Missing) -> NDArray[np.float64]:
+    infinite, empty = np.isinf(values), np.isnan(values)
+    if infinite.any():
+        raise BadValue(f"column '{name}' is infinite in row {infinite.argmax() + 1}", remedy="correct that value")
+    if not empty.any():
+        return values
+    if missing == "error":
+        raise BadValue(
+            f"column '{name}' is empty in row {empty.argmax() + 1}",
+            remedy='set missing = "mean" to fill gaps with the mean of the training rows, or drop the column',
+            where="data.missing",
+        )
+    if empty[train].all():
+        raise BadValue(f"column '{name}' has no value in any training row", remedy="drop it", where="data.drop")
+    return np.where(empty, values[train][~empty[train]].mean(), values)

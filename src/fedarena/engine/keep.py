@@ -1,0 +1,160 @@
+"""What must survive a kill: server state and client memories, on disk after every round, each file replaced as a whole.
+
+A memory is one file named by client and round. The one a client had before stays until the checkpoint of the new round
+is written, so that at any moment the folder holds one complete round. Ten thousand clients cost disk, not memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from fedarena.engine.site import Memory
+from fedarena.engine.tree import assemble, dismantle, leaves, types_near
+from fedarena.errors import CannotWrite, DataBroken
+from fedarena.models.task import Buffers
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns a full disk or a forbidden folder into an error that says what is still safe."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        number = getattr(error, "errno", None)
+        full = number in FULL or "os error 28" in str(error).lower() or "os error 27" in str(error).lower()
+        if full:
+            raise CannotWrite(
+                f"the disk is full: {path}",
+                remedy="make room, then go on with --resume; the last finished round is safe",
+            ) from error
+        raise CannotWrite(
+            f"cannot write {path}: {error}", remedy="choose a folder you may write to with --out"
+        ) from error
+
+
+def save_tree(path: Path, tree: Any) -> None:
+    """Write a tree to one file, atomically."""
+    arrays: dict[str, Any] = {}
+    plain = json.dumps(dismantle(tree, arrays))
+    temporary = path.with_suffix(".tmp")
+    with writing(path):
+        try:
+            contiguous = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+            save_file(contiguous, temporary, metadata={"tree": plain})
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def load_tree(path: Path, types: dict[str, type]) -> Any:
+    """Read it back; nothing in the file is executed."""
+    try:
+        with safe_open(path, framework="np") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return assemble(json.loads(file.metadata()["tree"]), arrays, types)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise DataBroken(
+            f"{path} is damaged: {error}", remedy="start the run anew in another folder", where="checkpoint"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything the loop needs to go on after a round."""
+
+    round: int  # completed
+    state: Any
+    buffers: Buffers
+    totals: dict[str, float]
+    client_accuracy: NDArray[np.float64]  # at the last evaluation, NaN where a client has no test rows
+
+
+class Keeper:
+    """The checkpoint folder of a run."""
+
+    def __init__(self, folder: Path, algorithm: Any) -> None:
+        self.folder = folder
+        self._types = {**types_near(algorithm), **{t.__qualname__: t for t in (Snapshot, Buffers, Memory)}}
+        self._at: dict[int, int] = {}  # client -> round of its newest memory
+        self._old: list[Path] = []
+        with writing(folder):
+            (folder / "clients").mkdir(parents=True, exist_ok=True)
+
+    def _memory_path(self, client: int, round: int) -> Path:
+        return self.folder / "clients" / f"{client}-{round}.safetensors"
+
+    def memory(self, client: int) -> Memory | None:
+        """What the client remembers; None before its first round."""
+        if client not in self._at:
+            return None
+        memory: Memory = load_tree(self._memory_path(client, self._at[client]), self._types)
+        return memory
+
+    def remember(self, client: int, round: int, memory: Memory) -> None:
+        """Keep a client's memory of this round; valid once the round's snapshot is saved."""
+        if not memory.steps and next(leaves((memory.kept, memory.momentum, memory.buffers)), None) is None:
+            return
+        save_tree(self._memory_path(client, round), memory)
+        before = self._at.get(client, round)
+        if before != round:
+            self._old.append(self._memory_path(client, before))
+        self._at[client] = round
+
+    def save(self, snapshot: Snapshot, record: dict[str, Any]) -> None:
+        """End of a round: log its record, replace the snapshot, drop memories that are now out of date."""
+        log = self.folder / "rounds.jsonl"
+        with writing(log), log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        save_tree(self.folder / "server.safetensors", snapshot)
+        for path in self._old:
+            path.unlink(missing_ok=True)
+        self._old.clear()
+
+    def load(self) -> tuple[Snapshot | None, list[dict[str, Any]]]:
+        """The last complete round, with the records up to it; what a killed round left behind is removed."""
+        path = self.folder / "server.safetensors"
+        snapshot: Snapshot | None = load_tree(path, self._types) if path.exists() else None
+        last = snapshot.round if snapshot else 0
+        self._at.clear()
+        for file in sorted((self.folder / "clients").glob("*")):
+            client, _, rest = file.name.partition("-")
+            round = rest.partition(".")[0]
+            if not file.name.endswith(".safetensors") or int(round) > last:
+                file.unlink(missing_ok=True)
+            elif int(round) > self._at.get(int(client), 0):
+                if int(client) in self._at:
+                    self._memory_path(int(client), self._at[int(client)]).unlink(missing_ok=True)
+                self._at[int(client)] = int(round)
+            else:
+                file.unlink(missing_ok=True)
+        return snapshot, self._records(last)
+
+    def _records(self, last: int) -> list[dict[str, Any]]:
+        log = self.folder / "rounds.jsonl"
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        kept = {}
+        for line in lines:
+            with contextlib.suppress(json.JSONDecodeError):  # a kill may have cut the last line
+                record = json.loads(line)
+                if record["round"] <= last:
+                    kept[record["round"]] = record
+        with writing(log):
+            temporary = log.with_suffix(".tmp")
+            temporary.write_text("".join(json.dumps(r) + "\n" for r in kept.values()), encoding="utf-8")
+            os.replace(temporary, log)
+        return list(kept.values())

@@ -1,0 +1,177 @@
+"""The local solver: the one place where a client trains (algorithms 0.1, 0.5, 0.6). The hot loop of everything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from fedarena.algorithms.base import Adjust, Outcome, Pull, Vector
+from fedarena.models.task import Task, as_tensor
+from fedarena.spec import Local
+
+BLOCK = 1 << 23  # numbers gathered at once (32 MB): a client's epoch in one piece, a pooled one in several
+
+
+def batch_sizes(rows: int, batch: float, rule: str) -> list[int]:
+    """Rows of each step of an epoch; a short last batch is kept, dropped, or, if it is a single row, merged."""
+    if rows == 0:
+        return []
+    if batch >= rows:
+        return [rows]
+    full, rest = divmod(rows, int(batch))
+    sizes = [int(batch)] * full
+    if rest == 1 and rule == "merge_one":
+        sizes[-1] += 1
+    elif rest and rule != "drop":
+        sizes.append(rest)
+    return sizes
+
+
+def blocks(sizes: list[int], row_numbers: int) -> Iterator[list[int]]:
+    """Consecutive batches that are gathered together."""
+    limit = max(BLOCK // max(row_numbers, 1), 1)
+    block: list[int] = []
+    for size in sizes:
+        if block and sum(block) + size > limit:
+            yield block
+            block = []
+        block.append(size)
+    if block:
+        yield block
+
+
+class UnitSolver:
+    """The same optimizer on a scalar whose loss gradient is always 1: how far it goes is ||a_k||_1 (FedNova's rule)."""
+
+    def __init__(self, momentum: float, mu: float) -> None:
+        self.momentum, self.mu = momentum, mu
+        self.x = self.u = self.first_lr = 0.0
+
+    def step(self, lr: float) -> None:
+        """One step, down."""
+        self.first_lr = self.first_lr or lr
+        self.u = self.momentum * self.u + 1.0 + self.mu * self.x
+        self.x -= lr * self.u
+
+    @property
+    def effective_steps(self) -> float:
+        """Displacement over the first rate."""
+        return -self.x / self.first_lr if self.first_lr else 0.0
+
+
+def make_step(
+    task: Task, local: Local, adjust: Adjust, momentum: Tensor | None
+) -> Callable[[Tensor, Tensor, float], float]:
+    """One optimizer step as a function of (x, y, lr), with only the work this client's settings need.
+
+    g = gradient + weight_decay w, corrected; u = momentum u + g; w -= lr u.
+    """
+    w, weights = task.flat, task.weights
+    if callable(adjust) or local.clip is not None:
+        return _general_step(task, local, adjust, momentum)
+    pull = adjust or Pull()
+    centre = None if pull.mu == 0.0 or pull.centre is None else as_tensor(pull.centre).to(w)
+    b = None if pull.b is None else as_tensor(pull.b).to(w)
+    decay = local.weight_decay
+    corrected = centre is not None or b is not None or decay > 0
+    c = torch.zeros_like(w) if corrected else w
+
+    def correct() -> None:
+        """c = mu (w - centre) + b + weight_decay w, of the weights before the step."""
+        if centre is not None:
+            torch.sub(w, centre, out=c).mul_(pull.mu)
+        else:
+            c.zero_()
+        if b is not None:
+            c.add_(b)
+        if decay:
+            c.add_(w, alpha=decay)
+
+    def plain(x: Tensor, y: Tensor, lr: float) -> float:
+        if not corrected:
+            return task.accumulate(x, y, weights, -lr)
+        correct()
+        loss = task.accumulate(x, y, weights, -lr)
+        w.add_(c, alpha=-lr)
+        return loss
+
+    if momentum is None:
+        return plain
+    u, u_views = momentum, task.views(momentum)
+
+    def with_momentum(x: Tensor, y: Tensor, lr: float) -> float:
+        u.mul_(local.momentum)
+        if corrected:
+            correct()
+            u.add_(c)
+        loss = task.accumulate(x, y, u_views, 1.0)
+        w.add_(u, alpha=-lr)
+        return loss
+
+    return with_momentum
+
+
+def _general_step(
+    task: Task, local: Local, adjust: Adjust, momentum: Tensor | None
+) -> Callable[[Tensor, Tensor, float], float]:
+    """The slow form, for corrections that are Python functions and for clipping: the gradient exists as a vector."""
+    w = task.flat
+    g = torch.zeros_like(w)
+    g_views = task.views(g)
+    change: Callable[[Vector, Vector], Vector]
+    if isinstance(adjust, Pull):
+        mu, centre, b = adjust.mu, adjust.centre, adjust.b
+        pulled: Callable[[Vector, Vector], Vector] = lambda y, g: g + mu * (y - centre) if mu and centre is not None else g
+        change = (lambda y, g: pulled(y, g) + b) if b is not None else pulled
+    else:
+        change = adjust or (lambda y, g: g)
+
+    def step(x: Tensor, y: Tensor, lr: float) -> float:
+        g.zero_()
+        loss = task.accumulate(x, y, g_views, 1.0)
+        if local.clip is not None:
+            norm = float(torch.sqrt(g @ g))
+            if norm > local.clip:
+                g.mul_(local.clip / norm)
+        if local.weight_decay:
+            g.add_(w, alpha=local.weight_decay)
+        corrected = as_tensor(change(w.cpu().numpy(), g.cpu().numpy())).to(w)
+        if momentum is None:
+            w.add_(corrected, alpha=-lr)
+        else:
+            momentum.mul_(local.momentum).add_(corrected)
+            w.add_(momentum, alpha=-lr)
+        return loss
+
+    return step
+
+
+def train(
+    task: Task,
+    w: Vector,
+    epochs: Iterator[Iterator[tuple[Tensor, Tensor]]],
+    rate: Callable[[int], float],
+    local: Local,
+    adjust: Adjust,
+    momentum: Tensor | None,
+) -> Outcome:
+    """Local SGD from `w` over epochs of batches; `rate(j)` is the learning rate of step j."""
+    task.module.train()
+    task.load(w)
+    step = make_step(task, local, adjust, momentum)
+    unit = UnitSolver(local.momentum, adjust.mu if isinstance(adjust, Pull) else 0.0)
+    steps, lr_sum, losses = 0, 0.0, []
+    for batches in epochs:
+        total, seen = 0.0, 0
+        for x, y in batches:
+            lr = rate(steps)
+            total += step(x, y, lr) * len(y)
+            seen += len(y)
+            unit.step(lr)
+            lr_sum += lr
+            steps += 1
+        losses.append(total / seen if seen else math.nan)
+    return Outcome(task.vector(), steps, lr_sum, unit.effective_steps, tuple(losses))

@@ -1,0 +1,144 @@
+"""Messages and states are trees: dataclasses, lists and tables of arrays and numbers. They are counted, checked, averaged
+and stored here, leaf by leaf, never by position in a list."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def leaves(tree: Any) -> Iterator[NDArray[Any] | float]:
+    """Arrays and numbers of a tree, in order."""
+    if tree is None or isinstance(tree, str):
+        return
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        for field in dataclasses.fields(tree):
+            yield from leaves(getattr(tree, field.name))
+    elif isinstance(tree, list | tuple):
+        for item in tree:
+            yield from leaves(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from leaves(item)
+    else:
+        yield tree
+
+
+def nbytes(tree: Any) -> int:
+    """Bytes of a message: its arrays, and eight for every number (metrics 3)."""
+    return sum(leaf.nbytes if isinstance(leaf, np.ndarray) else 8 for leaf in leaves(tree))
+
+
+def is_finite(tree: Any) -> bool:
+    """No array or number in it is NaN or infinite."""
+    return all(bool(np.isfinite(leaf).all()) for leaf in leaves(tree))
+
+
+def dismantle(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+    """The tree as plain JSON values; its arrays go to `arrays` under numbered names."""
+    if isinstance(tree, np.ndarray):
+        name = f"array{len(arrays)}"
+        arrays[name] = tree
+        return {"array": name}
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        fields = {f.name: dismantle(getattr(tree, f.name), arrays) for f in dataclasses.fields(tree)}
+        return {"type": type(tree).__qualname__, "fields": fields}
+    if isinstance(tree, list | tuple):
+        return {"list": [dismantle(item, arrays) for item in tree], "tuple": isinstance(tree, tuple)}
+    if isinstance(tree, dict):
+        return {"dict": [[dismantle(k, arrays), dismantle(v, arrays)] for k, v in tree.items()]}
+    if isinstance(tree, np.generic):
+        return tree.item()
+    return tree
+
+
+def assemble(plain: Any, arrays: dict[str, NDArray[Any]], types: dict[str, type]) -> Any:
+    """The tree again. Only types that are given by name are ever made: a file cannot ask for anything else."""
+    if not isinstance(plain, dict):
+        return plain
+    if "array" in plain:
+        return arrays[plain["array"]]
+    if "type" in plain:
+        fields = {name: assemble(value, arrays, types) for name, value in plain["fields"].items()}
+        return types[plain["type"]](**fields)
+    if "list" in plain:
+        items = [assemble(item, arrays, types) for item in plain["list"]]
+        return tuple(items) if plain["tuple"] else items
+    return {assemble(k, arrays, types): assemble(v, arrays, types) for k, v in plain["dict"]}
+
+
+def types_near(component: Any) -> dict[str, type]:
+    """Dataclasses visible in the modules that define a component and its parents: what its state may be made of."""
+    found: dict[str, type] = {}
+    for cls in type(component).__mro__:
+        for value in vars(sys.modules.get(cls.__module__, object())).values() if cls is not object else ():
+            if isinstance(value, type) and dataclasses.is_dataclass(value):
+                found.setdefault(value.__qualname__, value)
+    return found
+
+
+class Mean:
+    """A weighted mean of trees, taken one by one in the order they are added.
+
+    Weights enter as ratios to the first one, in double precision: equal weights give a plain sum divided by the count,
+    whatever their size, and a mean of equal vectors is that vector.
+    """
+
+    def __init__(self) -> None:
+        self._first: Any = None
+        self._unit = 1.0
+        self._total = 0.0
+        self._sums: list[NDArray[np.float64] | float] = []
+
+    def add(self, tree: Any, weight: float) -> None:
+        """Take one tree in."""
+        if self._first is None:
+            self._first, self._unit = tree, weight if weight else 1.0
+        ratio = weight / self._unit
+        flags = list(_summed_flags(tree))
+        values = list(leaves(tree))
+        if not self._sums:
+            self._sums = [np.zeros(v.shape) if isinstance(v, np.ndarray) else 0.0 for v in values]
+        for i, value in enumerate(values):
+            factor = 1.0 if flags[i] else ratio
+            total = self._sums[i]
+            if isinstance(total, np.ndarray):
+                total += value if factor == 1.0 else np.multiply(value, factor, dtype=np.float64)
+            else:
+                self._sums[i] = total + factor * float(value)
+        self._total += ratio
+
+    def result(self) -> Any:
+        """The mean (fields marked `summed` are sums), in the types of the first tree; None if nothing was added."""
+        if self._first is None:
+            return None
+        flags = list(_summed_flags(self._first))
+        means = iter(total if flag else total / self._total for total, flag in zip(self._sums, flags, strict=True))
+        return _rebuild(self._first, means)
+
+
+def _summed_flags(tree: Any, summed: bool = False) -> Iterator[bool]:
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        for field in dataclasses.fields(tree):
+            yield from _summed_flags(getattr(tree, field.name), bool(field.metadata.get("sum")))
+    else:
+        yield from (summed for _ in leaves(tree))
+
+
+def _rebuild(tree: Any, values: Iterator[Any]) -> Any:
+    if tree is None or isinstance(tree, str):
+        return tree
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        fields = {f.name: _rebuild(getattr(tree, f.name), values) for f in dataclasses.fields(tree)}
+        return type(tree)(**fields)
+    if isinstance(tree, list | tuple):
+        return type(tree)(_rebuild(item, values) for item in tree)
+    if isinstance(tree, dict):
+        return {key: _rebuild(item, values) for key, item in tree.items()}
+    value = next(values)
+    return value.astype(tree.dtype) if isinstance(tree, np.ndarray) else value

@@ -1,0 +1,287 @@
+"""Any torch module as loss and gradient of ONE flat vector.
+
+The module's trainable parameters become views into one contiguous buffer, in the order of registration, so that a model
+is an array, a message is an array, and SCAFFOLD is arithmetic. Weights of convolutions lie in channels-last order inside
+that buffer: 1.3 to 1.7 times faster on a CPU, and of no concern to anybody who only adds and averages.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedarena.data.dataset import PADDING
+from fedarena.errors import BadValue, ModelMismatch
+from fedarena.models.initial import glorot
+from fedarena.models.tape import Tape
+
+Vector = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """What a module holds beside parameters: BatchNorm's running statistics, and its counters of batches."""
+
+    values: Vector
+    counters: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of each row: positions predicted right, positions with a label (1 unless a row is a sequence), summed loss."""
+
+    right: NDArray[np.int64]
+    count: NDArray[np.int64]
+    loss: NDArray[np.float64]
+
+
+class Task:
+    """One module, bound to one flat parameter vector.
+
+    A module may define `loss(x, y)` itself (a mean over the batch); otherwise its output are logits and the loss is
+    softmax cross-entropy, at every position for sequences.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        dtype: str = "float32",
+        device: str = "cpu",
+        freeze: tuple[str, ...] = (),
+        fast: bool = True,
+    ) -> None:
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self.device = torch.device(device)
+        self.module = module.to(self.device, self.dtype)
+        freeze_parameters(self.module, freeze)
+        self.names = [name for name, p in self.module.named_parameters() if p.requires_grad]
+        self._parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.size = sum(p.numel() for p in self._parameters)
+        self.flat = torch.empty(self.size, dtype=self.dtype, device=self.device)
+        self.weights = self.views(self.flat)
+        for parameter, view in zip(self._parameters, self.weights, strict=True):
+            view.copy_(parameter.data)
+            parameter.data = view
+        self._float_buffers = [b for b in self.module.buffers() if b.is_floating_point()]
+        self._counters = [b for b in self.module.buffers() if not b.is_floating_point()]
+        self.has_batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+        self.channels_last = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
+        own_loss = getattr(self.module, "loss", None)
+        self._loss: Callable[[Tensor, Tensor], Tensor] = own_loss if callable(own_loss) else self._cross_entropy
+        self._tape = Tape.of(self.module, self.weights) if fast and own_loss is None else None
+
+    @property
+    def path(self) -> str:
+        """Which code computes gradients: `tape` (known layers, fused) or `autograd` (any module)."""
+        return "tape" if self._tape else "autograd"
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """A flat vector seen as the parameters, each in its own shape."""
+        out, start = [], 0
+        for parameter in self._parameters:
+            piece = flat[start : start + parameter.numel()]
+            start += parameter.numel()
+            if parameter.dim() == 4:
+                o, i, h, w = parameter.shape
+                out.append(piece.view(o, h, w, i).permute(0, 3, 1, 2))
+            else:
+                out.append(piece.view(parameter.shape))
+        return out
+
+    def vector(self) -> Vector:
+        """A copy of the parameters."""
+        return self.flat.cpu().numpy().copy()
+
+    def load(self, w: Vector) -> None:
+        """Set the parameters."""
+        self.flat.copy_(as_tensor(w))
+
+    def buffers(self) -> Buffers:
+        """A copy of the buffers."""
+        values = [b.detach().reshape(-1).cpu().numpy() for b in self._float_buffers]
+        counters = [b.detach().reshape(-1).cpu().numpy() for b in self._counters]
+        return Buffers(
+            np.concatenate(values) if values else np.empty(0, self.vector_dtype),
+            np.concatenate(counters).astype(np.int64) if counters else np.empty(0, np.int64),
+        )
+
+    def load_buffers(self, buffers: Buffers) -> None:
+        """Set the buffers: what one client saw must not leak into the next."""
+        for targets, source in ((self._float_buffers, buffers.values), (self._counters, buffers.counters)):
+            start = 0
+            for b in targets:
+                b.copy_(as_tensor(source[start : start + b.numel()]).view(b.shape))
+                start += b.numel()
+
+    @property
+    def vector_dtype(self) -> np.dtype[Any]:
+        """The numpy type of a vector of this model."""
+        return np.dtype(str(self.dtype).removeprefix("torch."))
+
+    def batch_layout(self, x: Tensor) -> Tensor:
+        """A batch as the layers like it best."""
+        return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
+
+    def accumulate(self, x: Tensor, y: Tensor, into: list[Tensor], scale: float) -> float:
+        """Add `scale` times the gradient of the batch's mean loss to the views `into`; return the loss.
+
+        `into` may be the weights themselves: with scale = -eta that is a whole step of SGD.
+        """
+        if self._tape:
+            return self._tape.accumulate(x, y, into, scale)
+        loss = self._loss(x, y)
+        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        with torch.no_grad():
+            torch._foreach_add_(into, gradients, alpha=scale)
+        return float(loss.detach())
+
+    def predict(self, x: Tensor, y: Tensor) -> Scores:
+        """How right is the model on each row? In evaluation mode; ties go to the lowest class, non-finite is wrong."""
+        self.module.eval()
+        with torch.no_grad():
+            if self._loss != self._cross_entropy:  # a loss of one's own knows no classes
+                ones = np.ones(len(x), np.int64)
+                return Scores(0 * ones, ones, np.full(len(x), float(self._loss(x, y))))
+            logits, labels = flatten_positions(self.module(x), y)
+            known = labels != PADDING
+            right = (lowest_maximum(logits) == labels) & torch.isfinite(logits).all(dim=1) & known
+            losses = F.cross_entropy(logits.double(), labels, reduction="none", ignore_index=PADDING)
+        return Scores(*(_by_row(part, len(x)) for part in (right.long(), known.long(), losses)))
+
+    def _cross_entropy(self, x: Tensor, y: Tensor) -> Tensor:
+        logits, labels = flatten_positions(self.module(x), y)
+        return F.cross_entropy(logits, labels, ignore_index=PADDING)
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name, in torch's usual layout, for `module.load_state_dict`."""
+        return {name: value.detach().cpu().contiguous().clone() for name, value in self.module.state_dict().items()}
+
+
+def build(
+    make: Any,
+    shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    *,
+    init: str = "torch",
+    is_text: bool = False,
+    dtype: str = "float32",
+    device: str = "cpu",
+    freeze: tuple[str, ...] = (),
+    fast: bool = True,
+) -> Task:
+    """A task from a module, from a function of (shape, classes), or from a function of nothing.
+
+    Initial weights come from the seed alone. A ready module keeps the weights it has: it may be pretrained.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if isinstance(make, nn.Module):
+            module = copy.deepcopy(make)
+        else:
+            module = _call(make, shape, classes)
+            if init == "glorot":
+                glorot(module)
+        _check_output(module, shape, classes, is_text)
+    return Task(module, dtype=dtype, device=device, freeze=freeze, fast=fast)
+
+
+def _call(make: Any, shape: tuple[int, ...], classes: int) -> nn.Module:
+    import inspect
+
+    try:
+        takes = len(inspect.signature(make).parameters)
+    except (TypeError, ValueError):
+        takes = 0
+    wants_data = "shape" in inspect.signature(make).parameters or (takes >= 2 and not inspect.isclass(make))
+    module = make(shape, classes) if wants_data else make()
+    if not isinstance(module, nn.Module):
+        raise ModelMismatch(
+            f"the model function returned {type(module).__name__}, not a torch.nn.Module",
+            remedy="return the module itself",
+            where="model",
+        )
+    return module
+
+
+def _check_output(module: nn.Module, shape: tuple[int, ...], classes: int, is_text: bool) -> None:
+    """Send two rows of zeros through, so that a misfit shows before training starts."""
+    if callable(getattr(module, "loss", None)):
+        return
+    training = module.training
+    module.eval()
+    floating = next((p.dtype for p in module.parameters()), torch.float32)
+    x = torch.zeros(2, *shape, dtype=torch.int64 if is_text else floating)
+    try:
+        with torch.no_grad():
+            out = module(x)
+    except Exception as error:
+        raise ModelMismatch(
+            f"the model cannot take rows of shape {shape}: {error}",
+            remedy="choose a model for such rows (`fedarena list models`), or one made as a function of (shape, classes)",
+            where="model",
+        ) from None
+    module.train(training)
+    wanted = (2, shape[0], classes) if is_text else (2, classes)
+    if tuple(out.shape) != wanted:
+        raise ModelMismatch(
+            f"the model's output for two rows is {tuple(out.shape)}; {classes} classes need {wanted}",
+            remedy=f"let its last layer have {classes} outputs",
+            where="model",
+        )
+
+
+def freeze_parameters(module: nn.Module, patterns: tuple[str, ...]) -> None:
+    """Parameters whose name fits a pattern are no longer trained, nor sent."""
+    for pattern in patterns:
+        fitting = [p for name, p in module.named_parameters() if fnmatch.fnmatch(name, pattern)]
+        if not fitting:
+            names = ", ".join(name for name, _ in module.named_parameters())
+            raise BadValue(f"no parameter fits '{pattern}'", remedy=f"they are: {names}", where="freeze")
+        for p in fitting:
+            p.requires_grad_(False)
+    if not any(p.requires_grad for p in module.parameters()):
+        raise BadValue("no parameter is left to train", remedy="freeze less", where="freeze")
+
+
+def flatten_positions(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Sequences (batch, T, classes) as a batch of positions."""
+    return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
+
+
+def lowest_maximum(logits: Tensor) -> Tensor:
+    """Index of the largest logit, the lowest where several are equal (torch's argmax does not promise which)."""
+    indices = torch.arange(logits.shape[1], device=logits.device)
+    return torch.where(logits == logits.amax(dim=1, keepdim=True), indices, logits.shape[1]).amin(dim=1)
+
+
+def _by_row(positions: Tensor, rows: int) -> NDArray[Any]:
+    return positions.view(rows, -1).sum(dim=1).cpu().numpy()
+
+
+def as_tensor(array: NDArray[Any]) -> Tensor:
+    """A tensor over the array's memory; read-only arrays (shared memory) are only ever read."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
+
+
+def sha256(*arrays: NDArray[Any]) -> str:
+    """Hash of weights (and buffers): equal hashes, equal bits."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

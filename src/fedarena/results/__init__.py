@@ -1,0 +1,1 @@
+"""What we learned: run records, metrics, plots."""

@@ -1,0 +1,221 @@
+"""A run is a folder that explains itself.
+
+experiment.toml    the experiment, complete; reading it gives it back
+rounds.parquet     one row an evaluation          clients.parquet   one row a client
+partition.npz      who owned which rows           model.safetensors the final model, by parameter name
+result.json        the numbers in short           versions.json     what it ran with
+checkpoint/        everything needed to go on
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedarena
+from fedarena.data.dataset import Partition
+from fedarena.engine.keep import writing
+from fedarena.engine.loop import RoundRecord
+from fedarena.engine.site import Site
+from fedarena.errors import BadValue, CannotWrite, ResumeMismatch
+from fedarena.spec import Experiment
+
+MAY_GROW = ("rounds", "uploads")  # a finished run may be continued with a larger budget
+
+
+def new_folder(experiment: Experiment, out: str | Path | None) -> Path:
+    """Make the folder of a new run: the one asked for, or the next free name under runs/."""
+    if out is not None:
+        path = Path(out)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            resumable = (path / "experiment.toml").exists()
+            raise CannotWrite(
+                f"{path} is there already" + (" and holds a run" if resumable else ""),
+                remedy=f"go on with it: --resume {path}, or choose another folder"
+                if resumable
+                else "choose another folder",
+                where="--out",
+            )
+    else:
+        stem = f"{experiment.data.name}-{experiment.algorithm.name}-seed{experiment.seed}"
+        path, number = Path("runs") / stem, 1
+        while path.exists():
+            number += 1
+            path = Path("runs") / f"{stem}-{number}"
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def check_room(path: Path, site: Site) -> None:
+    """Refuse a disk that cannot even hold two checkpoints and what the clients keep."""
+    keeps = site.algorithm.remember(site.initial) is not None or not site.experiment.local.reset_momentum
+    models = 4 + (len(site.partition.population) if keeps else 0)
+    needed = models * site.initial.nbytes + (1 << 20)
+    free = shutil.disk_usage(path).free
+    if free < needed:
+        raise CannotWrite(
+            f"{path} has {free / 1e6:.0f} MB free, this run needs about {needed / 1e6:.0f} MB",
+            remedy="make room or choose another folder with --out",
+        )
+
+
+def read_experiment(path: Path, **own: Any) -> Experiment:
+    """The experiment of a run; what came from Python (`own`) must be given again."""
+    file = path / "experiment.toml"
+    if not file.exists():
+        raise BadValue(
+            f"{path} is no run folder: it has no experiment.toml", remedy="give the folder of a run", where=str(path)
+        )
+    import tomllib
+
+    table = tomllib.loads(file.read_text(encoding="utf-8"))
+    for key, value in list(table.items()):
+        if isinstance(value, dict) and value.pop("own", False):
+            if key not in own:
+                raise BadValue(
+                    f"the {key} of this run ('{value['name']}') came from Python, no file can bring it back",
+                    remedy=f"use Python: fa.run(..., resume=...), fa.verify(..., {key}=...) or run.again()",
+                    where=str(file),
+                )
+            table[key] = own[key]
+    return Experiment.make(table, where=str(file))
+
+
+def same_experiment(path: Path, experiment: Experiment) -> None:
+    """Refuse to go on in a folder that belongs to another experiment."""
+    import tomllib
+
+    file = path / "experiment.toml"
+    if not file.exists():
+        raise ResumeMismatch(f"{path} holds no run", remedy="give the folder of an interrupted run", where="--resume")
+    before = tomllib.loads(file.read_text(encoding="utf-8"))
+    now = tomllib.loads(experiment.to_toml())
+    changed = [k for k in {**before, **now} if k not in MAY_GROW and before.get(k) != now.get(k)]
+    if changed:
+        key = changed[0]
+        raise ResumeMismatch(
+            f"{path} belongs to another experiment: its {key} is {before.get(key)}, not {now.get(key)}",
+            remedy="resume it without changes (only rounds or uploads may grow), or start a new run",
+            where="--resume",
+        )
+
+
+def write_start(path: Path, site: Site) -> None:
+    """What is known before the first round."""
+    write_text(path / "experiment.toml", site.experiment.to_toml())
+    partition = site.owners
+    facts = {
+        "partition_sha256": partition.fingerprint(),
+        "data_sha256": site.data.fingerprint(),
+        "path": site.task.path,
+    }
+    write_text(path / "versions.json", json.dumps({**versions(), **facts}, indent=1))
+    _atomic(path / "partition.npz", lambda file: np.savez_compressed(file, **partition_arrays(partition)))
+
+
+def check_start(path: Path, site: Site) -> None:
+    """On resume: the data and the partition must be the ones the run began with."""
+    facts = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+    for key, now in (("data_sha256", site.data.fingerprint()), ("partition_sha256", site.owners.fingerprint())):
+        if facts.get(key) != now:
+            raise ResumeMismatch(
+                f"the {key.partition('_')[0]} is not the one this run began with",
+                remedy="restore the data it used, or start a new run",
+                where=str(path),
+            )
+
+
+def partition_arrays(partition: Partition) -> dict[str, Any]:
+    """A partition as plain arrays: all rows one after the other, and where each client begins."""
+    tests = partition.client_tests
+    return {
+        "rows": np.concatenate(partition.clients),
+        "sizes": partition.sizes,
+        "test": partition.test,
+        "client_test_rows": np.concatenate(tests) if tests else np.empty(0, np.int64),
+        "client_test_sizes": np.array([len(rows) for rows in tests], np.int64),
+        **({} if partition.noise is None else {"noise": partition.noise}),
+    }
+
+
+def write_rounds(path: Path, records: list[RoundRecord]) -> None:
+    """rounds.parquet: one row an evaluation."""
+    _write_table(path / "rounds.parquet", [asdict(r) for r in records if r.accuracy is not None])
+
+
+def write_clients(path: Path, site: Site, accuracy: np.ndarray[Any, Any]) -> None:
+    """clients.parquet: one row a client; who had what, who suffered."""
+    owners = site.owners
+    names = owners.names or tuple(str(k) for k in range(len(owners.clients)))
+    rows = []
+    for k, index in enumerate(owners.clients):
+        labels = site.data.y[index]
+        row: dict[str, Any] = {
+            "client": k,
+            "name": names[k],
+            "rows": len(index),
+            "test_rows": len(owners.client_tests[k]),
+            "classes": len(np.unique(labels)) if labels.ndim == 1 else None,
+            "accuracy": None if np.isnan(accuracy[k]) else float(accuracy[k]),
+        }
+        rows.append(row)
+    _write_table(path / "clients.parquet", rows)
+
+
+def write_model(path: Path, state: dict[str, Any]) -> None:
+    """model.safetensors: parameters and buffers by name."""
+    from safetensors.torch import save
+
+    _atomic(path / "model.safetensors", lambda file: file.write(save(state)))
+
+
+def write_text(path: Path, text: str) -> None:
+    """A whole text, atomically."""
+    _atomic(path, lambda file: file.write(text.encode()))
+
+
+def versions() -> dict[str, Any]:
+    """What a run was made with."""
+    import scipy
+    import torch
+
+    return {
+        "fedarena": fedarena.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "platform": platform.platform(),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "argv": sys.argv[1:],
+    }
+
+
+def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    _atomic(path, lambda file: pq.write_table(pa.Table.from_pylist(rows), file))
+
+
+def _atomic(path: Path, write: Callable[[Any], Any]) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                write(file)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise

@@ -1,0 +1,65 @@
+"""What a curve says (metrics 2): targets, best, final, mean. A curve is a list of (round, accuracy) in order of rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+Curve = Sequence[tuple[int, float]]
+
+
+def monotone(curve: Curve) -> list[tuple[int, float]]:
+    """The best accuracy so far.
+
+    >>> monotone([(1, 0.5), (2, 0.4), (3, 0.6)])
+    [(1, 0.5), (2, 0.5), (3, 0.6)]
+    """
+    best = accumulate((a for _, a in curve), max)
+    return [(t, a) for (t, _), a in zip(curve, best, strict=True)]
+
+
+def rounds_to(curve: Curve, target: float, interpolate: bool = False) -> int | None:
+    """The first round with at least this accuracy; None if there is none.
+
+    With `interpolate`, linear between the two rounds that bracket it on the monotone curve, rounded up (McMahan et al.).
+
+    >>> curve = [(10, 0.5), (20, 0.7), (30, 0.6)]
+    >>> rounds_to(curve, 0.6), rounds_to(curve, 0.6, interpolate=True), rounds_to(curve, 0.9)
+    (20, 15, None)
+    """
+    before: tuple[int, float] | None = None
+    for t, a in monotone(curve):
+        if a >= target:
+            if not interpolate or before is None:
+                return t
+            t0, a0 = before
+            return math.ceil(t0 + (t - t0) * (target - a0) / (a - a0) - 1e-9)
+        before = (t, a)
+    return None
+
+
+def speed_up(reference: int | None, rounds: int | None) -> float | None:
+    """How many times fewer rounds than the reference."""
+    return None if reference is None or not rounds else reference / rounds
+
+
+def area(curve: Curve) -> float:
+    """Mean height of the accuracy curve over rounds (trapezoids, divided by their width)."""
+    t, a = (np.array(values, dtype=float) for values in zip(*curve, strict=True))
+    return float(np.trapezoid(a, t) / (t[-1] - t[0])) if len(t) > 1 else float(a[0])
+
+
+def recalls(confusion: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Share of each class that was recognised; NaN for a class without rows."""
+    rows = confusion.sum(axis=1)
+    shares: NDArray[np.float64] = np.divide(np.diag(confusion), rows, out=np.full(len(rows), np.nan), where=rows > 0)
+    return shares
+
+
+def relative_accuracy(weighted: float, centralized: float) -> float:
+    """Weighted accuracy over the centralized one (Hsu et al.); may exceed 1."""
+    return weighted / centralized

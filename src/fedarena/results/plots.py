@@ -1,0 +1,66 @@
+"""Pictures of runs, for the terminal's PNG, the notebook and the paper."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedarena.results.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8d5a97", "#e09f3e", "#4a4e69", "#00798c", "#9c6644")
+
+
+def draw_curve(run: Run, ax: Axes | None = None, label: str | None = None, colour: str = COLOURS[0]) -> Axes:
+    """Accuracy over rounds, with the best so far as a thin line above it."""
+    from matplotlib.figure import Figure
+
+    if ax is None:
+        ax = Figure(figsize=(6, 3.6), layout="constrained").subplots()
+    ax.plot(*zip(*run.curve, strict=True), color=colour, lw=1.8, label=label or run.experiment.algorithm.name)
+    ax.plot(*zip(*run.monotone_curve, strict=True), color=colour, lw=0.7, alpha=0.6)
+    ax.set(xlabel="round", ylabel="test accuracy")
+    ax.grid(alpha=0.25)
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def draw_curves(runs: Mapping[str, Run], path: str | Path, title: str = "") -> Path:
+    """Several runs in one PNG: accuracy over rounds, and over megabytes sent."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    over_rounds, over_bytes = figure.subplots(1, 2, sharey=True)
+    for (name, run), colour in zip(runs.items(), COLOURS * 4, strict=False):
+        draw_curve(run, over_rounds, name, colour)
+        sent = [(r.bytes_up + r.bytes_down) / 1e6 for r in run.evaluations]
+        if sent[-1] > 0:
+            over_bytes.plot(sent, [a for _, a in run.curve], color=colour, lw=1.8, label=name)
+        else:  # nothing is sent: a level to compare with
+            over_bytes.axhline(run.final.accuracy or 0.0, color=colour, lw=1.2, ls="--", label=f"{name}, final")
+    target = next(iter(runs.values())).experiment.evaluate.target
+    for ax in (over_rounds, over_bytes):
+        if target is not None:
+            ax.axhline(target, color="#888888", lw=0.8, ls=":")
+        ax.legend(frameon=False, loc="lower right")
+    over_bytes.set(xlabel="megabytes sent, up and down")
+    over_bytes.grid(alpha=0.25)
+    over_bytes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=150)
+    return Path(path)
+
+
+def curve_as_svg(run: Run) -> str:
+    """The curve for a notebook cell."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    draw_curve(run, figure.subplots())
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    return text.getvalue()[text.getvalue().index("<svg") :]

@@ -1,0 +1,247 @@
+"""A finished (or half-finished) run: what happened, in a form that is a pleasure in a notebook."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.engine.fairness import fairness
+from fedarena.engine.federation import open_site
+from fedarena.engine.loop import RoundRecord
+from fedarena.errors import BadValue
+from fedarena.results.folder import read_experiment
+from fedarena.results.metrics import monotone, recalls, rounds_to
+from fedarena.spec import Experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from torch import nn
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """The result of an experiment. `final` and `best` are its last and best evaluations."""
+
+    experiment: Experiment
+    records: list[RoundRecord]
+    weights_sha256: str
+    client_accuracy: NDArray[np.float64]  # of each client, on its own test rows; NaN without any
+    dir: Path | None = None
+    state: dict[str, Any] = field(default_factory=dict)  # parameters and buffers by name
+    notes: tuple[str, ...] = ()
+
+    @property
+    def evaluations(self) -> list[RoundRecord]:
+        """The rounds at which somebody looked."""
+        return [r for r in self.records if r.accuracy is not None]
+
+    @property
+    def final(self) -> RoundRecord:
+        """The last evaluation."""
+        return self.evaluations[-1]
+
+    @property
+    def best(self) -> RoundRecord:
+        """The evaluation with the highest accuracy; the earliest of several."""
+        return max(self.evaluations, key=lambda r: r.accuracy or 0.0)
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """(round, accuracy) at every evaluation."""
+        return [(r.round, r.accuracy or 0.0) for r in self.evaluations]
+
+    @property
+    def monotone_curve(self) -> list[tuple[int, float]]:
+        """(round, best accuracy so far)."""
+        return monotone(self.curve)
+
+    def rounds_to(self, accuracy: float, interpolate: bool = False) -> int | None:
+        """First round with at least this accuracy, or None."""
+        return rounds_to(self.curve, accuracy, interpolate)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes sent in both directions."""
+        return self.records[-1].bytes_up + self.records[-1].bytes_down
+
+    @property
+    def fairness(self) -> dict[str, float]:
+        """Spread of accuracy over clients on their own test rows, unweighted (metrics 5)."""
+        return fairness(self.client_accuracy)
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers in short, as `fedarena run --json` prints them."""
+        exp, last = self.experiment, self.records[-1]
+        accuracies = [a for _, a in self.curve]
+        target = exp.evaluate.target
+        return {
+            "algorithm": exp.algorithm.name,
+            "dataset": exp.data.name,
+            "partition": exp.partition.name,
+            "model": exp.model.name,
+            "seed": exp.seed,
+            "rounds": last.round,
+            "final_accuracy": self.final.accuracy,
+            "best_accuracy": self.best.accuracy,
+            "best_round": self.best.round,
+            "mean_accuracy": float(np.mean(accuracies)),
+            "final_loss": self.final.loss,
+            "min_loss": min(r.loss for r in self.evaluations if r.loss is not None),
+            "weighted_accuracy": self.final.weighted_accuracy,
+            "target": target,
+            "rounds_to_target": None if target is None else self.rounds_to(target),
+            "fairness": self.fairness,
+            "uploads": last.uploads,
+            "bytes_up": last.bytes_up,
+            "bytes_down": last.bytes_down,
+            "steps": last.steps,
+            "samples": last.samples,
+            "dropped": sum(r.dropped for r in self.records),
+            "wall_seconds": last.wall_seconds,
+            "samples_per_second": last.samples / max(sum(r.seconds_train for r in self.records), 1e-9),
+            "weights_sha256": self.weights_sha256,
+            "run_dir": None if self.dir is None else str(self.dir),
+            "notes": list(self.notes),
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row a round."""
+        return _pandas().DataFrame([asdict(r) for r in self.records])
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """One row a client: who had what, who suffered."""
+        site = open_site(self.experiment)
+        owners = site.owners
+        return _pandas().DataFrame(
+            {
+                "name": owners.names or [str(k) for k in range(len(owners.clients))],
+                "rows": owners.sizes,
+                "test_rows": [len(rows) for rows in owners.client_tests],
+                "accuracy": self.client_accuracy,
+            }
+        )
+
+    def model(self) -> nn.Module:
+        """The trained module, ready to use."""
+        module = open_site(self.experiment).task.module
+        module.load_state_dict(self.state)
+        return module.eval()
+
+    def confusion(self) -> NDArray[np.int64]:
+        """Counts on the global test set: true classes in rows, predicted ones in columns."""
+        import torch
+
+        site = open_site(self.experiment)
+        site.task.module.load_state_dict(self.state)
+        site.task.module.eval()
+        counts = np.zeros((site.data.classes, site.data.classes), np.int64)
+        with torch.no_grad():
+            for start in range(0, len(site.owners.test), 500):
+                x, y = site.test_rows(site.owners.test[start : start + 500])
+                predicted = site.task.module(x).argmax(dim=-1).reshape(-1).numpy()
+                true = y.reshape(-1).numpy()
+                np.add.at(counts, (true[true >= 0], predicted[true >= 0]), 1)
+        return counts
+
+    def recalls(self) -> NDArray[np.float64]:
+        """Share of each class recognised on the global test set; their mean is the macro recall."""
+        return recalls(self.confusion())
+
+    def plot(self, ax: Axes | None = None, label: str | None = None) -> Axes:
+        """The accuracy curve; returns the axes."""
+        from fedarena.results.plots import draw_curve
+
+        return draw_curve(self, ax, label)
+
+    def again(self, **settings: Any) -> Run:
+        """Run it once more, with other settings if any; gives the same bits if none."""
+        from fedarena.api import run
+
+        return run(self.experiment, **settings)
+
+    def save(self, path: str | Path) -> Path:
+        """Copy the run folder to another place."""
+        if self.dir is None:
+            raise BadValue("this run has no folder", remedy="run it with out='some/folder'")
+        return Path(shutil.copytree(self.dir, path))
+
+    def __repr__(self) -> str:
+        s = self.summary()
+        return f"<Run {s['algorithm']} on {s['dataset']}: {s['rounds']} rounds, accuracy {s['final_accuracy']:.4f}>"
+
+    def __str__(self) -> str:
+        s = self.summary()
+        lines = [
+            f"{s['algorithm']} on {s['dataset']} ({s['partition']}), {s['model']}, seed {s['seed']}: {s['rounds']} rounds",
+            f"  accuracy {s['final_accuracy']:.4f}, best {s['best_accuracy']:.4f} in round {s['best_round']}",
+            f"  loss {s['final_loss']:.4f}   {s['uploads']} uploads, {s['bytes_up'] / 1e6:.1f} MB up, "
+            f"{s['bytes_down'] / 1e6:.1f} MB down   {s['wall_seconds']:.1f} s",
+        ]
+        return "\n".join(lines + ([f"  {self.dir}"] if self.dir else []))
+
+    def _repr_html_(self) -> str:
+        """In a notebook: a small table and the curve."""
+        from fedarena.results.plots import curve_as_svg
+
+        s = self.summary()
+        shown = {
+            "final accuracy": f"{s['final_accuracy']:.4f}",
+            "best accuracy": f"{s['best_accuracy']:.4f} (round {s['best_round']})",
+            "final loss": f"{s['final_loss']:.4f}",
+            "rounds": s["rounds"],
+            "uploads": s["uploads"],
+            "sent": f"{s['bytes_up'] / 1e6:.1f} MB up, {s['bytes_down'] / 1e6:.1f} MB down",
+            "time": f"{s['wall_seconds']:.1f} s",
+        }
+        cells = "".join(f"<tr><th style='text-align:left'>{k}</th><td>{v}</td></tr>" for k, v in shown.items())
+        title = f"{s['algorithm']} · {s['dataset']} · {s['partition']} · {s['model']} · seed {s['seed']}"
+        return (
+            f"<div><b>{title}</b><div style='display:flex;gap:2em;align-items:center'>"
+            f"<table>{cells}</table>{curve_as_svg(self)}</div></div>"
+        )
+
+
+def load(path: str | Path, **own: Any) -> Run:
+    """Read a run folder. What the experiment had from Python (a module, arrays) must be given again by keyword."""
+    import pyarrow.parquet as pq
+    from safetensors.torch import load_file
+
+    folder = Path(path)
+    experiment = read_experiment(folder, **own)
+    if not (folder / "result.json").exists():
+        raise BadValue(
+            f"{folder} holds a run that has not finished",
+            remedy=f"go on with it: fedarena run --resume {folder}",
+            where=str(folder),
+        )
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    records = [
+        RoundRecord(**json.loads(line)) for line in (folder / "checkpoint" / "rounds.jsonl").read_text().splitlines()
+    ]
+    accuracy = [np.nan if a is None else a for a in pq.read_table(folder / "clients.parquet")["accuracy"].to_pylist()]
+    return Run(
+        experiment,
+        records,
+        result["weights_sha256"],
+        np.array(accuracy, dtype=np.float64),
+        folder,
+        load_file(folder / "model.safetensors"),
+        tuple(result["notes"]),
+    )
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise BadValue("this needs pandas", remedy="pip install pandas, or fedarena[notebook]") from None
+    return pandas

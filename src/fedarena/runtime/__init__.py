@@ -1,0 +1,1 @@
+"""Where clients run: here, or in worker processes. A runtime maps jobs and knows nothing of learning."""

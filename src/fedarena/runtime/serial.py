@@ -1,0 +1,27 @@
+"""All clients in this process, one after the other: for debugging, and for machines with one core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from fedarena.engine.site import Common, Job, Site
+from fedarena.runtime.jobs import one_thread, run_job
+
+
+class Serial:
+    """The simplest runtime."""
+
+    workers = 1
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def map(self, jobs: Iterable[Job], common: Common) -> Iterator[tuple[int, Any]]:
+        """One by one."""
+        with one_thread():
+            for position, job in enumerate(jobs):
+                yield position, run_job(self.site, job, common)
+
+    def close(self) -> None:
+        """Nothing to close."""

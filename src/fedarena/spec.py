@@ -1,0 +1,373 @@
+"""Text or keyword arguments -> one frozen, validated Experiment. It prints back as complete TOML.
+
+>>> exp = Experiment.make("digits", rounds=3, local={"lr": 0.05})
+>>> exp.algorithm.name, exp.rounds, exp.local.lr
+('fedavg', 3, 0.05)
+>>> Experiment.make("digits", algoritm="fedavg")
+Traceback (most recent call last):
+    ...
+fedarena.errors.UnknownName: an experiment has no key 'algoritm'  (algoritm)
+  -> did you mean 'algorithm'?  known keys: data, model, ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedarena.errors import BadValue, UnknownName, suggest
+from fedarena.registry import Entry, Kind, components, find, name_of
+
+COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition": "partition", "algorithm": "algorithm"}
+EITHER_OR = {"share": "per_round", "per_round": "share", "rounds": "uploads", "uploads": "rounds"}
+
+
+@dataclass(frozen=True)
+class Component:
+    """A chosen component: the name and settings that print back, and the thing itself."""
+
+    kind: Kind
+    name: str
+    settings: dict[str, Any]
+    made: Any = dataclasses.field(compare=False, repr=False)
+    own: bool = False  # an object from Python that no text can name
+
+    @classmethod
+    def choose(cls, kind: Kind, choice: Any, where: str) -> Component:
+        """From a name, a table with a name, or the component itself."""
+        if isinstance(choice, cls):
+            return choice
+        if isinstance(choice, str):
+            choice = {"name": choice}
+        if isinstance(choice, Mapping):
+            settings = {k: v for k, v in choice.items() if k != "name"}
+            name = choice.get("name")
+            if not isinstance(name, str):
+                raise BadValue(
+                    f"{kind} without a name", remedy=f'write name = "..."; see `fedarena list {kind}s`', where=where
+                )
+            entry = find(kind, name, f"{where}.name")
+            made = entry.build(settings, where)
+            return cls(kind, name, _complete(entry, made, settings), made)
+        return cls._own(kind, choice)
+
+    @classmethod
+    def _own(cls, kind: Kind, made: Any) -> Component:
+        name = name_of(made)
+        registered = components(kind).get(name)
+        is_registered = registered is not None and registered.make in (made, type(made))
+        settings = _fields(made)
+        printable = all(_plain(v) for v in settings.values())
+        return cls(
+            kind, name, {k: v for k, v in settings.items() if _plain(v)}, made, not (is_registered and printable)
+        )
+
+
+def _complete(entry: Entry, made: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    if dataclasses.is_dataclass(made):
+        return _fields(made)
+    defaults = {p.name: p.default for p in entry.parameters.values()}
+    return {**defaults, **entry.check(settings)}
+
+
+def _fields(made: Any) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(made) or isinstance(made, type):
+        return {}
+    return {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
+
+
+class Table(BaseModel):
+    """A table of an experiment: frozen, and a key it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class Local(Table):
+    """How a client trains (algorithms 0.1, 0.5, 0.6)."""
+
+    lr: Annotated[float, Field(gt=0)] = 0.1
+    epochs: Annotated[int, Field(ge=0)] = 1
+    batch: float = 32  # rows a step; inf is the whole local set
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    decay: Annotated[float, Field(ge=0)] = 0.0  # lambda in eta / (1 + lambda i)
+    decay_counter: Literal["global", "per_client", "round", "reset"] = "global"
+    reset_momentum: bool = True
+    last_batch: Literal["auto", "keep", "merge_one", "drop"] = "auto"  # auto: merge_one with BatchNorm, else keep
+    shuffle: bool = True
+    clip: Annotated[float, Field(gt=0)] | None = None  # largest gradient norm of a step
+
+    @field_validator("batch", mode="before")
+    @classmethod
+    def _whole_number_or_inf(cls, value: Any) -> float:
+        if value in ("inf", "all"):
+            return math.inf
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or value < 1
+            or (value != math.inf and value % 1)
+        ):
+            raise ValueError("a whole number of rows, at least 1, or inf for all rows at once")
+        return value
+
+
+class Evaluate(Table):
+    """When to look at the model, and when to stop."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    target: Annotated[float, Field(gt=0, le=1)] | None = None
+    stop_at_target: bool = False
+    after_target: Annotated[int, Field(ge=0)] = 0  # rounds to go on after the target, for the curve
+    patience: Annotated[int, Field(ge=1)] | None = None  # evaluations without a new best before stopping
+    client_test: Literal["same_distribution", "balanced"] = "same_distribution"
+    on: Literal["test", "train"] = "test"  # rows on which clients are compared
+
+
+class Experiment(Table):
+    """One experiment, complete. Build it with `Experiment.make`."""
+
+    data: Component
+    model: Component
+    partition: Component
+    algorithm: Component
+    clients: Annotated[int, Field(ge=1)] | None = None  # None: as many as the data names (natural partitions)
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    per_round: Annotated[int, Field(ge=1)] | None = None
+    rounds: Annotated[int, Field(ge=1)] | None = None
+    uploads: Annotated[int, Field(ge=1)] | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+    local: Local = Local()
+    evaluate: Evaluate = Evaluate()
+    dropouts: Annotated[float, Field(ge=0, lt=1)] = 0.0  # chance that a selected client never answers
+    on_error: Literal["stop", "drop"] = "stop"
+    on_nan: Literal["drop", "raise", "keep"] = "drop"
+    bn_buffers: Literal["average", "server", "local", "recompute"] = "average"
+    init: Literal["torch", "glorot"] = "torch"
+    freeze: tuple[str, ...] = ()  # patterns of parameter names that stay as they are and are not sent
+    dtype: Literal["float32", "float64"] = "float32"
+    device: str = "cpu"
+    fast: bool = True
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Experiment:
+        for one, other in (("share", "per_round"), ("rounds", "uploads")):
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                raise BadValue(
+                    f"both {one} and {other} are given", remedy=f"keep one of them: {one} or {other}", where=other
+                )
+        if self.per_round and self.clients and self.per_round > self.clients:
+            raise BadValue(
+                f"per_round = {self.per_round} of {self.clients} clients",
+                remedy=f"give at most {self.clients}, or more clients",
+                where="per_round",
+            )
+        return self
+
+    @classmethod
+    def make(cls, source: Any = None, overrides: Sequence[str] = (), *, where: str = "", **settings: Any) -> Experiment:
+        """From a TOML file, a data set's name or object, or a table; then keywords; then `key.sub=value` texts.
+
+        Whatever is not said comes from the data set's own defaults, then from the general ones.
+        """
+        table, place = _read(source)
+        where = where or place
+        for key, value in settings.items():
+            table = _override(table, key, value)
+        for text in overrides:
+            key, value = _assignment(text)
+            table = _override(table, key, value)
+        return cls._from_table(table, where)
+
+    @classmethod
+    def _from_table(cls, table: dict[str, Any], where: str) -> Experiment:
+        prefix = f"{where}, " if where else ""
+        for key in table:
+            if key not in cls.model_fields:
+                raise UnknownName(
+                    f"an experiment has no key '{key}'",
+                    remedy=suggest(key, cls.model_fields, f"known keys: {', '.join(cls.model_fields)}"),
+                    where=prefix + key,
+                )
+        if "data" not in table:
+            raise BadValue(
+                "no data set is named", remedy='write data = "digits", or any of `fedarena list datasets`', where=where
+            )
+        data = Component.choose("dataset", table["data"], f"{prefix}data")
+        table = _under(getattr(data.made, "defaults", {}), {**table, "data": data})
+        table = _under(
+            {"algorithm": "fedavg", "partition": "iid", "model": "mlp_2nn", "share": 1.0, "rounds": 20}, table
+        )
+        for key, kind in COMPONENTS.items():
+            table[key] = Component.choose(kind, table[key], prefix + key)
+        try:
+            return cls.model_validate(table)
+        except ValidationError as error:
+            raise _told(error, prefix) from None
+
+    def with_(self, **settings: Any) -> Experiment:
+        """The same experiment with other values: `exp.with_(seed=1)`, `exp.with_(algorithm="centralized")`."""
+        table: dict[str, Any] = {k: getattr(self, k) for k in type(self).model_fields}
+        for key, value in settings.items():
+            table = _override(table, key, value)
+        return self._from_table({k: v for k, v in table.items() if v is not None}, "")
+
+    def as_table(self) -> dict[str, Any]:
+        """Plain values, complete, in the order of the fields; what is None is left out."""
+        table: dict[str, Any] = {}
+        for key in type(self).model_fields:
+            value = getattr(self, key)
+            if isinstance(value, Component):
+                table[key] = {"name": value.name, **({"own": True} if value.own else {}), **value.settings}
+            elif isinstance(value, Table):
+                table[key] = {k: v for k, v in value.model_dump().items() if v is not None}
+            elif value is not None:
+                table[key] = value
+        return table
+
+    def to_toml(self) -> str:
+        """Complete and readable; `Experiment.make` reads it back to an equal experiment."""
+        return "".join(f"{key} = {_toml(value)}\n" for key, value in self.as_table().items())
+
+
+def _read(source: Any) -> tuple[dict[str, Any], str]:
+    if source is None:
+        return {}, ""
+    if isinstance(source, Experiment):
+        table = {k: getattr(source, k) for k in Experiment.model_fields}
+        return {k: v for k, v in table.items() if v is not None}, ""
+    if isinstance(source, Mapping):
+        return dict(source), ""
+    if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml")):
+        return _read_toml(Path(source)), str(source)
+    if isinstance(source, str) and source.endswith((".csv", ".parquet")):
+        return {"data": {"name": source.rpartition(".")[2], "path": source}}, source
+    if isinstance(source, tuple) and len(source) in (2, 3):  # (x, y) or (x, y, client)
+        from fedarena.data.sources import arrays
+
+        return {"data": arrays(*source)}, ""
+    return {"data": source}, ""
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        near = ", ".join(sorted(p.name for p in path.parent.glob("*.toml"))[:5]) if path.parent.is_dir() else ""
+        raise BadValue(
+            f"there is no experiment file {path}",
+            remedy=f"here are: {near}" if near else "`fedarena run digits` needs no file",
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise BadValue(f"cannot read it: {error}", remedy="write it as TOML: key = value", where=str(path)) from None
+    for key, value in table.items():  # a path in a file is meant from where the file lies
+        if key == "data" and isinstance(value, dict):
+            for name in ("path", "test_path"):
+                if isinstance(value.get(name), str) and not Path(value[name]).is_absolute():
+                    value[name] = str(path.parent / value[name])
+    return table
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise BadValue(
+            f"--set {text}", remedy="write --set key=value or key.sub=value, e.g. --set local.lr=0.05", where="--set"
+        )
+    try:
+        return key.strip(), tomllib.loads(f"v = {value.strip()}")["v"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()  # a bare word is a text
+
+
+def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy of the table with `key` (or `key.sub`) set. A component under a new name starts with that name's defaults."""
+    table = dict(table)
+    head, _, rest = key.partition(".")
+    if EITHER_OR.get(head):
+        table.pop(EITHER_OR[head], None)
+    if not rest:
+        if isinstance(value, Mapping) and head not in COMPONENTS:  # local={"lr": 1} changes lr, not the rest
+            value = {**_as_mapping(table.get(head, {})), **value}
+        table[head] = value
+        return table
+    inner = _as_mapping(table.get(head, {}))
+    if rest == "name" and inner.get("name") != value:
+        inner = {}
+    table[head] = {**inner, rest: value}
+    return table
+
+
+def _as_mapping(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"name": value}
+    if isinstance(value, Component):
+        return {"name": value.name, **value.settings}
+    if isinstance(value, BaseModel):
+        return {k: v for k, v in value.model_dump().items() if v is not None}
+    return dict(value)
+
+
+def _under(defaults: Mapping[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """The table, with defaults beneath it."""
+    merged = dict(table)
+    for key, value in defaults.items():
+        if key not in table:
+            if EITHER_OR.get(key) not in table:
+                merged[key] = value
+        elif isinstance(table[key], Mapping) and (key not in COMPONENTS or _same_name(value, table[key])):
+            merged[key] = {**_as_mapping(value), **table[key]}
+    return merged
+
+
+def _same_name(default: Any, given: Mapping[str, Any]) -> bool:
+    return "name" not in given or given["name"] == _as_mapping(default).get("name")
+
+
+def _told(error: ValidationError, prefix: str) -> UnknownName | BadValue:
+    """Pydantic's first complaint, in our words."""
+    first = error.errors()[0]
+    keys = [str(part) for part in first["loc"]]
+    where = prefix + ".".join(keys)
+    if first["type"] == "extra_forbidden":
+        tables: dict[str, type[Table]] = {"local": Local, "evaluate": Evaluate}
+        known = tables[keys[0]].model_fields
+        return UnknownName(
+            f"{keys[0]} has no key '{keys[-1]}'",
+            remedy=suggest(keys[-1], known, f"it has: {', '.join(known)}"),
+            where=where,
+        )
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return BadValue(
+        f"{where.removeprefix(prefix)} = {first['input']!r}", remedy=message[0].lower() + message[1:], where=where
+    )
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_plain(v) for v in value)
+    if isinstance(value, Mapping):
+        return all(isinstance(k, str) and _plain(v) for k, v in value.items())
+    return value is None or isinstance(value, str | bool | int | float)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)

@@ -1,0 +1,70 @@
+"""Every registered partition keeps the contract, and the contract catches those that do not."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from fedarena.data.partitions import Iid
+from fedarena.data.partitions.contract import check_partition
+from fedarena.registry import components
+
+
+@pytest.mark.parametrize("name", sorted(components("partition")))
+def test_every_partition_keeps_the_contract(name):
+    truths = check_partition(components("partition")[name].build({}))
+    assert "no row is dealt twice" in truths
+    assert len(truths) == 8
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An iid partition with something done to it."""
+
+    how: str
+
+    def split(self, data, clients, rng):
+        if self.how == "generous":
+            clients = min(clients, data.n_train)
+        if self.how == "unseeded":
+            rng = np.random.default_rng()
+        if self.how == "deaf":
+            rng = np.random.default_rng(7)
+        good = Iid().split(data, clients, rng)
+        first, second, *rest = good.clients
+        if self.how == "vandal":
+            data.y[0] += 1
+        return {
+            "twice": lambda: replace(good, clients=[first, np.append(second, first[0]), *rest]),
+            "lost": lambda: replace(good, clients=[first[1:], second, *rest]),
+            "ghost": lambda: replace(good, clients=[np.append(first, len(data.x)), second, *rest]),
+            "empty": lambda: replace(good, clients=[first[:0], second, *rest], unused=len(first)),
+            "peeking": lambda: replace(good, test=np.append(good.test, first[0])[1:]),
+            "small": lambda: replace(good, clients=[first.astype(np.int32), second, *rest]),
+            "fewer": lambda: replace(good, clients=[second, *rest], unused=len(first)),
+            "noisy": lambda: replace(good, noise=np.array([-1.0])),
+            "tested": lambda: replace(good, client_tests=[good.test]),
+        }.get(self.how, lambda: good)()
+
+
+@pytest.mark.parametrize(
+    ("how", "complaint"),
+    [
+        ("twice", "dealt 2 times"),
+        ("lost", "1 training rows have no owner"),
+        ("unseeded", "the same seed gave another split"),
+        ("deaf", "another seed gave the same split"),
+        ("ghost", "do not exist"),
+        ("empty", "owns no rows"),
+        ("peeking", "for training and for testing"),
+        ("small", "int64"),
+        ("fewer", "9 came"),
+        ("noisy", "standard deviation"),
+        ("tested", "one entry a client"),
+        ("vandal", "changed the data"),
+        ("generous", "not refused"),
+    ],
+)
+def test_the_contract_catches_a_broken_partition(how, complaint):
+    with pytest.raises(AssertionError, match=complaint):
+        check_partition(Broken(how))
