@@ -55,9 +55,9 @@ class Mnist:
         "model": "mlp_2nn",
         "clients": 100,
         "share": 0.1,
-        "rounds": 50,
+        "rounds": 100,
         "partition": {"name": "shards"},
-        "local": {"lr": 0.1, "epochs": 1, "batch": 10},
+        "local": {"lr": 0.05, "epochs": 1, "batch": 10},
         "evaluate": {"every": 1, "target": 0.85},
     }
 

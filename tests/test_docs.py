@@ -1,0 +1,314 @@
+"""The documentation runs: every page does what it says, in an empty folder, without any data set but the embedded ones.
+
+How a page is read. Blocks run in order, Python blocks of a page in one namespace:
+
+    ```python     is executed; a ```text block right after it is what it prints
+    ```console    every line `$ fedarena ...` is run, what follows is what it prints; other commands are for the reader
+                  `# exit code 2` at the end of a line says that it fails so; 0 is expected otherwise
+
+An HTML comment on the line above a block changes that:
+
+    <!-- file: mine.py -->     the block, of any kind, is written to that file instead
+    <!-- not run: why -->      the block is left alone
+    <!-- own process -->       its commands run as a user's would, each in a process of its own (slower)
+
+Of printed lines the words must be right, line by line and in order; lines may be left out, `...` stands for anything
+within a line, and numbers may differ, because another processor rounds differently.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from fedarena import registry
+from fedarena.cli import app
+from fedarena.models.task import build
+from fedarena.runtime.serial import Serial
+from fedarena.spec import Evaluate, Experiment, Local
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SOURCES = ROOT / "src"
+PAGES = [*sorted(DOCS.glob("*.md")), *(p for p in [ROOT / "README.md"] if p.exists())]
+
+BLOCK = re.compile(r"^(?:<!-- *(?P<mark>.*?) *-->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\((?P<file>[^)#\s]*)(?:#(?P<heading>[^)\s]*))?\)")
+EXIT_CODE = re.compile(r"# exit code (\d+)\s*$")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# What a page says
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where it begins, of what kind it is, and the comment above it."""
+
+    line: int
+    kind: str
+    text: str
+    mark: str
+    follows: bool  # nothing but empty lines between it and the block before
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    end = -1
+    for match in BLOCK.finditer(text):
+        follows = end >= 0 and not text[end : match.start()].strip()
+        first = text.count("\n", 0, match.start("text")) + 1
+        yield Block(first, match["kind"], match["text"], match["mark"] or "", follows)
+        end = match.end()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line `$ fedarena ...` and what is shown below it."""
+
+    line: int
+    words: list[str]
+    code: int
+    shown: str
+
+
+def commands(block: Block) -> Iterator[Command]:
+    text = re.sub(r"\\\n\s*", " ", block.text)
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        typed, _, shown = part.partition("\n")
+        words = shlex.split(typed, comments=True)
+        if words[:1] == ["fedarena"]:
+            code = EXIT_CODE.search(typed)
+            yield Command(block.line, words[1:], int(code[1]) if code else 0, shown)
+
+
+# Doing what it says
+
+
+class Reader:
+    """Somebody who types everything a page shows, in one folder and one Python session."""
+
+    def __init__(self, page: Path, session: types.ModuleType) -> None:
+        self.page, self.session, self.printed = page, session, ""
+
+    def read(self) -> None:
+        for block in blocks(self.page):
+            place = f"{name_of(self.page)}, line {block.line}"
+            if block.mark.startswith("not run"):
+                continue
+            if block.mark.startswith("file:"):
+                Path(block.mark.removeprefix("file:").strip()).write_text(block.text, encoding="utf-8")
+            elif block.kind == "python":
+                self.printed = self.execute(block)
+            elif block.kind == "text" and block.follows:
+                compare(block.text, self.printed, place)
+            elif block.kind == "console":
+                for command in commands(block):
+                    run = as_a_user if block.mark == "own process" else in_this_process
+                    code, printed = run(command.words)
+                    typed = shlex.join(["fedarena", *command.words])
+                    assert code == command.code, f"{place}: `{typed}` ends with exit code {code}\n{printed}"
+                    compare(command.shown, printed, f"{place}: `{typed}`")
+
+    def execute(self, block: Block) -> str:
+        code = compile("\n" * (block.line - 1) + block.text, name_of(self.page), "exec")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, vars(self.session))
+        return printed.getvalue()
+
+
+def in_this_process(words: list[str]) -> tuple[int, str]:
+    result = CliRunner().invoke(app, words)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def as_a_user(words: list[str]) -> tuple[int, str]:
+    command = [sys.executable, "-m", "fedarena", *words]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    return done.returncode, done.stdout
+
+
+def plain(line: str) -> str:
+    """The words of a line: hashes and numbers are all one, and so are spaces and rules of any width."""
+    line = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", "#", line)
+    line = re.sub(r"[-+]?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?", "#", line)
+    line = re.sub(r"[─━╸]+", "─", line)
+    return " ".join(line.split())
+
+
+def compare(shown: str, printed: str, place: str) -> None:
+    """Every line that the page shows was printed, in this order."""
+    lines = iter([plain(line) for line in printed.splitlines()])
+    for line in filter(None, map(plain, shown.splitlines())):
+        pattern = ".*".join(map(re.escape, line.split("...")))
+        if not any(re.fullmatch(pattern, other) for other in lines):
+            pytest.fail(f"{place} shows\n    {line}\nbut there was printed\n{printed}", pytrace=False)
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """An empty folder and a fresh `__main__`, clients in this process; afterwards nothing registered is left."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDARENA_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.setattr("fedarena.api.Processes", lambda site, workers: Serial(site))  # the same bits, in less time
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    for kind in registry._BUILT_IN:
+        registry.components(kind)  # type: ignore[arg-type]
+    before = {kind: dict(entries) for kind, entries in registry._entries.items()}
+    yield main
+    for kind, entries in before.items():
+        registry._entries[kind].clear()
+        registry._entries[kind].update(entries)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_page_does_what_it_says(page: Path, session: types.ModuleType) -> None:
+    Reader(page, session).read()
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=name_of)
+def test_page_begins_with_what_you_will_have(page: Path) -> None:
+    title, _, rest = page.read_text(encoding="utf-8").partition("\n\n")
+    assert title.startswith("# ")
+    assert rest.startswith("At the end of this page you ")
+
+
+# Examples in the code
+
+MODULES = [
+    str(path.relative_to(SOURCES).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+    for path in sorted(SOURCES.rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_in(module: str, session: types.ModuleType) -> None:
+    result = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# What pages promise to be complete
+
+
+def rows_of_table(page: str) -> Iterator[list[str]]:
+    """Cells of every table row whose first cell is a name in backquotes."""
+    for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if cells and re.fullmatch(r"`[\w.]+`", cells[0]):
+            yield [cells[0].strip("`"), *cells[1:]]
+
+
+@pytest.mark.parametrize(("table", "prefix"), [(Experiment, ""), (Local, "local."), (Evaluate, "evaluate.")])
+def test_every_key_is_explained_with_its_default(table: type[BaseModel], prefix: str) -> None:
+    explained = {name: (default, meaning) for name, _, default, meaning in rows_of_table("experiment.md")}
+    for key, field in table.model_fields.items():
+        assert prefix + key in explained, f"docs/experiment.md does not explain {prefix}{key}"
+        default, meaning = explained[prefix + key]
+        assert len(meaning) > 10
+        if isinstance(field.default, str | bool | int | float):
+            assert default.strip("`").lower() == str(field.default).lower(), f"the default of {prefix}{key}"
+        elif field.default is None:
+            assert "none" in default, f"the default of {prefix}{key}"
+
+
+def test_keys_that_are_explained_exist() -> None:
+    known = [
+        *Experiment.model_fields,
+        *(f"local.{key}" for key in Local.model_fields),
+        *(f"evaluate.{key}" for key in Evaluate.model_fields),
+    ]
+    assert {name for name, *_ in rows_of_table("experiment.md")} <= set(known)
+
+
+@pytest.mark.parametrize(
+    ("kind", "page"),
+    [
+        ("algorithm", "algorithms.md"),
+        ("partition", "partitions.md"),
+        ("model", "models.md"),
+        ("dataset", "your-data.md"),
+    ],
+)
+def test_every_component_has_its_place(kind: registry.Kind, page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for name, entry in registry.components(kind).items():
+        if entry.make.__module__.startswith("fedarena."):
+            assert f"`{name}`" in text, f"docs/{page} does not speak of {kind} {name}"
+            for setting in entry.parameters:
+                assert re.search(rf"`{setting}\b[^`]*`", text), f"docs/{page} does not explain {name}.{setting}"
+
+
+TEXT_LENGTH = 80
+
+
+@pytest.mark.parametrize("row", list(rows_of_table("models.md")), ids=lambda row: f"{row[0]} {row[1]} on {row[2]}")
+def test_counts_of_parameters_are_right(row: list[str]) -> None:
+    name, settings, shape, classes, count, path = row
+    given: dict[str, Any] = {}
+    if settings:
+        given = Experiment.make("digits", [f"model.name={name}", f"model.{settings.strip('`')}"]).model.settings
+    numbers = tuple(int(n) for n in shape.split(" x "))
+    task = build(
+        registry.find("model", name).build(given), numbers, int(classes.replace(",", "")), 0, is_text=len(numbers) == 1
+    )
+    assert f"{task.size:,}" == count
+    assert task.path == path
+
+
+def slug(heading: str) -> str:
+    """A heading's anchor, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def headings(page: Path) -> set[str]:
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    return {slug(match[1]) for match in re.finditer(r"^#+ (.*)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.finditer(BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"\w+:", link["file"]):
+            continue  # another site's
+        target = page.parent / link["file"] if link["file"] else page
+        assert target.exists(), f"{name_of(page)} links to {link['file']}"
+        if link["heading"] and target.suffix == ".md":
+            assert link["heading"] in headings(target), f"{name_of(page)} links to {link[0]}"
+
+
+def test_the_index_leads_to_every_page() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    linked = {link["file"] for link in LINK.finditer(index)}
+    assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= linked
+
+
+def test_pictures_are_small() -> None:
+    for picture in DOCS.rglob("*.png"):
+        assert picture.stat().st_size < 150_000, picture
