@@ -262,4 +262,6 @@ def test_feature_noise_reaches_the_clients() -> None:
     assert much.weights_sha256 != none.weights_sha256
     assert much.client_accuracy[0] > much.client_accuracy[2]
     pooled = fa.run("digits", algorithm="centralized", partition={"name": "feature_noise", "sigma": 1.0}, **settings)
-    assert pooled.weights_sha256 != fa.run("digits", algorithm="centralized", partition="iid", **settings).weights_sha256
+    assert (
+        pooled.weights_sha256 != fa.run("digits", algorithm="centralized", partition="iid", **settings).weights_sha256
+    )

@@ -14,14 +14,15 @@ import numpy as np
 
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import Keeper
-from fedarena.engine.loop import TIMES, Loop, RoundRecord
+from fedarena.engine.loop import Loop
+from fedarena.engine.record import TIMES, RoundRecord
 from fedarena.engine.site import Site
 from fedarena.errors import BadValue
 from fedarena.models.task import sha256
 from fedarena.progress import Line, Silent
 from fedarena.results import folder as files
 from fedarena.results.run import Run, load
-from fedarena.runtime.jobs import one_thread
+from fedarena.runtime.one_job import one_thread
 from fedarena.runtime.processes import Processes, usable_cores
 from fedarena.runtime.serial import Serial
 from fedarena.spec import Experiment
@@ -58,23 +59,18 @@ def run(
     site = _open(experiment)
     with contextlib.ExitStack() as stack:
         path = _folder(site, out, resume, stack)
-        keeper = Keeper(path / "checkpoint", site.algorithm)
-        loop = _start(site, keeper, runtime, workers, stack)
+        kept = None if out is False and resume is None else path
+        stack.enter_context(_interruptible(kept))
+        loop = _start(site, Keeper(path / "checkpoint", site.algorithm), runtime, workers, stack)
         watcher = Line() if progress else Silent()
         watcher.start(experiment, len(site.owners.population), loop.asked, loop.rule.nominal_rounds)
         stack.callback(watcher.stop)
-        kept = None if out is False and resume is None else path
         records: list[RoundRecord] = []
-        try:
-            for record in loop.rounds():
-                records.append(record)
-                watcher.see(record)
-                if on_round is not None and on_round(record):
-                    break
-        except KeyboardInterrupt as stopped:
-            if kept is not None:
-                stopped.add_note(f"saved; go on with: fedarena run --resume {kept}")
-            raise
+        for record in loop.rounds():
+            records.append(record)
+            watcher.see(record)
+            if on_round is not None and on_round(record):
+                break
         return _finish(loop, records, kept)
 
 
@@ -142,6 +138,17 @@ def verify(
     if first.weights_sha256 != again.weights_sha256:
         differences.append(f"weights: sha256 {first.weights_sha256[:16]} then, {again.weights_sha256[:16]} now")
     return Verdict(not differences, differences, first, again)
+
+
+@contextlib.contextmanager
+def _interruptible(path: Path | None) -> Iterator[None]:
+    """Ctrl-C loses at most the round under way; say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        if path is not None:
+            stopped.add_note(f"saved; go on with: fedarena run --resume {path}")
+        raise
 
 
 def _experiment(

@@ -97,12 +97,12 @@ class Line(Silent):
             self._bar = None
 
     def _facts(self, record: Any) -> str:
-        up = f"{record.bytes_up / 1e6:.1f} MB up"
+        up = f"  {record.bytes_up / 1e6:.1f} MB up" if record.bytes_up else ""
         if self._shown is None:
-            return up
+            return up.strip()
         return (
             f"accuracy {self._shown.accuracy:.4f}  loss {self._shown.loss:.4f}  "
-            f"best {self._best:.4f} @{self._best_round}  {up}"
+            f"best {self._best:.4f} @{self._best_round}{up}"
         )
 
     def _eta(self, done: int) -> str:

@@ -15,8 +15,9 @@ from torch import nn
 
 import fedarena as fa
 from fedarena.algorithms.base import Reply, Step
+from fedarena.engine.dispatch import in_order
 from fedarena.engine.fairness import fairness, weighted_accuracy
-from fedarena.engine.loop import in_order, participants
+from fedarena.engine.stopping import participants
 from fedarena.errors import ClientFailed
 from fedarena.spec import Experiment
 

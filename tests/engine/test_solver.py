@@ -175,7 +175,7 @@ def test_losses_are_means_of_epochs() -> None:
 def test_shuffles_do_not_depend_on_the_algorithm_or_the_others() -> None:
     """Client 1 of round 2 sees the same order whoever else is asked (algorithms 0.3)."""
     from fedarena.engine.federation import open_site
-    from fedarena.engine.site import ClientWork, Memory
+    from fedarena.engine.work import ClientWork, Memory
     from fedarena.spec import Experiment
 
     orders = []

@@ -16,7 +16,8 @@ import pytest
 import fedarena as fa
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import Keeper
-from fedarena.engine.loop import TIMES, Loop
+from fedarena.engine.loop import Loop
+from fedarena.engine.record import TIMES
 from fedarena.models.task import sha256
 from fedarena.runtime.processes import Processes
 from fedarena.spec import Experiment

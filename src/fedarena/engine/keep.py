@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedarena.engine.site import Memory
 from fedarena.engine.tree import assemble, dismantle, leaves, types_near
+from fedarena.engine.work import Memory
 from fedarena.errors import CannotWrite, DataBroken
 from fedarena.models.task import Buffers
 

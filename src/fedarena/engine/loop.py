@@ -2,82 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Vector
+from fedarena.engine.dispatch import Failed, Runtime, in_order
+from fedarena.engine.evaluation import Evaluation
 from fedarena.engine.fairness import fairness, weighted_accuracy
+from fedarena.engine.jobs import Answer, ClientJob, Common, Skipped, StatisticsJob
 from fedarena.engine.keep import Keeper, Snapshot
-from fedarena.engine.site import (
-    EVALUATION_ROWS,
-    Answer,
-    ClientJob,
-    Common,
-    EvaluateJob,
-    Job,
-    PersonalJob,
-    Site,
-    Skipped,
-    StatisticsJob,
-)
+from fedarena.engine.record import RoundRecord
+from fedarena.engine.site import Site
+from fedarena.engine.stopping import StopRule, participants
 from fedarena.engine.tree import Mean, leaves, nbytes
+from fedarena.engine.work import Memory
 from fedarena.errors import ClientFailed
-from fedarena.models.task import Buffers, Scores
+from fedarena.models.task import Buffers
 from fedarena.seeds import stream
 from fedarena.spec import Experiment
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A job that raised: the error in words, with its traceback for the log."""
-
-    error: str
-    trace: str
-
-
-class Runtime(Protocol):
-    """Where clients run. It maps jobs over processes and knows nothing of learning."""
-
-    def map(self, jobs: Iterable[Job], common: Common) -> Iterator[tuple[int, Any]]:
-        """Run every job; yield (position, result or Failed) in any order."""
-        ...
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """What is known after a round. Counts and bytes are totals since the start; accuracy is None if nobody looked."""
-
-    round: int
-    accuracy: float | None = None  # of the server's model on the global test set
-    loss: float | None = None
-    weighted_accuracy: float | None = None  # over clients' own test sets, weighted by training rows
-    best_accuracy: float | None = None  # so far
-    train_loss: float | None = None  # mean over this round's clients, last local epoch
-    selected: int = 0
-    answered: int = 0
-    dropped: int = 0  # never answered, failed, or not finite
-    uploads: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    steps: int = 0
-    samples: int = 0
-    client_std: float | None = None  # spread of the clients' accuracies on their own test sets
-    client_worst: float | None = None  # mean of the worst tenth of them
-    seconds_select: float = 0.0
-    seconds_train: float = 0.0
-    seconds_aggregate: float = 0.0
-    seconds_evaluate: float = 0.0
-    seconds_slowest: float = 0.0  # the straggler: the longest any client of the round took
-    wall_seconds: float = 0.0  # since the start of the run
-
-
-TIMES = tuple(name for name in RoundRecord.__dataclass_fields__ if "seconds" in name)
 
 
 class Exchange:
@@ -161,7 +108,7 @@ class Loop:
         self.totals: dict[str, int] = dict.fromkeys(("uploads", "bytes_up", "bytes_down", "steps", "samples"), 0)
         self.client_accuracy: NDArray[np.float64] = np.full(len(site.owners.clients), np.nan)  # at the last look
         self.notes: list[str] = []
-        self._evaluation = Evaluation(site)
+        self._evaluation = Evaluation(site, runtime)
 
     # Who takes part
 
@@ -218,7 +165,7 @@ class Loop:
 
     # What clients remember
 
-    def memory(self, client: int) -> Any:
+    def memory(self, client: int) -> Memory | None:
         """What the client kept from its last round."""
         return self.keeper.memory(client)
 
@@ -325,17 +272,17 @@ class Loop:
 
     def evaluate(self, state: Any) -> dict[str, Any]:
         """Accuracy and loss on the global test set, and of every client, in one pass over the rows."""
-        look = self._evaluation
+        common = Common(Model(state.w), self.buffers)
         if self.algorithm.personal:
-            on_test, loss, own = look.personal(self, state)
+            seen = self._evaluation.personal(common, self.population, self.memory)
         else:
-            on_test, loss, own = look.shared(self, Common(Model(state.w), self.buffers))
-        self.client_accuracy = np.array([np.nan if a is None else a for a in own])
+            seen = self._evaluation.shared(common)
+        self.client_accuracy = np.array([np.nan if a is None else a for a in seen.own])
         spread = fairness(self.client_accuracy)
         return {
-            "accuracy": on_test,
-            "loss": loss,
-            "weighted_accuracy": weighted_accuracy(self.client_accuracy, look.owners.sizes),
+            "accuracy": seen.accuracy,
+            "loss": seen.loss,
+            "weighted_accuracy": weighted_accuracy(self.client_accuracy, self.site.owners.sizes),
             "client_std": spread.get("std"),
             "client_worst": spread.get("worst_tenth"),
         }
@@ -351,134 +298,6 @@ class Loop:
     def look_again(self, record: RoundRecord) -> RoundRecord:
         """The record of the last round with an evaluation, where none was due."""
         return replace(record, **self.evaluate(self.state))
-
-
-Looked = tuple[float | None, float, list[float | None]]  # accuracy and loss on the test set, accuracy of each client
-
-
-class Evaluation:
-    """Which rows are looked at, and what is made of them."""
-
-    def __init__(self, site: Site) -> None:
-        self.owners = owners = site.owners
-        own = owners.clients if site.experiment.evaluate.on == "train" else owners.client_tests
-        self.rows = np.unique(np.concatenate([owners.test, *own]))
-        self.test = np.searchsorted(self.rows, owners.test)
-        self.own = [np.searchsorted(self.rows, rows) for rows in own]
-        self.own_rows = own
-
-    def shared(self, loop: Loop, common: Common) -> Looked:
-        """One model for all: every row is predicted once, whoever it serves."""
-        pieces = [self.rows[i : i + EVALUATION_ROWS] for i in range(0, len(self.rows), EVALUATION_ROWS)]
-        scores = _joined(in_order(loop.runtime.map([EvaluateJob(piece) for piece in pieces], common)))
-        accuracies = [accuracy(scores, rows) for rows in self.own]
-        if self.owners.noise is not None:
-            accuracies = self._noisy(loop, common)
-        return accuracy(scores, self.test), mean_loss(scores, self.test), accuracies
-
-    def _noisy(self, loop: Loop, common: Common) -> list[float | None]:
-        """Clients with feature noise see it in their test rows too."""
-        jobs = [EvaluateJob(rows, client) for client, rows in enumerate(self.own_rows) if len(rows)]
-        results = iter(in_order(loop.runtime.map(jobs, common)))
-        return [accuracy(_checked(next(results))) if len(rows) else None for rows in self.own_rows]
-
-    def personal(self, loop: Loop, state: Any) -> Looked:
-        """A model for each client: the mean of their accuracies, weighted by rows."""
-        people = loop.population
-        weights = loop.sizes[people] / loop.sizes[people].sum()
-        common = Common(Model(state.w), loop.buffers)
-
-        def jobs() -> Iterator[Job]:
-            for k in people:
-                memory = loop.memory(k)
-                yield PersonalJob(self.rows, *((state.w, None) if memory is None else (memory.kept, memory.buffers)))
-
-        own: list[float | None] = [None] * len(self.own)
-        on_all, losses = 0.0, 0.0
-        for k, p, scores in zip(people, weights, in_order(loop.runtime.map(jobs(), common)), strict=True):
-            scores = _checked(scores)
-            on_all += p * (accuracy(scores, self.test) or 0.0)
-            losses += p * mean_loss(scores, self.test)
-            own[k] = accuracy(scores, self.own[k])
-        return float(on_all), float(losses), own
-
-
-class StopRule:
-    """When is it enough? Budget, target, patience."""
-
-    def __init__(self, experiment: Experiment, algorithm: Algorithm, cohort: int) -> None:
-        self.experiment, self.algorithm = experiment, algorithm
-        self.nominal_rounds = experiment.rounds or math.ceil((experiment.uploads or 1) / cohort)
-        self._best: float | None = None
-        self._stale = 0
-        self._target_at: int | None = None
-
-    def best(self, record: RoundRecord) -> float | None:
-        """The best accuracy including this record."""
-        known = [a for a in (self._best, record.accuracy) if a is not None]
-        return max(known) if known else None
-
-    def see(self, record: RoundRecord) -> None:
-        """Take an evaluation into account."""
-        if record.accuracy is None:
-            return
-        self._stale = 0 if self._best is None or record.accuracy > self._best else self._stale + 1
-        self._best = self.best(record)
-        target = self.experiment.evaluate.target
-        if self._target_at is None and target is not None and record.accuracy >= target:
-            self._target_at = record.round
-
-    def over(self, done: int, uploads: int) -> bool:
-        """Is the budget spent or the goal reached?"""
-        wish = self.experiment.evaluate
-        if wish.stop_at_target and self._target_at is not None and done >= self._target_at + wish.after_target:
-            return True
-        if wish.patience is not None and self._stale >= wish.patience:
-            return True
-        if self.experiment.uploads is None or not self.algorithm.communicates:
-            return done >= self.nominal_rounds
-        # A federation whose clients hardly ever answer would never spend its uploads.
-        return uploads >= self.experiment.uploads or done >= 100 * self.nominal_rounds
-
-
-def participants(experiment: Experiment, population: int) -> int:
-    """m = max(floor(C K), 1), or the count that was asked for."""
-    if experiment.per_round is not None:
-        return min(experiment.per_round, population)
-    return max(math.floor((experiment.share or 1.0) * population + 1e-9), 1)
-
-
-def in_order(results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-    """Results in the order of their jobs, each as soon as those before it are there."""
-    waiting: dict[int, Any] = {}
-    wanted = 0
-    for position, result in results:
-        waiting[position] = result
-        while wanted in waiting:
-            yield waiting.pop(wanted)
-            wanted += 1
-
-
-def accuracy(scores: Scores, rows: NDArray[np.int64] | slice = slice(None)) -> float | None:
-    """Share of right predictions on these rows: whole counts, then one division."""
-    count = int(scores.count[rows].sum())
-    return int(scores.right[rows].sum()) / count if count else None
-
-
-def mean_loss(scores: Scores, rows: NDArray[np.int64]) -> float:
-    """Mean cross-entropy over labelled positions."""
-    return float(scores.loss[rows].sum() / scores.count[rows].sum())
-
-
-def _joined(parts: Iterable[Any]) -> Scores:
-    done = [_checked(part) for part in parts]
-    return Scores(*(np.concatenate([getattr(p, name) for p in done]) for name in ("right", "count", "loss")))
-
-
-def _checked(scores: Any) -> Scores:
-    if isinstance(scores, Failed):
-        raise ClientFailed(f"evaluation failed: {scores.error}", remedy="see the log above; is there memory enough?")
-    return scores  # type: ignore[no-any-return]
 
 
 def _mean(values: list[float]) -> float | None:

@@ -124,7 +124,9 @@ def _general_step(
     change: Callable[[Vector, Vector], Vector]
     if isinstance(adjust, Pull):
         mu, centre, b = adjust.mu, adjust.centre, adjust.b
-        pulled: Callable[[Vector, Vector], Vector] = lambda y, g: g + mu * (y - centre) if mu and centre is not None else g
+        pulled: Callable[[Vector, Vector], Vector] = lambda y, g: (
+            g + mu * (y - centre) if mu and centre is not None else g
+        )
         change = (lambda y, g: pulled(y, g) + b) if b is not None else pulled
     else:
         change = adjust or (lambda y, g: g)

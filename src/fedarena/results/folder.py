@@ -24,7 +24,7 @@ import numpy as np
 import fedarena
 from fedarena.data.dataset import Partition
 from fedarena.engine.keep import writing
-from fedarena.engine.loop import RoundRecord
+from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
 from fedarena.errors import BadValue, CannotWrite, ResumeMismatch
 from fedarena.spec import Experiment

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedarena.engine.fairness import fairness
 from fedarena.engine.federation import open_site
-from fedarena.engine.loop import RoundRecord
+from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue
 from fedarena.results.folder import read_experiment
 from fedarena.results.metrics import monotone, recalls, rounds_to

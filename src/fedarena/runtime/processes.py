@@ -21,9 +21,10 @@ from typing import Any, Literal
 
 import torch
 
-from fedarena.engine.site import Common, Job, Site
+from fedarena.engine.jobs import Common, Job
+from fedarena.engine.site import Site
 from fedarena.errors import ClientFailed
-from fedarena.runtime.jobs import run_job
+from fedarena.runtime.one_job import run_job
 from fedarena.runtime.shared import Block, Packed, Window, own_copy
 
 Start = Literal["fork", "spawn"]

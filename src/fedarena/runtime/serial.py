@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fedarena.engine.site import Common, Job, Site
-from fedarena.runtime.jobs import one_thread, run_job
+from fedarena.engine.jobs import Common, Job
+from fedarena.engine.site import Site
+from fedarena.runtime.one_job import one_thread, run_job
 
 
 class Serial:

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from fedarena.engine.loop import Failed
-from fedarena.engine.site import Common, Job, Site
+from fedarena.engine.dispatch import Failed
+from fedarena.engine.jobs import Common, Job
+from fedarena.engine.site import Site
 
 
 def run_job(site: Site, job: Job, common: Common) -> Any:

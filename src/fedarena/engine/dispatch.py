@@ -1,0 +1,36 @@
+"""How jobs meet processes: the contract of a runtime, and results put back in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedarena.engine.jobs import Common, Job
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A job that raised: the error in words, with its traceback for the log."""
+
+    error: str
+    trace: str
+
+
+class Runtime(Protocol):
+    """Where clients run. It maps jobs over processes and knows nothing of learning."""
+
+    def map(self, jobs: Iterable[Job], common: Common) -> Iterator[tuple[int, Any]]:
+        """Run every job; yield (position, result or Failed) in any order."""
+        ...
+
+
+def in_order(results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+    """Results in the order of their jobs, each as soon as those before it are there."""
+    waiting: dict[int, Any] = {}
+    wanted = 0
+    for position, result in results:
+        waiting[position] = result
+        while wanted in waiting:
+            yield waiting.pop(wanted)
+            wanted += 1

@@ -1,0 +1,88 @@
+"""How good is the model, on the global test set and for every client? Each row is predicted once, whoever it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.data.dataset import Rows
+from fedarena.engine.dispatch import Failed, Runtime, in_order
+from fedarena.engine.jobs import Common, EvaluateJob
+from fedarena.engine.site import EVALUATION_ROWS, Site
+from fedarena.engine.work import Memory
+from fedarena.errors import ClientFailed
+from fedarena.models.task import Scores
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What an evaluation found: accuracy and loss on the global test set, and each client's accuracy on its own rows."""
+
+    accuracy: float | None
+    loss: float
+    own: list[float | None]  # None for a client without test rows
+
+
+class Evaluation:
+    """Which rows are looked at, and what is made of them."""
+
+    def __init__(self, site: Site, runtime: Runtime) -> None:
+        self.runtime, self.owners = runtime, site.owners
+        self.own_rows = self.owners.clients if site.experiment.evaluate.on == "train" else self.owners.client_tests
+        self.rows = np.unique(np.concatenate([self.owners.test, *self.own_rows]))
+        self._test = np.searchsorted(self.rows, self.owners.test)
+        self._own = [np.searchsorted(self.rows, rows) for rows in self.own_rows]
+
+    def shared(self, common: Common) -> Looked:
+        """One model for all, in pieces over the workers."""
+        pieces = [self.rows[i : i + EVALUATION_ROWS] for i in range(0, len(self.rows), EVALUATION_ROWS)]
+        parts = list(self._scores((EvaluateJob(piece) for piece in pieces), common))
+        scores = Scores(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("right", "count", "loss")))
+        own = [accuracy(scores, rows) for rows in self._own]
+        if self.owners.noise is not None:  # clients with feature noise see it in their test rows too
+            own = self._noisy((EvaluateJob(rows, k) for k, rows in enumerate(self.own_rows)), common)
+        return Looked(accuracy(scores, self._test), mean_loss(scores, self._test), own)
+
+    def personal(self, common: Common, people: list[int], memory: Callable[[int], Memory | None]) -> Looked:
+        """A model for each client: the mean of their accuracies, weighted by rows."""
+
+        def job(k: int, rows: Rows, noise_of: int | None = None) -> EvaluateJob:
+            kept = memory(k)
+            return EvaluateJob(rows, noise_of, *(() if kept is None else (kept.kept, kept.buffers)))
+
+        sizes = self.owners.sizes[people]
+        own: list[float | None] = [None] * len(self._own)
+        on_test = losses = 0.0
+        all_scores = self._scores((job(k, self.rows) for k in people), common)
+        for k, p, scores in zip(people, sizes / sizes.sum(), all_scores, strict=True):
+            on_test += p * (accuracy(scores, self._test) or 0.0)
+            losses += p * mean_loss(scores, self._test)
+            own[k] = accuracy(scores, self._own[k])
+        if self.owners.noise is not None:
+            own = self._noisy((job(k, rows, k) for k, rows in enumerate(self.own_rows)), common)
+        return Looked(float(on_test), float(losses), own)
+
+    def _noisy(self, jobs: Iterable[EvaluateJob], common: Common) -> list[float | None]:
+        return [accuracy(scores) for scores in self._scores(jobs, common)]
+
+    def _scores(self, jobs: Iterable[EvaluateJob], common: Common) -> Iterator[Scores]:
+        for scores in in_order(self.runtime.map(jobs, common)):
+            if isinstance(scores, Failed):
+                raise ClientFailed(
+                    f"evaluation failed: {scores.error}", remedy="is there memory enough? try --workers 1"
+                )
+            yield scores
+
+
+def accuracy(scores: Scores, rows: NDArray[np.int64] | slice = slice(None)) -> float | None:
+    """Share of right predictions on these rows: whole counts, then one division."""
+    count = int(scores.count[rows].sum())
+    return int(scores.right[rows].sum()) / count if count else None
+
+
+def mean_loss(scores: Scores, rows: NDArray[np.int64]) -> float:
+    """Mean cross-entropy over labelled positions."""
+    return float(scores.loss[rows].sum() / scores.count[rows].sum())

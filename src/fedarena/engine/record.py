@@ -1,0 +1,36 @@
+"""What is known after a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What is known after a round. Counts and bytes are totals since the start; accuracy is None if nobody looked."""
+
+    round: int
+    accuracy: float | None = None  # of the server's model on the global test set
+    loss: float | None = None
+    weighted_accuracy: float | None = None  # over clients' own test sets, weighted by training rows
+    best_accuracy: float | None = None  # so far
+    train_loss: float | None = None  # mean over this round's clients, last local epoch
+    selected: int = 0
+    answered: int = 0
+    dropped: int = 0  # never answered, failed, or not finite
+    uploads: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    steps: int = 0
+    samples: int = 0
+    client_std: float | None = None  # spread of the clients' accuracies on their own test sets
+    client_worst: float | None = None  # mean of the worst tenth of them
+    seconds_select: float = 0.0
+    seconds_train: float = 0.0
+    seconds_aggregate: float = 0.0
+    seconds_evaluate: float = 0.0
+    seconds_slowest: float = 0.0  # the straggler: the longest any client of the round took
+    wall_seconds: float = 0.0  # since the start of the run
+
+
+TIMES = tuple(name for name in RoundRecord.__dataclass_fields__ if "seconds" in name)

@@ -1,0 +1,152 @@
+"""A client at work in one round: what `algorithm.client` is given to train and differentiate with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedarena.algorithms.base import Adjust, Outcome, Vector
+from fedarena.engine import solver
+from fedarena.engine.site import EVALUATION_ROWS, Site
+from fedarena.models.task import Buffers, as_tensor
+from fedarena.seeds import stream
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What stays on a client between its rounds."""
+
+    kept: Any = None  # the algorithm's own
+    momentum: Vector | None = None  # where rounds do not reset it
+    buffers: Buffers | None = None  # where BatchNorm's statistics are local
+    steps: int = 0  # optimizer steps made so far
+
+
+class ClientCannotTrain(Exception):
+    """A single row and BatchNorm over a single value: there is no variance to divide by."""
+
+
+class ClientWork:
+    """A client at work in one round: what `algorithm.client` is given (see algorithms.base.Work)."""
+
+    def __init__(self, site: Site, client: int, round: int, memory: Memory) -> None:
+        self.site, self.client, self.round, self.memory = site, client, round, memory
+        self.local, self.task = site.experiment.local, site.task
+        self.index = site.partition.clients[client]
+        self.rows = len(self.index)
+        self.steps = self.samples = 0
+        self.last_loss = float("nan")
+        rule = self.local.last_batch
+        if rule == "auto":
+            rule = "merge_one" if self.task.has_batchnorm else "keep"
+        self.sizes = solver.batch_sizes(self.rows, self.local.batch, rule)
+        self._momentum: Tensor | None = None
+
+    @cached_property
+    def _shuffle(self) -> np.random.Generator:
+        return stream(self.site.experiment.seed, "shuffle", self.round, self.client)
+
+    @cached_property
+    def _augment(self) -> np.random.Generator:
+        return stream(self.site.experiment.seed, "augment", self.round, self.client)
+
+    @cached_property
+    def _noise(self) -> NDArray[np.float32] | None:
+        return self.site.training_noise(self.client, self.round)
+
+    @property
+    def lr(self) -> float:
+        """The rate at the first step of this round."""
+        return self._rate(0)
+
+    def _rate(self, step: int) -> float:
+        """eta / (1 + lambda i), i counted as the experiment says (algorithms 0.5)."""
+        counter, made = self.local.decay_counter, self.steps + step
+        if counter == "global":
+            made += self.round * self.local.epochs * len(self.sizes)
+        elif counter == "per_client":
+            made += self.memory.steps
+        elif counter == "round":
+            made = self.round
+        return self.local.lr / (1.0 + self.local.decay * made)
+
+    def train(self, w: Vector, *, adjust: Adjust = None, epochs: int | None = None) -> Outcome:
+        """Local SGD from `w`; a second call in a round goes on with the same streams and counters."""
+        self._check_single_row()
+        epochs = self.local.epochs if epochs is None else epochs
+        out = solver.train(
+            self.task, w, (self._epoch() for _ in range(epochs)), self._rate, self.local, adjust, self._start_momentum()
+        )
+        self.steps += out.steps
+        self.samples += epochs * sum(self.sizes)
+        self.last_loss = out.losses[-1] if out.losses else float("nan")
+        return out
+
+    def gradient(self, w: Vector) -> Vector:
+        """Gradient of the mean loss over all rows, in pieces unless BatchNorm needs them together."""
+        self._check_single_row()
+        self.task.load(w)
+        self.task.module.train()
+        g = torch.zeros_like(self.task.flat)
+        views = self.task.views(g)
+        piece = self.rows if self.task.has_batchnorm else EVALUATION_ROWS
+        total = 0.0
+        for start in range(0, self.rows, piece):
+            x, y = self._gather(np.arange(start, min(start + piece, self.rows)))
+            total += self.task.accumulate(x, y, views, len(y) / self.rows) * len(y)
+        if self.local.weight_decay:
+            g.add_(self.task.flat, alpha=self.local.weight_decay)
+        self.samples += self.rows
+        self.last_loss = total / self.rows
+        return g.cpu().numpy()
+
+    @property
+    def momentum_to_keep(self) -> Vector | None:
+        """The momentum buffer, where it outlives the round."""
+        return None if self._momentum is None or not self._keeps_momentum else self._momentum.cpu().numpy()
+
+    @property
+    def _keeps_momentum(self) -> bool:
+        return self.site.algorithm.keeps_momentum or not self.local.reset_momentum
+
+    def _start_momentum(self) -> Tensor | None:
+        if not self.local.momentum:
+            return None
+        if self._momentum is None:
+            kept = self.memory.momentum
+            self._momentum = (
+                torch.zeros_like(self.task.flat) if kept is None else as_tensor(kept.copy()).to(self.task.flat)
+            )
+        return self._momentum
+
+    def _epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        order = self._shuffle.permutation(self.rows) if self.local.shuffle else np.arange(self.rows)
+        start = 0
+        for sizes in solver.blocks(self.sizes, int(np.prod(self.site.data.x.shape[1:]))):
+            stop = start + sum(sizes)
+            x, y = self._gather(order[start:stop])
+            yield from zip(torch.split(x, sizes), torch.split(y, sizes), strict=True)
+            start = stop
+
+    def _gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        noise = None if self._noise is None else self._noise[positions]
+        return self.site.training_rows(self.index[positions], noise, self._augment)
+
+    def _check_single_row(self) -> None:
+        """A batch of one row is legal for BatchNorm over images, and senseless over single values."""
+        if self.task.has_batchnorm and self.rows == 1:
+            before = self.task.buffers()
+            try:
+                with torch.no_grad():
+                    self.task.module.train()
+                    self.task.module(self._gather(np.arange(1))[0])
+            except ValueError as error:
+                raise ClientCannotTrain(f"one row, and BatchNorm over one value: {error}") from None
+            self.task.load_buffers(before)
