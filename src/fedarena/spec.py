@@ -139,7 +139,7 @@ class Experiment(Table):
     model: Component
     partition: Component
     algorithm: Component
-    clients: Annotated[int, Field(ge=1)] | None = None  # None: as many as the data names (natural partitions)
+    clients: Annotated[int, Field(ge=0)] | None = None  # 0 or None: as many as the data names (natural partitions)
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     per_round: Annotated[int, Field(ge=1)] | None = None
     rounds: Annotated[int, Field(ge=1)] | None = None
@@ -268,11 +268,10 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadValue(f"cannot read it: {error}", remedy="write it as TOML: key = value", where=str(path)) from None
-    for key, value in table.items():  # a path in a file is meant from where the file lies
-        if key == "data" and isinstance(value, dict):
-            for name in ("path", "test_path"):
-                if isinstance(value.get(name), str) and not Path(value[name]).is_absolute():
-                    value[name] = str(path.parent / value[name])
+    for key, name in (("data", "path"), ("data", "test_path"), ("partition", "table")):
+        inner = table.get(key)
+        if isinstance(inner, dict) and isinstance(inner.get(name), str):
+            inner[name] = str(path.parent / inner[name])  # a path in a file is meant from where the file lies
     return table
 
 

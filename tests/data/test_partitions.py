@@ -3,6 +3,7 @@
 import itertools
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from fedarena.data.partitions import (
 )
 from fedarena.data.partitions.features import client_noise
 from fedarena.data.statistics import class_counts, statistics
-from fedarena.errors import PartitionImpossible
+from fedarena.errors import FedarenaError, PartitionImpossible
 from fedarena.registry import components
 
 MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -644,3 +645,26 @@ def test_no_row_is_dealt_twice_or_lost_and_the_seed_decides(partitioner, train, 
 def test_another_seed_gives_another_partition(partitioner):
     data = labelled([100] * 10, [20] * 10)
     assert len({split(partitioner, data, 5, seed).fingerprint() for seed in range(4)}) == 4
+
+
+def test_natural_by_a_table_of_users(tmp_path: Path):
+    """Published partitions come as user_id, sample_id (or image_id) and class."""
+    data = labelled([10] * 4, [2] * 4)
+    samples = np.random.default_rng(0).permutation(data.n_train)[:30]
+    lines = [f"u{i % 3},{s},{data.y[s]}" for i, s in enumerate(samples)]
+    path = tmp_path / "users.csv"
+    path.write_text("\n".join(["user_id,image_id,class", *lines]) + "\n")
+    partition = split(Natural(table=str(path)), data, 0)
+    assert partition.names == ("u0", "u1", "u2")
+    for k in range(3):
+        assert partition.clients[k].tolist() == sorted(samples[k::3].tolist())
+    assert partition.unused == data.n_train - 30
+    for bad, said in (
+        ("user_id,sample_id\na,0\nb,0\n", "twice"),
+        ("user_id,sample_id\na,100000\n", "beyond"),
+        (f"user_id,sample_id,label\na,0,{data.y[0] + 1}\n", "other labels"),
+        ("who,what\na,0\n", "user_id"),
+    ):
+        path.write_text(bad)
+        with pytest.raises(FedarenaError, match=said):
+            split(Natural(table=str(path)), data, 0)

@@ -10,6 +10,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from fedarena.data.dataset import Dataset, Partition, Rows
+from fedarena.data.files import reading
 from fedarena.data.partitions.dealing import finished, grouped, impossible
 from fedarena.registry import register
 
@@ -21,9 +22,12 @@ Users = NDArray[np.int64]
 class Natural:
     """Every user of the data set is a client with their own rows and their own test rows, in the order of the data.
 
-    The number of clients follows from the data: 0 clients in an experiment means as many as there are.
+    The number of clients follows from the data: 0 clients in an experiment means as many as there are. A `table` (CSV
+    with the columns user_id, sample_id and perhaps label) says who owns which training row where the data does not, as
+    published partitions do.
     """
 
+    table: str | None = None
     min_samples: Annotated[int, Ge(1)] = 1  # users with fewer training rows are left out
     max_clients: Annotated[int, Ge(1)] | None = None  # a random choice of this many users
     merge_to: Annotated[int, Ge(1)] | None = None  # users dealt at random and equally to this many clients
@@ -34,19 +38,18 @@ class Natural:
         return self.max_clients is not None or self.merge_to is not None
 
     def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
-        if data.owner is None:
-            raise impossible(f"the rows of '{data.name}' have no natural owners", "use another partition", "name")
-        users = self._users(data.owner[: data.n_train], rng)
+        owner, owner_names = _owners(data, self.table)
+        users = self._users(owner[: data.n_train], rng)
         hands = self._hands(users, rng)
         if clients not in (0, len(hands)):
             raise impossible(
                 f"there are {len(hands)} natural clients, not {clients}",
                 "set clients = 0 for all of them, or choose with partition.max_clients or partition.merge_to",
             )
-        rows = _rows_of(data.owner, hands)
+        rows = _rows_of(owner, hands)
         parts = [own[own < data.n_train] for own in rows]
         tests = [own[own >= data.n_train] for own in rows]
-        names = tuple(data.owner_names[u] for u in users) if data.owner_names and self.merge_to is None else ()
+        names = tuple(owner_names[u] for u in users) if owner_names and self.merge_to is None else ()
         return replace(finished(data, parts), client_tests=tests if any(map(len, tests)) else [], names=names)
 
     def _users(self, owner: Users, rng: np.random.Generator) -> Users:
@@ -65,6 +68,38 @@ class Natural:
         if self.merge_to > len(users):
             raise impossible(f"{len(users)} users cannot make {self.merge_to} clients", "merge less", "merge_to")
         return np.array_split(rng.permutation(users), self.merge_to)
+
+
+def _owners(data: Dataset, table: str | None) -> tuple[Users, tuple[str, ...]]:
+    """The user of every row, and the users' names."""
+    if table is not None:
+        return _read_owners(data, table)
+    if data.owner is None:
+        remedy = "use another partition, or give partition.table, a CSV of user_id and sample_id"
+        raise impossible(f"the rows of '{data.name}' have no natural owners", remedy, "name")
+    return data.owner, data.owner_names
+
+
+def _read_owners(data: Dataset, path: str) -> tuple[Users, tuple[str, ...]]:
+    from pyarrow import csv
+
+    with reading(path, remedy="give a CSV file with the columns user_id and sample_id"):
+        columns = csv.read_csv(path).to_pydict()
+        # The published CIFAR-10 partitions of Hsu et al. 2020 say image_id and class.
+        samples = np.asarray(columns.get("sample_id", columns.get("image_id")), dtype=np.int64)
+        names, user = np.unique([str(u) for u in columns["user_id"]], return_inverse=True)
+        labels = columns.get("label", columns.get("class"))
+    if samples.ndim != 1 or len(np.unique(samples)) != len(samples):
+        raise impossible(f"{path} deals a sample twice, or has no column sample_id", "list every sample once", "table")
+    if samples.min(initial=0) < 0 or samples.max(initial=0) >= data.n_train:
+        raise impossible(
+            f"{path} names samples beyond 0 to {data.n_train - 1}", "number the training rows from 0", "table"
+        )
+    if labels is not None and not np.array_equal(labels, data.train_labels[samples]):
+        raise impossible(f"{path} has other labels than '{data.name}'", "use the table of this data set", "table")
+    owner = np.full(len(data.x), -1, dtype=np.int64)
+    owner[samples] = user
+    return owner, tuple(names.tolist())
 
 
 def _rows_of(owner: Users, hands: list[Users]) -> list[Rows]:
