@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 import fnmatch
 import hashlib
+import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -198,14 +200,16 @@ def build(
 
 
 def _call(make: Any, shape: tuple[int, ...], classes: int) -> nn.Module:
-    import inspect
-
-    try:
-        takes = len(inspect.signature(make).parameters)
-    except (TypeError, ValueError):
-        takes = 0
-    wants_data = "shape" in inspect.signature(make).parameters or (takes >= 2 and not inspect.isclass(make))
-    module = make(shape, classes) if wants_data else make()
+    takes = inspect.signature(make).parameters
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [p for p in takes.values() if p.default is p.empty and p.kind in positional]
+    if len(required) not in (0, 2):
+        raise ModelMismatch(
+            f"the model function needs {len(required)} arguments: {', '.join(p.name for p in required)}",
+            remedy="make it a function of (shape, classes), or of nothing",
+            where="model",
+        )
+    module = make(shape, classes) if required else make()
     if not isinstance(module, nn.Module):
         raise ModelMismatch(
             f"the model function returned {type(module).__name__}, not a torch.nn.Module",
@@ -272,8 +276,8 @@ def _by_row(positions: Tensor, rows: int) -> NDArray[Any]:
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
     """A tensor over the array's memory; read-only arrays (shared memory) are only ever read."""
-    import warnings
-
+    if array.flags.writeable:
+        return torch.from_numpy(array)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)

@@ -112,7 +112,6 @@ def same_experiment(path: Path, experiment: Experiment) -> None:
 
 def write_start(path: Path, site: Site) -> None:
     """What is known before the first round."""
-    write_text(path / "experiment.toml", site.experiment.to_toml())
     partition = site.owners
     facts = {
         "partition_sha256": partition.fingerprint(),
@@ -121,6 +120,7 @@ def write_start(path: Path, site: Site) -> None:
     }
     write_text(path / "versions.json", json.dumps({**versions(), **facts}, indent=1))
     _atomic(path / "partition.npz", lambda file: np.savez_compressed(file, **partition_arrays(partition)))
+    write_text(path / "experiment.toml", site.experiment.to_toml())  # last: a folder that has it is a run
 
 
 def check_start(path: Path, site: Site) -> None:
