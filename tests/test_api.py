@@ -265,3 +265,199 @@ def test_feature_noise_reaches_the_clients() -> None:
     assert (
         pooled.weights_sha256 != fa.run("digits", algorithm="centralized", partition="iid", **settings).weights_sha256
     )
+
+
+# What a first reader tripped over
+
+
+def test_classes_of_a_script_are_the_same_before_and_after_a_worker(tmp_path: Path) -> None:
+    """A payload class of __main__ comes back as itself, forked or fresh; one made inside a function too."""
+    script = tmp_path / "mine.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            from dataclasses import dataclass
+            import numpy as np
+            import fedarena as fa
+            import fedarena.runtime.processes as processes
+            processes.safe_start = lambda: sys.argv[1]
+
+            @dataclass(frozen=True)
+            class Up:
+                delta: np.ndarray
+
+            @dataclass(frozen=True)
+            class Kept:
+                visits: int
+
+            class Mine(fa.FedAvg):
+                def remember(self, w):
+                    return Kept(0)
+                def client(self, got, kept, work):
+                    assert isinstance(kept, Kept)
+                    out = work.train(got.w)
+                    return fa.Reply(Up(got.w - out.w), keep=Kept(kept.visits + 1), weight=work.rows)
+                def server(self, state, mean, cohort):
+                    assert isinstance(mean, Up)
+                    return fa.Model(state.w - mean.delta)
+
+            print(fa.run("digits", algorithm=Mine(), rounds=3, workers=2, out=False).final.round)
+            """
+        )
+    )
+    for start in ("fork", "spawn"):
+        done = subprocess.run([sys.executable, str(script), start], capture_output=True, text=True, cwd=tmp_path)
+        assert done.stdout.strip() == "3", done.stderr
+
+
+def test_a_client_cannot_write_into_what_it_was_told() -> None:
+    class Careless(fa.FedAvg):
+        def client(self, got: Any, kept: Any, work: Any) -> fa.Reply:
+            got.w[:] = 0
+            return fa.Reply(fa.Step(got.w), weight=work.rows)
+
+    for runtime in ("serial", "processes"):
+        with pytest.raises(fa.FedarenaError, match="read-only"):
+            fa.run("digits", algorithm=Careless(), rounds=1, out=False, runtime=runtime)
+
+
+def test_what_cannot_be_stored_is_told_at_once() -> None:
+    class Tensors(fa.FedAvg):
+        def client(self, got: Any, kept: Any, work: Any) -> fa.Reply:
+            reply = super().client(got, None, work)
+            return fa.Reply(reply.send, keep=torch.zeros(2), weight=reply.weight)
+
+    with pytest.raises(fa.FedarenaError, match="holds a Tensor, which cannot be stored"):
+        fa.run("digits", algorithm=Tensors(), **QUICK, out=False)
+
+
+def test_state_of_a_class_made_inside_a_function() -> None:
+    @dataclass(frozen=True)
+    class Inner:
+        visits: int
+
+    class Keeps(fa.FedAvg):
+        def remember(self, w: Any) -> Inner:
+            return Inner(0)
+
+        def client(self, got: Any, kept: Any, work: Any) -> fa.Reply:
+            reply = super().client(got, None, work)
+            return fa.Reply(reply.send, keep=Inner(kept.visits + 1), weight=reply.weight)
+
+    assert fa.run("digits", algorithm=Keeps(), rounds=3, out=False, runtime="serial").final.round == 3
+
+
+def test_verify_looks_at_the_stored_files() -> None:
+    from safetensors.torch import load_file, save_file
+
+    fa.run("digits", out="r", **QUICK)
+    assert fa.verify("r", runtime="serial").same
+    state = load_file("r/model.safetensors")
+    save_file({k: torch.zeros_like(v) for k, v in state.items()}, "r/model.safetensors")
+    verdict = fa.verify("r", runtime="serial")
+    assert any("model.safetensors" in d for d in verdict.differences)
+    Path("r/partition.npz").write_text("x")
+    with pytest.raises(fa.FedarenaError, match=r"partition\.npz"):
+        fa.verify("r", runtime="serial")
+
+
+@pytest.mark.parametrize(
+    "name", ["versions.json", "experiment.toml", "result.json", "model.safetensors", "clients.parquet"]
+)
+def test_a_damaged_folder_is_told(name: str) -> None:
+    fa.run("digits", out="r", **QUICK)
+    Path("r", name).write_text("{broken")
+    with pytest.raises(fa.FedarenaError):
+        fa.verify("r", runtime="serial")
+
+
+def test_a_continued_run_is_the_run_it_would_have_been() -> None:
+    """The old last round was evaluated because it was last; it no longer is."""
+    settings: dict[str, Any] = {"evaluate": {"every": 3}, "runtime": "serial"}
+    fa.run("digits", rounds=5, out="r", **settings)
+    continued = fa.run(resume="r", rounds=9, runtime="serial")
+    straight = fa.run("digits", rounds=9, out=False, **settings)
+    assert [r.accuracy for r in continued.records] == [r.accuracy for r in straight.records]
+    assert [r.best_accuracy for r in continued.records] == [r.best_accuracy for r in straight.records]
+    assert fa.verify("r", runtime="serial").same
+
+
+def test_a_run_stopped_between_evaluations_is_stored_as_it_is() -> None:
+    run = fa.run("digits", rounds=9, evaluate={"every": 4}, out="r", runtime="serial", on_round=lambda r: r.round == 2)
+    assert fa.load("r").final == run.final
+    assert fa.verify("r", runtime="serial").same
+
+
+def test_local_models_are_asked_for_by_client() -> None:
+    run = fa.run("digits", algorithm="local", clients=3, partition="iid", out="r", **QUICK)
+    with pytest.raises(fa.FedarenaError, match="each client has its own"):
+        run.model()
+    right = np.array([np.trace(run.confusion(client=k)) for k in range(3)]) / 359
+    sizes = run.clients["rows"].to_numpy()
+    assert run.final.accuracy == pytest.approx((sizes * right).sum() / sizes.sum())
+
+
+def test_two_processes_do_not_share_a_folder() -> None:
+    """Names are taken by making them; a folder at work is locked against a second process."""
+    from fedarena.results.folder import new_folder
+
+    exp = fa.Experiment.make("digits")
+    assert len({new_folder(exp, None) for _ in range(5)}) == 5
+    script = (
+        "import fedarena as fa, sys\n"
+        "try:\n    fa.run(resume='r')\nexcept fa.FedarenaError as error:\n    print(error.what)\n"
+    )
+    said = []
+
+    def look(record: Any) -> None:
+        if record.round == 1:
+            done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+            said.append(done.stdout)
+
+    fa.run("digits", out="r", rounds=2, on_round=look)
+    assert "another process is at work" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model": 5}, "5 is no model"),
+        ({"algorithm": 5}, "5 is no algorithm"),
+        ({"algorithm": fa.FedAvg}, "the class FedAvg is no algorithm"),
+        ({"partition": True}, "True is no partition"),
+        ({"workers": "2"}, "workers = '2'"),
+        ({"workers": 0}, "workers = 0"),
+        ({"out": True}, "out = True"),
+        ({"local": {"lr": float("inf")}}, "lr = inf"),
+        ({"algorithm": fa.FedAvg(server_lr=float("inf"))}, "server_lr = inf"),
+        ({"clients": True}, "clients is no switch"),
+        ({"model": lambda: 1 / 0}, "ZeroDivisionError"),
+        ({"model": lambda a: nn.Linear(1, 1)}, "needs 1 arguments"),
+    ],
+)
+def test_mistakes_in_python(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(fa.FedarenaError, match=said):
+        fa.run("digits", **{**QUICK, **settings})
+    assert not Path("runs").exists()
+
+
+def test_a_partition_that_deals_a_row_twice_is_refused() -> None:
+    class Everything:
+        def split(self, data: fa.Dataset, clients: int, rng: np.random.Generator) -> fa.Partition:
+            return fa.Partition([np.arange(data.n_train)] * clients, data.test_rows)
+
+    class Beyond:
+        def split(self, data: fa.Dataset, clients: int, rng: np.random.Generator) -> fa.Partition:
+            return fa.Partition([np.array([10**6])], data.test_rows)
+
+    with pytest.raises(fa.FedarenaError, match="deals a row twice"):
+        fa.run("digits", partition=Everything(), out=False, **QUICK)
+    with pytest.raises(fa.FedarenaError, match="do not exist"):
+        fa.run("digits", partition=Beyond(), out=False, **QUICK)
+
+
+def test_clients_without_test_rows_and_with_noise() -> None:
+    run = fa.run("digits", partition="feature_noise", clients=500, rounds=1, out=False, runtime="serial")
+    assert np.isnan(run.client_accuracy).all()  # two or three rows each: a fifth of that is no test row
+    assert run.final.weighted_accuracy is None

@@ -151,6 +151,49 @@ def test_check_catches_a_broken_component_from_a_file() -> None:
     assert "BROKEN" in result.stdout
 
 
+OWN = """
+from dataclasses import dataclass
+import fedarena as fa
+
+@fa.register("algorithm", "half")
+@dataclass(frozen=True)
+class Half(fa.FedAvg):
+    "FedAvg at half the pace."
+    server_lr: float = 0.5
+"""
+
+
+def test_a_file_of_ones_own_serves_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where workers are started fresh and cannot import it."""
+    import fedarena.runtime.processes as processes
+
+    Path("deep").mkdir()
+    Path("deep/own.py").write_text(OWN)
+    for start in ("fork", "spawn"):
+        monkeypatch.setattr(processes, "safe_start", lambda start=start: start)
+        arguments = ["--set", "algorithm=half", "--set", "rounds=1", "--file", "deep/own.py", "--workers", "2"]
+        result = call("run", "digits", *arguments, "--json", "--out", start)
+        assert result.exit_code == 0, result.stderr
+        assert json.loads(result.stdout)["algorithm"] == "half"
+    assert call("verify", "spawn", "--file", "deep/own.py").exit_code == 0
+    Path("bad.py").write_text("1 / 0")
+    assert "ZeroDivisionError" in refused("run", "digits", "--file", "bad.py")
+
+
+def test_json_is_json_even_when_training_diverged() -> None:
+    result = call("run", "digits", *QUICK, "--set", "local.lr=1e30", "--set", "on_nan=keep", "--json")
+    assert json.loads(result.stdout, parse_constant=lambda word: pytest.fail(word))["final_loss"] is None
+
+
+def test_a_run_on_a_file_can_be_repeated_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("t.csv").write_text("a,b,ill\n" + "".join(f"{i % 5},{i % 7},{i % 2}\n" for i in range(60)))
+    call("run", "t.csv", "--set", "data.label=ill", "--set", "rounds=1", "--out", "r")
+    Path("other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert call("verify", "../r").exit_code == 0
+    assert call("run", "../r/experiment.toml", "--out", "again").exit_code == 0
+
+
 # Mistakes
 
 
@@ -237,15 +280,19 @@ def test_a_table_in_one_line() -> None:
 
 def test_resume_of_another_experiment_or_of_nothing() -> None:
     call("run", "digits", *QUICK, "--out", "r")
-    assert "its local is" in refused("run", "digits", *QUICK, "--set", "local.lr=0.01", "--resume", "r")
+    assert "its local.lr is 0.1, not 0.01" in refused(
+        "run", "digits", *QUICK, "--set", "local.lr=0.01", "--resume", "r"
+    )
     assert "belongs to another experiment" in refused("run", "breast_cancer", "--resume", "r")
     Path("empty").mkdir()
     assert "empty" in refused("run", "--resume", "empty")
     assert call("run").exit_code == 2
 
 
-def test_a_finished_run_may_go_on_for_more_rounds() -> None:
+def test_a_finished_run_may_go_on_for_more_rounds_not_for_fewer() -> None:
     call("run", "digits", *QUICK, "--out", "r")
+    assert "the same rounds or more" in refused("run", "--resume", "r", "--set", "rounds=1")
+    assert "budget" in refused("run", "--resume", "r", "--set", "uploads=100")
     more = json.loads(call("run", "--resume", "r", "--set", "rounds=4", "--json").stdout)
     straight = json.loads(call("run", "digits", *QUICK, "--set", "rounds=4", "--json").stdout)
     assert more["weights_sha256"] == straight["weights_sha256"]

@@ -52,8 +52,24 @@ def test_given_values_win_over_the_data_sets_which_win_over_the_general() -> Non
 def test_one_of_two_replaces_the_other() -> None:
     exp = Experiment.make("digits", per_round=3, uploads=50)
     assert (exp.share, exp.per_round, exp.rounds, exp.uploads) == (None, 3, None, 50)
-    with pytest.raises(BadValue, match="both share and per_round"):
-        Experiment.make({"data": "digits", "share": 0.5, "per_round": 2})
+    for both in (
+        lambda: Experiment.make({"data": "digits", "share": 0.5, "per_round": 2}),
+        lambda: Experiment.make("digits", share=0.5, per_round=2),
+        lambda: Experiment.make("digits", ["per_round=2", "share=0.5"]),
+    ):
+        with pytest.raises(BadValue, match=r"both .* are given"):
+            both()
+
+
+def test_a_name_means_the_same_as_a_word_and_in_a_table() -> None:
+    word, table = (Experiment.make("digits", partition=p) for p in ("label_dirichlet", {"name": "label_dirichlet"}))
+    assert word == table == Experiment.make("digits", ["partition.name=label_dirichlet"])
+    assert word.partition.settings["beta"] == 0.5
+
+
+def test_values_of_objects_have_the_same_ranges() -> None:
+    with pytest.raises(BadValue, match="server_lr = -1"):
+        Experiment.make("digits", algorithm=fa.FedAvg(server_lr=-1))
 
 
 def test_a_new_name_starts_with_its_own_defaults() -> None:
@@ -99,7 +115,7 @@ def test_paths_in_a_file_are_meant_from_where_it_lies(tmp_path: Path) -> None:
         ({"data": "digits", "modell": "x"}, UnknownName, "did you mean 'model'"),
         ({"data": "digits", "algorithm": {"name": "fedavg", "server_lr": "fast"}}, BadValue, "server_lr = 'fast'"),
         ({"data": {"name": "csv", "path": "x.csv"}}, BadValue, "needs a value for 'label'"),
-        ({"data": "digits", "local": {"batch": True}}, BadValue, "whole number"),
+        ({"data": "digits", "local": {"batch": True}}, BadValue, "batch is no switch"),
         ({"data": "digits", "local": 3}, BadValue, "local"),
     ],
 )

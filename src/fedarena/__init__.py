@@ -10,7 +10,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedarena.algorithms import Algorithm, Centralized, FedAvg, FedSGD, LocalOnly, Model, Pull, Reply, Step
+    from fedarena.algorithms import (
+        Algorithm,
+        Centralized,
+        FedAvg,
+        FedAvgM,
+        FedNova,
+        FedProx,
+        FedSGD,
+        LocalOnly,
+        Model,
+        Pull,
+        Reply,
+        Scaffold,
+        Step,
+    )
     from fedarena.api import Verdict, load, rounds, run, verify
     from fedarena.data.dataset import Dataset, Partition
     from fedarena.data.sources import arrays, csv, lines, parquet
@@ -29,6 +43,9 @@ __all__ = [
     "Evaluate",
     "Experiment",
     "FedAvg",
+    "FedAvgM",
+    "FedNova",
+    "FedProx",
     "FedSGD",
     "FedarenaError",
     "Local",
@@ -38,6 +55,7 @@ __all__ = [
     "Pull",
     "Reply",
     "Run",
+    "Scaffold",
     "Step",
     "Verdict",
     "arrays",

@@ -55,13 +55,16 @@ def run(
     >>> run.final.round, run.final.accuracy > 0.5
     (2, True)
     """
+    _check_place(runtime, workers, out)
     experiment = _experiment(source, resume, overrides, settings)
     site = _open(experiment)
     with contextlib.ExitStack() as stack:
         path = _folder(site, out, resume, stack)
         kept = None if out is False and resume is None else path
         stack.enter_context(_interruptible(kept))
-        loop = _start(site, Keeper(path / "checkpoint", site.algorithm), runtime, workers, stack)
+        keeper = Keeper(path / "checkpoint", site.algorithm, resumable=kept is not None)
+        stack.callback(keeper.close)
+        loop = _start(site, keeper, runtime, workers, stack)
         watcher = Line() if progress else Silent()
         watcher.start(experiment, len(site.owners.population), loop.asked, loop.rule.nominal_rounds)
         stack.callback(watcher.stop)
@@ -91,11 +94,14 @@ def rounds(
     ...     if record.accuracy > 0.8:
     ...         break
     """
+    _check_place(runtime, workers, out)
     experiment = _experiment(source, resume, overrides, settings)
     site = _open(experiment)
     with contextlib.ExitStack() as stack:
         path = _folder(site, False if out is None else out, resume, stack)
-        loop = _start(site, Keeper(path / "checkpoint", site.algorithm), runtime, workers, stack)
+        keeper = Keeper(path / "checkpoint", site.algorithm, resumable=out is not None or resume is not None)
+        stack.callback(keeper.close)
+        loop = _start(site, keeper, runtime, workers, stack)
         yield from loop.rounds()
 
 
@@ -123,11 +129,12 @@ def verify(
     stop = lambda record: record.round >= done
     again = run(first.experiment, out=False, runtime=runtime, workers=workers, progress=progress, on_round=stop)
     differences = []
-    facts = json.loads((Path(path) / "versions.json").read_text(encoding="utf-8"))
+    facts = files.read_facts(Path(path))
     site = open_site(first.experiment)
-    for key, now in (("data_sha256", site.data.fingerprint()), ("partition_sha256", site.owners.fingerprint())):
-        if facts[key] != now:
-            differences.append(f"{key}: {facts[key][:16]} then, {now[:16]} now")
+    for key, now in files.fingerprints(site).items():
+        if facts.get(key) != now:
+            differences.append(f"{key}: {facts.get(key, '')[:16]} then, {now[:16]} now")
+    differences += files.altered(Path(path), site, first.state, first.weights_sha256)
     for before, after in zip(first.records, again.records, strict=False):
         for name in RoundRecord.__dataclass_fields__:
             old, new = getattr(before, name), getattr(after, name)
@@ -164,6 +171,16 @@ def _experiment(
     return experiment
 
 
+def _check_place(runtime: Any, workers: Any, out: Any) -> None:
+    """Where it runs and where it is kept, before anything is made."""
+    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
+        raise BadValue(f"workers = {workers!r}", remedy="give a whole number, at least 1", where="--workers")
+    if runtime not in ("serial", "processes"):
+        raise BadValue(f"no runtime is called '{runtime}'", remedy="use serial or processes", where="--runtime")
+    if out is True:
+        raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
+
+
 def _open(experiment: Experiment) -> Site:
     with one_thread():  # before workers are forked, nothing here may start threads of its own
         return open_site(experiment)
@@ -187,10 +204,6 @@ def _folder(
 
 
 def _start(site: Site, keeper: Keeper, runtime: str, workers: int | None, stack: contextlib.ExitStack) -> Loop:
-    if workers is not None and workers < 1:
-        raise BadValue(f"workers = {workers}", remedy="give at least 1", where="--workers")
-    if runtime not in ("serial", "processes"):
-        raise BadValue(f"no runtime is called '{runtime}'", remedy="use serial or processes", where="--runtime")
     wanted = 1 if runtime == "serial" else workers or usable_cores()
     pool: Serial | Processes = Serial(site) if runtime == "serial" else Processes(site, wanted)
     stack.callback(pool.close)
@@ -200,7 +213,7 @@ def _start(site: Site, keeper: Keeper, runtime: str, workers: int | None, stack:
 def _finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
     site = loop.site
     if records[-1].accuracy is None:  # stopped between two evaluations
-        records[-1] = loop.look_again(records[-1])
+        loop.look_again(records)
     site.task.load(loop.state.w)
     site.task.load_buffers(loop.buffers)
     sha = sha256(*loop.result_vectors())

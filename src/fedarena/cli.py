@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 from enum import StrEnum
@@ -12,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 import typer.core
 
-from fedarena.errors import FedarenaError
+from fedarena.errors import CannotWrite, FedarenaError
 
 
 class Doors(typer.core.TyperGroup):
@@ -43,6 +44,7 @@ app.add_typer(data_app, name="data")
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key: `--set local.lr=0.05`. May be repeated.")]
+File = Annotated[Path | None, typer.Option("--file", help="A Python file of yours that registers components.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; as many as cores by default.")]
 
 
@@ -84,6 +86,7 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     runtime: Annotated[Where, typer.Option(help="Where clients run.")] = Where.processes,
     workers: Workers = None,
+    file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -95,10 +98,13 @@ def run(
 
     `fedarena run hospital.csv --set data.label=diagnosis --set data.client=site --set partition=natural`
 
+    `fedarena run digits --file mine.py --set algorithm=mine`
+
     `fedarena run --resume runs/digits-fedavg-seed0`
     """
     from fedarena import api
 
+    _load(file)
     if experiment is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena run digits`")
     result = api.run(
@@ -180,6 +186,7 @@ def data_show(
     experiment: Annotated[str, typer.Argument(help="An experiment file or a data set's name.")],
     plot: Annotated[Path | None, typer.Option(help="Draw it to this PNG.")] = None,
     set_: Set = None,
+    file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -194,13 +201,17 @@ def data_show(
     from fedarena.results.tables import show_partition
     from fedarena.spec import Experiment
 
+    _load(file)
     exp = Experiment.make(experiment, set_ or [])
     data, partition = deal(exp)
     facts = statistics(data, partition)
     if plot is not None:
         from fedarena.results.partition_plots import plot_partition
 
-        plot_partition(data, partition, plot)
+        try:
+            plot_partition(data, partition, plot)
+        except (OSError, ValueError) as error:
+            raise CannotWrite(f"cannot draw {plot}: {error}", remedy="name a PNG in a folder that is there") from None
         _say(f"drawn: {plot}", quiet)
     for note in partition.notes:
         _say(f"note: {note}", quiet)
@@ -215,6 +226,7 @@ def verify(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     runtime: Annotated[Where, typer.Option(help="Where clients run.")] = Where.processes,
     workers: Workers = None,
+    file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -224,6 +236,7 @@ def verify(
     """
     from fedarena import api
 
+    _load(file)
     verdict = api.verify(run, runtime=runtime.value, workers=workers, progress=not quiet)
     if json_:
         _print_json(
@@ -241,7 +254,7 @@ def verify(
 @app.command()
 def check(
     name: Annotated[str, typer.Argument(help="An algorithm, partition, model or data set.")],
-    file: Annotated[Path | None, typer.Option("--file", help="A Python file that registers it.")] = None,
+    file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -269,7 +282,7 @@ def check(
 def bench(
     work: Annotated[list[str] | None, typer.Argument(help="Which works; all by default.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a ratio is below its floor.")] = False,
-    rounds: Annotated[int, typer.Option(help="Timed rounds of each design; the median counts.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed rounds of each design; the median counts.")] = 3,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -293,8 +306,24 @@ def bench(
         raise typer.Exit(1)
 
 
+def _load(file: Path | None) -> None:
+    if file is not None:
+        from fedarena.registry import load_file
+
+        load_file(file)
+
+
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, default=str))
+    print(json.dumps(_finite(value), indent=1, default=str, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: null."""
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _say(text: str, quiet: bool) -> None:

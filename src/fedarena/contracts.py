@@ -5,7 +5,6 @@ Each check returns the truths that held, or raises AssertionError with the one t
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.errors import BadValue, FedarenaError, UnknownName, suggest
-from fedarena.registry import Kind, components
+from fedarena.registry import Kind, components, load_file
 
 KINDS: tuple[Kind, ...] = ("algorithm", "partition", "model", "dataset")
 
@@ -22,7 +21,7 @@ KINDS: tuple[Kind, ...] = ("algorithm", "partition", "model", "dataset")
 def check_component(name: str, file: Path | None = None) -> dict[str, Any]:
     """Find the component, whatever its kind, and test it. `file` is a Python file that registers it."""
     if file is not None:
-        _import(file)
+        load_file(file)
     kinds = [kind for kind in KINDS if name in components(kind)]
     if not kinds:
         known = [n for kind in KINDS for n in components(kind)]
@@ -35,10 +34,13 @@ def check_component(name: str, file: Path | None = None) -> dict[str, Any]:
     for kind in kinds:
         try:
             held.extend(f"{kind}: {truth}" for truth in _checks(kind)(name))
+        except BadValue:  # it cannot be checked as it stands: the user's turn
+            raise
         except AssertionError as error:
             broken.append(f"{kind}: {error}")
-        except FedarenaError as error:
-            broken.append(f"{kind}: {type(error).__name__}: {error.what}")
+        except Exception as error:
+            what = error.what if isinstance(error, FedarenaError) else str(error)
+            broken.append(f"{kind}: {type(error).__name__}: {what}")
     return {"name": name, "held": held, "broken": broken}
 
 
@@ -147,14 +149,3 @@ def check_dataset(name: str) -> Iterator[str]:
     yield f"{data.n_train} training and {len(data.x) - data.n_train} test rows, {data.classes} classes"
     Experiment.make(name)
     yield "its defaults make a complete experiment"
-
-
-def _import(file: Path) -> None:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None or not file.exists():
-        raise BadValue(f"cannot import {file}", remedy="give a Python file that registers a component", where="--file")
-    import sys
-
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)

@@ -40,6 +40,7 @@ class Line(Silent):
         from rich.console import Console
 
         self._console = Console(stderr=True, highlight=False)
+        self._narrow = self._console.is_terminal and self._console.width < 108  # no room for a bar
         self._bar: Any = None
         self._rounds = self._best_round = self._first = 0
         self._best = -1.0
@@ -57,13 +58,10 @@ class Line(Silent):
             from rich.progress import BarColumn, Progress, TextColumn
 
             # No refresh thread: a round is news enough, and workers can still be forked.
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=26),
-                TextColumn("{task.fields[facts]}"),
-                console=self._console,
-                auto_refresh=False,
-            )
+            columns: list[Any] = [TextColumn("{task.description}"), TextColumn("{task.fields[facts]}")]
+            if not self._narrow:
+                columns.insert(1, BarColumn(bar_width=min(self._console.width - 96, 26)))
+            self._bar = Progress(*columns, console=self._console, auto_refresh=False)
             self._bar.start()
             self._task = self._bar.add_task(f"round {0:>{len(str(rounds))}}/{rounds}", total=rounds, facts="")
             self._bar.refresh()
@@ -100,6 +98,8 @@ class Line(Silent):
         up = f"  {record.bytes_up / 1e6:.1f} MB up" if record.bytes_up else ""
         if self._shown is None:
             return up.strip()
+        if self._narrow:
+            return f"accuracy {self._shown.accuracy:.4f}  best {self._best:.4f} @{self._best_round}{up}"
         return (
             f"accuracy {self._shown.accuracy:.4f}  loss {self._shown.loss:.4f}  "
             f"best {self._best:.4f} @{self._best_round}{up}"

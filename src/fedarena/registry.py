@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from fedarena.errors import BadValue, UnknownName, suggest
@@ -95,9 +98,7 @@ class Entry:
                 )
             annotation = self.parameters[key].annotation
             try:
-                config = (
-                    None if hasattr(annotation, "__pydantic_config__") else ConfigDict(arbitrary_types_allowed=True)
-                )
+                config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
                 values[key] = TypeAdapter(annotation, config=config).validate_python(value)
             except ValidationError as error:
                 problem = error.errors()[0]["msg"]
@@ -161,6 +162,25 @@ def name_of(component: object) -> str:
     """The name under which a component (or its class) was registered, else its own name."""
     target = component if inspect.isclass(component) or inspect.isroutine(component) else type(component)
     return str(vars(target).get("registered_name", getattr(target, "__name__", "?")))
+
+
+def load_file(file: Path) -> None:
+    """Run a Python file of the user's, for the components it registers; worker processes get them by value."""
+    import cloudpickle
+
+    name = f"_file_{file.stem}"  # not its own name: an `import` of the same file elsewhere must not meet a stranger
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.exists():
+        raise BadValue(f"cannot import {file}", remedy="give a Python file that registers a component", where="--file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadValue(
+            f"{file} fails: {type(error).__name__}: {error}", remedy="mend the file", where="--file"
+        ) from error
+    cloudpickle.register_pickle_by_value(module)
 
 
 @functools.cache

@@ -24,6 +24,7 @@ Purpose = Literal[
     "noise",  # feature noise of a client
     "failure",  # simulated clients that never answer
     "vc",  # draws of virtual clients
+    "straggler",  # which clients stop early, and when
     "latency",  # durations on the virtual clock
     "init",  # initial weights
     "partition",  # who owns which rows

@@ -27,6 +27,7 @@ from fedarena.errors import BadValue, UnknownName, suggest
 from fedarena.registry import Entry, Kind, components, find, name_of
 
 COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition": "partition", "algorithm": "algorithm"}
+PATHS = ("path", "test_path", "table")  # settings that name files
 EITHER_OR = {"share": "per_round", "per_round": "share", "rounds": "uploads", "uploads": "rounds"}
 
 
@@ -56,19 +57,38 @@ class Component:
                 )
             entry = find(kind, name, f"{where}.name")
             made = entry.build(settings, where)
-            return cls(kind, name, _complete(entry, made, settings), made)
+            return cls(kind, name, _anchored(_complete(entry, made, settings)), made)
         return cls._own(kind, choice)
 
     @classmethod
     def _own(cls, kind: Kind, made: Any) -> Component:
+        needed = {"dataset": "load", "partition": "split", "algorithm": "client", "model": "__call__"}[kind]
+        if not callable(getattr(made, needed, None)) or (isinstance(made, type) and kind != "model"):
+            shown = f"the class {made.__name__}" if isinstance(made, type) else repr(made)[:60]
+            raise BadValue(
+                f"{shown} is no {kind}",
+                remedy=f"give a name of `fedarena list {kind}s`, a table with a name, or an object with a method {needed}",
+                where=kind,
+            )
         name = name_of(made)
         registered = components(kind).get(name)
         is_registered = registered is not None and registered.make in (made, type(made))
         settings = _fields(made)
+        if registered is not None and is_registered and settings:
+            registered.check(settings, kind)  # an object's values have the same ranges as a file's
         printable = all(_plain(v) for v in settings.values())
         return cls(
-            kind, name, {k: v for k, v in settings.items() if _plain(v)}, made, not (is_registered and printable)
+            kind,
+            name,
+            _anchored({k: v for k, v in settings.items() if _plain(v)}),
+            made,
+            not (is_registered and printable),
         )
+
+
+def _anchored(settings: dict[str, Any]) -> dict[str, Any]:
+    """Files as absolute paths, where they are written down: a run may be repeated from another folder."""
+    return {k: str(Path(v).absolute()) if k in PATHS and isinstance(v, str) else v for k, v in settings.items()}
 
 
 def _complete(entry: Entry, made: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +107,17 @@ def _fields(made: Any) -> dict[str, Any]:
 class Table(BaseModel):
     """A table of an experiment: frozen, and a key it does not know is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, values: Any) -> Any:
+        """true is 1 to Python, and a slip of the pen to us."""
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            field = cls.model_fields.get(key)
+            if isinstance(value, bool) and field is not None and field.annotation is not bool and key not in COMPONENTS:
+                raise BadValue(f"{key} = {str(value).lower()}", remedy=f"{key} is no switch: give its value", where=key)
+        return values
 
 
 class Local(Table):
@@ -95,7 +125,7 @@ class Local(Table):
 
     lr: Annotated[float, Field(gt=0)] = 0.1
     epochs: Annotated[int, Field(ge=0)] = 1
-    batch: float = 32  # rows a step; inf is the whole local set
+    batch: Annotated[float, Field(allow_inf_nan=True)] = 32  # rows a step; inf is the whole local set
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     decay: Annotated[float, Field(ge=0)] = 0.0  # lambda in eta / (1 + lambda i)
@@ -161,9 +191,7 @@ class Experiment(Table):
     def _one_of_two(self) -> Experiment:
         for one, other in (("share", "per_round"), ("rounds", "uploads")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise BadValue(
-                    f"both {one} and {other} are given", remedy=f"keep one of them: {one} or {other}", where=other
-                )
+                raise _both(one, other)
         if self.per_round and self.clients and self.per_round > self.clients:
             raise BadValue(
                 f"per_round = {self.per_round} of {self.clients} clients",
@@ -180,11 +208,12 @@ class Experiment(Table):
         """
         table, place = _read(source)
         where = where or place
-        for key, value in settings.items():
-            table = _override(table, key, value)
-        for text in overrides:
-            key, value = _assignment(text)
-            table = _override(table, key, value)
+        said = {key: value for key, value in settings.items() if value is not None}
+        for layer in (said, dict(map(_assignment, overrides))):
+            for key, value in layer.items():
+                if EITHER_OR.get(key) in layer:
+                    raise _both(key, EITHER_OR[key])
+                table = _override(table, key, value)
         return cls._from_table(table, where)
 
     @classmethod
@@ -208,6 +237,10 @@ class Experiment(Table):
         )
         for key, kind in COMPONENTS.items():
             table[key] = Component.choose(kind, table[key], prefix + key)
+        if table["partition"].name != "natural":  # there the data says how many clients there are
+            table.setdefault("clients", 10)
+        if isinstance(table.get("freeze"), str):
+            table["freeze"] = (table["freeze"],)
         try:
             return cls.model_validate(table)
         except ValidationError as error:
@@ -236,6 +269,10 @@ class Experiment(Table):
     def to_toml(self) -> str:
         """Complete and readable; `Experiment.make` reads it back to an equal experiment."""
         return "".join(f"{key} = {_toml(value)}\n" for key, value in self.as_table().items())
+
+
+def _both(one: str, other: str) -> BadValue:
+    return BadValue(f"both {one} and {other} are given", remedy=f"keep one of them: {one} or {other}", where=other)
 
 
 def _read(source: Any) -> tuple[dict[str, Any], str]:
@@ -268,10 +305,10 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadValue(f"cannot read it: {error}", remedy="write it as TOML: key = value", where=str(path)) from None
-    for key, name in (("data", "path"), ("data", "test_path"), ("partition", "table")):
-        inner = table.get(key)
-        if isinstance(inner, dict) and isinstance(inner.get(name), str):
-            inner[name] = str(path.parent / inner[name])  # a path in a file is meant from where the file lies
+    for inner in (table.get("data"), table.get("partition")):
+        for name in PATHS:
+            if isinstance(inner, dict) and isinstance(inner.get(name), str):
+                inner[name] = str(path.parent / inner[name])  # a path in a file is meant from where the file lies
     return table
 
 
@@ -294,7 +331,7 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     if EITHER_OR.get(head):
         table.pop(EITHER_OR[head], None)
     if not rest:
-        if isinstance(value, Mapping) and head not in COMPONENTS:  # local={"lr": 1} changes lr, not the rest
+        if isinstance(value, Mapping) and "name" not in value:  # local={"lr": 1} changes lr, not the rest
             value = {**_as_mapping(table.get(head, {})), **value}
         table[head] = value
         return table
@@ -322,13 +359,9 @@ def _under(defaults: Mapping[str, Any], table: dict[str, Any]) -> dict[str, Any]
         if key not in table:
             if EITHER_OR.get(key) not in table:
                 merged[key] = value
-        elif isinstance(table[key], Mapping) and (key not in COMPONENTS or _same_name(value, table[key])):
+        elif isinstance(table[key], Mapping) and (key not in COMPONENTS or "name" not in table[key]):
             merged[key] = {**_as_mapping(value), **table[key]}
     return merged
-
-
-def _same_name(default: Any, given: Mapping[str, Any]) -> bool:
-    return "name" not in given or given["name"] == _as_mapping(default).get("name")
 
 
 def _told(error: ValidationError, prefix: str) -> UnknownName | BadValue:

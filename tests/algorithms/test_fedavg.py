@@ -159,6 +159,17 @@ def test_fedsgd_with_one_client_is_gradient_descent() -> None:
     np.testing.assert_allclose(got, w, rtol=1e-12)
 
 
+def test_fedsgd_decays_by_rounds_whatever_the_batch() -> None:
+    """A round is a step: eta_t = eta / (1 + lambda t), by hand; batch and epochs mean nothing."""
+    local = {"lr": 0.2, "decay": 0.5, "batch": 2, "epochs": 7}
+    w = np.zeros(2)
+    for t in range(4):
+        w -= 0.2 / (1 + 0.5 * t) * CURVATURES[0] * (w - CENTRES[0])
+    for counter in ("global", "per_client", "round"):
+        got = on_quadratics([7], algorithm="fedsgd", rounds=4, local={**local, "decay_counter": counter})
+        np.testing.assert_allclose(got, w, rtol=1e-12)
+
+
 def test_fedsgd_does_not_see_how_rows_are_dealt() -> None:
     """All clients, each round: dealing one federation's rows to 2, 5 or 1 clients gives gradient descent on all of them."""
     full = {"lr": 0.1, "epochs": 1, "batch": math.inf}

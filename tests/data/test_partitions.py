@@ -542,7 +542,7 @@ def test_merged_users_stay_whole():
 
 IMPOSSIBLE = [
     (Iid(), MNIST, 60_001, "60001 clients"),
-    (Iid(), MNIST, 0, "0 clients"),
+    (Iid(), MNIST, 0, "not given"),
     (IidStratified(), TEXT, 5, "label at every position"),
     (Shards(shard_size=301), MNIST, 100, "602 rows for each"),
     (NilssonNonIid(fold=5), MNIST, 100, "no fold 5"),

@@ -98,7 +98,7 @@ def test_a_non_finite_update_is_left_out_and_the_rest_renormalised() -> None:
     assert run.records[0].dropped == 1
     assert run.records[0].uploads == 4  # it did arrive
     assert np.isfinite(weights(run)).all()
-    assert any("non-finite" in note for note in run.notes)
+    assert run.notes == ("1 updates were not finite and left out, the first: client 1 in round 1",)
     good, _ = recorder()
     assert run.weights_sha256 != on_blobs(good, rounds=1).weights_sha256
 
@@ -175,6 +175,14 @@ def test_server_and_local_buffers_stay_as_they_began() -> None:
         assert state["1.running_var"].tolist() == [1.0] * 4
 
 
+def test_local_buffers_are_judged_as_each_client_has_them() -> None:
+    """The common weights with each client's own statistics: the mean over clients, weighted by rows."""
+    run = with_batchnorm("local")
+    server = with_batchnorm("server")
+    assert run.weights_sha256 == server.weights_sha256
+    assert run.final.loss != server.final.loss
+
+
 def test_averaged_buffers_are_the_mean_by_rows_and_counters_the_largest() -> None:
     """lr ~ 0: every client sees the same convolution; after one batch running = 0.9 * initial + 0.1 * batch."""
     run = with_batchnorm("average", rounds=1, local={"lr": 1e-30, "batch": math.inf})
@@ -195,8 +203,9 @@ def test_recomputed_buffers_are_the_statistics_of_the_new_model() -> None:
 
 def test_buffers_count_as_bytes_only_when_they_travel() -> None:
     sent, kept = with_batchnorm("average").records[-1], with_batchnorm("local").records[-1]
-    assert sent.bytes_up - kept.bytes_up == 2 * 3 * 8 * 4  # rounds, clients, numbers, bytes
-    assert sent.bytes_down - kept.bytes_down == 2 * 3 * 8 * 4
+    travelling = 8 * 4 + 8  # four means and four variances in float32, and one counter
+    assert sent.bytes_up - kept.bytes_up == 2 * 3 * travelling  # rounds, clients
+    assert sent.bytes_down - kept.bytes_down == 2 * 3 * travelling
 
 
 def test_a_single_row_with_batchnorm_over_single_values_is_skipped_and_said() -> None:

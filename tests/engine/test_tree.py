@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena.algorithms.base import Model, Step, summed
-from fedarena.engine.tree import Mean, assemble, dismantle, is_finite, leaves, nbytes
+from fedarena.engine.tree import Mean, UnknownType, assemble, dismantle, is_finite, leaves, nbytes
 
 
 @dataclass(frozen=True)
@@ -76,5 +76,5 @@ def test_trees_come_back_from_plain_values() -> None:
 
 
 def test_a_file_cannot_ask_for_other_types() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(UnknownType):
         assemble({"type": "Popen", "fields": {"args": "true"}}, {}, {"Model": Model})

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.algorithms.test_fedavg import on_blobs
 
 from fedarena.engine.federation import open_site
 from fedarena.results.metrics import area, monotone, recalls, relative_accuracy, rounds_to, speed_up
-from tests.algorithms.test_fedavg import on_blobs
 
 CURVE = [(1, 0.2), (2, 0.6), (3, 0.5), (4, 0.9)]
 

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.seeds import Purpose
+
 Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
 
 
@@ -47,6 +49,7 @@ class Pull:
     mu: float = 0.0
     centre: Vector | None = None
     b: Vector | None = None
+    outside: bool = False  # b corrects the step itself, beside the momentum, not the gradient that enters it
 
 
 Adjust = Pull | Callable[[Vector, Vector], Vector] | None
@@ -59,7 +62,8 @@ class Outcome:
     w: Vector
     steps: int  # tau_k: optimizer steps actually made
     lr_sum: float  # sum of the learning rates of those steps
-    effective_steps: float  # ||a_k||_1: displacement of the same solver under a unit gradient, over the first rate
+    unit_displacement: float  # how far the same solver goes under a unit gradient: lr_sum without momentum
+    effective_steps: float  # ||a_k||_1: the same, over the first rate
     losses: tuple[float, ...]  # mean training loss of each epoch
 
 
@@ -69,7 +73,20 @@ class Work(Protocol):
     client: int
     round: int
     rows: int  # n_k
-    lr: float  # learning rate at the first step of this round
+
+    @property
+    def lr(self) -> float:
+        """Learning rate at the first step of this round."""
+        ...
+
+    @property
+    def epochs(self) -> int:
+        """E, as the experiment says."""
+        ...
+
+    def stream(self, purpose: Purpose) -> np.random.Generator:
+        """This client's own random numbers of this round."""
+        ...
 
     def train(self, w: Vector, *, adjust: Adjust = None, epochs: int | None = None) -> Outcome:
         """Local SGD from `w` (algorithms 0.1), each step's gradient changed by `adjust`."""
@@ -78,6 +95,19 @@ class Work(Protocol):
     def gradient(self, w: Vector) -> Vector:
         """Exact gradient of the mean loss over all local rows at `w`, weight decay included."""
         ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an algorithm may look at before the start, to refuse what cannot work."""
+
+    lr: float
+    momentum: float
+    epochs: int
+    clients: int  # with rows
+    participants: int  # asked each round
+    has_batchnorm: bool
+    has_dropout: bool
 
 
 @dataclass(frozen=True)
@@ -118,7 +148,11 @@ class Algorithm:
     communicates: ClassVar[bool] = True  # counts bytes and uploads
     personal: ClassVar[bool] = False  # judged by each client's own kept model, not by the server's
     pooled: ClassVar[bool] = False  # all rows in one place
+    steps_a_round: ClassVar[int | None] = None  # for the decay of rates; None: as many as local training makes
     keeps_momentum: ClassVar[bool] = False  # rounds do not interrupt the optimizer
+
+    def check(self, setting: Setting) -> None:
+        """Can it work in this setting? Raises an error with a remedy if not, before anything starts."""
 
     def init(self, w: Vector) -> Any:
         """What does the server believe at first? A dataclass with at least `w`."""

@@ -16,6 +16,8 @@ class FedSGD(Algorithm):
     Local epochs, batch size and momentum have no meaning here: a round is one step.
     """
 
+    steps_a_round = 1
+
     def client(self, got: Model, kept: None, work: Work) -> Reply:
         """eta grad F_k(w_t): the client applies the rate, because it is the one who counts its decay."""
         return Reply(Step(work.lr * work.gradient(got.w)), weight=work.rows)

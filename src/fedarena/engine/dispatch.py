@@ -11,10 +11,10 @@ from fedarena.engine.jobs import Common, Job
 
 @dataclass(frozen=True)
 class Failed:
-    """A job that raised: the error in words, with its traceback for the log."""
+    """A job that raised: the error in words, and the line of the user's own code it came from."""
 
     error: str
-    trace: str
+    place: str = ""
 
 
 class Runtime(Protocol):

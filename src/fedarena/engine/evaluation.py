@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.algorithms.base import Vector
 from fedarena.data.dataset import Rows
 from fedarena.engine.dispatch import Failed, Runtime, in_order
 from fedarena.engine.jobs import Common, EvaluateJob
 from fedarena.engine.site import EVALUATION_ROWS, Site
-from fedarena.engine.work import Memory
 from fedarena.errors import ClientFailed
-from fedarena.models.task import Scores
+from fedarena.models.task import Buffers, Scores
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class Looked:
     accuracy: float | None
     loss: float
     own: list[float | None]  # None for a client without test rows
+
+
+OwnModel = tuple[Vector | None, Buffers | None]  # of a client; None for what it shares with all
 
 
 class Evaluation:
@@ -46,12 +49,11 @@ class Evaluation:
             own = self._noisy((EvaluateJob(rows, k) for k, rows in enumerate(self.own_rows)), common)
         return Looked(accuracy(scores, self._test), mean_loss(scores, self._test), own)
 
-    def personal(self, common: Common, people: list[int], memory: Callable[[int], Memory | None]) -> Looked:
-        """A model for each client: the mean of their accuracies, weighted by rows."""
+    def personal(self, common: Common, people: list[int], own_model: Callable[[int], OwnModel]) -> Looked:
+        """A model for each client (or its own buffers in a common one): the mean of accuracies, weighted by rows."""
 
         def job(k: int, rows: Rows, noise_of: int | None = None) -> EvaluateJob:
-            kept = memory(k)
-            return EvaluateJob(rows, noise_of, *(() if kept is None else (kept.kept, kept.buffers)))
+            return EvaluateJob(rows, noise_of, *own_model(k))
 
         sizes = self.owners.sizes[people]
         own: list[float | None] = [None] * len(self._own)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
+from fedarena.algorithms.base import Setting
 from fedarena.data.client_tests import client_tests
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine.site import Site
+from fedarena.engine.stopping import participants
 from fedarena.errors import BadValue, PartitionImpossible
 from fedarena.seeds import stream
 from fedarena.spec import Experiment
@@ -25,6 +28,7 @@ def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
         )
     rng = stream(experiment.seed, "partition")
     partition: Partition = experiment.partition.made.split(data, experiment.clients or 0, rng)
+    _check_rows(data, partition)
     population = len(partition.population)
     if experiment.per_round and experiment.per_round > population:
         raise BadValue(
@@ -40,10 +44,41 @@ def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
     return data, partition
 
 
+def _check_rows(data: Dataset, partition: Partition) -> None:
+    """What every partition must be, whoever wrote it: rows that exist, each with one owner, and rows to test on."""
+    problem = ""
+    if not len(data.x) == len(data.y) > data.n_train > 0 or not len(partition.test):
+        problem = "the data set needs training rows and test rows, with a label each"
+    elif int(data.y.max()) >= data.classes:
+        problem = f"the data set has a label {int(data.y.max())}, and only {data.classes} classes"
+    elif not partition.population:
+        problem = "the partition gives rows to no client"
+    else:
+        dealt = np.concatenate([*partition.clients, partition.test])
+        if dealt.dtype.kind not in "iu" or dealt.min() < 0 or dealt.max() >= len(data.x):
+            problem = "the partition deals rows that do not exist"
+        elif len(np.unique(dealt)) < len(dealt):
+            problem = "the partition deals a row twice, or deals a test row"
+    if problem:
+        raise PartitionImpossible(problem, remedy="mend it; `fedarena check NAME` says more", where="partition")
+
+
 def open_site(experiment: Experiment) -> Site:
     """Load, deal, build the model: afterwards nothing in the experiment can be wrong."""
     _check_device(experiment.device)
     site = Site(experiment, *deal(experiment))
+    local, owners = experiment.local, len(site.owners.population)
+    site.algorithm.check(
+        Setting(
+            local.lr,
+            local.momentum,
+            local.epochs,
+            clients=owners,
+            participants=participants(experiment, owners),
+            has_batchnorm=site.task.has_batchnorm,
+            has_dropout=site.task.has_dropout,
+        )
+    )
     _ = site.initial
     return site
 

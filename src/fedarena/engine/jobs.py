@@ -14,7 +14,7 @@ from fedarena.data.dataset import Rows
 from fedarena.engine.site import Site
 from fedarena.engine.tree import is_finite
 from fedarena.engine.work import ClientCannotTrain, ClientWork, Memory
-from fedarena.models.task import Buffers, Scores
+from fedarena.models.task import Buffers, Scores, torch_seeded
 from fedarena.seeds import torch_seed
 
 
@@ -73,8 +73,7 @@ class ClientJob:
         buffers = memory.buffers or common.buffers
         site.task.load_buffers(buffers)
         work = ClientWork(site, self.client, self.round, memory)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(site.experiment.seed, "dropout", self.round, self.client))
+        with torch_seeded(torch_seed(site.experiment.seed, "dropout", self.round, self.client)):
             try:
                 reply = getattr(site.algorithm, self.do)(common.message, memory.kept, work)
             except ClientCannotTrain as error:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedarena.engine.tree import assemble, dismantle, leaves, types_near
+from fedarena.engine.tree import UnknownType, assemble, dismantle, leaves, types_in, types_near
 from fedarena.engine.work import Memory
 from fedarena.errors import CannotWrite, DataBroken
 from fedarena.models.task import Buffers
@@ -33,6 +33,8 @@ def writing(path: Path) -> Iterator[None]:
     """Turns a full disk or a forbidden folder into an error that says what is still safe."""
     try:
         yield
+    except FileExistsError:  # a question of names, not of room
+        raise
     except (OSError, SafetensorError) as error:
         number = getattr(error, "errno", None)
         full = number in FULL or "os error 28" in str(error).lower() or "os error 27" in str(error).lower()
@@ -44,6 +46,19 @@ def writing(path: Path) -> Iterator[None]:
         raise CannotWrite(
             f"cannot write {path}: {error}", remedy="choose a folder you may write to with --out"
         ) from error
+
+
+def _locked(file: int) -> bool:
+    """Take a lock that ends with this process, however it ends, and that its workers do not inherit."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this platform: nothing is guarded
+        return True
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def save_tree(path: Path, tree: Any) -> None:
@@ -67,6 +82,12 @@ def load_tree(path: Path, types: dict[str, type]) -> Any:
         with safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return assemble(json.loads(file.metadata()["tree"]), arrays, types)
+    except UnknownType as error:
+        raise DataBroken(
+            f"{path} holds a '{error}', and no such class is in sight",
+            remedy="define the classes of your algorithm's state beside it, at the top of a module",
+            where="checkpoint",
+        ) from None
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise DataBroken(
             f"{path} is damaged: {error}", remedy="start the run anew in another folder", where="checkpoint"
@@ -85,15 +106,24 @@ class Snapshot:
 
 
 class Keeper:
-    """The checkpoint folder of a run."""
+    """The checkpoint folder of a run. One that nobody will resume holds only what clients remember."""
 
-    def __init__(self, folder: Path, algorithm: Any) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, algorithm: Any, resumable: bool = True) -> None:
+        self.folder, self.resumable = folder, resumable
         self._types = {**types_near(algorithm), **{t.__qualname__: t for t in (Snapshot, Buffers, Memory)}}
         self._at: dict[int, int] = {}  # client -> round of its newest memory
         self._old: list[Path] = []
         with writing(folder):
             (folder / "clients").mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / "lock").open("w")
+        if not _locked(self._lock.fileno()):
+            raise CannotWrite(
+                f"another process is at work in {folder.parent}", remedy="wait for it, or choose another folder"
+            )
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        self._lock.close()
 
     def _memory_path(self, client: int, round: int) -> Path:
         return self.folder / "clients" / f"{client}-{round}.safetensors"
@@ -109,6 +139,7 @@ class Keeper:
         """Keep a client's memory of this round; valid once the round's snapshot is saved."""
         if not memory.steps and next(leaves((memory.kept, memory.momentum, memory.buffers)), None) is None:
             return
+        self._types |= types_in(memory)
         save_tree(self._memory_path(client, round), memory)
         before = self._at.get(client, round)
         if before != round:
@@ -116,19 +147,25 @@ class Keeper:
         self._at[client] = round
 
     def save(self, snapshot: Snapshot, record: dict[str, Any]) -> None:
-        """End of a round: log its record, replace the snapshot, drop memories that are now out of date."""
-        log = self.folder / "rounds.jsonl"
-        with writing(log), log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-        save_tree(self.folder / "server.safetensors", snapshot)
+        """End of a round: log its record, write the snapshot, drop what is now out of date.
+
+        A snapshot has a name of its own: renaming one file over another makes some file systems write it out at once.
+        """
+        if self.resumable:
+            log = self.folder / "rounds.jsonl"
+            with writing(log), log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+            self._old.extend(self.folder.glob("server-*.safetensors"))
+            save_tree(self.folder / f"server-{snapshot.round}.safetensors", snapshot)
         for path in self._old:
             path.unlink(missing_ok=True)
         self._old.clear()
 
     def load(self) -> tuple[Snapshot | None, list[dict[str, Any]]]:
         """The last complete round, with the records up to it; what a killed round left behind is removed."""
-        path = self.folder / "server.safetensors"
-        snapshot: Snapshot | None = load_tree(path, self._types) if path.exists() else None
+        rounds = [int(p.stem.partition("-")[2]) for p in self.folder.glob("server-*.safetensors")]
+        newest = self.folder / f"server-{max(rounds, default=0)}.safetensors"
+        snapshot: Snapshot | None = load_tree(newest, self._types) if rounds else None
         last = snapshot.round if snapshot else 0
         self._at.clear()
         for file in sorted((self.folder / "clients").glob("*")):
@@ -142,7 +179,22 @@ class Keeper:
                 self._at[int(client)] = int(round)
             else:
                 file.unlink(missing_ok=True)
-        return snapshot, self._records(last)
+        records = self._records(last) if self.resumable else []
+        if len(records) != last:
+            raise DataBroken(
+                f"{self.folder / 'rounds.jsonl'} has {len(records)} of {last} rounds",
+                remedy="start the run anew in another folder",
+                where="checkpoint",
+            )
+        return snapshot, records
+
+    def amend(self, records: list[dict[str, Any]]) -> None:
+        """Replace the log."""
+        log = self.folder / "rounds.jsonl"
+        with writing(log):
+            temporary = log.with_suffix(".tmp")
+            temporary.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+            os.replace(temporary, log)
 
     def _records(self, last: int) -> list[dict[str, Any]]:
         log = self.folder / "rounds.jsonl"
@@ -153,8 +205,5 @@ class Keeper:
                 record = json.loads(line)
                 if record["round"] <= last:
                     kept[record["round"]] = record
-        with writing(log):
-            temporary = log.with_suffix(".tmp")
-            temporary.write_text("".join(json.dumps(r) + "\n" for r in kept.values()), encoding="utf-8")
-            os.replace(temporary, log)
+        self.amend(list(kept.values()))
         return list(kept.values())

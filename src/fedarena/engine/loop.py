@@ -107,7 +107,7 @@ class Loop:
         self.buffers = site.task.buffers()
         self.totals: dict[str, int] = dict.fromkeys(("uploads", "bytes_up", "bytes_down", "steps", "samples"), 0)
         self.client_accuracy: NDArray[np.float64] = np.full(len(site.owners.clients), np.nan)  # at the last look
-        self.notes: list[str] = []
+        self._noted: dict[str, tuple[int, str]] = {}  # what -> how often, and the first case
         self._evaluation = Evaluation(site, runtime)
 
     # Who takes part
@@ -146,7 +146,8 @@ class Loop:
     def count_down(self, clients: int, common: Common) -> None:
         """Bytes to the clients: the message, and buffers where they travel."""
         if self.algorithm.communicates:
-            sent = nbytes(common.message) + (nbytes(common.buffers.values) if self._buffers_travel else 0)
+            travel = self.site.buffer_policy in ("average", "recompute")
+            sent = nbytes(common.message) + (nbytes(common.buffers) if travel else 0)
             self.totals["bytes_down"] += clients * sent
 
     def count_up(self, answer: Answer) -> None:
@@ -156,18 +157,22 @@ class Loop:
         if self.algorithm.communicates:
             sent = nbytes(answer.reply.send) + 8  # n_k
             models = max(round(nbytes(answer.reply.send) / max(self.site.initial.nbytes, 1)), 1)
-            self.totals["bytes_up"] += sent + (nbytes(answer.buffers.values) if self._buffers_travel else 0)
+            travel = self.site.buffer_policy == "average"  # recomputed ones are sent later, once they are known
+            self.totals["bytes_up"] += sent + (nbytes(answer.buffers) if travel else 0)
             self.totals["uploads"] += models
-
-    @property
-    def _buffers_travel(self) -> bool:
-        return self.site.buffer_policy in ("average", "recompute")
 
     # What clients remember
 
     def memory(self, client: int) -> Memory | None:
         """What the client kept from its last round."""
         return self.keeper.memory(client)
+
+    def own_model(self, client: int) -> tuple[Vector | None, Buffers | None]:
+        """The weights and buffers that are a client's own; None for what it shares with all."""
+        memory = self.memory(client)
+        if memory is None:
+            return None, None
+        return (memory.kept if self.algorithm.personal else None), memory.buffers
 
     def remember(self, client: int, round: int, answer: Answer) -> None:
         """Keep it for the client; a dropped client's memory stays as it was."""
@@ -179,9 +184,7 @@ class Loop:
     def complain(self, client: int, round: int, answer: Answer | Skipped | Failed) -> None:
         """A client without a usable answer: stop or note it, as the experiment says."""
         if isinstance(answer, Skipped):
-            note = f"client {client} cannot take part: {answer.reason}"
-            if note not in self.notes:
-                self.notes.append(note)
+            self._note(f"client {client} cannot take part: {answer.reason}")
             return
         name = f"client {client} in round {round + 1}"
         if isinstance(answer, Failed):
@@ -189,16 +192,25 @@ class Loop:
                 raise ClientFailed(
                     f"{name} failed: {answer.error}",
                     remedy='mend the cause, or set on_error = "drop" to go on without such clients',
-                    where=answer.trace.strip().splitlines()[-1] if answer.trace else "",
+                    where=answer.place,
                 )
-            self.notes.append(f"{name} failed and was dropped: {answer.error}")
+            self._note("clients failed and were dropped", f"{name}: {answer.error}")
             return
         if self.experiment.on_nan == "raise":
             raise ClientFailed(
                 f"{name} sent a non-finite update",
                 remedy='lower local.lr, or set on_nan = "drop" to leave such updates out',
             )
-        self.notes.append(f"{name} sent a non-finite update, left out of the mean")
+        self._note("updates were not finite and left out", name)
+
+    def _note(self, what: str, first: str = "") -> None:
+        count, known = self._noted.get(what, (0, first))
+        self._noted[what] = (count + 1, known)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know, each kind of trouble once, with its first case."""
+        return [f"{n} {what}, the first: {first}" if first else what for what, (n, first) in self._noted.items()]
 
     # The loop itself
 
@@ -212,12 +224,15 @@ class Loop:
             self.totals = {k: int(snapshot.totals[k]) for k in self.totals}
             before = snapshot.totals["wall_seconds"]
             self.client_accuracy = snapshot.client_accuracy
-        past = [RoundRecord(**record) for record in records]
         self.state = state
-        yield from past
         rule = self.rule
-        for record in past:
-            rule.see(record)
+        past = []
+        for plain in records:
+            past.append(self._as_due(RoundRecord(**plain)))
+            rule.see(past[-1])
+        if records and asdict(past[-1]) != records[-1]:
+            self.keeper.amend([asdict(record) for record in past])
+        yield from past
         started = time.perf_counter() - before
         while not rule.over(done, self.totals["uploads"]):
             began = time.perf_counter()
@@ -252,6 +267,14 @@ class Loop:
             self.state = state
             yield record
 
+    def _as_due(self, record: RoundRecord) -> RoundRecord:
+        """A past record as a run with today's budget would have it: its last round was evaluated because it was last."""
+        due = record.round % self.experiment.evaluate.every == 0 or self.rule.over(record.round, record.uploads)
+        if record.accuracy is None or due:
+            return record
+        unseen: dict[str, Any] = dict.fromkeys(("accuracy", "loss", "weighted_accuracy", "client_std", "client_worst"))
+        return replace(record, best_accuracy=self.rule.best(replace(record, accuracy=None)), **unseen)
+
     def _take_buffers(self, state: Any, ask: Exchange) -> None:
         """BatchNorm's statistics after the server's step, by policy (algorithms 0.4)."""
         if ask.buffers is None or not len(self.buffers.values) or self.site.buffer_policy in ("server", "local"):
@@ -267,14 +290,15 @@ class Loop:
                 self.complain(client, ask.round, buffers)
                 continue
             mean.add(buffers, float(self.sizes[client]))
+            self.totals["bytes_up"] += nbytes(buffers)
         self.count_down(len(answered), common)
         self.buffers = mean.result() or self.buffers
 
     def evaluate(self, state: Any) -> dict[str, Any]:
         """Accuracy and loss on the global test set, and of every client, in one pass over the rows."""
         common = Common(Model(state.w), self.buffers)
-        if self.algorithm.personal:
-            seen = self._evaluation.personal(common, self.population, self.memory)
+        if self.algorithm.personal or (self.site.buffer_policy == "local" and len(self.buffers.values)):
+            seen = self._evaluation.personal(common, self.population, self.own_model)
         else:
             seen = self._evaluation.shared(common)
         self.client_accuracy = np.array([np.nan if a is None else a for a in seen.own])
@@ -295,9 +319,12 @@ class Loop:
             for client in self.population:
                 yield from (leaf for leaf in leaves(self.memory(client)) if isinstance(leaf, np.ndarray))
 
-    def look_again(self, record: RoundRecord) -> RoundRecord:
-        """The record of the last round with an evaluation, where none was due."""
-        return replace(record, **self.evaluate(self.state))
+    def look_again(self, records: list[RoundRecord]) -> None:
+        """Evaluate the last round of a run that was stopped between two evaluations."""
+        seen = replace(records[-1], **self.evaluate(self.state))
+        records[-1] = replace(seen, best_accuracy=self.rule.best(seen))
+        if self.keeper.resumable:
+            self.keeper.amend([asdict(record) for record in records])
 
 
 def _mean(values: list[float]) -> float | None:

@@ -119,7 +119,7 @@ class Site:
 
     def evaluate(self, rows: Rows, noise: NDArray[np.float32] | None = None) -> Scores:
         """The loaded model on these rows."""
-        parts = []
+        parts = [Scores.of_nothing()]
         for start in range(0, len(rows), EVALUATION_ROWS):
             piece = slice(start, start + EVALUATION_ROWS)
             parts.append(self.task.predict(*self.test_rows(rows[piece], None if noise is None else noise[piece])))

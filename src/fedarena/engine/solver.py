@@ -76,6 +76,8 @@ def make_step(
     centre = None if pull.mu == 0.0 or pull.centre is None else as_tensor(pull.centre).to(w)
     b = None if pull.b is None else as_tensor(pull.b).to(w)
     decay = local.weight_decay
+    beside = b if pull.outside and momentum is not None else None  # without momentum inside and outside are one
+    b = None if beside is not None else b
     corrected = centre is not None or b is not None or decay > 0
     c = torch.zeros_like(w) if corrected else w
 
@@ -109,6 +111,8 @@ def make_step(
             u.add_(c)
         loss = task.accumulate(x, y, u_views, 1.0)
         w.add_(u, alpha=-lr)
+        if beside is not None:
+            w.add_(beside, alpha=-lr)
         return loss
 
     return with_momentum
@@ -121,15 +125,14 @@ def _general_step(
     w = task.flat
     g = torch.zeros_like(w)
     g_views = task.views(g)
-    change: Callable[[Vector, Vector], Vector]
+    beside: Tensor | None = None
+    change: Callable[[Vector, Vector], Vector] = lambda y, g: g
     if isinstance(adjust, Pull):
-        mu, centre, b = adjust.mu, adjust.centre, adjust.b
-        pulled: Callable[[Vector, Vector], Vector] = lambda y, g: (
-            g + mu * (y - centre) if mu and centre is not None else g
-        )
-        change = (lambda y, g: pulled(y, g) + b) if b is not None else pulled
-    else:
-        change = adjust or (lambda y, g: g)
+        outside = adjust.outside and momentum is not None
+        change = _as_function(adjust, with_b=not outside)
+        beside = as_tensor(adjust.b).to(w) if outside and adjust.b is not None else None
+    elif adjust is not None:
+        change = adjust
 
     def step(x: Tensor, y: Tensor, lr: float) -> float:
         g.zero_()
@@ -146,9 +149,22 @@ def _general_step(
         else:
             momentum.mul_(local.momentum).add_(corrected)
             w.add_(momentum, alpha=-lr)
+            if beside is not None:
+                w.add_(beside, alpha=-lr)
         return loss
 
     return step
+
+
+def _as_function(pull: Pull, with_b: bool) -> Callable[[Vector, Vector], Vector]:
+    """g + mu (y - centre) + b."""
+
+    def change(y: Vector, g: Vector) -> Vector:
+        if pull.mu and pull.centre is not None:
+            g = g + pull.mu * (y - pull.centre)
+        return g + pull.b if with_b and pull.b is not None else g
+
+    return change
 
 
 def train(
@@ -176,4 +192,4 @@ def train(
             lr_sum += lr
             steps += 1
         losses.append(total / seen if seen else math.nan)
-    return Outcome(task.vector(), steps, lr_sum, unit.effective_steps, tuple(losses))
+    return Outcome(task.vector(), steps, lr_sum, -unit.x, unit.effective_steps, tuple(losses))

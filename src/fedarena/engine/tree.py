@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.errors import BadValue
+
 
 def leaves(tree: Any) -> Iterator[NDArray[Any] | float]:
     """Arrays and numbers of a tree, in order."""
@@ -48,13 +50,22 @@ def dismantle(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         fields = {f.name: dismantle(getattr(tree, f.name), arrays) for f in dataclasses.fields(tree)}
         return {"type": type(tree).__qualname__, "fields": fields}
-    if isinstance(tree, list | tuple):
+    if type(tree) in (list, tuple):
         return {"list": [dismantle(item, arrays) for item in tree], "tuple": isinstance(tree, tuple)}
     if isinstance(tree, dict):
         return {"dict": [[dismantle(k, arrays), dismantle(v, arrays)] for k, v in tree.items()]}
     if isinstance(tree, np.generic):
         return tree.item()
-    return tree
+    if tree is None or isinstance(tree, str | bool | int | float):
+        return tree
+    raise BadValue(
+        f"a state or memory holds a {type(tree).__name__}, which cannot be stored",
+        remedy="use numpy arrays, numbers, texts, lists, tuples, dicts and dataclasses of them",
+    )
+
+
+class UnknownType(Exception):
+    """A stored tree asks for a class that was not given."""
 
 
 def assemble(plain: Any, arrays: dict[str, NDArray[Any]], types: dict[str, type]) -> Any:
@@ -65,11 +76,28 @@ def assemble(plain: Any, arrays: dict[str, NDArray[Any]], types: dict[str, type]
         return arrays[plain["array"]]
     if "type" in plain:
         fields = {name: assemble(value, arrays, types) for name, value in plain["fields"].items()}
+        if plain["type"] not in types:
+            raise UnknownType(plain["type"])
         return types[plain["type"]](**fields)
     if "list" in plain:
         items = [assemble(item, arrays, types) for item in plain["list"]]
         return tuple(items) if plain["tuple"] else items
     return {assemble(k, arrays, types): assemble(v, arrays, types) for k, v in plain["dict"]}
+
+
+def types_in(tree: Any) -> dict[str, type]:
+    """Dataclasses that a tree is made of."""
+    found: dict[str, type] = {}
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        found[type(tree).__qualname__] = type(tree)
+        children: list[Any] = [getattr(tree, f.name) for f in dataclasses.fields(tree)]
+    else:
+        children = (
+            list(tree.values()) if isinstance(tree, dict) else list(tree) if isinstance(tree, list | tuple) else []
+        )
+    for child in children:
+        found |= types_in(child)
+    return found
 
 
 def types_near(component: Any) -> dict[str, type]:
@@ -80,6 +108,18 @@ def types_near(component: Any) -> dict[str, type]:
             if isinstance(value, type) and dataclasses.is_dataclass(value):
                 found.setdefault(value.__qualname__, value)
     return found
+
+
+def read_only(tree: Any) -> Any:
+    """The same tree with arrays that cannot be written: what a client is told is not its to change."""
+
+    def locked(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            leaf = leaf.view()
+            leaf.flags.writeable = False
+        return leaf
+
+    return _rebuild(tree, map(locked, leaves(tree)))
 
 
 class Mean:
@@ -141,4 +181,4 @@ def _rebuild(tree: Any, values: Iterator[Any]) -> Any:
     if isinstance(tree, dict):
         return {key: _rebuild(item, values) for key, item in tree.items()}
     value = next(values)
-    return value.astype(tree.dtype) if isinstance(tree, np.ndarray) else value
+    return value.astype(tree.dtype, copy=False) if isinstance(tree, np.ndarray) else value

@@ -16,7 +16,7 @@ from fedarena.algorithms.base import Adjust, Outcome, Vector
 from fedarena.engine import solver
 from fedarena.engine.site import EVALUATION_ROWS, Site
 from fedarena.models.task import Buffers, as_tensor
-from fedarena.seeds import stream
+from fedarena.seeds import Purpose, stream
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,24 @@ class ClientWork:
 
     @cached_property
     def _shuffle(self) -> np.random.Generator:
-        return stream(self.site.experiment.seed, "shuffle", self.round, self.client)
+        return self.stream("shuffle")
 
     @cached_property
     def _augment(self) -> np.random.Generator:
-        return stream(self.site.experiment.seed, "augment", self.round, self.client)
+        return self.stream("augment")
 
     @cached_property
     def _noise(self) -> NDArray[np.float32] | None:
         return self.site.training_noise(self.client, self.round)
+
+    @property
+    def epochs(self) -> int:
+        """E, as the experiment says."""
+        return self.local.epochs
+
+    def stream(self, purpose: Purpose) -> np.random.Generator:
+        """This client's own random numbers of this round."""
+        return stream(self.site.experiment.seed, purpose, self.round, self.client)
 
     @property
     def lr(self) -> float:
@@ -70,7 +79,7 @@ class ClientWork:
         """eta / (1 + lambda i), i counted as the experiment says (algorithms 0.5)."""
         counter, made = self.local.decay_counter, self.steps + step
         if counter == "global":
-            made += self.round * self.local.epochs * len(self.sizes)
+            made += self.round * (self.site.algorithm.steps_a_round or self.local.epochs * len(self.sizes))
         elif counter == "per_client":
             made += self.memory.steps
         elif counter == "round":
@@ -103,6 +112,7 @@ class ClientWork:
             total += self.task.accumulate(x, y, views, len(y) / self.rows) * len(y)
         if self.local.weight_decay:
             g.add_(self.task.flat, alpha=self.local.weight_decay)
+        self.steps += self.site.algorithm.steps_a_round or 0
         self.samples += self.rows
         self.last_loss = total / self.rows
         return g.cpu().numpy()

@@ -7,12 +7,13 @@ that buffer: 1.3 to 1.7 times faster on a CPU, and of no concern to anybody who 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import fnmatch
 import hashlib
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedarena.data.dataset import PADDING
-from fedarena.errors import BadValue, ModelMismatch
+from fedarena.errors import BadValue, FedarenaError, ModelMismatch
 from fedarena.models.initial import glorot
 from fedarena.models.tape import Tape
 
@@ -45,6 +46,11 @@ class Scores:
     right: NDArray[np.int64]
     count: NDArray[np.int64]
     loss: NDArray[np.float64]
+
+    @classmethod
+    def of_nothing(cls) -> Scores:
+        """Of no rows."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
 
 class Task:
@@ -78,6 +84,7 @@ class Task:
         self._float_buffers = [b for b in self.module.buffers() if b.is_floating_point()]
         self._counters = [b for b in self.module.buffers() if not b.is_floating_point()]
         self.has_batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+        self.has_dropout = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in self.module.modules())
         self.channels_last = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         own_loss = getattr(self.module, "loss", None)
         self._loss: Callable[[Tensor, Tensor], Tensor] = own_loss if callable(own_loss) else self._cross_entropy
@@ -187,8 +194,7 @@ def build(
 
     Initial weights come from the seed alone. A ready module keeps the weights it has: it may be pretrained.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch_seeded(seed):
         if isinstance(make, nn.Module):
             module = copy.deepcopy(make)
         else:
@@ -209,7 +215,16 @@ def _call(make: Any, shape: tuple[int, ...], classes: int) -> nn.Module:
             remedy="make it a function of (shape, classes), or of nothing",
             where="model",
         )
-    module = make(shape, classes) if required else make()
+    try:
+        module = make(shape, classes) if required else make()
+    except FedarenaError:
+        raise
+    except Exception as error:
+        raise ModelMismatch(
+            f"the model function fails for rows of shape {shape} and {classes} classes: {type(error).__name__}: {error}",
+            remedy="mend it, or choose a model of `fedarena list models`",
+            where="model",
+        ) from error
     if not isinstance(module, nn.Module):
         raise ModelMismatch(
             f"the model function returned {type(module).__name__}, not a torch.nn.Module",
@@ -244,6 +259,23 @@ def _check_output(module: nn.Module, shape: tuple[int, ...], classes: int, is_te
             remedy=f"let its last layer have {classes} outputs",
             where="model",
         )
+
+
+@contextlib.contextmanager
+def torch_seeded(seed: int) -> Iterator[None]:
+    """Torch's own random numbers from this seed, and afterwards as before.
+
+    `torch.manual_seed` would take a millisecond, and queue itself up for accelerators that are not there.
+    """
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(before)
 
 
 def freeze_parameters(module: nn.Module, patterns: tuple[str, ...]) -> None:

@@ -9,12 +9,15 @@ checkpoint/        everything needed to go on
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,12 +26,15 @@ import numpy as np
 
 import fedarena
 from fedarena.data.dataset import Partition
+from fedarena.data.files import reading
 from fedarena.engine.keep import writing
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
 from fedarena.errors import BadValue, CannotWrite, ResumeMismatch
+from fedarena.models.task import sha256
 from fedarena.spec import Experiment
 
+DAMAGED = "the run folder is damaged: run the experiment anew"
 MAY_GROW = ("rounds", "uploads")  # a finished run may be continued with a larger budget
 
 
@@ -46,14 +52,20 @@ def new_folder(experiment: Experiment, out: str | Path | None) -> Path:
                 where="--out",
             )
     else:
-        stem = f"{experiment.data.name}-{experiment.algorithm.name}-seed{experiment.seed}"
-        path, number = Path("runs") / stem, 1
-        while path.exists():
-            number += 1
-            path = Path("runs") / f"{stem}-{number}"
+        return _free_folder(f"{experiment.data.name}-{experiment.algorithm.name}-seed{experiment.seed}")
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def _free_folder(stem: str) -> Path:
+    """The next free name under runs/; making it is taking it, whoever else is looking for one."""
+    for number in itertools.count(1):
+        path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError), writing(path):
+            path.mkdir(parents=True)
+            return path
+    raise AssertionError("numbers do not end")
 
 
 def check_room(path: Path, site: Site) -> None:
@@ -76,9 +88,7 @@ def read_experiment(path: Path, **own: Any) -> Experiment:
         raise BadValue(
             f"{path} is no run folder: it has no experiment.toml", remedy="give the folder of a run", where=str(path)
         )
-    import tomllib
-
-    table = tomllib.loads(file.read_text(encoding="utf-8"))
+    table = _toml(file)
     for key, value in list(table.items()):
         if isinstance(value, dict) and value.pop("own", False):
             if key not in own:
@@ -93,46 +103,76 @@ def read_experiment(path: Path, **own: Any) -> Experiment:
 
 def same_experiment(path: Path, experiment: Experiment) -> None:
     """Refuse to go on in a folder that belongs to another experiment."""
-    import tomllib
-
     file = path / "experiment.toml"
     if not file.exists():
         raise ResumeMismatch(f"{path} holds no run", remedy="give the folder of an interrupted run", where="--resume")
-    before = tomllib.loads(file.read_text(encoding="utf-8"))
+    before = _toml(file)
     now = tomllib.loads(experiment.to_toml())
     changed = [k for k in {**before, **now} if k not in MAY_GROW and before.get(k) != now.get(k)]
     if changed:
-        key = changed[0]
+        key, old, new = _first_difference(changed[0], before.get(changed[0]), now.get(changed[0]))
         raise ResumeMismatch(
-            f"{path} belongs to another experiment: its {key} is {before.get(key)}, not {now.get(key)}",
+            f"{path} belongs to another experiment: its {key} is {old}, not {new}",
             remedy="resume it without changes (only rounds or uploads may grow), or start a new run",
             where="--resume",
         )
+    for key in MAY_GROW:
+        if (key in before) != (key in now) or before.get(key, 0) > now.get(key, 0):
+            raise ResumeMismatch(
+                f"{path} had a budget of {key} = {before.get(key)}, not {now.get(key)}",
+                remedy=f"give the same {key} or more",
+                where="--resume",
+            )
+
+
+def _first_difference(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:
+    """The one setting that differs, where the value is a table."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        inner = next(k for k in {**old, **new} if old.get(k) != new.get(k))
+        return f"{key}.{inner}", old.get(inner), new.get(inner)
+    return key, old, new
 
 
 def write_start(path: Path, site: Site) -> None:
     """What is known before the first round."""
     partition = site.owners
-    facts = {
-        "partition_sha256": partition.fingerprint(),
-        "data_sha256": site.data.fingerprint(),
-        "path": site.task.path,
-    }
-    write_text(path / "versions.json", json.dumps({**versions(), **facts}, indent=1))
+    facts = {**versions(), **fingerprints(site), "path": site.task.path}
+    write_text(path / "versions.json", json.dumps(facts, indent=1))
     _atomic(path / "partition.npz", lambda file: np.savez_compressed(file, **partition_arrays(partition)))
     write_text(path / "experiment.toml", site.experiment.to_toml())  # last: a folder that has it is a run
 
 
 def check_start(path: Path, site: Site) -> None:
     """On resume: the data and the partition must be the ones the run began with."""
-    facts = json.loads((path / "versions.json").read_text(encoding="utf-8"))
-    for key, now in (("data_sha256", site.data.fingerprint()), ("partition_sha256", site.owners.fingerprint())):
-        if facts.get(key) != now:
+    before = read_facts(path)
+    for key, now in fingerprints(site).items():
+        if before.get(key) != now:
             raise ResumeMismatch(
                 f"the {key.partition('_')[0]} is not the one this run began with",
-                remedy="restore the data it used, or start a new run",
+                remedy="restore what it used, or start a new run",
                 where=str(path),
             )
+
+
+def fingerprints(site: Site) -> dict[str, str]:
+    """What a run begins with, in three hashes."""
+    return {
+        "data_sha256": site.data.fingerprint(),
+        "partition_sha256": site.owners.fingerprint(),
+        "model_sha256": sha256(site.initial),
+    }
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """versions.json."""
+    with reading(path / "versions.json", remedy=DAMAGED):
+        facts: dict[str, Any] = json.loads((path / "versions.json").read_text(encoding="utf-8"))
+    return facts
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    with reading(file, remedy=DAMAGED):
+        return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def partition_arrays(partition: Partition) -> dict[str, Any]:
@@ -146,6 +186,20 @@ def partition_arrays(partition: Partition) -> dict[str, Any]:
         "client_test_sizes": np.array([len(rows) for rows in tests], np.int64),
         **({} if partition.noise is None else {"noise": partition.noise}),
     }
+
+
+def altered(path: Path, site: Site, state: Mapping[str, Any], weights_sha256: str) -> list[str]:
+    """Stored files that are not what the run's own record says of them."""
+    found = []
+    with reading(path / "partition.npz", remedy=DAMAGED), np.load(path / "partition.npz", allow_pickle=False) as stored:
+        arrays = partition_arrays(site.owners)
+        if {*stored.files} != {*arrays} or not all(np.array_equal(stored[k], a) for k, a in arrays.items()):
+            found.append("partition.npz: not the partition of this experiment")
+    if not site.algorithm.personal:
+        site.task.module.load_state_dict(state)
+        if sha256(site.task.vector(), site.task.buffers().values) != weights_sha256:
+            found.append("model.safetensors: not the weights that result.json names")
+    return found
 
 
 def write_rounds(path: Path, records: list[RoundRecord]) -> None:

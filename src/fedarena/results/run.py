@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.data.files import reading
 from fedarena.engine.fairness import fairness
 from fedarena.engine.federation import open_site
+from fedarena.engine.keep import Keeper
 from fedarena.engine.record import RoundRecord
+from fedarena.engine.site import Site
 from fedarena.errors import BadValue
-from fedarena.results.folder import read_experiment
+from fedarena.results.folder import DAMAGED, read_experiment
 from fedarena.results.metrics import monotone, recalls, rounds_to
 from fedarena.spec import Experiment
 
@@ -130,18 +133,38 @@ class Run:
             }
         )
 
-    def model(self) -> nn.Module:
-        """The trained module, ready to use."""
-        module = open_site(self.experiment).task.module
-        module.load_state_dict(self.state)
-        return module.eval()
+    def model(self, client: int | None = None) -> nn.Module:
+        """The trained module, ready to use; that of one client where each has its own (`local`)."""
+        site = self._site(client)
+        return site.task.module.eval()
 
-    def confusion(self) -> NDArray[np.int64]:
+    def _site(self, client: int | None = None) -> Site:
+        """The rows and the model of this run, with what it learned."""
+        site = open_site(self.experiment)
+        if not site.algorithm.personal:
+            site.task.module.load_state_dict(self.state)
+            return site
+        if client is None or self.dir is None:
+            raise BadValue(
+                f"'{self.experiment.algorithm.name}' has no common model, each client has its own",
+                remedy="ask for one: run.model(client=0), of a run that is kept in a folder",
+            )
+        keeper = Keeper(self.dir / "checkpoint", site.algorithm)
+        try:
+            keeper.load()
+            memory = keeper.memory(client)
+        finally:
+            keeper.close()
+        if memory is not None:
+            site.task.load(memory.kept)
+            site.task.load_buffers(memory.buffers or site.task.buffers())
+        return site
+
+    def confusion(self, client: int | None = None) -> NDArray[np.int64]:
         """Counts on the global test set: true classes in rows, predicted ones in columns."""
         import torch
 
-        site = open_site(self.experiment)
-        site.task.module.load_state_dict(self.state)
+        site = self._site(client)
         site.task.module.eval()
         counts = np.zeros((site.data.classes, site.data.classes), np.int64)
         with torch.no_grad():
@@ -152,9 +175,9 @@ class Run:
                 np.add.at(counts, (true[true >= 0], predicted[true >= 0]), 1)
         return counts
 
-    def recalls(self) -> NDArray[np.float64]:
+    def recalls(self, client: int | None = None) -> NDArray[np.float64]:
         """Share of each class recognised on the global test set; their mean is the macro recall."""
-        return recalls(self.confusion())
+        return recalls(self.confusion(client))
 
     def plot(self, ax: Axes | None = None, label: str | None = None) -> Axes:
         """The accuracy curve; returns the axes."""
@@ -181,7 +204,8 @@ class Run:
     def __str__(self) -> str:
         s = self.summary()
         lines = [
-            f"{s['algorithm']} on {s['dataset']} ({s['partition']}), {s['model']}, seed {s['seed']}: {s['rounds']} rounds",
+            f"{s['algorithm']} on {s['dataset']} ({s['partition']}), {s['model']}, seed {s['seed']}: "
+            f"{s['rounds']} round{'s' * (s['rounds'] > 1)}",
             f"  accuracy {s['final_accuracy']:.4f}, best {s['best_accuracy']:.4f} in round {s['best_round']}",
             f"  loss {s['final_loss']:.4f}   {s['uploads']} uploads, {s['bytes_up'] / 1e6:.1f} MB up, "
             f"{s['bytes_down'] / 1e6:.1f} MB down   {s['wall_seconds']:.1f} s",
@@ -213,6 +237,7 @@ class Run:
 def load(path: str | Path, **own: Any) -> Run:
     """Read a run folder. What the experiment had from Python (a module, arrays) must be given again by keyword."""
     import pyarrow.parquet as pq
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     folder = Path(path)
@@ -223,20 +248,17 @@ def load(path: str | Path, **own: Any) -> Run:
             remedy=f"go on with it: fedarena run --resume {folder}",
             where=str(folder),
         )
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    records = [
-        RoundRecord(**json.loads(line)) for line in (folder / "checkpoint" / "rounds.jsonl").read_text().splitlines()
-    ]
-    accuracy = [np.nan if a is None else a for a in pq.read_table(folder / "clients.parquet")["accuracy"].to_pylist()]
-    return Run(
-        experiment,
-        records,
-        result["weights_sha256"],
-        np.array(accuracy, dtype=np.float64),
-        folder,
-        load_file(folder / "model.safetensors"),
-        tuple(result["notes"]),
-    )
+    with reading(folder, remedy=DAMAGED):
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        log = (folder / "checkpoint" / "rounds.jsonl").read_text(encoding="utf-8")
+        records = [RoundRecord(**json.loads(line)) for line in log.splitlines()]
+        accuracy = pq.read_table(folder / "clients.parquet")["accuracy"].to_pylist()
+        try:
+            state = load_file(folder / "model.safetensors")
+        except SafetensorError as error:
+            raise ValueError(f"model.safetensors: {error}") from error
+    own_accuracy = np.array([np.nan if a is None else a for a in accuracy], dtype=np.float64)
+    return Run(experiment, records, result["weights_sha256"], own_accuracy, folder, state, tuple(result["notes"]))
 
 
 def _pandas() -> Any:

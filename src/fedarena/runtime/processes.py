@@ -19,10 +19,13 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
+import cloudpickle
 import torch
 
+from fedarena.engine.dispatch import Failed
 from fedarena.engine.jobs import Common, Job
 from fedarena.engine.site import Site
+from fedarena.engine.tree import types_near
 from fedarena.errors import ClientFailed
 from fedarena.runtime.one_job import run_job
 from fedarena.runtime.shared import Block, Packed, Window, own_copy
@@ -48,6 +51,9 @@ class Processes:
         self._site_block: Block | None = None
         self._crew: list[Worker] = []
         self._round = 0
+        # Classes that cannot be imported (a notebook's) are known by a mark that cloudpickle makes at first sight: make
+        # it before forking, so that what comes back is of the class it was.
+        cloudpickle.dumps([site.algorithm, *types_near(site.algorithm).values()])
         resource_tracker.ensure_running()  # before forking: all processes must share one, or each removes what others use
         for _ in range(self.workers):
             self._crew.append(self._hire())
@@ -172,7 +178,7 @@ def work(pipe: Connection, site: Site | Packed, to_close: list[Connection]) -> N
         other.close()
     torch.set_num_threads(1)
     window = Window()
-    here: Site = window.unpack(site) if isinstance(site, Packed) else site
+    here: Site | Failed = _unpacked(site, window)
     seen, common = 0, None
     while True:
         try:
@@ -182,8 +188,15 @@ def work(pipe: Connection, site: Site | Packed, to_close: list[Connection]) -> N
         if number != seen:
             seen, common = number, window.unpack(packed_common)
         assert common is not None
-        result = run_job(here, window.unpack(packed_job), common)
+        result = here if isinstance(here, Failed) else run_job(here, window.unpack(packed_job), common)
         pipe.send(window.pack(result, outbox))
+
+
+def _unpacked(site: Site | Packed, window: Window) -> Site | Failed:
+    try:
+        return window.unpack(site) if isinstance(site, Packed) else site
+    except Exception as error:  # something of the user's that a fresh process cannot import
+        return Failed(f"a worker process could not start: {type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedarena.engine.jobs import Common, Job
 from fedarena.engine.site import Site
+from fedarena.engine.tree import read_only
 from fedarena.runtime.one_job import one_thread, run_job
 
 
@@ -20,9 +21,10 @@ class Serial:
 
     def map(self, jobs: Iterable[Job], common: Common) -> Iterator[tuple[int, Any]]:
         """One by one."""
+        common = read_only(common)  # as it is for worker processes, which look at it in shared memory
         with one_thread():
             for position, job in enumerate(jobs):
-                yield position, run_job(self.site, job, common)
+                yield position, run_job(self.site, read_only(job), common)
 
     def close(self) -> None:
         """Nothing to close."""

@@ -87,7 +87,7 @@ class Window:
 
     def pack(self, thing: Any, block: str) -> Packed:
         """Lay an answer out in a block of the other process, or send it along where it does not fit."""
-        structure, buffers, places = _parts(thing)
+        structure, buffers, places = _parts(thing, by_reference=True)
         size = places[-1][0] + places[-1][1] if places else 0
         memory = self._get(block)
         if size > memory.size:
@@ -104,15 +104,27 @@ def own_copy(packed: Packed, block: Block) -> Any:
     return pickle.loads(packed.structure, buffers=[bytearray(view[start : start + n]) for start, n in packed.places])
 
 
-def _parts(thing: Any) -> tuple[bytes, list[pickle.PickleBuffer], tuple[tuple[int, int], ...]]:
+def _parts(
+    thing: Any, by_reference: bool = False
+) -> tuple[bytes, list[pickle.PickleBuffer], tuple[tuple[int, int], ...]]:
     buffers: list[pickle.PickleBuffer] = []
-    structure = cloudpickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
+    structure = _structure(thing, buffers, by_reference)
     places, at = [], 0
     for buffer in buffers:
         length = buffer.raw().nbytes
         places.append((at, length))
         at += -(-length // ALIGN) * ALIGN
     return structure, buffers, tuple(places)
+
+
+def _structure(thing: Any, buffers: list[pickle.PickleBuffer], by_reference: bool) -> bytes:
+    """An answer names its classes where it can, for the asker has them; a question brings them along."""
+    if by_reference:
+        try:
+            return pickle.dumps(thing, protocol=5, buffer_callback=buffers.append)
+        except (pickle.PicklingError, AttributeError, TypeError):  # a class made inside a function
+            buffers.clear()
+    return bytes(cloudpickle.dumps(thing, protocol=5, buffer_callback=buffers.append))
 
 
 def _fill(memory: SharedMemory, buffers: list[pickle.PickleBuffer], places: tuple[tuple[int, int], ...]) -> None:

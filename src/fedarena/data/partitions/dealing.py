@@ -22,7 +22,7 @@ def impossible(what: str, remedy: str, setting: str = "") -> PartitionImpossible
 def need_rows(rows: int, clients: int, each: int = 1) -> None:
     """Refuse, before any draw, what would leave a client with fewer than `each` rows."""
     if clients < 1:
-        raise impossible(f"{clients} clients cannot own rows", "ask for at least one client")
+        raise impossible("the number of clients is not given", "set clients, e.g. clients = 10")
     if rows < clients * each:
         wish = f"{each} rows for each of " if each > 1 else ""
         remedy = f"use at most {rows // each} clients" if rows >= each else f"there must be {each} rows at least"

@@ -42,7 +42,7 @@ class Arrays:
 
     def load(self, seed: int) -> Dataset:
         """Check the arrays and, unless test rows are given, deal rows into train and test."""
-        x, y = _joined("x", self.x, self.x_test), _joined("y", self.y, self.y_test)
+        x, y = _joined("x", self.x, self.x_test), _complete("y", _joined("y", self.y, self.y_test))
         _same_length("y", y, x)
         rows = _rows(x, y)
         codes, classes, class_names = _classes(rows, y)
@@ -69,9 +69,9 @@ class Arrays:
         if self.client is None:
             return None, ()
         if self.x_test is None or self.client_test is not None:
-            owner, names = numbered(_joined("client", self.client, self.client_test))
+            owner, names = numbered(_complete("client", _joined("client", self.client, self.client_test)))
         else:  # test rows of nobody
-            owner, names = numbered(_numpy(self.client))
+            owner, names = numbered(_complete("client", _numpy(self.client)))
             owner = np.concatenate([owner, np.full(len(self.x_test), -1)])
         _same_length("client", owner, x)
         return owner, names
@@ -98,6 +98,16 @@ def _joined(name: str, train: Any, test: Any) -> NDArray[Any]:
     return np.concatenate([first, second])
 
 
+def _complete(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Labels or clients, none of them missing."""
+    missing = [i for i, v in enumerate(values.tolist()) if v is None or v != v] if values.ndim == 1 else []
+    if missing:
+        raise BadValue(
+            f"{name} is missing in row {missing[0]}", remedy="fill it, or remove that row", where=f"data.{name}"
+        )
+    return values
+
+
 def _same_length(name: str, values: NDArray[Any], x: NDArray[Any]) -> None:
     if values.ndim == 0 or x.ndim == 0 or len(values) != len(x):
         counts = [len(array) if array.ndim else 0 for array in (x, values)]
@@ -117,9 +127,9 @@ def _rows(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         problem, remedy = f"shape {x.shape}, with the channels last", "give x.transpose(0, 3, 1, 2)"
     elif x.dtype.kind not in "biuf":
         problem, remedy = f"type {x.dtype}", "encode it as numbers"
-    elif not np.isfinite(x).all():
-        at = tuple(np.argwhere(~np.isfinite(x))[0].tolist())
-        problem, remedy = f"the value {x[at]} at {at}", "fill or remove such values"
+    elif x.dtype.kind == "f" and not (sound := np.abs(x) < np.finfo(np.float32).max).all():
+        at = tuple(np.argwhere(~sound)[0].tolist())
+        problem, remedy = f"the value {x[at]} at {at}", "fill, rescale or remove such values"
     if problem:
         raise BadValue(f"x has {problem}", remedy=remedy, where="data.x")
     if y.ndim == 2 and x.dtype.kind in "iu":

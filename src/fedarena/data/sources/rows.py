@@ -18,8 +18,9 @@ MOST_CLASSES = 1000
 
 def numbered(values: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Names or numbers of any kind -> 0..J-1 in sorted order, and what each stands for."""
-    if values.dtype == object:
-        values = values.astype(str)
+    if values.dtype.kind in "SO":  # bytes in another encoding stay readable
+        words = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist()]
+        values = np.array(words)
     if values.dtype.kind == "f" and (values == np.trunc(values)).all():
         values = values.astype(np.int64)  # 1.0, 2.0: whole numbers that met a gap or a spreadsheet
     kinds, codes = np.unique(values, return_inverse=True)

@@ -59,7 +59,6 @@ class HeartDisease:
 
     defaults: ClassVar[dict[str, Any]] = {
         "model": "logreg",
-        "clients": 4,
         "share": 1.0,
         "rounds": 30,
         "partition": {"name": "natural"},
@@ -172,6 +171,8 @@ class Table(ABC):
             for name in names:
                 if name not in table.column_names:
                     listed = f"it has: {', '.join(table.column_names[:20])}"
+                    if len(table.column_names) == 1 and any(sign in table.column_names[0] for sign in ";\t|"):
+                        listed += "; is its separator another one? set data.separator"
                     raise UnknownName(
                         f"{path} has no column '{name}'",
                         remedy=suggest(name, table.column_names, listed),
@@ -196,12 +197,15 @@ class Table(ABC):
 
     def _categories(self, table: pa.Table, name: str) -> dict[str, NDArray[np.float64]]:
         """A column of words as a column of zeros and ones for each word."""
-        words = table[name].to_numpy().astype(str)
+        words = table[name].to_numpy()
         codes, kinds = numbered(words)
         if not self.one_hot or len(kinds) > MOST_CATEGORIES:
             encode = f"set one_hot = true (at most {MOST_CATEGORIES} distinct values; it has {len(kinds)})"
+            row, word = next(
+                ((i, kinds[c]) for i, c in enumerate(codes) if not _is_number(kinds[c])), (0, kinds[codes[0]])
+            )
             raise BadValue(
-                f"column '{name}' is not numeric: it holds '{words[0]}'",
+                f"column '{name}' is not numeric: it holds '{word}' in row {row + 1}",
                 remedy=f"add '{name}' to drop, encode it as numbers, or {encode}",
                 where="data.drop",
             )
@@ -235,6 +239,14 @@ class Parquet(Table):
         return parquet.read_table(path)
 
 
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
 def _column(table: pa.Table, name: str) -> NDArray[Any]:
     """A column of labels or clients, complete."""
     import pyarrow.compute as pc
@@ -266,6 +278,8 @@ def features(
         if standardise:
             deviation = values[train].std()
             values = (values - values[train].mean()) / (deviation if deviation > 0 else 1.0)
+        if not (np.abs(values) < np.finfo(np.float32).max).all():
+            raise BadValue(f"column '{name}' holds values too large for 32-bit floats", remedy="rescale it, or drop it")
         x[:, i] = values[order]
     return x
 

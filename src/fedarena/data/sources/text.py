@@ -25,7 +25,7 @@ from fedarena.registry import register
 Length = Annotated[int, Ge(1)]
 DEFAULTS: dict[str, Any] = {
     "model": "char_lstm",
-    "per_round": 10,
+    "share": 0.06,
     "rounds": 50,
     "partition": {"name": "natural", "min_samples": 10},
     "local": {"lr": 1.5, "epochs": 1, "batch": 10},
@@ -66,7 +66,7 @@ class Lines:
     length: Length = 80
     test: TestShare = 0.2
 
-    defaults: ClassVar[dict[str, Any]] = {**DEFAULTS, "partition": {"name": "natural", "min_samples": 1}}
+    defaults: ClassVar[dict[str, Any]] = {**DEFAULTS, "share": 1.0, "partition": {"name": "natural", "min_samples": 1}}
 
     def load(self, seed: int) -> Dataset:
         """The first lines of each speaker to train, the last `test` of them to test."""
