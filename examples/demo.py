@@ -23,12 +23,12 @@ EXPERIMENT = {
     "local": {"lr": 0.1, "epochs": 1, "batch": 16},
     "evaluate": {"target": 0.9},
 }
-RIVALS = {"fedavg": "together: fedavg", "centralized": "pooled: centralized", "local": "alone: local"}
+RIVALS = ("fedavg", "centralized", "local")  # together, all rows in one place, every client alone
 
 
 def main() -> None:
     HERE.mkdir(exist_ok=True)
-    number = len(list(HERE.glob("run-*"))) + 1
+    number = len(list(HERE.glob("run-*-fedavg"))) + 1
     experiment = fa.Experiment.make(EXPERIMENT)
     data, partition = deal(experiment)
     print("\nFive clients, ten digits, and hardly anyone sees them all:\n")
@@ -36,10 +36,10 @@ def main() -> None:
     plot_partition(data, partition, HERE / "partition.png")
 
     runs = {}
-    for algorithm, name in RIVALS.items():
+    for algorithm in RIVALS:
         folder = HERE / f"run-{number}-{algorithm}"
-        runs[name] = fa.run(experiment, algorithm=algorithm, out=folder, progress=True)
-    (HERE / "digits.toml").write_text(runs["together: fedavg"].experiment.to_toml())
+        runs[algorithm] = fa.run(experiment, algorithm=algorithm, out=folder, progress=True)
+    (HERE / "digits.toml").write_text(runs["fedavg"].experiment.to_toml())
     fa.draw_curves(runs, HERE / "curves.png", title="digits, 5 clients, strong label skew")
 
     print()
@@ -48,8 +48,8 @@ def main() -> None:
     print(f"Run folders   {', '.join(str(run.dir) for run in runs.values())}")
     bin_ = ".venv/bin/" if Path(".venv/bin/fedarena").exists() else ""
     print("\nWhat to type next:")
-    print(f"  {bin_}fedarena verify {runs['together: fedavg'].dir}          # the same bits again?")
-    print(f"  {bin_}fedarena run demo/digits.toml --set local.epochs=5     # more local work")
+    print(f"  {bin_}fedarena verify {runs['fedavg'].dir}    # the same bits again?")
+    print(f"  {bin_}fedarena run demo/digits.toml --set algorithm=scaffold    # does another algorithm do better?")
     print(f"  {bin_}fedarena data show demo/digits.toml --set partition.beta=0.05 --plot skew.png")
     print(f"  {bin_}fedarena list algorithms\n")
 

@@ -42,8 +42,9 @@ def show_runs(runs: Mapping[str, Run]) -> None:
     target = next(iter(runs.values())).experiment.evaluate.target
     table = Table(title="What it cost and what it gave")
     goal = f"rounds to {target:.0%}" if target is not None else "best in round"
-    for column in ("", "accuracy", "best", "on own test rows", "worst tenth of clients", goal, "sent", "time"):
-        table.add_column(column, justify="left" if not column else "right")
+    table.add_column("", no_wrap=True)
+    for column in ("accuracy", "best", "own rows", "worst 10%", goal, "sent", "time"):
+        table.add_column(column, justify="right")
     for name, run in runs.items():
         s = run.summary()
         to_target = s["best_round"] if target is None else s["rounds_to_target"]
@@ -53,8 +54,9 @@ def show_runs(runs: Mapping[str, Run]) -> None:
             f"{s['best_accuracy']:.4f}",
             "-" if s["weighted_accuracy"] is None else f"{s['weighted_accuracy']:.4f}",
             f"{run.fairness['worst_tenth']:.4f}" if run.fairness else "-",
-            "not reached" if to_target is None else str(to_target),
+            "never" if to_target is None else str(to_target),
             f"{run.bytes / 1e6:.1f} MB" if run.bytes else "nothing",
             f"{s['wall_seconds']:.1f} s",
         )
+    table.caption = "own rows: each client's own test rows; worst 10%: mean of the worst tenth of clients on theirs"
     Console().print(table)
