@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -40,7 +41,7 @@ def show_partition(experiment: Experiment, facts: Statistics) -> None:
 def show_runs(runs: Mapping[str, Run]) -> None:
     """Runs side by side: accuracy, rounds to the target, bytes, time."""
     target = next(iter(runs.values())).experiment.evaluate.target
-    table = Table(title="What it cost and what it gave")
+    table = Table(title="What it cost and what it gave", box=SIMPLE_HEAD)
     goal = f"rounds to {target:.0%}" if target is not None else "best in round"
     table.add_column("", no_wrap=True)
     for column in ("accuracy", "best", "own rows", "worst 10%", goal, "sent", "time"):
@@ -55,7 +56,7 @@ def show_runs(runs: Mapping[str, Run]) -> None:
             "-" if s["weighted_accuracy"] is None else f"{s['weighted_accuracy']:.4f}",
             f"{run.fairness['worst_tenth']:.4f}" if run.fairness else "-",
             "never" if to_target is None else str(to_target),
-            f"{run.bytes / 1e6:.1f} MB" if run.bytes else "nothing",
+            f"{run.bytes / 1e6:.1f} MB" if run.bytes else "-",
             f"{s['wall_seconds']:.1f} s",
         )
     table.caption = "own rows: each client's own test rows; worst 10%: mean of the worst tenth of clients on theirs"
