@@ -42,7 +42,7 @@ def show_runs(runs: Mapping[str, Run]) -> None:
     """Runs side by side: accuracy, rounds to the target, bytes, time."""
     target = next(iter(runs.values())).experiment.evaluate.target
     table = Table(title="What it cost and what it gave", box=SIMPLE_HEAD)
-    goal = f"rounds to {target:.0%}" if target is not None else "best in round"
+    goal = f"to {target:.0%}" if target is not None else "best at"
     table.add_column("", no_wrap=True)
     for column in ("accuracy", "best", "own rows", "worst 10%", goal, "sent", "time"):
         table.add_column(column, justify="right")
@@ -59,5 +59,5 @@ def show_runs(runs: Mapping[str, Run]) -> None:
             f"{run.bytes / 1e6:.1f} MB" if run.bytes else "-",
             f"{s['wall_seconds']:.1f} s",
         )
-    table.caption = "own rows: each client's own test rows; worst 10%: mean of the worst tenth of clients on theirs"
+    table.caption = "own rows: clients on their own test rows; worst 10%: the worst tenth of them; to, at: rounds"
     Console().print(table)
