@@ -41,11 +41,11 @@ def show_partition(experiment: Experiment, facts: Statistics) -> None:
 def show_runs(runs: Mapping[str, Run]) -> None:
     """Runs side by side: accuracy, rounds to the target, bytes, time."""
     target = next(iter(runs.values())).experiment.evaluate.target
-    table = Table(title="What it cost and what it gave", box=SIMPLE_HEAD)
+    table = Table(title="What it cost and what it gave", box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
     goal = f"to {target:.0%}" if target is not None else "best at"
     table.add_column("", no_wrap=True)
     for column in ("accuracy", "best", "own rows", "worst 10%", goal, "sent", "time"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for name, run in runs.items():
         s = run.summary()
         to_target = s["best_round"] if target is None else s["rounds_to_target"]
