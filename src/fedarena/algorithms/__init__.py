@@ -2,28 +2,48 @@
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Outcome, Pull, Reply, Step, Work
 from fedarena.algorithms.baselines import Centralized, LocalOnly
+from fedarena.algorithms.colearning import CoLearning
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.fedavgm import FedAvgM
+from fedarena.algorithms.feddyn import FedDyn
+from fedarena.algorithms.fedfa import FedFA
 from fedarena.algorithms.fednova import FedNova
+from fedarena.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
+from fedarena.algorithms.fedpage import FedPAGE
 from fedarena.algorithms.fedprox import FedProx
 from fedarena.algorithms.fedsgd import FedSGD
+from fedarena.algorithms.fsvrg import FSVRG
+from fedarena.algorithms.loadaboost import LoAdaBoost
+from fedarena.algorithms.robust import Krum, Median, TrimmedMean
 from fedarena.algorithms.scaffold import Scaffold
 
 __all__ = [
+    "FSVRG",
     "Algorithm",
     "Centralized",
+    "CoLearning",
     "Cohort",
+    "FedAdagrad",
+    "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedDyn",
+    "FedFA",
     "FedNova",
+    "FedPAGE",
     "FedProx",
     "FedSGD",
+    "FedYogi",
+    "Krum",
+    "LoAdaBoost",
     "LocalOnly",
+    "Median",
     "Model",
     "Outcome",
     "Pull",
     "Reply",
     "Scaffold",
     "Step",
+    "TrimmedMean",
     "Work",
 ]

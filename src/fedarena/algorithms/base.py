@@ -52,7 +52,15 @@ class Pull:
     outside: bool = False  # b corrects the step itself, beside the momentum, not the gradient that enters it
 
 
-Adjust = Pull | Callable[[Vector, Vector], Vector] | None
+@dataclass(frozen=True)
+class Anchor:
+    """Variance reduction: every step's gradient minus that of the same batch at `w`, plus the full `gradient` there."""
+
+    w: Vector
+    gradient: Vector
+
+
+Adjust = Pull | Anchor | Callable[[Vector, Vector], Vector] | None
 
 
 @dataclass(frozen=True)
@@ -88,12 +96,33 @@ class Work(Protocol):
         """This client's own random numbers of this round."""
         ...
 
-    def train(self, w: Vector, *, adjust: Adjust = None, epochs: int | None = None) -> Outcome:
-        """Local SGD from `w` (algorithms 0.1), each step's gradient changed by `adjust`."""
+    def train(
+        self,
+        w: Vector,
+        *,
+        adjust: Adjust = None,
+        epochs: float | None = None,
+        lr: float | None = None,
+        batch: float | None = None,
+        pace: Callable[[int, float], float] | None = None,
+    ) -> Outcome:
+        """Local SGD from `w` (algorithms 0.1), each step's gradient changed by `adjust`.
+
+        Epochs, rate and batch are the experiment's unless given; a broken epoch is a share of its batches. `pace` scales
+        the rate by (epoch, share of all steps done).
+        """
         ...
 
-    def gradient(self, w: Vector) -> Vector:
-        """Exact gradient of the mean loss over all local rows at `w`, weight decay included."""
+    def gradient(self, w: Vector, rows: NDArray[np.int64] | None = None) -> Vector:
+        """Exact gradient of the mean loss over all local rows (or these of them) at `w`, weight decay included."""
+        ...
+
+    def batches(self, count: int) -> list[NDArray[np.int64]]:
+        """So many batches of local rows, from as many shuffled epochs as it takes."""
+        ...
+
+    def evaluate(self, w: Vector) -> tuple[float, float]:
+        """Accuracy and mean loss of `w` on all local training rows, in evaluation mode."""
         ...
 
 
@@ -135,8 +164,17 @@ class Ask(Protocol):
         """Who took part in the latest exchange."""
         ...
 
-    def __call__(self, message: Any, do: str = "client") -> Any:
-        """Send `message`, let each selected client run the method `do`, return the weighted mean of what they send."""
+    @property
+    def share(self) -> float:
+        """Share of the population that is selected each round."""
+        ...
+
+    def coin(self) -> float:
+        """A number from 0 to 1, the round's own."""
+        ...
+
+    def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
+        """Send `message`, let each selected client (or everyone) run the method `do`, return the mean of what they send."""
         ...
 
 
@@ -182,6 +220,16 @@ class Algorithm:
     def select(self, sizes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Which of the population (given by its sizes) take part? Uniformly, without replacement."""
         return rng.choice(len(sizes), size=count, replace=False)
+
+
+def collected() -> Any:
+    """Marks a field of what clients send as needed one by one: the server gets a list, in the order of clients."""
+    return field(metadata={"collect": True})
+
+
+def known() -> Any:
+    """Marks a field of a message as something clients have from an exchange before: it is not sent, nor counted."""
+    return field(metadata={"known": True})
 
 
 def summed() -> Any:

@@ -41,9 +41,20 @@ class Exchange:
         self.dropped: set[int] = set()
         self.buffers: Buffers | None = None
 
-    def __call__(self, message: Any, do: str = "client") -> Any:
+    @property
+    def share(self) -> float:
+        """Share of the population that is selected each round."""
+        return self.loop.participants / len(self.loop.population)
+
+    def coin(self) -> float:
+        """A number from 0 to 1, the round's own."""
+        return float(stream(self.loop.experiment.seed, "algorithm", self.round).random())
+
+    def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
         """Send, let them work, average what comes back in the order of client ids."""
         loop, exp = self.loop, self.loop.experiment
+        if everyone:
+            self.selected = list(loop.population)
         began = time.perf_counter()
         common = Common(message, loop.buffers)
         present = [k for k in self.selected if not loop.stays_away(self.round, k)]

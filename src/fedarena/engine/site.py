@@ -37,6 +37,14 @@ class Site:
     @cached_property
     def task(self) -> Task:
         """The model, with the initial weights that the seed gives."""
+        return self._build()
+
+    @cached_property
+    def anchor(self) -> Task:
+        """A second copy of the model, to take gradients at another point than the one that moves."""
+        return self._build()
+
+    def _build(self) -> Task:
         exp = self.experiment
         return build(
             exp.model.made,

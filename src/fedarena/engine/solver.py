@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from fedarena.algorithms.base import Adjust, Outcome, Pull, Vector
+from fedarena.algorithms.base import Adjust, Anchor, Outcome, Pull, Vector
 from fedarena.models.task import Task, as_tensor
 from fedarena.spec import Local
 
@@ -63,13 +63,16 @@ class UnitSolver:
 
 
 def make_step(
-    task: Task, local: Local, adjust: Adjust, momentum: Tensor | None
+    task: Task, local: Local, adjust: Adjust, momentum: Tensor | None, anchor: Task | None = None
 ) -> Callable[[Tensor, Tensor, float], float]:
     """One optimizer step as a function of (x, y, lr), with only the work this client's settings need.
 
     g = gradient + weight_decay w, corrected; u = momentum u + g; w -= lr u.
     """
     w, weights = task.flat, task.weights
+    if isinstance(adjust, Anchor):
+        assert anchor is not None, "an anchor needs a second model"
+        return _anchored_step(task, local, adjust, momentum, anchor)
     if callable(adjust) or local.clip is not None:
         return _general_step(task, local, adjust, momentum)
     pull = adjust or Pull()
@@ -118,8 +121,38 @@ def make_step(
     return with_momentum
 
 
+def _anchored_step(
+    task: Task, local: Local, adjust: Anchor, momentum: Tensor | None, anchor: Task
+) -> Callable[[Tensor, Tensor, float], float]:
+    """g(w) - g(anchor) + full gradient, each added straight into the weights: a second model stands at the anchor.
+
+    Weight decay is part of both gradients: lambda (w - anchor) is left of it, the rest is in the full gradient.
+    """
+    anchor.module.train()
+    anchor.load(adjust.w)
+    full = as_tensor(adjust.gradient).to(task.flat)
+    w, decay = task.flat, local.weight_decay
+    into, views = (task.flat, task.weights) if momentum is None else (momentum, task.views(momentum))
+
+    def step(x: Tensor, y: Tensor, lr: float) -> float:
+        scale = -lr if momentum is None else 1.0
+        drift = (w - anchor.flat) if decay else None
+        if momentum is not None:
+            momentum.mul_(local.momentum)
+        loss = task.accumulate(x, y, views, scale)
+        anchor.accumulate(x, y, views, -scale)
+        into.add_(full, alpha=scale)
+        if drift is not None:
+            into.add_(drift, alpha=scale * decay)
+        if momentum is not None:
+            w.add_(momentum, alpha=-lr)
+        return loss
+
+    return step
+
+
 def _general_step(
-    task: Task, local: Local, adjust: Adjust, momentum: Tensor | None
+    task: Task, local: Local, adjust: Pull | Callable[[Vector, Vector], Vector] | None, momentum: Tensor | None
 ) -> Callable[[Tensor, Tensor, float], float]:
     """The slow form, for corrections that are Python functions and for clipping: the gradient exists as a vector."""
     w = task.flat
@@ -175,11 +208,12 @@ def train(
     local: Local,
     adjust: Adjust,
     momentum: Tensor | None,
+    anchor: Task | None = None,
 ) -> Outcome:
     """Local SGD from `w` over epochs of batches; `rate(j)` is the learning rate of step j."""
     task.module.train()
     task.load(w)
-    step = make_step(task, local, adjust, momentum)
+    step = make_step(task, local, adjust, momentum, anchor)
     unit = UnitSolver(local.momentum, adjust.mu if isinstance(adjust, Pull) else 0.0)
     steps, lr_sum, losses = 0, 0.0, []
     for batches in epochs:

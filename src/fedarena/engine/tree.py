@@ -32,7 +32,10 @@ def leaves(tree: Any) -> Iterator[NDArray[Any] | float]:
 
 
 def nbytes(tree: Any) -> int:
-    """Bytes of a message: its arrays, and eight for every number (metrics 3)."""
+    """Bytes of a message: its arrays, and eight for every number (metrics 3), less what is already known."""
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        sent = [field for field in dataclasses.fields(tree) if not field.metadata.get("known")]
+        return sum(nbytes(getattr(tree, field.name)) for field in sent)
     return sum(leaf.nbytes if isinstance(leaf, np.ndarray) else 8 for leaf in leaves(tree))
 
 
@@ -126,48 +129,54 @@ class Mean:
     """A weighted mean of trees, taken one by one in the order they are added.
 
     Weights enter as ratios to the first one, in double precision: equal weights give a plain sum divided by the count,
-    whatever their size, and a mean of equal vectors is that vector.
+    whatever their size, and a mean of equal vectors is that vector. Fields marked `summed` are added up, fields marked
+    `collected` are listed.
     """
 
     def __init__(self) -> None:
         self._first: Any = None
         self._unit = 1.0
         self._total = 0.0
-        self._sums: list[NDArray[np.float64] | float] = []
+        self._sums: list[Any] = []
 
     def add(self, tree: Any, weight: float) -> None:
         """Take one tree in."""
         if self._first is None:
-            self._first, self._unit = tree, weight if weight else 1.0
+            self._first, self._unit = tree, weight or 1.0
+            self._sums = [_nothing(leaf, how) for leaf, how in zip(leaves(tree), _treatment(tree), strict=True)]
         ratio = weight / self._unit
-        flags = list(_summed_flags(tree))
-        values = list(leaves(tree))
-        if not self._sums:
-            self._sums = [np.zeros(v.shape) if isinstance(v, np.ndarray) else 0.0 for v in values]
-        for i, value in enumerate(values):
-            factor = 1.0 if flags[i] else ratio
-            total = self._sums[i]
-            if isinstance(total, np.ndarray):
-                total += value if factor == 1.0 else np.multiply(value, factor, dtype=np.float64)
+        for i, (leaf, how) in enumerate(zip(leaves(tree), _treatment(tree), strict=True)):
+            factor = ratio if how == "mean" else 1.0
+            if how == "collect":
+                self._sums[i].append(leaf)
+            elif isinstance(leaf, np.ndarray):
+                self._sums[i] += leaf if factor == 1.0 else np.multiply(leaf, factor, dtype=np.float64)
             else:
-                self._sums[i] = total + factor * float(value)
+                self._sums[i] += factor * float(leaf)
         self._total += ratio
 
     def result(self) -> Any:
-        """The mean (fields marked `summed` are sums), in the types of the first tree; None if nothing was added."""
+        """The mean, in the types of the first tree; None if nothing was added."""
         if self._first is None:
             return None
-        flags = list(_summed_flags(self._first))
-        means = iter(total if flag else total / self._total for total, flag in zip(self._sums, flags, strict=True))
-        return _rebuild(self._first, means)
+        parts = zip(self._sums, _treatment(self._first), strict=True)
+        return _rebuild(self._first, (total / self._total if how == "mean" else total for total, how in parts))
 
 
-def _summed_flags(tree: Any, summed: bool = False) -> Iterator[bool]:
+def _nothing(leaf: Any, how: str) -> Any:
+    if how == "collect":
+        return []
+    return np.zeros(leaf.shape) if isinstance(leaf, np.ndarray) else 0.0
+
+
+def _treatment(tree: Any, how: str = "mean") -> Iterator[str]:
+    """What becomes of each leaf: mean, sum or collect."""
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         for field in dataclasses.fields(tree):
-            yield from _summed_flags(getattr(tree, field.name), bool(field.metadata.get("sum")))
+            marks = [mark for mark in ("sum", "collect") if field.metadata.get(mark)]
+            yield from _treatment(getattr(tree, field.name), marks[0] if marks else how)
     else:
-        yield from (summed for _ in leaves(tree))
+        yield from (how for _ in leaves(tree))
 
 
 def _rebuild(tree: Any, values: Iterator[Any]) -> Any:
@@ -181,4 +190,4 @@ def _rebuild(tree: Any, values: Iterator[Any]) -> Any:
     if isinstance(tree, dict):
         return {key: _rebuild(item, values) for key, item in tree.items()}
     value = next(values)
-    return value.astype(tree.dtype, copy=False) if isinstance(tree, np.ndarray) else value
+    return value.astype(tree.dtype, copy=False) if isinstance(value, np.ndarray) else value

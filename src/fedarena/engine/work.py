@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedarena.algorithms.base import Adjust, Outcome, Vector
+from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
 from fedarena.engine import solver
 from fedarena.engine.site import EVALUATION_ROWS, Site
 from fedarena.models.task import Buffers, as_tensor
@@ -43,11 +43,13 @@ class ClientWork:
         self.rows = len(self.index)
         self.steps = self.samples = 0
         self.last_loss = float("nan")
-        rule = self.local.last_batch
-        if rule == "auto":
-            rule = "merge_one" if self.task.has_batchnorm else "keep"
-        self.sizes = solver.batch_sizes(self.rows, self.local.batch, rule)
+        self.sizes = solver.batch_sizes(self.rows, self.local.batch, self._last_batch)
         self._momentum: Tensor | None = None
+
+    @property
+    def _last_batch(self) -> str:
+        rule = self.local.last_batch
+        return rule if rule != "auto" else "merge_one" if self.task.has_batchnorm else "keep"
 
     @cached_property
     def _shuffle(self) -> np.random.Generator:
@@ -75,7 +77,7 @@ class ClientWork:
         """The rate at the first step of this round."""
         return self._rate(0)
 
-    def _rate(self, step: int) -> float:
+    def _rate(self, step: int, lr: float | None = None) -> float:
         """eta / (1 + lambda i), i counted as the experiment says (algorithms 0.5)."""
         counter, made = self.local.decay_counter, self.steps + step
         if counter == "global":
@@ -84,38 +86,69 @@ class ClientWork:
             made += self.memory.steps
         elif counter == "round":
             made = self.round
-        return self.local.lr / (1.0 + self.local.decay * made)
+        return (self.local.lr if lr is None else lr) / (1.0 + self.local.decay * made)
 
-    def train(self, w: Vector, *, adjust: Adjust = None, epochs: int | None = None) -> Outcome:
+    def train(
+        self,
+        w: Vector,
+        *,
+        adjust: Adjust = None,
+        epochs: float | None = None,
+        lr: float | None = None,
+        batch: float | None = None,
+        pace: Callable[[int, float], float] | None = None,
+    ) -> Outcome:
         """Local SGD from `w`; a second call in a round goes on with the same streams and counters."""
         self._check_single_row()
-        epochs = self.local.epochs if epochs is None else epochs
-        out = solver.train(
-            self.task, w, (self._epoch() for _ in range(epochs)), self._rate, self.local, adjust, self._start_momentum()
-        )
+        whole, broken = divmod(self.local.epochs if epochs is None else epochs, 1)
+        sizes = self.sizes if batch is None else solver.batch_sizes(self.rows, batch, self._last_batch)
+        plan = [sizes] * int(whole) + ([sizes[: round(broken * len(sizes))]] if broken else [])
+        total = sum(map(len, plan))
+
+        def rate(step: int) -> float:
+            scale = 1.0 if pace is None else pace(step // max(len(sizes), 1), step / max(total, 1))
+            return self._rate(step, lr) * scale
+
+        anchor = self.site.anchor if isinstance(adjust, Anchor) else None
+        epochs_of_batches = (self._epoch(part) for part in plan)
+        out = solver.train(self.task, w, epochs_of_batches, rate, self.local, adjust, self._start_momentum(), anchor)
         self.steps += out.steps
-        self.samples += epochs * sum(self.sizes)
+        self.samples += sum(map(sum, plan))
         self.last_loss = out.losses[-1] if out.losses else float("nan")
         return out
 
-    def gradient(self, w: Vector) -> Vector:
-        """Gradient of the mean loss over all rows, in pieces unless BatchNorm needs them together."""
+    def gradient(self, w: Vector, rows: NDArray[np.int64] | None = None) -> Vector:
+        """Gradient of the mean loss over all rows (or these), in pieces unless BatchNorm needs them together."""
         self._check_single_row()
         self.task.load(w)
         self.task.module.train()
         g = torch.zeros_like(self.task.flat)
         views = self.task.views(g)
-        piece = self.rows if self.task.has_batchnorm else EVALUATION_ROWS
+        rows = np.arange(self.rows) if rows is None else rows
+        piece = len(rows) if self.task.has_batchnorm else EVALUATION_ROWS
         total = 0.0
-        for start in range(0, self.rows, piece):
-            x, y = self._gather(np.arange(start, min(start + piece, self.rows)))
-            total += self.task.accumulate(x, y, views, len(y) / self.rows) * len(y)
+        for start in range(0, len(rows), piece):
+            x, y = self._gather(rows[start : start + piece])
+            total += self.task.accumulate(x, y, views, len(y) / len(rows)) * len(y)
         if self.local.weight_decay:
             g.add_(self.task.flat, alpha=self.local.weight_decay)
         self.steps += self.site.algorithm.steps_a_round or 0
-        self.samples += self.rows
-        self.last_loss = total / self.rows
+        self.samples += len(rows)
+        self.last_loss = total / len(rows)
         return g.cpu().numpy()
+
+    def batches(self, count: int) -> list[NDArray[np.int64]]:
+        """So many batches of local rows, from as many shuffled epochs as it takes."""
+        found: list[NDArray[np.int64]] = []
+        while len(found) < count:
+            found.extend(np.split(self._order(), np.cumsum(self.sizes)[:-1]))
+        return found[:count]
+
+    def evaluate(self, w: Vector) -> tuple[float, float]:
+        """Accuracy and mean loss of `w` on all local training rows, in evaluation mode."""
+        self.task.load(w)
+        scores = self.site.evaluate(self.index, self._noise)
+        return float(scores.right.sum() / scores.count.sum()), float(scores.loss.sum() / scores.count.sum())
 
     @property
     def momentum_to_keep(self) -> Vector | None:
@@ -136,13 +169,15 @@ class ClientWork:
             )
         return self._momentum
 
-    def _epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        order = self._shuffle.permutation(self.rows) if self.local.shuffle else np.arange(self.rows)
-        start = 0
-        for sizes in solver.blocks(self.sizes, int(np.prod(self.site.data.x.shape[1:]))):
-            stop = start + sum(sizes)
+    def _order(self) -> NDArray[np.int64]:
+        return self._shuffle.permutation(self.rows) if self.local.shuffle else np.arange(self.rows)
+
+    def _epoch(self, sizes: list[int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        order, start = self._order(), 0
+        for block in solver.blocks(self.sizes if sizes is None else sizes, int(np.prod(self.site.data.x.shape[1:]))):
+            stop = start + sum(block)
             x, y = self._gather(order[start:stop])
-            yield from zip(torch.split(x, sizes), torch.split(y, sizes), strict=True)
+            yield from zip(torch.split(x, block), torch.split(y, block), strict=True)
             start = stop
 
     def _gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:

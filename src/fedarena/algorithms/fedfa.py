@@ -1,0 +1,77 @@
+"""FedFA: Huang, Li, Wang, Du, Zhang, "Fairness and Accuracy in Federated Learning", 2020, arXiv:2012.10069."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
+from numpy.typing import NDArray
+
+from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Vector, Work, collected
+from fedarena.registry import register
+
+
+@dataclass(frozen=True)
+class Fair:
+    """Weights, velocity, and how often each client has taken part."""
+
+    w: Vector
+    v: Vector
+    visits: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Graded:
+    """Each client's step, and its training accuracy."""
+
+    delta: Vector = collected()
+    accuracy: float = collected()
+
+
+@register("algorithm", "fedfa", paper="Huang et al. 2020, arXiv:2012.10069")
+@dataclass(frozen=True)
+class FedFA(Algorithm):
+    """Clients that do badly, or come rarely, weigh more; momentum on the server (and on clients by `local.momentum`).
+
+    A client's weight mixes the information in its accuracy, -log2 of its share of all accuracies, and in its visits,
+    -log2 of its share of them (`freq = "more_more"`: of one minus it, so that frequent clients weigh more).
+    """
+
+    mix: Annotated[float, Ge(0), Le(1)] = 0.5  # alpha_F; beta_F is the rest
+    freq: Literal["less_more", "more_more"] = "less_more"
+    beta: Annotated[float, Ge(0), Lt(1)] = 0.5
+    server_lr: Annotated[float, Gt(0)] = 1.0
+
+    def init(self, w: Vector) -> Fair:
+        """At rest, nobody seen."""
+        return Fair(w, np.zeros_like(w), {})
+
+    def client(self, got: Model, kept: None, work: Work) -> Reply:
+        """Train; tell how accurate the result is on one's own rows."""
+        out = work.train(got.w)
+        return Reply(Graded(got.w - out.w, work.evaluate(out.w)[0]))
+
+    def weights(self, accuracy: NDArray[np.float64], visits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """W_k = alpha I^a_k / sum I^a + beta I^f_k / sum I^f; they sum to 1."""
+        a = accuracy / max(accuracy.sum(), 1e-12)
+        phi = visits / visits.sum()
+        of_accuracy = -np.log2(np.maximum(a, 1e-12))
+        of_visits = -np.log2(np.maximum(phi if self.freq == "less_more" else 1 - phi, 1e-12))
+        return self.mix * _shares(of_accuracy) + (1 - self.mix) * _shares(of_visits)
+
+    def server(self, state: Fair, mean: Graded, cohort: Cohort) -> Fair:
+        """G = sum W_k Delta_k; v <- beta v + G; w <- w - gamma v."""
+        visits = {**state.visits, **{k: state.visits.get(k, 0) + 1 for k in cohort.answered}}
+        came = np.array([visits[k] for k in cohort.answered], dtype=np.float64)
+        share = self.weights(np.asarray(mean.accuracy, dtype=np.float64), came)
+        g = sum(p * delta for p, delta in zip(share.tolist(), mean.delta, strict=True))
+        v = self.beta * state.v + g
+        return Fair(state.w - self.server_lr * v, v, visits)
+
+
+def _shares(information: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Parts of the whole; equal parts where there is no information at all (a single client)."""
+    total = information.sum()
+    return information / total if total > 0 else np.full(len(information), 1 / len(information))

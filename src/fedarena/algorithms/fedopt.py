@@ -1,0 +1,83 @@
+"""FedAdagrad, FedAdam, FedYogi: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated
+Optimization", 2021, arXiv:2003.00295, algorithm 2. Three servers that differ in one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge, Gt, Lt
+
+from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Step, Vector, Work
+from fedarena.registry import register
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Weights, and the running first and second moments of the step."""
+
+    w: Vector
+    m: Vector
+    v: Vector
+
+
+@dataclass(frozen=True)
+class Adaptive(Algorithm):
+    """The mean step is a gradient to an adaptive optimizer on the server: w - server_lr m / (sqrt(v) + tau)."""
+
+    server_lr: Annotated[float, Gt(0)] = 0.03
+    beta_1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    beta_2: Annotated[float, Ge(0), Lt(1)] = 0.99
+    tau: Annotated[float, Gt(0)] = 1e-3
+
+    def init(self, w: Vector) -> Moments:
+        """m = 0, v = tau^2."""
+        return Moments(w, np.zeros_like(w), np.full_like(w, self.tau**2))
+
+    def client(self, got: Model, kept: None, work: Work) -> Reply:
+        """As FedAvg."""
+        return Reply(Step(got.w - work.train(got.w).w), weight=work.rows)
+
+    def second_moment(self, v: Vector, g2: Vector) -> Vector:
+        """The line in which they differ."""
+        raise NotImplementedError
+
+    def server(self, state: Moments, mean: Step, cohort: Cohort) -> Moments:
+        """m = beta_1 m + (1 - beta_1) G; v by its rule; w <- w - server_lr m / (sqrt(v) + tau)."""
+        m = self.beta_1 * state.m + (1 - self.beta_1) * mean.delta
+        v = self.second_moment(state.v, mean.delta**2)
+        return Moments(state.w - self.server_lr * m / (np.sqrt(v) + self.tau), m, v)
+
+
+@register("algorithm", "fedadagrad", paper="Reddi et al. 2021, arXiv:2003.00295")
+@dataclass(frozen=True)
+class FedAdagrad(Adaptive):
+    """FedAvg's mean step, taken by Adagrad on the server: steps shrink where much has moved."""
+
+    beta_1: Annotated[float, Ge(0), Lt(1)] = 0.0
+
+    def second_moment(self, v: Vector, g2: Vector) -> Vector:
+        """v + G^2."""
+        return v + g2
+
+
+@register("algorithm", "fedadam", paper="Reddi et al. 2021, arXiv:2003.00295")
+@dataclass(frozen=True)
+class FedAdam(Adaptive):
+    """FedAvg's mean step, taken by Adam on the server: every weight moves at its own scale."""
+
+    def second_moment(self, v: Vector, g2: Vector) -> Vector:
+        """beta_2 v + (1 - beta_2) G^2."""
+        return self.beta_2 * v + (1 - self.beta_2) * g2
+
+
+@register("algorithm", "fedyogi", paper="Reddi et al. 2021, arXiv:2003.00295")
+@dataclass(frozen=True)
+class FedYogi(Adaptive):
+    """FedAvg's mean step, taken by Yogi on the server: as Adam, but the scale grows and shrinks additively."""
+
+    def second_moment(self, v: Vector, g2: Vector) -> Vector:
+        """v - (1 - beta_2) G^2 sign(v - G^2)."""
+        change: Vector = (1 - self.beta_2) * g2 * np.sign(v - g2)
+        return v - change
