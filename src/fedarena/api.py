@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,19 +22,20 @@ from fedarena.progress import Line, Silent
 from fedarena.results import folder as files
 from fedarena.results.run import Run, load
 from fedarena.runtime.one_job import one_thread
-from fedarena.runtime.processes import Processes, usable_cores
+from fedarena.runtime.processes import Processes
 from fedarena.runtime.serial import Serial
 from fedarena.spec import Experiment
 
 __all__ = ["Verdict", "load", "rounds", "run", "verify"]
 
 RuntimeName = Literal["serial", "processes"]
+Out = str | Path | Literal[False] | None
 
 
 def run(
     source: Any = None,
     *,
-    out: str | Path | Literal[False] | None = None,
+    out: Out = None,
     resume: str | Path | None = None,
     runtime: RuntimeName = "processes",
     workers: int | None = None,
@@ -55,19 +55,8 @@ def run(
     >>> run.final.round, run.final.accuracy > 0.5
     (2, True)
     """
-    _check_place(runtime, workers, out)
-    experiment = _experiment(source, resume, overrides, settings)
-    site = _open(experiment)
-    with contextlib.ExitStack() as stack:
-        path = _folder(site, out, resume, stack)
-        kept = None if out is False and resume is None else path
-        stack.enter_context(_interruptible(kept))
-        keeper = Keeper(path / "checkpoint", site.algorithm, resumable=kept is not None)
-        stack.callback(keeper.close)
-        loop = _start(site, keeper, runtime, workers, stack)
-        watcher = Line() if progress else Silent()
-        watcher.start(experiment, len(site.owners.population), loop.asked, loop.rule.nominal_rounds)
-        stack.callback(watcher.stop)
+    site = _open(source, out, resume, runtime, workers, overrides, settings)
+    with _under_way(site, out, resume, runtime, workers) as (loop, kept), _watched(loop, progress) as watcher:
         records: list[RoundRecord] = []
         for record in loop.rounds():
             records.append(record)
@@ -94,15 +83,20 @@ def rounds(
     ...     if record.accuracy > 0.8:
     ...         break
     """
-    _check_place(runtime, workers, out)
-    experiment = _experiment(source, resume, overrides, settings)
-    site = _open(experiment)
-    with contextlib.ExitStack() as stack:
-        path = _folder(site, False if out is None else out, resume, stack)
-        keeper = Keeper(path / "checkpoint", site.algorithm, resumable=out is not None or resume is not None)
-        stack.callback(keeper.close)
-        loop = _start(site, keeper, runtime, workers, stack)
-        yield from loop.rounds()
+    kept: Out = False if out is None else out
+    site = _open(source, kept, resume, runtime, workers, overrides, settings)  # now, not at the first `next`
+    return _rounds(site, kept, resume, runtime, workers)
+
+
+def _rounds(
+    site: Site, out: Out, resume: str | Path | None, runtime: RuntimeName, workers: int | None
+) -> Iterator[RoundRecord]:
+    with _under_way(site, out, resume, runtime, workers) as (loop, kept):
+        records = []
+        for record in loop.rounds():
+            records.append(record)
+            yield record
+        _finish(loop, records, kept)
 
 
 @dataclass(frozen=True)
@@ -134,7 +128,7 @@ def verify(
     for key, now in files.fingerprints(site).items():
         if facts.get(key) != now:
             differences.append(f"{key}: {facts.get(key, '')[:16]} then, {now[:16]} now")
-    differences += files.altered(Path(path), site, first.state, first.weights_sha256)
+    differences += files.altered(Path(path), site, first.records, first.state, first.weights_sha256)
     for before, after in zip(first.records, again.records, strict=False):
         for name in RoundRecord.__dataclass_fields__:
             old, new = getattr(before, name), getattr(after, name)
@@ -142,9 +136,74 @@ def verify(
                 differences.append(f"round {before.round}, {name}: {old} then, {new} now")
     if len(first.records) != len(again.records):
         differences.append(f"rounds: {len(first.records)} then, {len(again.records)} now")
+    if not np.array_equal(first.client_accuracy, again.client_accuracy, equal_nan=True):
+        differences.append("clients: their accuracies differ")
     if first.weights_sha256 != again.weights_sha256:
         differences.append(f"weights: sha256 {first.weights_sha256[:16]} then, {again.weights_sha256[:16]} now")
     return Verdict(not differences, differences, first, again)
+
+
+def _open(
+    source: Any,
+    out: Any,
+    resume: str | Path | None,
+    runtime: Any,
+    workers: Any,
+    overrides: Sequence[str],
+    settings: dict[str, Any],
+) -> Site:
+    """Everything that can be wrong is found here, before anything is made."""
+    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
+        raise BadValue(f"workers = {workers!r}", remedy="give a whole number, at least 1", where="--workers")
+    if runtime not in ("serial", "processes"):
+        raise BadValue(f"no runtime is called '{runtime}'", remedy="use serial or processes", where="--runtime")
+    if out is True:
+        raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
+    if out and resume is not None:
+        raise BadValue("a resumed run stays in its folder", remedy="leave out --out", where="--out")
+    experiment = _experiment(source, resume, overrides, settings)
+    with one_thread():  # before workers are forked, nothing here may start threads of its own
+        return open_site(experiment)
+
+
+def _experiment(
+    source: Any, resume: str | Path | None, overrides: Sequence[str], settings: dict[str, Any]
+) -> Experiment:
+    if resume is None:
+        return Experiment.make(source, overrides, **settings)
+    if source is None:
+        source = files.read_experiment(Path(resume), **settings)
+    experiment = Experiment.make(source, overrides, **settings)
+    files.same_experiment(Path(resume), experiment)
+    return experiment
+
+
+@contextlib.contextmanager
+def _under_way(
+    site: Site, out: Out, resume: str | Path | None, runtime: RuntimeName, workers: int | None
+) -> Iterator[tuple[Loop, Path | None]]:
+    """A run with its folder, locked and begun, and its workers; and the folder's name, if it is to be kept."""
+    with contextlib.ExitStack() as stack:
+        if resume is not None:
+            path = Path(resume)
+        elif out is False:
+            path = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True))
+            )
+        else:
+            path = files.new_folder(site.experiment, out)
+        kept = None if out is False and resume is None else path
+        stack.enter_context(_interruptible(kept))
+        keeper = Keeper(path / "checkpoint", site.algorithm, resumable=kept is not None)
+        stack.callback(keeper.close)
+        if resume is not None:
+            files.go_on(path, site)
+        elif kept is not None:
+            files.write_start(path, site)
+        files.check_room(path, site)
+        pool = Serial(site) if runtime == "serial" else Processes(site, workers)
+        stack.callback(pool.close)
+        yield Loop(site, pool, keeper), kept
 
 
 @contextlib.contextmanager
@@ -158,56 +217,15 @@ def _interruptible(path: Path | None) -> Iterator[None]:
         raise
 
 
-def _experiment(
-    source: Any, resume: str | Path | None, overrides: Sequence[str], settings: dict[str, Any]
-) -> Experiment:
-    if resume is None:
-        return Experiment.make(source, overrides, **settings)
-    if source is not None:
-        experiment = Experiment.make(source, overrides, **settings)
-    else:
-        experiment = Experiment.make(files.read_experiment(Path(resume), **settings), overrides, **settings)
-    files.same_experiment(Path(resume), experiment)
-    return experiment
-
-
-def _check_place(runtime: Any, workers: Any, out: Any) -> None:
-    """Where it runs and where it is kept, before anything is made."""
-    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
-        raise BadValue(f"workers = {workers!r}", remedy="give a whole number, at least 1", where="--workers")
-    if runtime not in ("serial", "processes"):
-        raise BadValue(f"no runtime is called '{runtime}'", remedy="use serial or processes", where="--runtime")
-    if out is True:
-        raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
-
-
-def _open(experiment: Experiment) -> Site:
-    with one_thread():  # before workers are forked, nothing here may start threads of its own
-        return open_site(experiment)
-
-
-def _folder(
-    site: Site, out: str | Path | Literal[False] | None, resume: str | Path | None, stack: contextlib.ExitStack
-) -> Path:
-    """The run's folder, begun or checked; a temporary one where nothing is to be kept."""
-    if resume is not None:
-        path = Path(resume)
-        files.check_start(path, site)
-        files.write_text(path / "experiment.toml", site.experiment.to_toml())  # the budget may have grown
-    elif out is False:
-        path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True)))
-    else:
-        path = files.new_folder(site.experiment, out)
-        files.write_start(path, site)
-    files.check_room(path, site)
-    return path
-
-
-def _start(site: Site, keeper: Keeper, runtime: str, workers: int | None, stack: contextlib.ExitStack) -> Loop:
-    wanted = 1 if runtime == "serial" else workers or usable_cores()
-    pool: Serial | Processes = Serial(site) if runtime == "serial" else Processes(site, wanted)
-    stack.callback(pool.close)
-    return Loop(site, pool, keeper)
+@contextlib.contextmanager
+def _watched(loop: Loop, progress: bool) -> Iterator[Silent]:
+    """What a person sees meanwhile."""
+    watcher = Line() if progress else Silent()
+    watcher.start(loop.experiment, len(loop.site.owners.population), loop.asked, loop.rule.nominal_rounds)
+    try:
+        yield watcher
+    finally:
+        watcher.stop()
 
 
 def _finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
@@ -218,10 +236,11 @@ def _finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
     site.task.load_buffers(loop.buffers)
     sha = sha256(*loop.result_vectors())
     notes = (*site.owners.notes, *loop.notes)
-    result = Run(site.experiment, records, sha, loop.client_accuracy, path, site.task.state(), notes)
+    sizes, state = site.owners.sizes, site.task.state()
+    result = Run(site.experiment, records, sha, loop.client_accuracy, sizes, path, state, notes)
     if path is not None:
         files.write_rounds(path, records)
         files.write_clients(path, site, np.asarray(loop.client_accuracy))
         files.write_model(path, result.state)
-        files.write_text(path / "result.json", json.dumps(result.summary(), indent=1))
+        files.write_text(path / "result.json", files.as_json(result.summary()))
     return result

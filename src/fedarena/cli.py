@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import signal
 import sys
 from enum import StrEnum
@@ -314,16 +312,9 @@ def _load(file: Path | None) -> None:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(_finite(value), indent=1, default=str, allow_nan=False))
+    from fedarena.results.folder import as_json
 
-
-def _finite(value: Any) -> Any:
-    """JSON knows no NaN and no infinity: null."""
-    if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    print(as_json(value))
 
 
 def _say(text: str, quiet: bool) -> None:

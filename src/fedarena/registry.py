@@ -13,11 +13,13 @@ or, in a package, by an entry point in the group `fedarena.partitions`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import importlib.util
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -76,7 +78,13 @@ class Entry:
             for p in inspect.signature(self.make).parameters.values()
             if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
             and not (self.kind == "model" and p.name in ("shape", "classes"))
+            and not dataclasses.is_dataclass(hints.get(p.name))  # what a companion is around: `with` says it
         }
+
+    @property
+    def is_companion(self) -> bool:
+        """It goes around another component of its kind."""
+        return inspect.isclass(self.make) and "base" in getattr(self.make, "__dataclass_fields__", {})
 
     def build(self, settings: Mapping[str, Any], where: str = "") -> Any:
         """The component with these settings, each checked for name, type and range."""
@@ -187,8 +195,13 @@ def load_file(file: Path) -> None:
 def _load(kind: Kind) -> None:
     importlib.import_module(_BUILT_IN[kind])
     for point in entry_points(group=f"fedarena.{kind}s"):
-        if point.name not in _entries[kind]:
+        if point.name in _entries[kind]:
+            warnings.warn(f"the {kind} '{point.name}' of {point.value} is not used: that name is taken", stacklevel=2)
+            continue
+        try:
             register(kind, point.name)(point.load())
+        except Exception as error:  # one broken package must not take the others along
+            warnings.warn(f"the {kind} '{point.name}' cannot be loaded from {point.value}: {error}", stacklevel=2)
 
 
 def _type_text(annotation: Any) -> str:

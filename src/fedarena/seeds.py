@@ -20,6 +20,7 @@ Purpose = Literal[
     "select",  # who takes part in a round
     "shuffle",  # order of a client's rows
     "dropout",  # torch's own random numbers inside a client's training (nn.Dropout)
+    "evaluate",  # the same, while a model is judged
     "augment",  # random crops and flips of a client's images
     "noise",  # feature noise of a client
     "failure",  # simulated clients that never answer

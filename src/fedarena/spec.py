@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedarena.errors import BadValue, UnknownName, suggest
@@ -49,7 +50,7 @@ class Component:
         if isinstance(choice, str):
             choice = {"name": choice}
         if isinstance(choice, Mapping):
-            settings = {k: v for k, v in choice.items() if k != "name"}
+            settings = {k: v for k, v in choice.items() if k not in ("name", "with")}
             name = choice.get("name")
             if not isinstance(name, str):
                 raise BadValue(
@@ -57,8 +58,26 @@ class Component:
                 )
             entry = find(kind, name, f"{where}.name")
             made = entry.build(settings, where)
-            return cls(kind, name, _anchored(_complete(entry, made, settings)), made)
+            chosen = cls(kind, name, _anchored(_complete(entry, made, settings)), made)
+            return chosen._with(choice.get("with", ()), where) if kind == "algorithm" else chosen
         return cls._own(kind, choice)
+
+    def _with(self, companions: Any, where: str) -> Component:
+        """The algorithm inside its companions: `with = ["fedir", { name = "fedvc", n_vc = 64 }]`."""
+        made, told = self.made, []
+        for companion in [companions] if isinstance(companions, str | Mapping) else companions:
+            table = {"name": companion} if isinstance(companion, str) else dict(companion)
+            entry = find("algorithm", str(table.pop("name", "")), f"{where}.with")
+            if not entry.is_companion:
+                raise BadValue(
+                    f"'{entry.name}' is an algorithm of its own, not a companion of '{self.name}'",
+                    remedy="companions are: "
+                    + ", ".join(n for n, e in components("algorithm").items() if e.is_companion),
+                    where=f"{where}.with",
+                )
+            made = dataclasses.replace(entry.build(table, f"{where}.with"), base=made)
+            told.append({"name": entry.name, **{k: v for k, v in _fields(made).items() if k != "base"}})
+        return dataclasses.replace(self, settings={**self.settings, **({"with": told} if told else {})}, made=made)
 
     @classmethod
     def _own(cls, kind: Kind, made: Any) -> Component:
@@ -70,6 +89,11 @@ class Component:
                 remedy=f"give a name of `fedarena list {kind}s`, a table with a name, or an object with a method {needed}",
                 where=kind,
             )
+        if kind == "algorithm" and getattr(made, "base", None) is not None:
+            inside = cls._own(kind, made.base)
+            around = {"name": name_of(made), **{k: v for k, v in _fields(made).items() if k != "base"}}
+            settings = {**inside.settings, "with": [*inside.settings.get("with", []), around]}
+            return dataclasses.replace(inside, settings=settings, made=made)
         name = name_of(made)
         registered = components(kind).get(name)
         is_registered = registered is not None and registered.make in (made, type(made))
@@ -93,7 +117,7 @@ def _anchored(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _complete(entry: Entry, made: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     if dataclasses.is_dataclass(made):
-        return _fields(made)
+        return {k: v for k, v in _fields(made).items() if k != "base"}
     defaults = {p.name: p.default for p in entry.parameters.values()}
     return {**defaults, **entry.check(settings)}
 
@@ -101,7 +125,8 @@ def _complete(entry: Entry, made: Any, settings: Mapping[str, Any]) -> dict[str,
 def _fields(made: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(made) or isinstance(made, type):
         return {}
-    return {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
+    values = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
+    return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}  # np.float64(0.1) prints as 0.1
 
 
 class Table(BaseModel):

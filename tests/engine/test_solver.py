@@ -182,7 +182,7 @@ def test_shuffles_do_not_depend_on_the_algorithm_or_the_others() -> None:
     for algorithm, share in (("fedavg", 1.0), ("fedsgd", 0.5)):
         site = open_site(Experiment.make("digits", algorithm=algorithm, share=share, partition="iid"))
         work = ClientWork(site, 1, 2, Memory())
-        orders.append(np.concatenate([y.numpy() for _, y in work._epoch()]))
+        orders.append(np.concatenate([y.numpy() for _, y in work.epoch()]))
     assert np.array_equal(*orders)
 
 

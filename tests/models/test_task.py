@@ -205,3 +205,35 @@ def test_a_ready_module_keeps_its_weights_and_is_not_touched() -> None:
     assert torch.equal(task.module.weight, before)
     task.flat.zero_()
     assert torch.equal(net.weight, before)
+
+
+def test_watched_or_reparametrised_layers_take_the_general_path() -> None:
+    """The tape would walk past a hook, and past a weight that is made of others."""
+    hooked = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    hooked[0].register_forward_hook(lambda module, given, out: 2 * out)
+    spectral = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
+    for module in (hooked, spectral, nn.Sequential(nn.Linear(4, 2), nn.ELU(-0.5))):
+        assert Task(module).path == "autograd"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Flatten(), nn.Linear(15, 2)),  # rows of rows
+        nn.Sequential(nn.Flatten(), nn.Linear(18, 4), nn.Dropout(1.0), nn.Linear(4, 2)),
+        nn.Sequential(nn.Flatten(), nn.Linear(18, 4, bias=False), nn.ELU(0.5), nn.Linear(4, 2)),
+    ],
+)
+def test_unusual_stacks_on_the_tape_are_right(module: nn.Module) -> None:
+    import copy
+
+    x, y = torch.rand(5, 3, 6, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 1])
+    results = []
+    for fast in (True, False):
+        task = Task(copy.deepcopy(module), dtype="float64", fast=fast)
+        task.module.train()
+        g = torch.zeros_like(task.flat)
+        results.append((task.accumulate(x, y, task.views(g), 1.0), g, task.path))
+    assert [path for _, _, path in results] == ["tape", "autograd"]
+    assert results[0][0] == pytest.approx(results[1][0])
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-9, atol=1e-12)

@@ -3,6 +3,7 @@
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Outcome, Pull, Reply, Step, Work
 from fedarena.algorithms.baselines import Centralized, LocalOnly
 from fedarena.algorithms.colearning import CoLearning
+from fedarena.algorithms.companions import FedIR, FedVC
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.fedavgm import FedAvgM
 from fedarena.algorithms.feddyn import FedDyn
@@ -29,10 +30,12 @@ __all__ = [
     "FedAvgM",
     "FedDyn",
     "FedFA",
+    "FedIR",
     "FedNova",
     "FedPAGE",
     "FedProx",
     "FedSGD",
+    "FedVC",
     "FedYogi",
     "Krum",
     "LoAdaBoost",

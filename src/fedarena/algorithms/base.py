@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.errors import BadValue
 from fedarena.seeds import Purpose
 
 Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
@@ -96,6 +97,19 @@ class Work(Protocol):
         """This client's own random numbers of this round."""
         ...
 
+    @property
+    def class_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of each class: this client's, and those of all clients together."""
+        ...
+
+    def weigh_classes(self, weights: NDArray[np.float64], normalise: bool) -> None:
+        """Let each class count so much in the loss, for the rest of this client's round."""
+        ...
+
+    def draw(self, count: int) -> None:
+        """Work on a fresh draw of so many of one's rows for the rest of the round."""
+        ...
+
     def train(
         self,
         w: Vector,
@@ -132,7 +146,7 @@ class Setting:
 
     lr: float
     momentum: float
-    epochs: int
+    reset_momentum: bool
     clients: int  # with rows
     participants: int  # asked each round
     has_batchnorm: bool
@@ -225,6 +239,16 @@ class Algorithm:
 def collected() -> Any:
     """Marks a field of what clients send as needed one by one: the server gets a list, in the order of clients."""
     return field(metadata={"collect": True})
+
+
+def refuse_kept_momentum(name: str, setting: Setting) -> None:
+    """For algorithms that measure what a round's local steps amount to, from rest."""
+    if setting.momentum and not setting.reset_momentum:
+        raise BadValue(
+            f"{name} measures each round's work from rest, and momentum is kept between rounds",
+            remedy="set local.reset_momentum = true",
+            where="local.reset_momentum",
+        )
 
 
 def known() -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
-from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Vector, Work
+from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Vector, Work, refuse_kept_momentum
 from fedarena.algorithms.fedavgm import Moving
 from fedarena.registry import register
 
@@ -36,6 +36,10 @@ class FedNova(Algorithm):
     beta: Annotated[float, Ge(0), Lt(1)] = 0.0
     server_lr: Annotated[float, Gt(0)] = 1.0
     tau_eff: Literal["norm", "steps"] = "norm"
+
+    def check(self, setting: Setting) -> None:
+        """The work of a round is measured from rest."""
+        refuse_kept_momentum("fednova", setting)
 
     def init(self, w: Vector) -> Moving:
         """With server momentum beta, as FedAvgM."""

@@ -9,7 +9,18 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Gt
 
-from fedarena.algorithms.base import Algorithm, Cohort, Outcome, Pull, Reply, Setting, Vector, Work, summed
+from fedarena.algorithms.base import (
+    Algorithm,
+    Cohort,
+    Outcome,
+    Pull,
+    Reply,
+    Setting,
+    Vector,
+    Work,
+    refuse_kept_momentum,
+    summed,
+)
 from fedarena.errors import BadValue
 from fedarena.registry import register
 
@@ -49,6 +60,7 @@ class Scaffold(Algorithm):
 
     def check(self, setting: Setting) -> None:
         """Outside momentum, c_k must be 1 / (1 - rho) times a gradient; option (i) gives the gradient itself."""
+        refuse_kept_momentum("scaffold", setting)
         if setting.momentum and self.option == "i" and self.momentum_form == "outside_tau":
             raise BadValue(
                 "scaffold with momentum cannot correct outside of it (outside_tau) by plain gradients (option i)",

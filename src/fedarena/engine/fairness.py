@@ -16,9 +16,22 @@ def weighted_accuracy(own: NDArray[np.float64], sizes: NDArray[np.int64]) -> flo
     return float((sizes[tested] * own[tested]).sum() / sizes[tested].sum())
 
 
-def fairness(own: NDArray[np.float64]) -> dict[str, float]:
-    """Unweighted spread over clients; empty where no client has test rows. Variance in squared percentage points."""
-    a = np.sort(own[~np.isnan(own)])
+def fairness(own: NDArray[np.float64], sizes: NDArray[np.int64] | None = None) -> dict[str, float]:
+    """Spread over clients, unweighted, and weighted by training rows where `sizes` gives them; empty without test rows.
+
+    Variance is in squared percentage points.
+    """
+    spread = _unweighted(np.sort(own[~np.isnan(own)]))
+    if spread and sizes is not None:
+        a, n = own[~np.isnan(own)], sizes[~np.isnan(own)]
+        mean = np.average(a, weights=n)
+        variance = np.average((a - mean) ** 2, weights=n)
+        spread |= {"weighted_mean": float(mean), "weighted_std": float(np.sqrt(variance))}
+        spread["weighted_variance_pp2"] = float(1e4 * variance)
+    return spread
+
+
+def _unweighted(a: NDArray[np.float64]) -> dict[str, float]:
     if not len(a):
         return {}
     tenth = max(len(a) // 10, 1)

@@ -72,7 +72,7 @@ def open_site(experiment: Experiment) -> Site:
         Setting(
             local.lr,
             local.momentum,
-            local.epochs,
+            local.reset_momentum,
             clients=owners,
             participants=participants(experiment, owners),
             has_batchnorm=site.task.has_batchnorm,

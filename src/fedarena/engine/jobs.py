@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from fedarena.algorithms.base import Reply, Vector
@@ -72,6 +73,7 @@ class ClientJob:
         memory = self.memory or Memory(kept=site.algorithm.remember(site.initial))
         buffers = memory.buffers or common.buffers
         site.task.load_buffers(buffers)
+        site.task.class_weights = None
         work = ClientWork(site, self.client, self.round, memory)
         with torch_seeded(torch_seed(site.experiment.seed, "dropout", self.round, self.client)):
             try:
@@ -80,6 +82,9 @@ class ClientJob:
                 return Skipped(self.client, str(error))
         policy = site.buffer_policy
         after = site.task.buffers() if policy != "server" else common.buffers
+        # A constant buffer may well be infinite (a mask); what matters is what training made of it.
+        sound = np.isfinite(after.values) | (after.values == buffers.values)
+        finite = is_finite(reply.send) and bool(sound.all()) and (not site.algorithm.personal or is_finite(reply.keep))
         memory = replace(
             memory,
             kept=reply.keep,
@@ -88,7 +93,7 @@ class ClientJob:
             buffers=after if policy == "local" else None,
         )
         return Answer(
-            self.client, replace(reply, keep=None), memory, after, is_finite(reply.send) and is_finite(after),
+            self.client, replace(reply, keep=None), memory, after, finite,
             work.steps, work.samples, work.last_loss, time.perf_counter() - started,
         )  # fmt: skip
 
@@ -106,8 +111,13 @@ class EvaluateJob:
         """Load and predict."""
         site.task.load(common.message.w if self.w is None else self.w)
         site.task.load_buffers(self.buffers or common.buffers)
-        noise = None if self.noise_of is None else site.noise(self.noise_of, len(self.rows), 0, 1)
-        return site.evaluate(self.rows, noise)
+        noise = None
+        if self.noise_of is not None:  # on training rows the noise they were trained with, on test rows their own
+            trained = site.experiment.evaluate.on == "train"
+            noise = site.noise(self.noise_of, len(self.rows), *(() if trained and site.owners.frozen_noise else (0, 1)))
+        first = int(self.rows[0]) if len(self.rows) else 0
+        with torch_seeded(torch_seed(site.experiment.seed, "evaluate", first)):  # some models draw even here
+            return site.evaluate(self.rows, noise)
 
 
 @dataclass(frozen=True)
@@ -130,8 +140,8 @@ class StatisticsJob:
             for norm in norms:
                 norm.reset_running_stats()
                 norm.momentum = None  # torch's word for a cumulative mean
-            with torch.no_grad():
-                for x, _ in work._epoch():
+            with torch.no_grad(), torch_seeded(torch_seed(site.experiment.seed, "dropout", self.round, self.client)):
+                for x, _ in work.epoch():
                     task.module(x)
         finally:
             for norm, momentum in zip(norms, momenta, strict=True):

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedarena.engine.tree import UnknownType, assemble, dismantle, leaves, types_in, types_near
+from fedarena.engine.tree import UnknownType, assemble, dismantle, types_in, types_near
 from fedarena.engine.work import Memory
 from fedarena.errors import CannotWrite, DataBroken
 from fedarena.models.task import Buffers
 
+_HELD: set[Path] = set()  # folders at work in this process: the system's locks only tell processes apart
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -115,15 +116,31 @@ class Keeper:
         self._old: list[Path] = []
         with writing(folder):
             (folder / "clients").mkdir(parents=True, exist_ok=True)
-            self._lock = (folder / "lock").open("w")
-        if not _locked(self._lock.fileno()):
+            self._place = folder.resolve()
+            busy = self._place in _HELD
+            if not busy:
+                self._lock = (folder / "lock").open("w")
+                busy = not _locked(self._lock.fileno())
+        if busy:
             raise CannotWrite(
                 f"another process is at work in {folder.parent}", remedy="wait for it, or choose another folder"
             )
+        _HELD.add(self._place)
 
     def close(self) -> None:
         """Let others have the folder."""
         self._lock.close()
+        _HELD.discard(self._place)
+
+    @classmethod
+    def peek(cls, folder: Path, algorithm: Any, client: int) -> Memory | None:
+        """What a client remembers at the end of a run, without touching anything."""
+        rounds = [int(p.stem.partition("-")[2]) for p in (folder / "clients").glob(f"{client}-*.safetensors")]
+        if not rounds:
+            return None
+        types = {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, Memory)}}
+        memory: Memory = load_tree(folder / "clients" / f"{client}-{max(rounds)}.safetensors", types)
+        return memory
 
     def _memory_path(self, client: int, round: int) -> Path:
         return self.folder / "clients" / f"{client}-{round}.safetensors"
@@ -137,7 +154,8 @@ class Keeper:
 
     def remember(self, client: int, round: int, memory: Memory) -> None:
         """Keep a client's memory of this round; valid once the round's snapshot is saved."""
-        if not memory.steps and next(leaves((memory.kept, memory.momentum, memory.buffers)), None) is None:
+        nothing = memory.kept is None and memory.momentum is None and memory.buffers is None and not memory.steps
+        if nothing and client not in self._at:
             return
         self._types |= types_in(memory)
         save_tree(self._memory_path(client, round), memory)

@@ -138,7 +138,7 @@ class Loop:
 
     def stays_away(self, round: int, client: int) -> bool:
         """A simulated dropout: asked, but never answers."""
-        chance = self.experiment.dropouts
+        chance = self.experiment.dropouts if self.algorithm.communicates else 0.0
         return chance > 0 and bool(stream(self.experiment.seed, "failure", round, client).random() < chance)
 
     def cohort(self, selected: list[int], answered: list[int]) -> Cohort:
@@ -308,7 +308,7 @@ class Loop:
     def evaluate(self, state: Any) -> dict[str, Any]:
         """Accuracy and loss on the global test set, and of every client, in one pass over the rows."""
         common = Common(Model(state.w), self.buffers)
-        if self.algorithm.personal or (self.site.buffer_policy == "local" and len(self.buffers.values)):
+        if self.site.has_personal_models:
             seen = self._evaluation.personal(common, self.population, self.own_model)
         else:
             seen = self._evaluation.shared(common)

@@ -59,15 +59,22 @@ class Site:
             fast=exp.fast,
         )
 
-    @cached_property
+    @property
     def initial(self) -> Vector:
         """w_0."""
-        return self.task.vector()
+        return self.task.initial
 
     @property
     def buffer_policy(self) -> str:
-        """What happens to BatchNorm's statistics; a client that trains alone keeps its own."""
+        """What happens to BatchNorm's statistics; who trains alone keeps its own, pooled rows have one set of them."""
+        if self.algorithm.pooled:
+            return "average"
         return "local" if self.algorithm.personal else self.experiment.bn_buffers
+
+    @property
+    def has_personal_models(self) -> bool:
+        """Is a client's model its own, in weights or in BatchNorm's statistics?"""
+        return self.algorithm.personal or (self.buffer_policy == "local" and len(self.task.buffers().values) > 0)
 
     @property
     def is_text(self) -> bool:

@@ -105,7 +105,8 @@ def types_in(tree: Any) -> dict[str, type]:
 
 def types_near(component: Any) -> dict[str, type]:
     """Dataclasses visible in the modules that define a component and its parents: what its state may be made of."""
-    found: dict[str, type] = {}
+    base = getattr(component, "base", None)  # what a companion of an algorithm is around
+    found: dict[str, type] = {} if base is None else types_near(base)
     for cls in type(component).__mro__:
         for value in vars(sys.modules.get(cls.__module__, object())).values() if cls is not object else ():
             if isinstance(value, type) and dataclasses.is_dataclass(value):

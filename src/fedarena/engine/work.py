@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
+from fedarena.data.dataset import PADDING
 from fedarena.engine import solver
 from fedarena.engine.site import EVALUATION_ROWS, Site
 from fedarena.models.task import Buffers, as_tensor
@@ -45,6 +46,7 @@ class ClientWork:
         self.last_loss = float("nan")
         self.sizes = solver.batch_sizes(self.rows, self.local.batch, self._last_batch)
         self._momentum: Tensor | None = None
+        self._drawn: NDArray[np.int64] | None = None  # which of the client's rows it works on, if not on all
 
     @property
     def _last_batch(self) -> str:
@@ -88,6 +90,27 @@ class ClientWork:
             made = self.round
         return (self.local.lr if lr is None else lr) / (1.0 + self.local.decay * made)
 
+    @property
+    def class_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of each class: this client's, and those of all clients together."""
+        data, clients = self.site.data, self.site.partition.clients
+        owned = (clients[self.client], np.concatenate(clients))
+        own, whole = (np.bincount(data.y[rows], minlength=data.classes) for rows in owned)
+        return own, whole
+
+    def weigh_classes(self, weights: NDArray[np.float64], normalise: bool) -> None:
+        """Let each class count so much in the loss, for the rest of this client's round."""
+        self.task.class_weights = torch.from_numpy(weights).to(self.task.flat)
+        self.task.normalise_weights = normalise
+
+    def draw(self, count: int) -> None:
+        """Work on a fresh draw of so many of one's rows for the rest of the round: with repetition only if it must be."""
+        rng = self.stream("vc")
+        chosen = rng.choice(self.rows, size=count, replace=count > self.rows)
+        self._drawn = np.sort(chosen)
+        self.index, self.rows = self.index[self._drawn], count
+        self.sizes = solver.batch_sizes(count, self.local.batch, self._last_batch)
+
     def train(
         self,
         w: Vector,
@@ -110,7 +133,7 @@ class ClientWork:
             return self._rate(step, lr) * scale
 
         anchor = self.site.anchor if isinstance(adjust, Anchor) else None
-        epochs_of_batches = (self._epoch(part) for part in plan)
+        epochs_of_batches = (self.epoch(part) for part in plan)
         out = solver.train(self.task, w, epochs_of_batches, rate, self.local, adjust, self._start_momentum(), anchor)
         self.steps += out.steps
         self.samples += sum(map(sum, plan))
@@ -126,15 +149,21 @@ class ClientWork:
         views = self.task.views(g)
         rows = np.arange(self.rows) if rows is None else rows
         piece = len(rows) if self.task.has_batchnorm else EVALUATION_ROWS
-        total = 0.0
+        labels = self.site.data.y[self.index[rows]]
+        whole = int((labels != PADDING).sum())  # a text has a label at every position
+        before, total = self.task.buffers(), 0.0
         for start in range(0, len(rows), piece):
             x, y = self._gather(rows[start : start + piece])
-            total += self.task.accumulate(x, y, views, len(y) / len(rows)) * len(y)
+            known = int((y != PADDING).sum())
+            total += self.task.accumulate(x, y, views, known / whole) * known
         if self.local.weight_decay:
             g.add_(self.task.flat, alpha=self.local.weight_decay)
-        self.steps += self.site.algorithm.steps_a_round or 0
         self.samples += len(rows)
-        self.last_loss = total / len(rows)
+        if self.site.algorithm.steps_a_round is not None:  # the gradient is the training
+            self.steps += self.site.algorithm.steps_a_round
+            self.last_loss = total / whole
+        else:  # a look, which leaves no trace in BatchNorm's statistics
+            self.task.load_buffers(before)
         return g.cpu().numpy()
 
     def batches(self, count: int) -> list[NDArray[np.int64]]:
@@ -172,7 +201,8 @@ class ClientWork:
     def _order(self) -> NDArray[np.int64]:
         return self._shuffle.permutation(self.rows) if self.local.shuffle else np.arange(self.rows)
 
-    def _epoch(self, sizes: list[int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, sizes: list[int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The client's batches of one epoch, in a new random order."""
         order, start = self._order(), 0
         for block in solver.blocks(self.sizes if sizes is None else sizes, int(np.prod(self.site.data.x.shape[1:]))):
             stop = start + sum(block)
@@ -181,7 +211,8 @@ class ClientWork:
             start = stop
 
     def _gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        noise = None if self._noise is None else self._noise[positions]
+        own = positions if self._drawn is None else self._drawn[positions]
+        noise = None if self._noise is None else self._noise[own]
         return self.site.training_rows(self.index[positions], noise, self._augment)
 
     def _check_single_row(self) -> None:

@@ -35,10 +35,16 @@ class Layer:
 
 class Linear(Layer):
     def forward(self, h: Tensor) -> tuple[Tensor, Any]:
+        if h.dim() > 2:  # rows of rows: a batch of all of them
+            flat, saved = self.forward(h.flatten(0, -2))
+            return flat.view(*h.shape[:-1], flat.shape[1]), saved
         weight = self.weights[0]
         return (torch.addmm(self.weights[1], h, weight.t()) if len(self.weights) == 2 else h @ weight.t()), h
 
     def backward(self, d: Tensor, saved: Any, into: Views, scale: float, first: bool) -> Tensor | None:
+        if d.dim() > 2:
+            flat = self.backward(d.flatten(0, -2), saved, into, scale, first)
+            return None if flat is None else flat.view(*d.shape[:-1], flat.shape[1])
         back = None if first else d @ self.weights[0]  # before the weight may change
         into[0].addmm_(d.t(), saved, alpha=scale)
         if len(into) == 2:
@@ -65,6 +71,8 @@ class Convolution(Layer):
 class BatchNorm(Layer):
     def forward(self, h: Tensor) -> tuple[Tensor, Any]:
         m = self.module
+        if h.numel() == h.shape[1]:  # as torch's own layer does: there is no variance of one value
+            raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(h.shape)}")
         m.num_batches_tracked.add_(1)
         out, mean, inverse = aten.native_batch_norm(
             h, *self.weights, m.running_mean, m.running_var, True, m.momentum, m.eps
@@ -152,11 +160,17 @@ class Flatten(Layer):
 class Dropout(Layer):
     def forward(self, h: Tensor) -> tuple[Tensor, Any]:
         keep = 1.0 - self.module.p
-        mask = torch.empty_like(h).bernoulli_(keep).div_(keep)
+        mask = torch.empty_like(h).bernoulli_(keep).div_(keep) if keep else torch.zeros_like(h)
         return h * mask, mask
 
     def backward(self, d: Tensor, saved: Any, into: Views, scale: float, first: bool) -> Tensor | None:
         return d * saved  # type: ignore[no-any-return]
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """Somebody watches or changes what the module does."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind) for kind in kinds) or "forward" in vars(module)
 
 
 def add(into: Views, gradients: list[Tensor], scale: float) -> None:
@@ -182,6 +196,7 @@ ORDINARY: dict[type, Callable[[Any], bool]] = {
     nn.Conv2d: lambda m: m.padding_mode == "zeros" and not isinstance(m.padding, str),
     nn.BatchNorm2d: lambda m: m.affine and m.track_running_stats and m.momentum is not None,
     nn.GroupNorm: lambda m: m.affine,
+    nn.ELU: lambda m: m.alpha >= 0,
     nn.MaxPool2d: lambda m: not m.return_indices,
     nn.AdaptiveAvgPool2d: lambda m: m.output_size in (1, (1, 1)),
     nn.Flatten: lambda m: m.start_dim == 1 and m.end_dim == -1,
@@ -197,12 +212,15 @@ class Tape:
     @classmethod
     def of(cls, module: nn.Module, weights: Views) -> Tape | None:
         """The tape of this module, or None where a layer is unknown, frozen, shared or unusual."""
-        if type(module) is not nn.Sequential:
+        if type(module) is not nn.Sequential or _has_hooks(module):
             return None
         layers: list[Layer] = []
         start, overwritable = 0, False
         for child in module:
-            if type(child) not in KNOWN or not ORDINARY.get(type(child), lambda m: True)(child):
+            if type(child) not in KNOWN or not ORDINARY.get(type(child), lambda m: True)(child) or _has_hooks(child):
+                return None
+            names = [name for name, _ in child.named_parameters(recurse=False)]
+            if names not in ([], ["weight"], ["weight", "bias"]):  # re-parametrised: spectral norm and the like
                 return None
             parameters = list(child.parameters(recurse=False))
             own = weights[start : start + len(parameters)]
@@ -217,18 +235,22 @@ class Tape:
         return cls(module, layers) if start == len(weights) and layers else None
 
     @torch.inference_mode()
-    def accumulate(self, x: Tensor, y: Tensor, into: Views, scale: float) -> float:
-        """Add `scale` times the gradient of the batch's mean loss into `into`; return the loss."""
+    def accumulate(self, x: Tensor, y: Tensor, into: Views, scale: float, weights: Tensor | None = None) -> float:
+        """Add `scale` times the gradient of the batch's mean loss into `into`; return the loss.
+
+        `weights` are the parts of the rows in that mean, where they differ.
+        """
         h, memory = x, []
         for layer in self.layers:
             h, saved = layer.forward(h)
             memory.append(saved)
         rows, labels = len(y), y.unsqueeze(1)
         log_p = aten._log_softmax(h, 1, False)
-        loss = -float(log_p.gather(1, labels).sum()) / rows
+        right = log_p.gather(1, labels)
+        loss = -float(right.sum()) / rows if weights is None else -float(right.squeeze(1) @ weights)
         d = log_p.exp_()
         d.scatter_add_(1, labels, torch.full_like(labels, -1, dtype=d.dtype))
-        d.mul_(1.0 / rows)
+        d.mul_(1.0 / rows if weights is None else weights.unsqueeze(1))
         end = len(into)
         for i in range(len(self.layers) - 1, -1, -1):
             layer = self.layers[i]

@@ -86,8 +86,11 @@ class Task:
         self.has_batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self.has_dropout = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in self.module.modules())
         self.channels_last = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
+        self.class_weights: Tensor | None = None  # importance of each class in the loss, set for one client's work
+        self.normalise_weights = True  # divide by the sum of the weights in a batch, or by its size
         own_loss = getattr(self.module, "loss", None)
         self._loss: Callable[[Tensor, Tensor], Tensor] = own_loss if callable(own_loss) else self._cross_entropy
+        self.initial = self.vector()  # w_0, whatever becomes of the module
         self._tape = Tape.of(self.module, self.weights) if fast and own_loss is None else None
 
     @property
@@ -148,7 +151,7 @@ class Task:
         `into` may be the weights themselves: with scale = -eta that is a whole step of SGD.
         """
         if self._tape:
-            return self._tape.accumulate(x, y, into, scale)
+            return self._tape.accumulate(x, y, into, scale, self._row_weights(y))
         loss = self._loss(x, y)
         gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         with torch.no_grad():
@@ -170,7 +173,17 @@ class Task:
 
     def _cross_entropy(self, x: Tensor, y: Tensor) -> Tensor:
         logits, labels = flatten_positions(self.module(x), y)
-        return F.cross_entropy(logits, labels, ignore_index=PADDING)
+        weights = self._row_weights(labels)
+        if weights is None:
+            return F.cross_entropy(logits, labels, ignore_index=PADDING)
+        return (weights * F.cross_entropy(logits, labels, reduction="none", ignore_index=PADDING)).sum()
+
+    def _row_weights(self, labels: Tensor) -> Tensor | None:
+        """The part of each row in the batch's loss; None where all have the same."""
+        if self.class_weights is None:
+            return None
+        weights = self.class_weights[labels.clamp(min=0)] * (labels != PADDING)
+        return weights / (weights.sum() if self.normalise_weights else len(labels))
 
     def state(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, in torch's usual layout, for `module.load_state_dict`."""
@@ -195,12 +208,10 @@ def build(
     Initial weights come from the seed alone. A ready module keeps the weights it has: it may be pretrained.
     """
     with torch_seeded(seed):
-        if isinstance(make, nn.Module):
-            module = copy.deepcopy(make)
-        else:
-            module = _call(make, shape, classes)
-            if init == "glorot":
-                glorot(module)
+        # A copy either way: a function may hand out the same module every time.
+        module = copy.deepcopy(make if isinstance(make, nn.Module) else _call(make, shape, classes))
+        if init == "glorot" and not isinstance(make, nn.Module):
+            glorot(module)
         _check_output(module, shape, classes, is_text)
     return Task(module, dtype=dtype, device=device, freeze=freeze, fast=fast)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import platform
 import shutil
@@ -30,6 +31,7 @@ from fedarena.data.files import reading
 from fedarena.engine.keep import writing
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
+from fedarena.engine.stopping import participants
 from fedarena.errors import BadValue, CannotWrite, ResumeMismatch
 from fedarena.models.task import sha256
 from fedarena.spec import Experiment
@@ -68,10 +70,26 @@ def _free_folder(stem: str) -> Path:
     raise AssertionError("numbers do not end")
 
 
+def as_json(value: Any) -> str:
+    """JSON that everybody can read: it knows no NaN and no infinity, they become null."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(k): finite(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(v) for v in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(value), indent=1, default=str, allow_nan=False)
+
+
 def check_room(path: Path, site: Site) -> None:
     """Refuse a disk that cannot even hold two checkpoints and what the clients keep."""
-    keeps = site.algorithm.remember(site.initial) is not None or not site.experiment.local.reset_momentum
-    models = 4 + (len(site.partition.population) if keeps else 0)
+    local = site.experiment.local
+    keeps_momentum = local.momentum > 0 and (site.algorithm.keeps_momentum or not local.reset_momentum)
+    vectors = (site.algorithm.remember(site.initial) is not None) + keeps_momentum
+    people = len(site.partition.population)
+    models = 4 + vectors * (people + participants(site.experiment, people))  # what is new stands beside what was
     needed = models * site.initial.nbytes + (1 << 20)
     free = shutil.disk_usage(path).free
     if free < needed:
@@ -142,8 +160,8 @@ def write_start(path: Path, site: Site) -> None:
     write_text(path / "experiment.toml", site.experiment.to_toml())  # last: a folder that has it is a run
 
 
-def check_start(path: Path, site: Site) -> None:
-    """On resume: the data and the partition must be the ones the run began with."""
+def go_on(path: Path, site: Site) -> None:
+    """On resume: data, partition and model must be the ones the run began with; it is no longer finished."""
     before = read_facts(path)
     for key, now in fingerprints(site).items():
         if before.get(key) != now:
@@ -152,6 +170,8 @@ def check_start(path: Path, site: Site) -> None:
                 remedy="restore what it used, or start a new run",
                 where=str(path),
             )
+    (path / "result.json").unlink(missing_ok=True)
+    write_text(path / "experiment.toml", site.experiment.to_toml())  # the budget may have grown
 
 
 def fingerprints(site: Site) -> dict[str, str]:
@@ -188,9 +208,17 @@ def partition_arrays(partition: Partition) -> dict[str, Any]:
     }
 
 
-def altered(path: Path, site: Site, state: Mapping[str, Any], weights_sha256: str) -> list[str]:
+def altered(
+    path: Path, site: Site, records: list[RoundRecord], state: Mapping[str, Any], weights_sha256: str
+) -> list[str]:
     """Stored files that are not what the run's own record says of them."""
+    import pyarrow.parquet as pq
+
     found = []
+    with reading(path / "rounds.parquet", remedy=DAMAGED):
+        stored_rows = pq.read_table(path / "rounds.parquet").to_pylist()
+        if str(stored_rows) != str([asdict(r) for r in records if r.accuracy is not None]):
+            found.append("rounds.parquet: not the rounds of the log")
     with reading(path / "partition.npz", remedy=DAMAGED), np.load(path / "partition.npz", allow_pickle=False) as stored:
         arrays = partition_arrays(site.owners)
         if {*stored.files} != {*arrays} or not all(np.array_equal(stored[k], a) for k, a in arrays.items()):
@@ -207,23 +235,26 @@ def write_rounds(path: Path, records: list[RoundRecord]) -> None:
     _write_table(path / "rounds.parquet", [asdict(r) for r in records if r.accuracy is not None])
 
 
-def write_clients(path: Path, site: Site, accuracy: np.ndarray[Any, Any]) -> None:
-    """clients.parquet: one row a client; who had what, who suffered."""
+def client_rows(site: Site, accuracy: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
+    """One row a client: who had what, who suffered."""
     owners = site.owners
     names = owners.names or tuple(str(k) for k in range(len(owners.clients)))
-    rows = []
-    for k, index in enumerate(owners.clients):
-        labels = site.data.y[index]
-        row: dict[str, Any] = {
+    return [
+        {
             "client": k,
             "name": names[k],
             "rows": len(index),
             "test_rows": len(owners.client_tests[k]),
-            "classes": len(np.unique(labels)) if labels.ndim == 1 else None,
+            "classes": len(np.unique(site.data.y[index])) if site.data.y.ndim == 1 else None,
             "accuracy": None if np.isnan(accuracy[k]) else float(accuracy[k]),
         }
-        rows.append(row)
-    _write_table(path / "clients.parquet", rows)
+        for k, index in enumerate(owners.clients)
+    ]
+
+
+def write_clients(path: Path, site: Site, accuracy: np.ndarray[Any, Any]) -> None:
+    """clients.parquet: one row a client."""
+    _write_table(path / "clients.parquet", client_rows(site, accuracy))
 
 
 def write_model(path: Path, state: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from fedarena.engine.keep import Keeper
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
 from fedarena.errors import BadValue
-from fedarena.results.folder import DAMAGED, read_experiment
+from fedarena.results.folder import DAMAGED, client_rows, read_experiment
 from fedarena.results.metrics import monotone, recalls, rounds_to
 from fedarena.spec import Experiment
 
@@ -37,6 +37,7 @@ class Run:
     records: list[RoundRecord]
     weights_sha256: str
     client_accuracy: NDArray[np.float64]  # of each client, on its own test rows; NaN without any
+    client_sizes: NDArray[np.int64]  # training rows of each client
     dir: Path | None = None
     state: dict[str, Any] = field(default_factory=dict)  # parameters and buffers by name
     notes: tuple[str, ...] = ()
@@ -77,8 +78,8 @@ class Run:
 
     @property
     def fairness(self) -> dict[str, float]:
-        """Spread of accuracy over clients on their own test rows, unweighted (metrics 5)."""
-        return fairness(self.client_accuracy)
+        """Spread of accuracy over clients on their own test rows, unweighted and by rows (metrics 5)."""
+        return fairness(self.client_accuracy, self.client_sizes)
 
     def summary(self) -> dict[str, Any]:
         """The numbers in short, as `fedarena run --json` prints them."""
@@ -96,6 +97,7 @@ class Run:
             "best_accuracy": self.best.accuracy,
             "best_round": self.best.round,
             "mean_accuracy": float(np.mean(accuracies)),
+            "diverged": not np.isfinite(self.final.loss or 0.0),
             "final_loss": self.final.loss,
             "min_loss": min(r.loss for r in self.evaluations if r.loss is not None),
             "weighted_accuracy": self.final.weighted_accuracy,
@@ -122,16 +124,7 @@ class Run:
     @cached_property
     def clients(self) -> pd.DataFrame:
         """One row a client: who had what, who suffered."""
-        site = open_site(self.experiment)
-        owners = site.owners
-        return _pandas().DataFrame(
-            {
-                "name": owners.names or [str(k) for k in range(len(owners.clients))],
-                "rows": owners.sizes,
-                "test_rows": [len(rows) for rows in owners.client_tests],
-                "accuracy": self.client_accuracy,
-            }
-        )
+        return _pandas().DataFrame(client_rows(open_site(self.experiment), self.client_accuracy))
 
     def model(self, client: int | None = None) -> nn.Module:
         """The trained module, ready to use; that of one client where each has its own (`local`)."""
@@ -141,22 +134,18 @@ class Run:
     def _site(self, client: int | None = None) -> Site:
         """The rows and the model of this run, with what it learned."""
         site = open_site(self.experiment)
-        if not site.algorithm.personal:
-            site.task.module.load_state_dict(self.state)
+        site.task.module.load_state_dict(self.state)
+        if not site.has_personal_models:
             return site
         if client is None or self.dir is None:
             raise BadValue(
-                f"'{self.experiment.algorithm.name}' has no common model, each client has its own",
+                "there is no common model, each client has its own",
                 remedy="ask for one: run.model(client=0), of a run that is kept in a folder",
             )
-        keeper = Keeper(self.dir / "checkpoint", site.algorithm)
-        try:
-            keeper.load()
-            memory = keeper.memory(client)
-        finally:
-            keeper.close()
+        memory = Keeper.peek(self.dir / "checkpoint", site.algorithm, client)
         if memory is not None:
-            site.task.load(memory.kept)
+            if site.algorithm.personal:
+                site.task.load(memory.kept)
             site.task.load_buffers(memory.buffers or site.task.buffers())
         return site
 
@@ -252,13 +241,15 @@ def load(path: str | Path, **own: Any) -> Run:
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         log = (folder / "checkpoint" / "rounds.jsonl").read_text(encoding="utf-8")
         records = [RoundRecord(**json.loads(line)) for line in log.splitlines()]
-        accuracy = pq.read_table(folder / "clients.parquet")["accuracy"].to_pylist()
+        clients = pq.read_table(folder / "clients.parquet").to_pydict()
+        own_accuracy = np.array([np.nan if a is None else a for a in clients["accuracy"]], dtype=np.float64)
+        sizes = np.array(clients["rows"], dtype=np.int64)
         try:
             state = load_file(folder / "model.safetensors")
         except SafetensorError as error:
             raise ValueError(f"model.safetensors: {error}") from error
-    own_accuracy = np.array([np.nan if a is None else a for a in accuracy], dtype=np.float64)
-    return Run(experiment, records, result["weights_sha256"], own_accuracy, folder, state, tuple(result["notes"]))
+    sha, notes = result["weights_sha256"], tuple(result["notes"])
+    return Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes)
 
 
 def _pandas() -> Any:

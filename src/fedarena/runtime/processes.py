@@ -27,10 +27,11 @@ from fedarena.engine.jobs import Common, Job
 from fedarena.engine.site import Site
 from fedarena.engine.tree import types_near
 from fedarena.errors import ClientFailed
-from fedarena.runtime.one_job import run_job
+from fedarena.runtime.one_job import failure, run_job
 from fedarena.runtime.shared import Block, Packed, Window, own_copy
 
 Start = Literal["fork", "spawn"]
+AHEAD = 4  # jobs a worker may be ahead of the slowest one
 TRIES = 3  # a job that takes down three workers would take down all of them
 
 
@@ -75,14 +76,22 @@ class Processes:
         todo: Iterator[tuple[int, Job]] = enumerate(jobs)
         again: list[tuple[int, Job]] = []
         tries: dict[int, int] = {}
+        given = -1
 
-        def give(worker: Worker) -> None:
-            task = again.pop() if again else next(todo, None)
-            if task is not None:
-                worker.begin(*task, shared)
+        def give() -> None:
+            """A job for everyone who is free, but none far ahead of the slowest: answers wait in memory for their turn."""
+            nonlocal given
+            for worker in self._crew:
+                at_work = [w.task[0] for w in self._crew if w.task is not None]
+                too_far = bool(at_work) and given + 1 - min(at_work) >= AHEAD * self.workers
+                if worker.task is not None or (too_far and not again):
+                    continue
+                task = again.pop() if again else next(todo, None)
+                if task is not None:
+                    given = max(given, task[0])
+                    worker.begin(*task, shared)
 
-        for worker in self._crew:
-            give(worker)
+        give()
         while busy := {w.pipe: w for w in self._crew if w.task is not None}:
             for pipe in multiprocessing.connection.wait(list(busy)):
                 worker = busy[pipe]
@@ -92,9 +101,9 @@ class Processes:
                     assert worker.task is not None
                     again.append(worker.task)
                     self._replace(worker, tries)
-                    give(self._crew[-1])
+                    give()
                     continue
-                give(worker)
+                give()
                 yield position, result
 
     def _replace(self, worker: Worker, tries: dict[int, int]) -> None:
@@ -189,7 +198,11 @@ def work(pipe: Connection, site: Site | Packed, to_close: list[Connection]) -> N
             seen, common = number, window.unpack(packed_common)
         assert common is not None
         result = here if isinstance(here, Failed) else run_job(here, window.unpack(packed_job), common)
-        pipe.send(window.pack(result, outbox))
+        try:
+            packed = window.pack(result, outbox)
+        except Exception as error:  # something in the answer that no process can hand over
+            packed = window.pack(failure(error), outbox)
+        pipe.send(packed)
 
 
 def _unpacked(site: Site | Packed, window: Window) -> Site | Failed:

@@ -6,6 +6,7 @@ buffers lie in a shared block. Only processes that this run has started read the
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import cloudpickle
+
+from fedarena.errors import CannotWrite
 
 ALIGN = 64
 UNTRACKED: Any = {"track": False} if sys.version_info >= (3, 13) else {}  # before, all our processes share one tracker
@@ -51,7 +54,7 @@ class Block:
         """The block, at least this large."""
         if self._memory is None or self._memory.size < size:
             self.close()
-            self._memory = SharedMemory(create=True, size=max(size * 5 // 4, 1 << 12))
+            self._memory = _allocated(max(size * 5 // 4, 1 << 12))
         return self._memory
 
     @property
@@ -65,6 +68,22 @@ class Block:
             self._memory.unlink()
             _forget(self._memory)
             self._memory = None
+
+
+def _allocated(size: int) -> SharedMemory:
+    """A block whose pages are there: writing to a page that the system cannot give would end the process."""
+    memory = SharedMemory(create=True, size=size)
+    try:
+        if hasattr(os, "posix_fallocate") and sys.platform == "linux":
+            os.posix_fallocate(memory._fd, 0, size)  # type: ignore[attr-defined]
+    except OSError as error:
+        memory.unlink()
+        memory.close()
+        raise CannotWrite(
+            f"no shared memory for {size / 1e6:.0f} MB: {error.strerror}",
+            remedy="give more (Docker: --shm-size), or use --runtime serial",
+        ) from error
+    return memory
 
 
 class Window:

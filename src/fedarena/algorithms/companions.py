@@ -1,0 +1,97 @@
+"""FedIR and FedVC: Hsu, Qi, Brown, "Federated Visual Classification with Real-World Data Distribution", 2020,
+arXiv:2003.08082. Both go with any averaging algorithm, and with each other: `with = ["fedir", "fedvc"]`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge
+from numpy.typing import NDArray
+
+from fedarena.algorithms.base import Algorithm, Ask, Cohort, Reply, Setting, Vector, Work
+from fedarena.algorithms.fedavg import FedAvg
+from fedarena.errors import BadValue
+from fedarena.registry import register
+
+
+@dataclass(frozen=True)
+class Companion(Algorithm):
+    """An algorithm around another: it changes what a client works on, and leaves the rest to the one inside."""
+
+    base: Algorithm = field(default_factory=FedAvg)
+
+    def check(self, setting: Setting) -> None:
+        """Only around algorithms that average what selected clients learned."""
+        if self.base.everyone or self.base.pooled or self.base.personal:
+            raise BadValue(
+                f"{type(self).__name__} does not go with {type(self.base).__name__}",
+                remedy="put it around fedavg, fedavgm or another algorithm that averages selected clients",
+                where="algorithm.with",
+            )
+        self.base.check(setting)
+
+    def init(self, w: Vector) -> Any:
+        """As the one inside."""
+        return self.base.init(w)
+
+    def remember(self, w: Vector) -> Any:
+        """As the one inside."""
+        return self.base.remember(w)
+
+    def broadcast(self, state: Any) -> Any:
+        """As the one inside."""
+        return self.base.broadcast(state)
+
+    def server(self, state: Any, mean: Any, cohort: Cohort) -> Any:
+        """As the one inside."""
+        return self.base.server(state, mean, cohort)
+
+    def round(self, state: Any, ask: Ask) -> Any:
+        """As the one inside."""
+        return self.base.round(state, ask)
+
+    def select(self, sizes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """As the one inside."""
+        return self.base.select(sizes, count, rng)
+
+
+@register("algorithm", "fedir", paper="Hsu et al. 2020, arXiv:2003.08082")
+@dataclass(frozen=True)
+class FedIR(Companion):
+    """Rows are weighted by how rare their class is on the client: p(y) / q_k(y), so that every client aims at the same.
+
+    The server must know the label counts of all clients together (`target = "pooled"`), which is a privacy cost; with
+    `target = "uniform"` it aims at equal classes. `normalise = "none"` divides a batch's loss by its size, not by the sum
+    of its weights.
+    """
+
+    target: Literal["pooled", "uniform"] = "pooled"
+    normalise: Literal["self", "none"] = "self"
+
+    def client(self, got: Any, kept: Any, work: Work) -> Reply:
+        """w_k(y) = N_y n_k / (n N_ky), in whole numbers: exactly 1 where the client is like the whole, 0 if y is absent."""
+        own, whole = work.class_counts
+        if self.target == "uniform":
+            whole = np.ones_like(whole)
+        weights = np.divide(whole * own.sum(), whole.sum() * own, out=np.zeros(len(own)), where=own > 0)
+        work.weigh_classes(weights, self.normalise == "self")
+        return self.base.client(got, kept, work)
+
+
+@register("algorithm", "fedvc", paper="Hsu et al. 2020, arXiv:2003.08082")
+@dataclass(frozen=True)
+class FedVC(Companion):
+    """Virtual clients of equal size: clients are selected by their rows, and each works on a fresh draw of `n_vc` of them."""
+
+    n_vc: Annotated[int, Ge(1)] = 256
+
+    def select(self, sizes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """m draws without replacement, with probability proportional to n_k among those left."""
+        return rng.choice(len(sizes), size=count, replace=False, p=sizes / sizes.sum())
+
+    def client(self, got: Any, kept: Any, work: Work) -> Reply:
+        """Draw, then as the one inside; every virtual client counts the same."""
+        work.draw(self.n_vc)
+        return replace(self.base.client(got, kept, work), weight=1.0)

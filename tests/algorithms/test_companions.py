@@ -1,0 +1,160 @@
+"""FedIR and FedVC (algorithms 7 and 8), alone and around other algorithms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+from tests.algorithms.test_fedavg import on_blobs, small_net, weights
+from tests.federations import Given, blobs
+
+import fedarena as fa
+from fedarena.algorithms import FedAvgM, FedIR, FedVC
+from fedarena.algorithms.base import Reply
+from fedarena.data.dataset import Dataset, Partition
+from fedarena.errors import BadValue
+from fedarena.spec import Experiment
+
+
+class Balanced:
+    """Every client has the same share of each class, to the row."""
+
+    def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
+        by_class = [np.flatnonzero(data.y[: data.n_train] == c) for c in range(data.classes)]
+        least = min(map(len, by_class)) // clients
+        parts = [np.sort(np.concatenate([r[k * least : (k + 1) * least] for r in by_class])) for k in range(clients)]
+        return Partition(parts, data.test_rows)
+
+
+class ByClass:
+    """Client k has class k only."""
+
+    def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
+        return Partition([np.flatnonzero(data.y[: data.n_train] == k) for k in range(clients)], data.test_rows)
+
+
+def seen_weights(algorithm: Any, **settings: Any) -> list[np.ndarray]:
+    seen: list[np.ndarray] = []
+
+    class Spy(fa.FedAvg):
+        def client(self, got: Any, kept: Any, work: Any) -> Reply:
+            seen.append(work.task.class_weights.numpy().copy())
+            return super().client(got, kept, work)
+
+    on_blobs(type(algorithm)(**{**vars(algorithm), "base": Spy()}), rounds=1, dtype="float64", **settings)
+    return seen
+
+
+def test_fedir_weights_are_exactly_one_where_clients_are_like_the_whole() -> None:
+    assert all((w == 1.0).all() for w in seen_weights(FedIR(), partition=Balanced()))
+    fair, plain = on_blobs(FedIR(), partition=Balanced()), on_blobs(partition=Balanced())
+    np.testing.assert_allclose(weights(fair), weights(plain), rtol=1e-4, atol=1e-6)
+
+
+def test_fedir_weights_take_every_client_to_the_same_mixture() -> None:
+    """sum_y q_k(y) w_k(y) = sum of p(y) over the classes that the client has."""
+    x, y = blobs(300)
+    data = fa.arrays(x, y).load(0)
+    partition = Experiment.make("digits", partition="label_dirichlet").partition.made
+    split = type(partition)(beta=0.3, min_size=5).split(data, 4, np.random.default_rng(0))
+    p = np.bincount(data.y[: data.n_train], minlength=3) / data.n_train
+    seen = seen_weights(FedIR(), partition={"name": "label_dirichlet", "beta": 0.3, "min_size": 5})
+    assert len(seen) == 4
+    for rows in split.clients:
+        own = np.bincount(data.y[rows], minlength=3)
+        w = np.divide(p * own.sum(), own, out=np.zeros(3), where=own > 0)
+        assert (own / own.sum() * w).sum() == pytest.approx(p[own > 0].sum())
+
+
+def test_fedir_on_one_class_is_fedavg_or_scaled_by_its_share() -> None:
+    """One class a client: self-normalised weights cancel; without, the gradient is p(y) times as long."""
+    settings: dict[str, Any] = {"partition": ByClass(), "clients": 3, "dtype": "float64", "rounds": 1}
+    plain = on_blobs(**settings)
+    np.testing.assert_allclose(weights(on_blobs(FedIR(), **settings)), weights(plain), atol=1e-12)
+    x, y = blobs()
+    train = fa.arrays(x, y).load(0)
+    share = np.bincount(train.y[: train.n_train]) / train.n_train
+    seen = seen_weights(FedIR(normalise="none"), partition=ByClass(), clients=3)
+    for k, w in enumerate(seen):
+        assert w[k] == pytest.approx(share[k])
+        assert w.sum() == pytest.approx(share[k])
+
+
+@pytest.mark.parametrize("normalise", ["self", "none"])
+def test_fedir_on_the_tape_is_fedir_by_autograd(normalise: Any) -> None:
+    settings: dict[str, Any] = {
+        "partition": {"name": "label_dirichlet", "beta": 0.5, "min_size": 5},
+        "dtype": "float64",
+    }
+    fast = on_blobs(FedIR(normalise=normalise), **settings)
+    slow = on_blobs(FedIR(normalise=normalise), fast=False, **settings)
+    np.testing.assert_allclose(weights(fast), weights(slow), atol=1e-11)
+    assert fast.weights_sha256 != on_blobs(**settings).weights_sha256
+
+
+def test_fedvc_every_client_makes_the_same_steps() -> None:
+    """S = ceil(N_VC / B) E, however many rows a client has."""
+    run = on_blobs(FedVC(n_vc=50), partition={"name": "quantity_dirichlet", "beta": 1.0},
+                   local={"lr": 0.05, "epochs": 3, "batch": 16}, rounds=1)  # fmt: skip
+    assert run.records[0].steps == 4 * 4 * 3
+    assert run.records[0].samples == 4 * 50 * 3
+
+
+def test_fedvc_with_clients_of_that_size_is_fedavg() -> None:
+    """n_k = N_VC for all, all selected, same order: bitwise (n/(m n) and 1/m are one number)."""
+    x, y = blobs(300)
+    data = fa.arrays(x, y, test=0.2).load(0)
+    equal = Given(Dataset("equal", data.x, data.y, 240, 3))
+    settings: dict[str, Any] = {"model": small_net, "partition": "iid", "clients": 4, "rounds": 3, "out": False,
+                                "runtime": "serial", "local": {"lr": 0.1, "epochs": 1, "batch": 8}}  # fmt: skip
+    virtual = fa.run(equal, algorithm=FedVC(n_vc=60), **settings)
+    assert virtual.weights_sha256 == fa.run(equal, **settings).weights_sha256
+
+
+def test_fedvc_selects_by_rows() -> None:
+    """m = 1: chi-square of 4000 draws against n_k / n; far from uniform."""
+    sizes = np.array([10, 40, 50, 100])
+    drawn = [int(FedVC().select(sizes, 1, np.random.default_rng(i))[0]) for i in range(4000)]
+    counts = np.bincount(drawn, minlength=4)
+    assert chisquare(counts, 4000 * sizes / sizes.sum()).pvalue > 1e-3
+    assert chisquare(counts).pvalue < 1e-6
+
+
+def test_fedvc_draws_distinct_rows_while_it_can_and_fresh_ones_each_round() -> None:
+    drawn: list[np.ndarray] = []
+
+    class Spy(fa.FedAvg):
+        def client(self, got: Any, kept: Any, work: Any) -> Reply:
+            drawn.append(work.index.copy())
+            return super().client(got, kept, work)
+
+    on_blobs(FedVC(base=Spy(), n_vc=20), rounds=2)
+    assert all(len(np.unique(rows)) == 20 for rows in drawn)
+    assert not np.array_equal(drawn[0], drawn[4])
+    drawn.clear()
+    on_blobs(FedVC(base=Spy(), n_vc=100), rounds=1)  # clients have 48
+    assert all(len(rows) == 100 and len(np.unique(rows)) <= 48 for rows in drawn)
+
+
+def test_companions_compose_in_text_and_in_python() -> None:
+    text = Experiment.make("digits", algorithm={"name": "fedavgm", "beta": 0.5, "with": ["fedir", "fedvc"]})
+    made = text.algorithm.made
+    assert isinstance(made, FedVC)
+    assert isinstance(made.base, FedIR)
+    assert made.base.base == FedAvgM(beta=0.5)
+    import tomllib
+
+    assert Experiment.make(tomllib.loads(text.to_toml())) == text
+    settings: dict[str, Any] = {"rounds": 2, "out": False, "runtime": "serial"}
+    by_text = fa.run(text, **settings)
+    by_hand = fa.run("digits", algorithm=FedVC(base=FedIR(base=FedAvgM(beta=0.5))), **settings)
+    assert by_text.weights_sha256 == by_hand.weights_sha256
+
+
+def test_companions_refuse_what_they_cannot_go_with() -> None:
+    with pytest.raises(BadValue, match="FedIR does not go with Centralized"):
+        on_blobs(FedIR(base=fa.Centralized()))
+    with pytest.raises(BadValue, match="not a companion"):
+        Experiment.make("digits", algorithm={"name": "fedavg", "with": ["scaffold"]})
