@@ -274,3 +274,25 @@ def test_scaffold_weight_decay_is_part_of_the_gradient() -> None:
     got = on_quadratics([20, 20, 20], algorithm="scaffold", rounds=250, local=decayed, evaluate={"every": 250})
     target = (CURVATURES * CENTRES).mean(axis=0) / (CURVATURES.mean(axis=0) + 0.2)
     np.testing.assert_allclose(got, target, atol=1e-10)
+
+
+def test_fedprox_spring_adapts_to_the_loss() -> None:
+    """Section 5.3.2 of the paper, on a made-up curve: +0.1 at every rise, -0.1 after five falls in a row, never below 0."""
+    from fedarena.algorithms.base import Cohort
+    from fedarena.algorithms.fedprox import Told
+
+    server = FedProx(mu=0.05, schedule="adaptive")
+    state = server.init(np.zeros(1))
+    cohort = Cohort((0,), (0,), 1, 1, 1, 0.1)
+    seen = []
+    for loss in (1.0, 0.9, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05):
+        state = server.server(state, Told(np.zeros(1), loss), cohort)
+        seen.append(round(state.mu, 10))
+    assert seen == [0.05, 0.05, 0.15, 0.15, 0.15, 0.15, 0.15, 0.05, 0.05, 0.05, 0.05, 0.05, 0.0]
+
+
+def test_fedprox_adaptive_runs_and_tells_its_loss() -> None:
+    run = on_blobs(FedProx(mu=0.1, schedule="adaptive"), rounds=4)
+    model = 4 * sum(v.numel() for v in run.state.values())
+    assert run.records[-1].bytes_up == 4 * 4 * (model + 16)
+    assert run.final.accuracy > 0.8
