@@ -25,6 +25,7 @@ def test_rounds_to_interpolates_on_the_monotone_curve_and_rounds_up() -> None:
     assert rounds_to([(10, 0.0), (20, 1.0)], 0.34, interpolate=True) == 14
     assert rounds_to([(10, 0.0), (20, 1.0)], 0.3, interpolate=True) == 13
     assert rounds_to(CURVE, 0.1, interpolate=True) == 1
+    assert rounds_to([(5, 0.0), (10, 1.0)], 1e-200, interpolate=True) == 6
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0, 1))

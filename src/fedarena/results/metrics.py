@@ -37,7 +37,8 @@ def rounds_to(curve: Curve, target: float, interpolate: bool = False) -> int | N
             if not interpolate or before is None:
                 return t
             t0, a0 = before
-            return math.ceil(t0 + (t - t0) * (target - a0) / (a - a0) - 1e-9)
+            between = t0 + (t - t0) * (target - a0) / (a - a0)
+            return max(t0 + 1, math.ceil(between - 1e-9))  # at t0 it was not there yet, by however little
         before = (t, a)
     return None
 
