@@ -14,6 +14,7 @@ import fedarena as fa
 from fedarena.algorithms import FedAvgM, FedIR, FedVC
 from fedarena.algorithms.base import Reply
 from fedarena.data.dataset import Dataset, Partition
+from fedarena.engine.federation import open_site
 from fedarena.errors import BadValue
 from fedarena.spec import Experiment
 
@@ -54,18 +55,17 @@ def test_fedir_weights_are_exactly_one_where_clients_are_like_the_whole() -> Non
 
 
 def test_fedir_weights_take_every_client_to_the_same_mixture() -> None:
-    """sum_y q_k(y) w_k(y) = sum of p(y) over the classes that the client has."""
-    x, y = blobs(300)
-    data = fa.arrays(x, y).load(0)
-    partition = Experiment.make("digits", partition="label_dirichlet").partition.made
-    split = type(partition)(beta=0.3, min_size=5).split(data, 4, np.random.default_rng(0))
-    p = np.bincount(data.y[: data.n_train], minlength=3) / data.n_train
-    seen = seen_weights(FedIR(), partition={"name": "label_dirichlet", "beta": 0.3, "min_size": 5})
+    """sum_y q_k(y) w_k(y) = sum of p(y) over the classes that the client has; absent classes weigh nothing."""
+    partition = {"name": "label_dirichlet", "beta": 0.3, "min_size": 5}
+    seen = seen_weights(FedIR(), partition=partition)
+    site = open_site(Experiment.make(blobs(), model=small_net, partition=partition, clients=4))
+    counts = np.stack([np.bincount(site.data.y[rows], minlength=3) for rows in site.owners.clients])
+    p = counts.sum(axis=0) / counts.sum()
     assert len(seen) == 4
-    for rows in split.clients:
-        own = np.bincount(data.y[rows], minlength=3)
-        w = np.divide(p * own.sum(), own, out=np.zeros(3), where=own > 0)
+    for own, w in zip(counts, seen, strict=True):
         assert (own / own.sum() * w).sum() == pytest.approx(p[own > 0].sum())
+        assert (w[own == 0] == 0).all()
+        assert not np.allclose(w[own > 0], 1.0)
 
 
 def test_fedir_on_one_class_is_fedavg_or_scaled_by_its_share() -> None:

@@ -2,7 +2,7 @@
 
 The module's trainable parameters become views into one contiguous buffer, in the order of registration, so that a model
 is an array, a message is an array, and SCAFFOLD is arithmetic. Weights of convolutions lie in channels-last order inside
-that buffer: 1.3 to 1.7 times faster on a CPU, and of no concern to anybody who only adds and averages.
+that buffer: 1.2 to 1.5 times faster on a CPU, and of no concern to anybody who only adds and averages.
 """
 
 from __future__ import annotations
