@@ -174,7 +174,9 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.M
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]))
-    monkeypatch.setattr("fedarena.api.Processes", lambda site, workers: Serial(site))  # the same bits, in less time
+    monkeypatch.setattr(
+        "fedarena.arena.single.Processes", lambda site, workers: Serial(site)
+    )  # the same bits, in less time
     main = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
     for kind in registry._BUILT_IN:

@@ -100,6 +100,11 @@ class Experiment(Table):
     rounds: Annotated[int, Field(ge=1)] | None = None
     uploads: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=0)] = 0
+    folds: Annotated[int, Field(ge=2)] | None = None  # train and test rows pooled and dealt to clients in folds
+    fold: Annotated[int, Field(ge=0)] | None = None  # the one held out for testing
+    validate_share: Annotated[float, Field(gt=0, lt=1)] | None = (
+        None  # of each client's rows, tested on instead: for tuning
+    )
     local: Local = Local()
     evaluate: Evaluate = Evaluate()
     dropouts: Annotated[float, Field(ge=0, lt=1)] = 0.0  # chance that a selected client never answers
@@ -117,6 +122,10 @@ class Experiment(Table):
         for one, other in (("share", "per_round"), ("rounds", "uploads")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
                 raise _both(one, other)
+        if (self.folds is None) != (self.fold is None):
+            raise BadValue("folds and fold go together", remedy="give both: folds = 5, fold = 0", where="fold")
+        if self.folds is not None and self.fold is not None and self.fold >= self.folds:
+            raise BadValue(f"fold = {self.fold} of {self.folds}", remedy=f"use 0 to {self.folds - 1}", where="fold")
         if self.per_round and self.clients and self.per_round > self.clients:
             raise BadValue(
                 f"per_round = {self.per_round} of {self.clients} clients",

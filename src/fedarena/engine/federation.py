@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from fedarena.algorithms.base import Setting
-from fedarena.data.client_tests import client_tests
+from fedarena.data.client_tests import client_tests, hold_out
 from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.folds import split_in_folds
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
 from fedarena.errors import BadValue, PartitionImpossible
@@ -20,15 +21,28 @@ from fedarena.spec import Experiment
 def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
     """The data, and who owns which rows of it, each client's own test rows included."""
     data: Dataset = experiment.data.made.load(experiment.seed)
-    if experiment.clients and experiment.clients > data.n_train:
+    if experiment.clients and experiment.clients > data.n_train and not experiment.folds:
         raise PartitionImpossible(
             f"{experiment.clients} clients cannot share {data.n_train} training rows",
             remedy=f"use at most {data.n_train} clients",
             where="clients",
         )
-    rng = stream(experiment.seed, "partition")
-    partition: Partition = experiment.partition.made.split(data, experiment.clients or 0, rng)
+    rng, partitioner = stream(experiment.seed, "partition"), experiment.partition.made
+    if experiment.folds is not None and experiment.fold is not None:
+        clients, folds, fold = experiment.clients or 0, experiment.folds, experiment.fold
+        partition: Partition = split_in_folds(partitioner, data, clients, folds, fold, rng)
+    else:
+        partition = partitioner.split(data, experiment.clients or 0, rng)
     _check_rows(data, partition)
+    if experiment.validate_share is not None:
+        partition, held = hold_out(partition, experiment.validate_share, experiment.seed)
+        if not any(map(len, held)):
+            raise PartitionImpossible(
+                f"no client has rows enough to hold {experiment.validate_share:g} of them out",
+                remedy="raise validate_share, or use fewer clients",
+                where="validate_share",
+            )
+        partition = replace(partition, test=np.sort(np.concatenate(held)), client_tests=held)
     population = len(partition.population)
     if experiment.per_round and experiment.per_round > population:
         raise BadValue(

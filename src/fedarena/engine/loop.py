@@ -39,6 +39,7 @@ class Exchange:
         self.cohort = loop.cohort(self.selected, [])
         self.losses: list[float] = []
         self.dropped: set[int] = set()
+        self.non_finite = 0
         self.buffers: Buffers | None = None
 
     @property
@@ -72,6 +73,7 @@ class Exchange:
             if not answer.finite and exp.on_nan != "keep":
                 loop.complain(client, self.round, answer)
                 self.dropped.add(client)
+                self.non_finite += 1
                 continue
             arrived = time.perf_counter()
             loop.remember(client, self.round, answer)
@@ -258,6 +260,7 @@ class Loop:
                 selected=len(ask.selected),
                 answered=len(ask.cohort.answered),
                 dropped=len(ask.dropped),
+                non_finite=ask.non_finite,
                 **self.totals,
             )
             if done % self.experiment.evaluate.every == 0 or rule.over(done, self.totals["uploads"]):

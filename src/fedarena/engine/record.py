@@ -18,6 +18,7 @@ class RoundRecord:
     selected: int = 0
     answered: int = 0
     dropped: int = 0  # never answered, failed, or not finite
+    non_finite: int = 0  # of those dropped, sent an update that was no number
     uploads: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
@@ -25,6 +26,7 @@ class RoundRecord:
     samples: int = 0
     client_std: float | None = None  # spread of the clients' accuracies on their own test sets
     client_worst: float | None = None  # mean of the worst tenth of them
+    clock: float = 0.0  # simulated seconds since the start, by the experiment's devices; the same on every machine
     seconds_select: float = 0.0
     seconds_train: float = 0.0
     seconds_aggregate: float = 0.0

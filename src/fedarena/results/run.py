@@ -77,6 +77,12 @@ class Run:
         return self.records[-1].bytes_up + self.records[-1].bytes_down
 
     @property
+    def diverged(self) -> bool:
+        """Did it go to infinity: is its loss no number, or did no client of the last round send a finite update?"""
+        last = self.records[-1]
+        return not np.isfinite(self.final.loss or 0.0) or (last.non_finite > 0 and last.answered == 0)
+
+    @property
     def fairness(self) -> dict[str, float]:
         """Spread of accuracy over clients on their own test rows, unweighted and by rows (metrics 5)."""
         return fairness(self.client_accuracy, self.client_sizes)
@@ -97,7 +103,7 @@ class Run:
             "best_accuracy": self.best.accuracy,
             "best_round": self.best.round,
             "mean_accuracy": float(np.mean(accuracies)),
-            "diverged": not np.isfinite(self.final.loss or 0.0),
+            "diverged": self.diverged,
             "final_loss": self.final.loss,
             "min_loss": min(r.loss for r in self.evaluations if r.loss is not None),
             "weighted_accuracy": self.final.weighted_accuracy,

@@ -1,0 +1,244 @@
+"""One experiment, from its text to its result: opened, run in a folder or without one, resumed, verified."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedarena.engine.federation import open_site
+from fedarena.engine.keep import Keeper
+from fedarena.engine.loop import Loop
+from fedarena.engine.record import TIMES, RoundRecord
+from fedarena.engine.site import Site
+from fedarena.errors import BadValue
+from fedarena.models.task import sha256
+from fedarena.progress import Line, Silent
+from fedarena.results import folder as files
+from fedarena.results.run import Run, load
+from fedarena.runtime.one_job import one_thread
+from fedarena.runtime.processes import Processes
+from fedarena.runtime.serial import Serial
+from fedarena.spec import Experiment
+
+RuntimeName = Literal["serial", "processes"]
+Out = str | Path | Literal[False] | None
+
+
+def run(
+    source: Any = None,
+    *,
+    out: Out = None,
+    resume: str | Path | None = None,
+    runtime: RuntimeName = "processes",
+    workers: int | None = None,
+    overrides: Sequence[str] = (),
+    progress: bool = False,
+    on_round: Callable[[RoundRecord], bool | None] | None = None,
+    **settings: Any,
+) -> Run:
+    """Run an experiment to its end and return the result.
+
+    `source` is a data set's name, a TOML file, an Experiment, a table, or rows and labels `(x, y)`; keywords are the keys
+    of an experiment. The run is kept in a folder: `out`, or the next free name under `runs/`; `out=False` keeps none.
+    `on_round` sees every round and may return True to stop.
+
+    >>> import fedarena as fa
+    >>> run = fa.run("digits", rounds=2, clients=5, partition="iid", out=False, runtime="serial")
+    >>> run.final.round, run.final.accuracy > 0.5
+    (2, True)
+    """
+    site = _open(source, out, resume, runtime, workers, overrides, settings)
+    with _under_way(site, out, resume, runtime, workers) as (loop, kept), _watched(loop, progress) as watcher:
+        records: list[RoundRecord] = []
+        for record in loop.rounds():
+            records.append(record)
+            watcher.see(record)
+            if on_round is not None and on_round(record):
+                break
+        return _finish(loop, records, kept)
+
+
+def rounds(
+    source: Any = None,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    runtime: RuntimeName = "processes",
+    workers: int | None = None,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Iterator[RoundRecord]:
+    """The same, round by round: the loop is yours. Nothing is kept unless `out` names a folder.
+
+    >>> import fedarena as fa
+    >>> for record in fa.rounds("digits", rounds=50, partition="iid", clients=5, runtime="serial"):
+    ...     if record.accuracy > 0.8:
+    ...         break
+    """
+    kept: Out = False if out is None else out
+    site = _open(source, kept, resume, runtime, workers, overrides, settings)  # now, not at the first `next`
+    return _rounds(site, kept, resume, runtime, workers)
+
+
+def _rounds(
+    site: Site, out: Out, resume: str | Path | None, runtime: RuntimeName, workers: int | None
+) -> Iterator[RoundRecord]:
+    with _under_way(site, out, resume, runtime, workers) as (loop, kept):
+        records = []
+        for record in loop.rounds():
+            records.append(record)
+            yield record
+        _finish(loop, records, kept)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Did a second run give the same bits? `differences` names what did not, the earliest first."""
+
+    same: bool
+    differences: list[str]
+    run: Run
+    again: Run
+
+
+def verify(
+    path: str | Path,
+    *,
+    runtime: RuntimeName = "processes",
+    workers: int | None = None,
+    progress: bool = False,
+    **own: Any,
+) -> Verdict:
+    """Re-run a run folder's experiment from the start and compare bit by bit: partition, every round, final weights."""
+    first = load(path, **own)
+    done = first.records[-1].round
+    stop = lambda record: record.round >= done
+    again = run(first.experiment, out=False, runtime=runtime, workers=workers, progress=progress, on_round=stop)
+    differences = []
+    facts = files.read_facts(Path(path))
+    site = open_site(first.experiment)
+    for key, now in files.fingerprints(site).items():
+        if facts.get(key) != now:
+            differences.append(f"{key}: {facts.get(key, '')[:16]} then, {now[:16]} now")
+    differences += files.altered(Path(path), site, first.records, first.state, first.weights_sha256)
+    for before, after in zip(first.records, again.records, strict=False):
+        for name in RoundRecord.__dataclass_fields__:
+            old, new = getattr(before, name), getattr(after, name)
+            if name not in TIMES and old != new and not (old != old and new != new):
+                differences.append(f"round {before.round}, {name}: {old} then, {new} now")
+    if len(first.records) != len(again.records):
+        differences.append(f"rounds: {len(first.records)} then, {len(again.records)} now")
+    if not np.array_equal(first.client_accuracy, again.client_accuracy, equal_nan=True):
+        differences.append("clients: their accuracies differ")
+    if first.weights_sha256 != again.weights_sha256:
+        differences.append(f"weights: sha256 {first.weights_sha256[:16]} then, {again.weights_sha256[:16]} now")
+    return Verdict(not differences, differences, first, again)
+
+
+def _open(
+    source: Any,
+    out: Any,
+    resume: str | Path | None,
+    runtime: Any,
+    workers: Any,
+    overrides: Sequence[str],
+    settings: dict[str, Any],
+) -> Site:
+    """Everything that can be wrong is found here, before anything is made."""
+    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
+        raise BadValue(f"workers = {workers!r}", remedy="give a whole number, at least 1", where="--workers")
+    if runtime not in ("serial", "processes"):
+        raise BadValue(f"no runtime is called '{runtime}'", remedy="use serial or processes", where="--runtime")
+    if out is True:
+        raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
+    if out and resume is not None:
+        raise BadValue("a resumed run stays in its folder", remedy="leave out --out", where="--out")
+    experiment = _experiment(source, resume, overrides, settings)
+    with one_thread():  # before workers are forked, nothing here may start threads of its own
+        return open_site(experiment)
+
+
+def _experiment(
+    source: Any, resume: str | Path | None, overrides: Sequence[str], settings: dict[str, Any]
+) -> Experiment:
+    if resume is None:
+        return Experiment.make(source, overrides, **settings)
+    if source is None:
+        source = files.read_experiment(Path(resume), **settings)
+    experiment = Experiment.make(source, overrides, **settings)
+    files.same_experiment(Path(resume), experiment)
+    return experiment
+
+
+@contextlib.contextmanager
+def _under_way(
+    site: Site, out: Out, resume: str | Path | None, runtime: RuntimeName, workers: int | None
+) -> Iterator[tuple[Loop, Path | None]]:
+    """A run with its folder, locked and begun, and its workers; and the folder's name, if it is to be kept."""
+    with contextlib.ExitStack() as stack:
+        if resume is not None:
+            path = Path(resume)
+        elif out is False:
+            path = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True))
+            )
+        else:
+            path = files.new_folder(site.experiment, out)
+        kept = None if out is False and resume is None else path
+        stack.enter_context(_interruptible(kept))
+        keeper = Keeper(path / "checkpoint", site.algorithm, resumable=kept is not None)
+        stack.callback(keeper.close)
+        if resume is not None:
+            files.go_on(path, site)
+        elif kept is not None:
+            files.write_start(path, site)
+        files.check_room(path, site)
+        pool = Serial(site) if runtime == "serial" else Processes(site, workers)
+        stack.callback(pool.close)
+        yield Loop(site, pool, keeper), kept
+
+
+@contextlib.contextmanager
+def _interruptible(path: Path | None) -> Iterator[None]:
+    """Ctrl-C loses at most the round under way; say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        if path is not None:
+            stopped.add_note(f"saved; go on with: fedarena run --resume {path}")
+        raise
+
+
+@contextlib.contextmanager
+def _watched(loop: Loop, progress: bool) -> Iterator[Silent]:
+    """What a person sees meanwhile."""
+    watcher = Line() if progress else Silent()
+    watcher.start(loop.experiment, len(loop.site.owners.population), loop.asked, loop.rule.nominal_rounds)
+    try:
+        yield watcher
+    finally:
+        watcher.stop()
+
+
+def _finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
+    site = loop.site
+    if records[-1].accuracy is None:  # stopped between two evaluations
+        loop.look_again(records)
+    site.task.load(loop.state.w)
+    site.task.load_buffers(loop.buffers)
+    sha = sha256(*loop.result_vectors())
+    notes = (*site.owners.notes, *loop.notes)
+    sizes, state = site.owners.sizes, site.task.state()
+    result = Run(site.experiment, records, sha, loop.client_accuracy, sizes, path, state, notes)
+    if path is not None:
+        files.write_rounds(path, records)
+        files.write_clients(path, site, np.asarray(loop.client_accuracy))
+        files.write_model(path, result.state)
+        files.write_text(path / "result.json", files.as_json(result.summary()))
+    return result

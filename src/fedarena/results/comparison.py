@@ -1,0 +1,296 @@
+"""Algorithms on the same splits, schedules and initial weights, and what may be concluded from it.
+
+A comparison is a folder: comparison.json says what was to be compared and how, cells/ALGORITHM/SPLIT/ are run folders.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedarena.data.files import reading
+from fedarena.engine.record import RoundRecord
+from fedarena.errors import BadValue
+from fedarena.results.bayes import Posterior, posterior, verdict
+from fedarena.results.folder import as_json, write_text
+from fedarena.results.metrics import relative_accuracy
+from fedarena.results.run import Run, load
+from fedarena.spec import Experiment
+
+Score = Literal["best", "final"]
+SIGNS = {"+": "better", "=": "practically equal", "-": "worse", "?": "undecided"}
+
+
+@dataclass(frozen=True)
+class Split:
+    """One training and test set: a repetition, and the fold that is held out of it (None without folds)."""
+
+    repeat: int
+    fold: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"seed{self.repeat}" if self.fold is None else f"repeat{self.repeat}-fold{self.fold}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared, and how: everything that comparison.json holds."""
+
+    experiment: dict[str, Any]  # the common part, as a table
+    contestants: dict[
+        str, dict[str, Any]
+    ]  # label as typed -> what the experiment has instead: algorithm, tuned settings
+    reference: str | None = None  # label of a baseline that is shown beside, not judged
+    folds: int | None = None
+    repeats: int = 1
+    rope: float = 0.01
+    threshold: float = 0.95
+    notes: tuple[str, ...] = ()  # e.g. how it was tuned
+    versions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def splits(self) -> list[Split]:
+        """Repetition by repetition, fold by fold: the order of all scores."""
+        folds = range(self.folds) if self.folds else (None,)
+        return [Split(repeat, fold) for repeat in range(self.repeats) for fold in folds]
+
+    @property
+    def rho(self) -> float:
+        """Correlation of the scores: the share of a test fold, 0 for independent repetitions."""
+        return 1 / self.folds if self.folds else 0.0
+
+    @property
+    def test(self) -> str:
+        """The statistic, by name."""
+        n = len(self.splits)
+        if self.folds:
+            return f"correlated Bayesian t-test, {self.repeats} x {self.folds} folds, n = {n}, correlation {self.rho:g}"
+        return f"Bayesian t-test for independent repetitions, n = {n} seeds"
+
+    def cell(self, label: str, split: Split) -> Experiment:
+        """The experiment of one cell. Paired: all that is random depends on the repetition, none of it on the algorithm."""
+        base = Experiment.make(self.experiment)
+        own: dict[str, Any] = {"seed": base.seed + split.repeat, "folds": self.folds, "fold": split.fold}
+        return base.with_(**{k: v for k, v in own.items() if v is not None}, **self.contestants[label])
+
+    def folder(self, root: Path, label: str, split: Split) -> Path:
+        """Where the run of one cell lies."""
+        return root / "cells" / re.sub(r"[^\w.,=+-]", "-", label) / split.name
+
+    def write(self, root: Path) -> None:
+        """comparison.json, atomically."""
+        write_text(root / "comparison.json", as_json(asdict(self)))
+
+    @classmethod
+    def read(cls, root: Path) -> Plan:
+        """Back from the folder."""
+        file = root / "comparison.json"
+        if not file.exists():
+            raise BadValue(f"{root} holds no comparison", remedy="give the folder of one", where=str(root))
+        with reading(root, remedy="the folder is damaged: compare anew"):
+            table = json.loads(file.read_text(encoding="utf-8"))
+            return cls(**{**table, "notes": tuple(table["notes"])})
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Row against column: how likely is the row practically better, equal, worse?"""
+
+    row: str
+    column: str
+    p_better: float
+    p_equal: float
+    p_worse: float
+    verdict: str  # + = - ?
+    mean: float  # difference, row minus column
+    interval: tuple[float, float]  # 90 % credible
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The result of comparing. `runs` has one run a split for every label, in the order of `plan.splits`."""
+
+    plan: Plan
+    runs: dict[str, list[Run]]
+    failures: dict[str, str] = field(default_factory=dict)  # label -> why one of its cells has no result
+    dir: Path | None = None
+
+    @classmethod
+    def load(cls, root: str | Path) -> Comparison:
+        """From a folder whose cells are all finished."""
+        root = Path(root)
+        plan = Plan.read(root)
+        runs: dict[str, list[Run]] = {}
+        failures: dict[str, str] = {}
+        for label in plan.contestants:
+            folders = [plan.folder(root, label, split) for split in plan.splits]
+            failed = next((f / "failure.txt" for f in folders if (f / "failure.txt").exists()), None)
+            if failed is not None:
+                failures[label] = failed.read_text(encoding="utf-8").strip()
+            else:
+                runs[label] = [load(folder) for folder in folders]
+        return cls(plan, runs, failures, root)
+
+    @property
+    def labels(self) -> list[str]:
+        """The contestants that have results, in the order they were named."""
+        return [label for label in self.runs if label != self.plan.reference]
+
+    def scores(self, which: Score = "best") -> dict[str, list[float]]:
+        """Accuracy of every contestant on every split: the best within the budget, or the final one."""
+        return {
+            label: [float(getattr(run, which).accuracy or 0.0) for run in self.runs[label]] for label in self.labels
+        }
+
+    def diverged(self, label: str) -> int:
+        """How many of its runs did. They keep the accuracy they had: no pair is dropped."""
+        return sum(run.diverged for run in self.runs[label])
+
+    def posterior(self, row: str, column: str, which: Score = "best") -> Posterior:
+        """Of the mean difference, row minus column."""
+        scores = self.scores(which)
+        for label in (row, column):
+            if label not in scores:
+                known = ", ".join(scores)
+                raise BadValue(f"'{label}' was not compared", remedy=f"there are: {known}")
+        return posterior(scores[column], scores[row], self.plan.rho)
+
+    def duel(self, row: str, column: str, which: Score = "best", rope: float | None = None) -> Duel:
+        """One cell of the table."""
+        known = self.posterior(row, column, which)
+        worse, equal, better = known.regions(self.plan.rope if rope is None else rope)
+        sign = verdict(better, equal, worse, self.plan.threshold)
+        return Duel(row, column, better, equal, worse, sign, known.mean, known.interval(0.9))
+
+    def duels(self, which: Score = "best") -> list[Duel]:
+        """Every ordered pair."""
+        return [self.duel(a, b, which) for a in self.labels for b in self.labels if a != b]
+
+    def versus(self, label: str, rope: float | None = None) -> list[Duel]:
+        """Everyone against this one."""
+        return [self.duel(other, label, rope=rope) for other in self.labels if other != label]
+
+    @cached_property
+    def target(self) -> float:
+        """The accuracy to reach: the experiment's, or the highest whole percent that everyone reaches on average."""
+        wanted = next(iter(self.runs.values()))[0].experiment.evaluate.target
+        if wanted is not None:
+            return wanted
+        return math.floor(100 * min(float(np.mean(s)) for s in self.scores().values())) / 100
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row an algorithm: what it gave and what it cost, over all splits (mean, deviation, median to the target)."""
+        everyone = [*self.labels, *([self.plan.reference] if self.plan.reference in self.runs else [])]
+        return [self._row(label) for label in everyone]
+
+    def _row(self, label: str) -> dict[str, Any]:
+        runs = self.runs[label]
+        arrived = [r for r in (_first_at(run, self.target) for run in runs) if r is not None]
+        most = len(arrived) * 2 > len(runs)
+
+        def middle(values: list[float]) -> float | None:
+            return float(np.median(values)) if most else None
+
+        def over(values: list[float | None]) -> float | None:
+            known = [v for v in values if v is not None and math.isfinite(v)]
+            return float(np.mean(known)) if known else None
+
+        best, final = ([float(getattr(run, which).accuracy or 0.0) for run in runs] for which in ("best", "final"))
+        weighted = over([run.final.weighted_accuracy for run in runs])
+        centre = self.centralized
+        return {
+            "algorithm": label,
+            "runs": len(runs),
+            "diverged": self.diverged(label),
+            "best": float(np.mean(best)),
+            "best_sd": float(np.std(best, ddof=1)) if len(best) > 1 else 0.0,
+            "final": float(np.mean(final)),
+            "final_sd": float(np.std(final, ddof=1)) if len(final) > 1 else 0.0,
+            "reached": len(arrived),
+            "rounds_to_target": middle([r.round for r in arrived]),
+            "uploads_to_target": middle([r.uploads for r in arrived]),
+            "bytes_to_target": middle([r.bytes_up + r.bytes_down for r in arrived]),
+            "clock_to_target": middle([r.clock for r in arrived]),
+            "uploads": over([run.records[-1].uploads for run in runs]),
+            "bytes": over([run.bytes for run in runs]),
+            "clock": over([run.records[-1].clock for run in runs]),
+            "wall_seconds": over([run.records[-1].wall_seconds for run in runs]),
+            "weighted_accuracy": weighted,
+            "relative_accuracy": None if weighted is None or not centre else relative_accuracy(weighted, centre),
+            "client_std": over([run.fairness.get("std") for run in runs]),
+            "client_worst": over([run.fairness.get("worst_tenth") for run in runs]),
+        }
+
+    @cached_property
+    def centralized(self) -> float | None:
+        """Mean final accuracy of training on all rows in one place, where that was run."""
+        for runs in self.runs.values():
+            if runs[0].experiment.algorithm.name == "centralized":
+                return float(np.mean([run.final.accuracy or 0.0 for run in runs]))
+        return None
+
+    @property
+    def words(self) -> list[str]:
+        """The verdict in sentences: who leads, against whom that is certain, and what stays open."""
+        means = {label: float(np.mean(s)) for label, s in self.scores().items()}
+        if len(means) < 2:
+            return ["There is nothing to compare: fewer than two algorithms have results."]
+        ranked = sorted(means, key=lambda label: -means[label])
+        first = ranked[0]
+        against: dict[str, list[str]] = {}
+        for other in ranked[1:]:
+            against.setdefault(self.duel(first, other).verdict, []).append(other)
+        told = [f"{first} has the highest mean accuracy, {means[first]:.1%}."]
+        rope, sure = f"{100 * self.plan.rope:g}", f"{self.plan.threshold:.0%}"
+        if "+" in against:
+            told.append(
+                f"It is better by more than {rope} points, with over {sure} probability, than {_and(against['+'])}."
+            )
+        if "=" in against:
+            told.append(f"It is practically equal (within {rope} points) to {_and(against['='])}.")
+        if "?" in against:
+            told.append(f"These {len(self.plan.splits)} scores do not decide between it and {_and(against['?'])}.")
+        for label in ranked:
+            if self.diverged(label):
+                told.append(f"{label} diverged in {self.diverged(label)} of {len(self.runs[label])} runs.")
+        told += [f"{label} has no result: {why}" for label, why in self.failures.items()]
+        return told
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedarena compare --json` prints."""
+        return {
+            "algorithms": self.labels,
+            "scores": self.scores(),
+            "final_scores": self.scores("final"),
+            "table": [asdict(duel) for duel in self.duels()],
+            "final_table": [asdict(duel) for duel in self.duels("final")],
+            "rows": self.rows(),
+            "target": self.target,
+            "rope": self.plan.rope,
+            "threshold": self.plan.threshold,
+            "test": self.plan.test,
+            "verdict": self.words,
+            "failures": self.failures,
+            "notes": list(self.plan.notes),
+            "dir": None if self.dir is None else str(self.dir),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(self.labels)}: {self.plan.test}>"
+
+
+def _first_at(run: Run, target: float) -> RoundRecord | None:
+    return next((r for r in run.evaluations if (r.accuracy or 0.0) >= target), None)
+
+
+def _and(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
