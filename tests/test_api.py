@@ -593,7 +593,7 @@ def test_an_answer_that_cannot_be_handed_over_is_told() -> None:
 def test_a_slow_client_does_not_pile_up_the_others() -> None:
     """No answer is computed far ahead of the one that is waited for."""
     from fedarena.engine.federation import open_site
-    from fedarena.engine.jobs import Common
+    from fedarena.engine.work import Common
     from fedarena.models.task import Buffers
     from fedarena.runtime.processes import AHEAD, Processes
 

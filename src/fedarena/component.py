@@ -106,6 +106,11 @@ def _complete(entry: Entry, made: Any, settings: Mapping[str, Any]) -> dict[str,
     return {**defaults, **entry.check(settings)}
 
 
+def component_settings(made: Any) -> dict[str, Any]:
+    """The settings of a component that can be written down."""
+    return {k: v for k, v in _fields(made).items() if _plain(v)}
+
+
 def _fields(made: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(made) or isinstance(made, type):
         return {}

@@ -72,6 +72,10 @@ class ClientFailed(FedarenaError):
     """A client whose training raised an error or gave a non-finite update."""
 
 
+class Deadlock(FedarenaError):
+    """Every client waits for the others."""
+
+
 def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
     """The remedy for a misspelt name: the nearest known one, or `otherwise`."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

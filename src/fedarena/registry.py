@@ -20,7 +20,7 @@ import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -146,6 +146,13 @@ def register(kind: Kind, name: str, *, paper: str = "") -> Callable[[T], T]:
         return make
 
     return keep
+
+
+def adopt(entries: Iterable[Entry]) -> None:
+    """Make known what another process registered, and this one does not know."""
+    for entry in entries:
+        if entry.name not in components(entry.kind):
+            _entries[entry.kind][entry.name] = entry
 
 
 def components(kind: Kind) -> dict[str, Entry]:

@@ -32,6 +32,7 @@ Purpose = Literal[
     "client_test",  # per-client test sets
     "split",  # train and test rows where a data set has none
     "valid",  # rows held out of training for a search
+    "search",  # what a search tries next
     "algorithm",  # coins an algorithm tosses on the server
 ]
 

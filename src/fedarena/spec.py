@@ -87,6 +87,34 @@ class Evaluate(Table):
     on: Literal["test", "train"] = "test"  # rows on which clients are compared
 
 
+class Devices(Table):
+    """What clients compute and send with, for simulated time: the virtual clock, not the one on the wall."""
+
+    speed: Annotated[float, Field(gt=0)] = 1000.0  # rows a second, forward and backward
+    speeds: Literal["equal", "uniform", "lognormal", "groups"] = "equal"  # over clients, the fastest at `speed`
+    spread: Annotated[float, Field(ge=1)] = 1.0  # the fastest to the slowest; of "lognormal" two deviations each way
+    groups: Annotated[int, Field(ge=1)] = 3  # of "groups": client k is on machine k mod groups, the server on machine 0
+    jitter: Annotated[float, Field(ge=0)] = 0.2  # each training takes U(1 - jitter, 1 + jitter) times its usual time
+    durations: Literal["jitter", "exponential"] = (
+        "jitter"  # exponential: each training's own draw, the usual time its mean
+    )
+    bandwidth: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf  # bytes a second, either way
+    latency: Annotated[float, Field(ge=0)] = 0.0  # seconds, either way
+    trace: str | None = None  # CSV: client, and any of speed, bandwidth, latency, dropout; one line a client
+
+    @field_validator("trace")
+    @classmethod
+    def _from_anywhere(cls, value: str | None) -> str | None:
+        return None if value is None else str(Path(value).absolute())
+
+    @field_validator("jitter")
+    @classmethod
+    def _no_time_below_zero(cls, value: float) -> float:
+        if value >= 1:
+            raise ValueError("a share of the usual time, below 1")
+        return value
+
+
 class Experiment(Table):
     """One experiment, complete. Build it with `Experiment.make`."""
 
@@ -107,6 +135,7 @@ class Experiment(Table):
     )
     local: Local = Local()
     evaluate: Evaluate = Evaluate()
+    devices: Devices = Devices()
     dropouts: Annotated[float, Field(ge=0, lt=1)] = 0.0  # chance that a selected client never answers
     on_error: Literal["stop", "drop"] = "stop"
     on_nan: Literal["drop", "raise", "keep"] = "drop"
@@ -239,8 +268,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadValue(f"cannot read it: {error}", remedy="write it as TOML: key = value", where=str(path)) from None
-    for inner in (table.get("data"), table.get("partition")):
-        for name in PATHS:
+    for inner in (table.get("data"), table.get("partition"), table.get("devices")):
+        for name in (*PATHS, "trace"):
             if isinstance(inner, dict) and isinstance(inner.get(name), str):
                 inner[name] = str(path.parent / inner[name])  # a path in a file is meant from where the file lies
     return table
@@ -304,7 +333,7 @@ def _told(error: ValidationError, prefix: str) -> UnknownName | BadValue:
     keys = [str(part) for part in first["loc"]]
     where = prefix + ".".join(keys)
     if first["type"] == "extra_forbidden":
-        tables: dict[str, type[Table]] = {"local": Local, "evaluate": Evaluate}
+        tables: dict[str, type[Table]] = {"local": Local, "evaluate": Evaluate, "devices": Devices}
         known = tables[keys[0]].model_fields
         return UnknownName(
             f"{keys[0]} has no key '{keys[-1]}'",

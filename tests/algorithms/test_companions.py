@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from tests.algorithms.test_fedavg import on_blobs, small_net, weights
 from tests.federations import Given, blobs
 
 import fedarena as fa
-from fedarena.algorithms import FedAvgM, FedIR, FedVC
+from fedarena.algorithms import FedAvgM, FedFA, FedIR, FedVC
 from fedarena.algorithms.base import Reply
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine.federation import open_site
+from fedarena.engine.work import ClientWork, Memory
 from fedarena.errors import BadValue
 from fedarena.spec import Experiment
 
@@ -136,6 +138,64 @@ def test_fedvc_draws_distinct_rows_while_it_can_and_fresh_ones_each_round() -> N
     drawn.clear()
     on_blobs(FedVC(base=Spy(), n_vc=100), rounds=1)  # clients have 48
     assert all(len(rows) == 100 and len(np.unique(rows)) <= 48 for rows in drawn)
+
+
+def visits(algorithm: FedVC, sizes: tuple[int, ...], rounds: int) -> dict[int, list[np.ndarray]]:
+    """The rows that each client worked on, visit by visit; all clients take part."""
+    seen: dict[int, list[np.ndarray]] = {}
+    x, y = blobs(sum(sizes) + 10)
+    owner = np.concatenate([np.repeat(np.arange(len(sizes)), sizes), np.full(10, -1)])
+    data = Given(Dataset("sizes", x, y, sum(sizes), 3, owner=owner, owner_names=tuple(map(str, range(len(sizes))))))
+
+    class Spy(fa.FedAvg):
+        def client(self, got: Any, kept: Any, work: Any) -> Reply:
+            seen.setdefault(work.client, []).append(work.index.copy())
+            return Reply(fa.Step(np.zeros_like(got.w)))
+
+    fa.run(data, model=small_net, partition="natural", algorithm=replace(algorithm, base=Spy()), rounds=rounds,
+           out=False, runtime="serial", evaluate={"every": rounds})  # fmt: skip
+    return seen
+
+
+def test_fedvc_splits_large_clients_into_fixed_disjoint_blocks() -> None:
+    """65 rows in blocks of 20 are three; every visit is to one of them, each as often as another, and rows 61 to 65 rest."""
+    seen = visits(FedVC(n_vc=20, with_split=True), (65, 40, 39, 12), 240)
+    blocks = {k: {tuple(rows) for rows in drawn} for k, drawn in seen.items()}
+    for k, count in ((0, 3), (1, 2)):
+        assert len(blocks[k]) == count  # the same ones in 240 rounds
+        rows = np.concatenate(list(blocks[k]))
+        assert len(rows) == len(np.unique(rows)) == 20 * count
+        often = [sum(tuple(drawn) == block for drawn in seen[k]) for block in blocks[k]]
+        assert chisquare(often).pvalue > 1e-3
+    assert all(np.ptp(block) > 19 for block in blocks[0])  # drawn, not cut off in the order of rows
+    assert len(blocks[2]) == len(blocks[3]) == 240  # one virtual client each: fresh draws
+    assert all(len(set(rows)) == 20 for rows in blocks[2])
+    assert all(len(rows) == 20 and len(set(rows)) <= 12 for rows in blocks[3])
+
+
+def test_fedvc_with_split_selects_by_virtual_clients() -> None:
+    """m = 1: chi-square of 4000 draws against 3, 2, 1 and 1 of 7; far from n_k / n."""
+    sizes = np.array([65, 40, 39, 12])
+    drawn = [int(FedVC(n_vc=20, with_split=True).select(sizes, 1, np.random.default_rng(i))[0]) for i in range(4000)]
+    counts = np.bincount(drawn, minlength=4)
+    assert chisquare(counts, 4000 * np.array([3, 2, 1, 1]) / 7).pvalue > 1e-3
+    assert chisquare(counts, 4000 * sizes / sizes.sum()).pvalue < 1e-6
+    both = FedVC(n_vc=20, with_split=True).select(sizes, 4, np.random.default_rng(0))
+    assert sorted(both.tolist()) == [0, 1, 2, 3]  # a client once, however many it is
+
+
+def test_drawn_rows_keep_their_own_noise() -> None:
+    """In training and in judging: FedFA inside FedVC looks at the rows that were drawn, as they were trained on."""
+    noisy = {"partition": {"name": "feature_noise", "sigma": 0.5}, "clients": 4}
+    site = open_site(Experiment.make(blobs(), model=small_net, **noisy))
+    work = ClientWork(site, 3, 0, Memory())
+    noise = dict(zip(work.index.tolist(), site.training_noise(3, 0), strict=True))
+    work.draw(20)
+    x, _ = work._gather(np.arange(20))
+    expected = np.stack([site.data.x[row] + noise[row] for row in work.index.tolist()])
+    np.testing.assert_allclose(x.numpy(), expected, rtol=1e-6)
+    assert np.abs(expected - site.data.x[work.index]).max() > 0.1
+    assert on_blobs(FedVC(base=FedFA(), n_vc=20), **noisy).final.accuracy > 0.5
 
 
 def test_companions_compose_in_text_and_in_python() -> None:

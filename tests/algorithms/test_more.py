@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.algorithms.test_drift import FULL, ROWS, federation, solve
-from tests.algorithms.test_fedavg import CENTRES, CURVATURES, on_blobs, on_quadratics, weights
+from tests.algorithms.test_fedavg import CENTRES, CURVATURES, on_blobs, on_quadratics
 from tests.federations import Quadratic, optimum, quadratics
 from torch import nn
 
@@ -126,6 +128,14 @@ def test_loadaboost_retrains_to_the_cap_and_may_overshoot_it() -> None:
     assert efforts(initial_median=-math.inf, trial_start=1)[1][:4] == [15, 15, 15, 15]  # 5 + 4 + 3 + 2 + 1
 
 
+def test_loadaboost_mean_epochs_are_in_the_record() -> None:
+    """Rows seen in a round, over the rows of those who took part, are the mean epochs of a client, by rows."""
+    run, epochs = efforts(initial_median=-math.inf)
+    seen = np.diff([0, *(r.samples for r in run.records)]) / 192  # four clients of 48 rows
+    assert seen.tolist() == [np.mean(epochs[:4]), np.mean(epochs[4:])]
+    assert seen[0] == 17 > seen[1]
+
+
 def test_loadaboost_directions() -> None:
     """Above: those worse than the last median train on; below: the others; nobody in round 0 either way."""
     for direction in ("above", "below"):
@@ -163,12 +173,6 @@ def test_loadaboost_equal_losses_retrain_nobody() -> None:
 # Co-Learning
 
 
-def test_colearning_without_decay_or_doubling_is_fedavg() -> None:
-    local = {"lr": 0.05, "epochs": 3, "batch": 16}
-    plain = on_blobs(local=local)
-    assert on_blobs(CoLearning(decay=1.0, epsilon=-1.0), local=local).weights_sha256 == plain.weights_sha256
-
-
 def test_colearning_rate_falls_by_epochs_and_starts_again() -> None:
     """eta lambda^(e/E): 0.1, 0.1 * 0.25^(1/3), 0.1 * 0.25^(2/3); full batch on a quadratic, by hand, two rounds."""
     got = on_quadratics([5], algorithm=CoLearning(decay=0.25, epsilon=-1.0), rounds=2, local={**FULL, "epochs": 3})
@@ -186,13 +190,28 @@ def test_colearning_doubles_when_the_model_hardly_moves() -> None:
     assert (each / each[0]).tolist() == [1, 2, 4, 4]
 
 
+def test_colearning_epochs_only_double_and_only_when_the_model_has_settled() -> None:
+    """With an epsilon in between: the same, then powers of two, never less."""
+    run = on_blobs(CoLearning(epsilon=0.02, decay=0.5, most=8), local={"lr": 0.05, "epochs": 1, "batch": 16}, rounds=30)
+    each = np.diff([0, *(r.steps for r in run.records)])
+    factors = (each / each[0]).tolist()
+    assert factors == sorted(factors)
+    assert factors[:3] == [1, 1, 1]
+    assert factors[-1] > 1
+    assert set(factors) <= {1, 2, 4, 8}
+
+
+def test_colearning_measures_parameters_not_statistics() -> None:
+    """The weights hardly move while BatchNorm's running means go from 0 to those of the rows: epochs double."""
+    x = np.random.default_rng(0).random((60, 1, 8, 8)).astype(np.float32) + 100
+    net = lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    run = fa.run((x, np.arange(60) % 3), model=net, algorithm=CoLearning(epsilon=1e-3), partition="iid", clients=3,
+                 rounds=2, local={"lr": 1e-7, "epochs": 1, "batch": 8}, out=False, runtime="serial")  # fmt: skip
+    assert float(run.state["1.running_mean"].abs().max()) > 1
+    assert run.records[1].steps == 3 * run.records[0].steps
+
+
 # FedPAGE
-
-
-def test_fedpage_with_p_1_is_fedsgd_with_everyone() -> None:
-    page = on_blobs(FedPAGE(p=1.0, server_lr=0.2), share=0.5, dtype="float64", rounds=4)
-    sgd = on_blobs("fedsgd", local={"lr": 0.2}, dtype="float64", rounds=4)
-    np.testing.assert_allclose(weights(page), weights(sgd), atol=1e-12)
 
 
 def test_fedpage_telescopes_to_the_exact_gradient() -> None:
@@ -232,13 +251,21 @@ def test_fedfa_weights_sum_to_one_and_favour_the_weak_and_the_rare() -> None:
     np.testing.assert_allclose(FedFA().weights(np.full(4, 0.8), np.full(4, 2.0)), 0.25)
 
 
-def test_fedfa_with_equal_clients_is_the_uniform_mean() -> None:
-    """Same rows everywhere, no momentum: FedAvg with equal n_k."""
-    same = quadratics(np.tile(CENTRES[:1], (3, 1)), np.tile(CURVATURES[:1], (3, 1)), [4, 4, 4])
-    settings: dict[str, Any] = {"model": lambda: Quadratic(2), "partition": "natural", "rounds": 3, "out": False,
-                                "runtime": "serial", "dtype": "float64", "local": FULL}  # fmt: skip
-    fair = fa.run(same, algorithm=FedFA(beta=0.0), **settings)
-    np.testing.assert_allclose(fair.state["w"], fa.run(same, **settings).state["w"], rtol=1e-12)
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 50)), min_size=1, max_size=9), st.sampled_from([0, 0.3, 1]))
+def test_fedfa_weights_are_shares(clients: list[tuple[float, int]], mix: float) -> None:
+    """Never negative, 1 together, whatever the accuracies and visits."""
+    accuracy, visits = (np.array(column, dtype=np.float64) for column in zip(*clients, strict=True))
+    for freq in ("less_more", "more_more"):
+        share = FedFA(mix=mix, freq=freq).weights(accuracy, visits)
+        assert (share >= 0).all()
+        assert share.sum() == pytest.approx(1)
+
+
+def test_fedfa_with_equal_accuracies_and_visits_is_the_uniform_mean() -> None:
+    """Unlike quadratics, which know no accuracy, of equal rows, without momentum: FedAvg."""
+    settings: dict[str, Any] = {"rounds": 3, "local": FULL}
+    fair, plain = (on_quadratics([4, 4, 4], algorithm=a, **settings) for a in (FedFA(beta=0.0), "fedavg"))
+    np.testing.assert_allclose(fair, plain, rtol=1e-12)
 
 
 # Adaptive servers, FedDyn

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, Deadlock
 from fedarena.seeds import Purpose
 
 Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
@@ -59,6 +59,7 @@ class Anchor:
 
     w: Vector
     gradient: Vector
+    scale: Vector | None = None  # multiplies the difference of the two, weight by weight
 
 
 Adjust = Pull | Anchor | Callable[[Vector, Vector], Vector] | None
@@ -106,8 +107,17 @@ class Work(Protocol):
         """Let each class count so much in the loss, for the rest of this client's round."""
         ...
 
-    def draw(self, count: int) -> None:
-        """Work on a fresh draw of so many of one's rows for the rest of the round."""
+    @property
+    def feature_counts(self) -> NDArray[np.int64]:
+        """Rows of this client in which each input feature is not 0, as the model sees them."""
+        ...
+
+    def spread(self, numbers: Vector) -> Vector:
+        """One number for each input feature, over the weights of a linear model that multiply it; 1 for the others."""
+        ...
+
+    def draw(self, count: int, split: bool = False) -> None:
+        """Work on so many of one's rows for the rest of the round: a fresh draw, or one of the blocks one is split into."""
         ...
 
     def train(
@@ -151,6 +161,7 @@ class Setting:
     participants: int  # asked each round
     has_batchnorm: bool
     has_dropout: bool
+    features: int | None = None  # inputs of a model that is linear in them
 
 
 @dataclass(frozen=True)
@@ -203,6 +214,10 @@ class Algorithm:
     steps_a_round: ClassVar[int | None] = None  # for the decay of rates; None: as many as local training makes
     keeps_momentum: ClassVar[bool] = False  # rounds do not interrupt the optimizer
 
+    def settled(self, setting: Setting) -> Self:
+        """The same, with what was left open decided for this federation."""
+        return self
+
     def check(self, setting: Setting) -> None:
         """Can it work in this setting? Raises an error with a remedy if not, before anything starts."""
 
@@ -234,6 +249,66 @@ class Algorithm:
     def select(self, sizes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Which of the population (given by its sizes) take part? Uniformly, without replacement."""
         return rng.choice(len(sizes), size=count, replace=False)
+
+
+@dataclass(frozen=True)
+class Aged:
+    """What the server of an asynchronous algorithm believes, at least: its model, and how many came before it."""
+
+    w: Vector
+    age: int
+
+    def mixed(self, w: Vector, alpha: float) -> Aged:
+        """(1 - alpha) of this and alpha of `w`, one model on; with alpha = 1 it is `w` to the bit."""
+        mixed = w if alpha == 1 else ((1 - alpha) * self.w + alpha * w).astype(self.w.dtype, copy=False)
+        return Aged(mixed, self.age + 1)
+
+
+Poll = Literal["merge", "outdated", "overactive"]
+
+
+@dataclass(frozen=True)
+class Asynchronous(Algorithm):
+    """The contract without rounds: clients work at their own pace, and the server takes each answer as it comes.
+
+    A client fetches the server's model, trains, and asks whether its answer is wanted; `d` is how many models the server
+    has made since the fetch. `everyone` has all clients at work all the time, else as many as a round has participants:
+    who has answered makes room for one that rests. The engine keeps the virtual clock (engine/events.py).
+    """
+
+    def init(self, w: Vector) -> Any:
+        """A dataclass with at least `w` and `age`; clients begin with age 0."""
+        return Aged(w, 0)
+
+    def poll(self, state: Any, d: int) -> Poll:
+        """What becomes of an answer d models old: merged; thrown away (the client fetches); or the client trains on."""
+        return "merge"
+
+    def share(self, d: int) -> float:
+        """Weight of such an answer in the server's new model; BatchNorm's statistics are mixed by it."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what an answer weighs")
+
+    def merge(self, state: Any, sent: Any, d: int) -> Any:
+        """What does the server make of one answer? A new state."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how the server merges")
+
+    def deadlock(self, merges: int) -> None:
+        """What if every client waits for the others? It is over; an error, unless that was the point."""
+        raise Deadlock(
+            f"after {merges} merges every client is overactive and waits for the others",
+            remedy="loosen the filter that makes them wait",
+            where="algorithm",
+        )
+
+
+def refuse_stiff_spring(name: str, lr: float, mu: float, setting: str) -> None:
+    """A spring's own gradient step diverges from eta mu = 2 on."""
+    if lr * mu >= 2:
+        raise BadValue(
+            f"{name} diverges: local.lr x {setting} = {lr * mu:g}, and must stay below 2",
+            remedy=f"use {setting} below {2 / lr:g}, or a smaller local.lr",
+            where=f"algorithm.{setting}",
+        )
 
 
 def collected() -> Any:

@@ -4,13 +4,13 @@ arXiv:2003.08082. Both go with any averaging algorithm, and with each other: `wi
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from fedarena.algorithms.base import Algorithm, Ask, Cohort, Reply, Setting, Vector, Work
+from fedarena.algorithms.base import Algorithm, Ask, Asynchronous, Cohort, Reply, Setting, Vector, Work
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.errors import BadValue
 from fedarena.registry import register
@@ -22,9 +22,14 @@ class Companion(Algorithm):
 
     base: Algorithm = field(default_factory=FedAvg)
 
+    def settled(self, setting: Setting) -> Self:
+        """As the one inside."""
+        return replace(self, base=self.base.settled(setting))
+
     def check(self, setting: Setting) -> None:
         """Only around algorithms that average what selected clients learned."""
-        if self.base.everyone or self.base.pooled or self.base.personal:
+        inside = self.base
+        if inside.everyone or inside.pooled or inside.personal or isinstance(inside, Asynchronous):
             raise BadValue(
                 f"{type(self).__name__} does not go with {type(self.base).__name__}",
                 remedy="put it around fedavg, fedavgm or another algorithm that averages selected clients",
@@ -83,15 +88,23 @@ class FedIR(Companion):
 @register("algorithm", "fedvc", paper="Hsu et al. 2020, arXiv:2003.08082")
 @dataclass(frozen=True)
 class FedVC(Companion):
-    """Virtual clients of equal size: clients are selected by their rows, and each works on a fresh draw of `n_vc` of them."""
+    """Virtual clients of equal size: clients are selected by their rows, and each works on a fresh draw of `n_vc` of them.
+
+    With `with_split`, a client with rows for two or more is floor(n_k / n_vc) virtual clients, whose disjoint rows are
+    drawn once and for all; fewer than `n_vc` of its rows are left over and never used. Smaller clients are one, and draw
+    as before. Any virtual client is as likely as any other to be the first selected; but a client answers once, so that no
+    two of the same client take part in a round, as they may in the paper.
+    """
 
     n_vc: Annotated[int, Ge(1)] = 256
+    with_split: bool = False
 
     def select(self, sizes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """m draws without replacement, with probability proportional to n_k among those left."""
-        return rng.choice(len(sizes), size=count, replace=False, p=sizes / sizes.sum())
+        """m draws without replacement, with probability proportional to n_k (or to its virtual clients) among those left."""
+        chances = np.maximum(sizes // self.n_vc, 1) if self.with_split else sizes
+        return rng.choice(len(sizes), size=count, replace=False, p=chances / chances.sum())
 
     def client(self, got: Any, kept: Any, work: Work) -> Reply:
         """Draw, then as the one inside; every virtual client counts the same."""
-        work.draw(self.n_vc)
+        work.draw(self.n_vc, self.with_split)
         return replace(self.base.client(got, kept, work), weight=1.0)

@@ -9,8 +9,18 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Step, Vector, Work
-from fedarena.errors import BadValue
+from fedarena.algorithms.base import (
+    Algorithm,
+    Cohort,
+    Model,
+    Pull,
+    Reply,
+    Setting,
+    Step,
+    Vector,
+    Work,
+    refuse_stiff_spring,
+)
 from fedarena.registry import register
 
 STIFFER = 0.1  # how much mu changes at a time, and after how many better rounds it may soften (section 5.3.2)
@@ -60,12 +70,7 @@ class FedProx(Algorithm):
 
     def check(self, setting: Setting) -> None:
         """The spring's own gradient step diverges from eta mu = 2 on."""
-        if setting.lr * self.mu >= 2:
-            raise BadValue(
-                f"fedprox diverges: local.lr x mu = {setting.lr * self.mu:g}, and must stay below 2",
-                remedy=f"use mu below {2 / setting.lr:g}, or a smaller local.lr",
-                where="algorithm.mu",
-            )
+        refuse_stiff_spring("fedprox", setting.lr, self.mu, "mu")
 
     def init(self, w: Vector) -> Sprung:
         """The spring as it is set."""

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedarena.component import component_settings
+from fedarena.engine.events import open_loop
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import Keeper
 from fedarena.engine.loop import Loop
@@ -21,6 +23,7 @@ from fedarena.models.task import sha256
 from fedarena.progress import Line, Silent
 from fedarena.results import folder as files
 from fedarena.results.run import Run, load
+from fedarena.results.track import Store, tracked
 from fedarena.runtime.one_job import one_thread
 from fedarena.runtime.processes import Processes
 from fedarena.runtime.serial import Serial
@@ -40,13 +43,15 @@ def run(
     overrides: Sequence[str] = (),
     progress: bool = False,
     on_round: Callable[[RoundRecord], bool | None] | None = None,
+    track: str | Path | None = None,
     **settings: Any,
 ) -> Run:
     """Run an experiment to its end and return the result.
 
     `source` is a data set's name, a TOML file, an Experiment, a table, or rows and labels `(x, y)`; keywords are the keys
     of an experiment. The run is kept in a folder: `out`, or the next free name under `runs/`; `out=False` keeps none.
-    `on_round` sees every round and may return True to stop.
+    `on_round` sees every round and may return True to stop. `track` is an MLflow store to tell of it: a server's address
+    or a folder.
 
     >>> import fedarena as fa
     >>> run = fa.run("digits", rounds=2, clients=5, partition="iid", out=False, runtime="serial")
@@ -54,14 +59,22 @@ def run(
     (2, True)
     """
     site = _open(source, out, resume, runtime, workers, overrides, settings)
-    with _under_way(site, out, resume, runtime, workers) as (loop, kept), _watched(loop, progress) as watcher:
+    store = None if track is None else Store.open(track)
+    with (
+        _under_way(site, out, resume, runtime, workers) as (loop, kept),
+        tracked(store, site.experiment) as tracker,
+        _watched(loop, progress) as watcher,
+    ):
         records: list[RoundRecord] = []
         for record in loop.rounds():
             records.append(record)
             watcher.see(record)
+            tracker.see(record)
             if on_round is not None and on_round(record):
                 break
-        return _finish(loop, records, kept)
+        result = _finish(loop, records, kept)
+        tracker.finish(result)
+        return result
 
 
 def rounds(
@@ -201,7 +214,7 @@ def _under_way(
         files.check_room(path, site)
         pool = Serial(site) if runtime == "serial" else Processes(site, workers)
         stack.callback(pool.close)
-        yield Loop(site, pool, keeper), kept
+        yield open_loop(site, pool, keeper), kept
 
 
 @contextlib.contextmanager
@@ -235,7 +248,8 @@ def _finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
     sha = sha256(*loop.result_vectors())
     notes = (*site.owners.notes, *loop.notes)
     sizes, state = site.owners.sizes, site.task.state()
-    result = Run(site.experiment, records, sha, loop.client_accuracy, sizes, path, state, notes)
+    used = component_settings(site.algorithm)
+    result = Run(site.experiment, records, sha, loop.client_accuracy, sizes, path, state, notes, used, loop.ages)
     if path is not None:
         files.write_rounds(path, records)
         files.write_clients(path, site, np.asarray(loop.client_accuracy))

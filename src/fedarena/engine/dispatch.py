@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fedarena.engine.jobs import Common, Job
+from fedarena.engine.jobs import Job
+from fedarena.engine.work import Common
 
 
 @dataclass(frozen=True)

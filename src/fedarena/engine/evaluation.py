@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from fedarena.algorithms.base import Vector
 from fedarena.data.dataset import Rows
 from fedarena.engine.dispatch import Failed, Runtime, in_order
-from fedarena.engine.jobs import Common, EvaluateJob
+from fedarena.engine.jobs import EvaluateJob
 from fedarena.engine.site import EVALUATION_ROWS, Site
+from fedarena.engine.work import Common
 from fedarena.errors import ClientFailed
 from fedarena.models.task import Buffers, Scores
 

@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedarena.algorithms.base import Setting
+from fedarena.algorithms.base import Asynchronous, Setting
 from fedarena.data.client_tests import client_tests, hold_out
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.folds import split_in_folds
+from fedarena.engine.devices import build_fleet
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
 from fedarena.errors import BadValue, PartitionImpossible
+from fedarena.models.linear import input_features
 from fedarena.seeds import stream
 from fedarena.spec import Experiment
 
@@ -82,17 +84,25 @@ def open_site(experiment: Experiment) -> Site:
     _check_device(experiment.device)
     site = Site(experiment, *deal(experiment))
     local, owners = experiment.local, len(site.owners.population)
-    site.algorithm.check(
-        Setting(
-            local.lr,
-            local.momentum,
-            local.reset_momentum,
-            clients=owners,
-            participants=participants(experiment, owners),
-            has_batchnorm=site.task.has_batchnorm,
-            has_dropout=site.task.has_dropout,
-        )
+    setting = Setting(
+        local.lr,
+        local.momentum,
+        local.reset_momentum,
+        clients=owners,
+        participants=participants(experiment, owners),
+        has_batchnorm=site.task.has_batchnorm,
+        has_dropout=site.task.has_dropout,
+        features=input_features(site.task),
     )
+    site.algorithm = site.algorithm.settled(setting)
+    site.algorithm.check(setting)
+    if isinstance(site.algorithm, Asynchronous) and site.buffer_policy == "recompute" and site.task.has_batchnorm:
+        raise BadValue(
+            f"{experiment.algorithm.name} has no rounds after which statistics could be recomputed",
+            remedy='set bn_buffers = "average", "local" or "server"',
+            where="bn_buffers",
+        )
+    build_fleet(experiment, len(site.owners.clients))
     _ = site.initial
     return site
 

@@ -14,17 +14,9 @@ from fedarena.algorithms.base import Reply, Vector
 from fedarena.data.dataset import Rows
 from fedarena.engine.site import Site
 from fedarena.engine.tree import is_finite
-from fedarena.engine.work import ClientCannotTrain, ClientWork, Memory
+from fedarena.engine.work import ClientCannotTrain, ClientWork, Common, Memory
 from fedarena.models.task import Buffers, Scores, torch_seeded
 from fedarena.seeds import torch_seed
-
-
-@dataclass(frozen=True)
-class Common:
-    """What all clients of an exchange hear."""
-
-    message: Any
-    buffers: Buffers
 
 
 @dataclass(frozen=True)
@@ -71,6 +63,7 @@ class ClientJob:
         """Load the client's buffers, let the algorithm's client half work, bring back the answer."""
         started = time.perf_counter()
         memory = self.memory or Memory(kept=site.algorithm.remember(site.initial))
+        common = memory.start or common
         buffers = memory.buffers or common.buffers
         site.task.load_buffers(buffers)
         site.task.class_weights = None
@@ -90,6 +83,7 @@ class ClientJob:
             kept=reply.keep,
             momentum=work.momentum_to_keep,
             steps=memory.steps + work.steps,
+            start=None,
             buffers=after if policy == "local" else None,
         )
         return Answer(

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fedarena.engine.tree import UnknownType, assemble, dismantle, types_in, types_near
-from fedarena.engine.work import Memory
+from fedarena.engine.work import Common, Memory
 from fedarena.errors import CannotWrite, DataBroken
 from fedarena.models.task import Buffers
 
@@ -104,6 +104,7 @@ class Snapshot:
     buffers: Buffers
     totals: dict[str, float]
     client_accuracy: NDArray[np.float64]  # at the last evaluation, NaN where a client has no test rows
+    queue: Any = None  # who is at work, where clients keep no rounds (engine/events.py)
 
 
 class Keeper:
@@ -111,7 +112,10 @@ class Keeper:
 
     def __init__(self, folder: Path, algorithm: Any, resumable: bool = True) -> None:
         self.folder, self.resumable = folder, resumable
-        self._types = {**types_near(algorithm), **{t.__qualname__: t for t in (Snapshot, Buffers, Memory)}}
+        self._types: dict[str, type] = {
+            **types_near(algorithm),
+            **{t.__qualname__: t for t in (Snapshot, Buffers, Memory, Common)},
+        }
         self._at: dict[int, int] = {}  # client -> round of its newest memory
         self._old: list[Path] = []
         with writing(folder):
@@ -138,7 +142,7 @@ class Keeper:
         rounds = [int(p.stem.partition("-")[2]) for p in (folder / "clients").glob(f"{client}-*.safetensors")]
         if not rounds:
             return None
-        types = {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, Memory)}}
+        types = {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, Memory, Common)}}
         memory: Memory = load_tree(folder / "clients" / f"{client}-{max(rounds)}.safetensors", types)
         return memory
 
@@ -154,8 +158,8 @@ class Keeper:
 
     def remember(self, client: int, round: int, memory: Memory) -> None:
         """Keep a client's memory of this round; valid once the round's snapshot is saved."""
-        nothing = memory.kept is None and memory.momentum is None and memory.buffers is None and not memory.steps
-        if nothing and client not in self._at:
+        nothing = all(part is None for part in (memory.kept, memory.momentum, memory.buffers, memory.start))
+        if nothing and not memory.steps and client not in self._at:
             return
         self._types |= types_in(memory)
         save_tree(self._memory_path(client, round), memory)

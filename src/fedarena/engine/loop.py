@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Vector
+from fedarena.engine.devices import build_fleet
 from fedarena.engine.dispatch import Failed, Runtime, in_order
 from fedarena.engine.evaluation import Evaluation
 from fedarena.engine.fairness import fairness, weighted_accuracy
-from fedarena.engine.jobs import Answer, ClientJob, Common, Skipped, StatisticsJob
+from fedarena.engine.jobs import Answer, ClientJob, Skipped, StatisticsJob
 from fedarena.engine.keep import Keeper, Snapshot
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import StopRule, participants
 from fedarena.engine.tree import Mean, leaves, nbytes
-from fedarena.engine.work import Memory
+from fedarena.engine.work import Common, Memory
 from fedarena.errors import ClientFailed
 from fedarena.models.task import Buffers
 from fedarena.seeds import stream
 from fedarena.spec import Experiment
+
+
+@dataclass
+class Facts:
+    """What happened in a round, for its record."""
+
+    selected: int = 0
+    answered: int = 0
+    dropped: int = 0
+    non_finite: int = 0
+    losses: list[float] = field(default_factory=list)
+    seconds_select: float = 0.0
+    seconds_train: float = 0.0  # by clients, and waiting for them
+    seconds_slowest: float = 0.0
 
 
 class Exchange:
@@ -34,12 +49,9 @@ class Exchange:
         self.loop, self.round = loop, round
         began = time.perf_counter()
         self.selected = loop.select(round)
-        self.seconds_select = time.perf_counter() - began
-        self.seconds_exchange = self.seconds_aggregate = self.seconds_slowest = 0.0
+        self.facts = Facts(seconds_select=time.perf_counter() - began)
         self.cohort = loop.cohort(self.selected, [])
-        self.losses: list[float] = []
         self.dropped: set[int] = set()
-        self.non_finite = 0
         self.buffers: Buffers | None = None
 
     @property
@@ -53,39 +65,42 @@ class Exchange:
 
     def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
         """Send, let them work, average what comes back in the order of client ids."""
-        loop, exp = self.loop, self.loop.experiment
+        loop, facts, exp = self.loop, self.facts, self.loop.experiment
         if everyone:
             self.selected = list(loop.population)
         began = time.perf_counter()
         common = Common(message, loop.buffers)
         present = [k for k in self.selected if not loop.stays_away(self.round, k)]
         self.dropped |= set(self.selected) - set(present)
-        loop.count_down(len(self.selected), common)
+        down = loop.count_down(len(self.selected), common)
         mean, buffers = Mean(), BufferMean()
         answered = []
+        took = aggregating = 0.0
         jobs = (ClientJob(self.round, k, do, loop.memory(k)) for k in present)
         for client, answer in zip(present, in_order(loop.runtime.map(jobs, common)), strict=True):
             if isinstance(answer, Skipped | Failed):
                 loop.complain(client, self.round, answer)
                 self.dropped.add(client)
                 continue
-            loop.count_up(answer)
+            took = max(took, loop.simulated_seconds(client, self.round, answer.samples, down, loop.count_up(answer)))
             if not answer.finite and exp.on_nan != "keep":
                 loop.complain(client, self.round, answer)
                 self.dropped.add(client)
-                self.non_finite += 1
+                facts.non_finite += 1
                 continue
             arrived = time.perf_counter()
             loop.remember(client, self.round, answer)
             mean.add(answer.reply.send, answer.reply.weight)
             buffers.add(answer.buffers, float(loop.sizes[client]))
             answered.append(client)
-            self.losses.append(answer.loss)
-            self.seconds_aggregate += time.perf_counter() - arrived
-            self.seconds_slowest = max(self.seconds_slowest, answer.seconds)
+            facts.losses.append(answer.loss)
+            aggregating += time.perf_counter() - arrived
+            facts.seconds_slowest = max(facts.seconds_slowest, answer.seconds)
+        loop.clock += took  # the round waits for its slowest client
         self.cohort = loop.cohort(self.selected, answered)
+        facts.selected, facts.answered, facts.dropped = len(self.selected), len(answered), len(self.dropped)
         self.buffers = buffers.result()
-        self.seconds_exchange += time.perf_counter() - began
+        facts.seconds_train += time.perf_counter() - began - aggregating
         return mean.result()
 
 
@@ -106,6 +121,9 @@ class BufferMean:
         return None if values is None else Buffers(values, self.counters)
 
 
+TOTALS = ("uploads", "bytes_up", "bytes_down", "steps", "samples", "outdated", "overactive")
+
+
 class Loop:
     """An experiment under way."""
 
@@ -118,7 +136,10 @@ class Loop:
         self.participants = participants(self.experiment, len(site.owners.population))
         self.rule = StopRule(self.experiment, self.algorithm, self.participants)
         self.buffers = site.task.buffers()
-        self.totals: dict[str, int] = dict.fromkeys(("uploads", "bytes_up", "bytes_down", "steps", "samples"), 0)
+        self.totals: dict[str, int] = dict.fromkeys(TOTALS, 0)
+        self.clock = 0.0  # simulated seconds since the start
+        fleet = build_fleet(self.experiment, len(site.owners.clients))
+        self.fleet = fleet.fastest() if self.algorithm.pooled else fleet
         self.client_accuracy: NDArray[np.float64] = np.full(len(site.owners.clients), np.nan)  # at the last look
         self._noted: dict[str, tuple[int, str]] = {}  # what -> how often, and the first case
         self._evaluation = Evaluation(site, runtime)
@@ -140,8 +161,7 @@ class Loop:
 
     def stays_away(self, round: int, client: int) -> bool:
         """A simulated dropout: asked, but never answers."""
-        chance = self.experiment.dropouts if self.algorithm.communicates else 0.0
-        return chance > 0 and bool(stream(self.experiment.seed, "failure", round, client).random() < chance)
+        return self.algorithm.communicates and self.fleet.stays_away(client, round)
 
     def cohort(self, selected: list[int], answered: list[int]) -> Cohort:
         """Who was asked and who answered, with the numbers a server may need."""
@@ -156,23 +176,33 @@ class Loop:
 
     # What it costs
 
-    def count_down(self, clients: int, common: Common) -> None:
-        """Bytes to the clients: the message, and buffers where they travel."""
-        if self.algorithm.communicates:
-            travel = self.site.buffer_policy in ("average", "recompute")
-            sent = nbytes(common.message) + (nbytes(common.buffers) if travel else 0)
-            self.totals["bytes_down"] += clients * sent
+    def count_down(self, clients: int, common: Common) -> int:
+        """Bytes to the clients: the message, and buffers where they travel. Returns those to each."""
+        if not self.algorithm.communicates:
+            return 0
+        travel = self.site.buffer_policy in ("average", "recompute")
+        sent = nbytes(common.message) + (nbytes(common.buffers) if travel else 0)
+        self.totals["bytes_down"] += clients * sent
+        return sent
 
-    def count_up(self, answer: Answer) -> None:
-        """Bytes, uploads and work of one answer."""
+    def count_up(self, answer: Answer) -> int:
+        """Bytes, uploads and work of one answer. Returns its bytes."""
         self.totals["steps"] += answer.steps
         self.totals["samples"] += answer.samples
-        if self.algorithm.communicates:
-            sent = nbytes(answer.reply.send) + 8  # n_k
-            models = max(round(nbytes(answer.reply.send) / max(self.site.initial.nbytes, 1)), 1)
-            travel = self.site.buffer_policy == "average"  # recomputed ones are sent later, once they are known
-            self.totals["bytes_up"] += sent + (nbytes(answer.buffers) if travel else 0)
-            self.totals["uploads"] += models
+        if not self.algorithm.communicates:
+            return 0
+        travel = self.site.buffer_policy == "average"  # recomputed ones are sent later, once they are known
+        sent = nbytes(answer.reply.send) + 8 + (nbytes(answer.buffers) if travel else 0)  # 8: n_k, or the model's age
+        self.totals["bytes_up"] += sent
+        self.totals["uploads"] += max(round(nbytes(answer.reply.send) / max(self.site.initial.nbytes, 1)), 1)
+        return sent
+
+    def simulated_seconds(self, client: int, number: int, samples: int, down: int, up: int) -> float:
+        """How long a client's part takes on the virtual clock: fetch, train, send."""
+        training = self.fleet.training(client, number, samples)
+        if not self.algorithm.communicates:
+            return training
+        return self.fleet.message(client, down) + training + self.fleet.message(client, up)
 
     # What clients remember
 
@@ -235,8 +265,9 @@ class Loop:
         if snapshot:
             done, state, self.buffers = snapshot.round, snapshot.state, snapshot.buffers
             self.totals = {k: int(snapshot.totals[k]) for k in self.totals}
-            before = snapshot.totals["wall_seconds"]
+            before, self.clock = snapshot.totals["wall_seconds"], snapshot.totals["clock"]
             self.client_accuracy = snapshot.client_accuracy
+            self.take_up(snapshot.queue)
         self.state = state
         rule = self.rule
         past = []
@@ -247,39 +278,62 @@ class Loop:
             self.keeper.amend([asdict(record) for record in past])
         yield from past
         started = time.perf_counter() - before
-        while not rule.over(done, self.totals["uploads"]):
+        while not self.over(done):
             began = time.perf_counter()
-            ask = Exchange(self, done)
-            state = self.algorithm.round(state, ask)
-            self._take_buffers(state, ask)
+            state, facts = self.advance(state, done)
             done += 1
             trained = time.perf_counter()
             record = RoundRecord(
                 done,
-                train_loss=_mean(ask.losses),
-                selected=len(ask.selected),
-                answered=len(ask.cohort.answered),
-                dropped=len(ask.dropped),
-                non_finite=ask.non_finite,
+                train_loss=_mean(facts.losses),
+                selected=facts.selected,
+                answered=facts.answered,
+                dropped=facts.dropped,
+                non_finite=facts.non_finite,
+                clock=self.clock,
                 **self.totals,
             )
-            if done % self.experiment.evaluate.every == 0 or rule.over(done, self.totals["uploads"]):
+            if done % self.experiment.evaluate.every == 0 or self.over(done):
                 record = replace(record, **self.evaluate(state))
             record = replace(
                 record,
                 best_accuracy=rule.best(record),
-                seconds_select=ask.seconds_select,
-                seconds_train=ask.seconds_exchange - ask.seconds_aggregate,
-                seconds_aggregate=trained - began - ask.seconds_exchange - ask.seconds_select + ask.seconds_aggregate,
-                seconds_slowest=ask.seconds_slowest,
+                seconds_select=facts.seconds_select,
+                seconds_train=facts.seconds_train,
+                seconds_aggregate=trained - began - facts.seconds_train - facts.seconds_select,
+                seconds_slowest=facts.seconds_slowest,
                 seconds_evaluate=time.perf_counter() - trained,
                 wall_seconds=time.perf_counter() - started,
             )
-            totals = {**self.totals, "wall_seconds": record.wall_seconds}
-            self.keeper.save(Snapshot(done, state, self.buffers, totals, self.client_accuracy), asdict(record))
+            totals = {**self.totals, "wall_seconds": record.wall_seconds, "clock": self.clock}
+            snapshot = Snapshot(done, state, self.buffers, totals, self.client_accuracy, self.queue())
+            self.keeper.save(snapshot, asdict(record))
             rule.see(record)
             self.state = state
             yield record
+
+    def over(self, done: int) -> bool:
+        """Is the budget spent or the goal reached?"""
+        return self.rule.over(done, self.totals["uploads"])
+
+    def advance(self, state: Any, round: int) -> tuple[Any, Facts]:
+        """One round."""
+        ask = Exchange(self, round)
+        state = self.algorithm.round(state, ask)
+        self._take_buffers(state, ask)
+        return state, ask.facts
+
+    def queue(self) -> Any:
+        """Who is still at work when a round ends: nobody."""
+        return None
+
+    def take_up(self, queue: Any) -> None:
+        """Go on with those who were at work."""
+
+    @property
+    def ages(self) -> dict[str, Any]:
+        """How old answers were, where clients keep no rounds."""
+        return {}
 
     def _as_due(self, record: RoundRecord) -> RoundRecord:
         """A past record as a run with today's budget would have it: its last round was evaluated because it was last."""
@@ -342,4 +396,5 @@ class Loop:
 
 
 def _mean(values: list[float]) -> float | None:
-    return float(np.mean(values)) if values else None
+    known = [value for value in values if not np.isnan(value)]  # a client that only measured has no training loss
+    return float(np.mean(known)) if known else None

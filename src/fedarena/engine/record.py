@@ -22,6 +22,8 @@ class RoundRecord:
     uploads: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    outdated: int = 0  # trainings thrown away because the server had moved on (asynchronous algorithms)
+    overactive: int = 0  # trainings after which a client was told to go on by itself
     steps: int = 0
     samples: int = 0
     client_std: float | None = None  # spread of the clients' accuracies on their own test sets

@@ -77,6 +77,11 @@ class Site:
         return self.algorithm.personal or (self.buffer_policy == "local" and len(self.task.buffers().values) > 0)
 
     @property
+    def is_augmented(self) -> bool:
+        """Does a row look different every time it is trained on?"""
+        return self.data.prepare in ("mcmahan", "niid")
+
+    @property
     def is_text(self) -> bool:
         """Rows are sequences of symbols."""
         return self.data.y.ndim == 2

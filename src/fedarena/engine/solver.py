@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Pull, Vector
@@ -55,6 +57,15 @@ class UnitSolver:
         self.first_lr = self.first_lr or lr
         self.u = self.momentum * self.u + 1.0 + self.mu * self.x
         self.x -= lr * self.u
+
+    def steps(self, rates: NDArray[np.float64]) -> None:
+        """Many of them; without momentum and spring they simply add up."""
+        if self.momentum or self.mu:
+            for lr in rates.tolist():
+                self.step(lr)
+        elif len(rates):
+            self.first_lr = self.first_lr or float(rates[0])
+            self.x -= float(rates.sum())
 
     @property
     def effective_steps(self) -> float:
@@ -126,21 +137,31 @@ def _anchored_step(
 ) -> Callable[[Tensor, Tensor, float], float]:
     """g(w) - g(anchor) + full gradient, each added straight into the weights: a second model stands at the anchor.
 
-    Weight decay is part of both gradients: lambda (w - anchor) is left of it, the rest is in the full gradient.
+    Weight decay is part of both gradients: lambda (w - anchor) is left of it, the rest is in the full gradient. A scale
+    is for the sparse part, the loss, and leaves the decay alone; where all of it is 1 it costs and changes nothing.
     """
     anchor.module.train()
     anchor.load(adjust.w)
     full = as_tensor(adjust.gradient).to(task.flat)
     w, decay = task.flat, local.weight_decay
     into, views = (task.flat, task.weights) if momentum is None else (momentum, task.views(momentum))
+    s = as_tensor(adjust.scale).to(w) if adjust.scale is not None and _scales(adjust) else None
+    difference = w if s is None else torch.zeros_like(w)
+    parts = task.views(difference)
 
     def step(x: Tensor, y: Tensor, lr: float) -> float:
         scale = -lr if momentum is None else 1.0
         drift = (w - anchor.flat) if decay else None
         if momentum is not None:
             momentum.mul_(local.momentum)
-        loss = task.accumulate(x, y, views, scale)
-        anchor.accumulate(x, y, views, -scale)
+        if s is None:
+            loss = task.accumulate(x, y, views, scale)
+            anchor.accumulate(x, y, views, -scale)
+        else:
+            difference.zero_()
+            loss = task.accumulate(x, y, parts, 1.0)
+            anchor.accumulate(x, y, parts, -1.0)
+            into.addcmul_(difference, s, value=scale)
         into.add_(full, alpha=scale)
         if drift is not None:
             into.add_(drift, alpha=scale * decay)
@@ -198,6 +219,66 @@ def _as_function(pull: Pull, with_b: bool) -> Callable[[Vector, Vector], Vector]
         return g + pull.b if with_b and pull.b is not None else g
 
     return change
+
+
+def can_be_compiled(task: Task, local: Local, adjust: Adjust) -> bool:
+    """Do the kernels know the model and the correction? A correction that is data they do, a Python function they cannot."""
+    described = adjust is None or isinstance(adjust, Pull) or (isinstance(adjust, Anchor) and not _scales(adjust))
+    return task.network is not None and described and local.clip is None
+
+
+def _scales(anchor: Anchor) -> bool:
+    return anchor.scale is not None and not bool((anchor.scale == 1).all())
+
+
+Stretch = tuple[Vector, NDArray[np.int64], NDArray[np.int64], list[int]]  # rows, labels, their order, sizes of batches
+
+
+def train_compiled(
+    task: Task,
+    w: Vector,
+    epochs: Iterator[Iterator[Stretch]],
+    rates: Callable[[int, int], NDArray[np.float64]],
+    local: Local,
+    adjust: Adjust,
+    momentum: Tensor | None,
+) -> Outcome:
+    """The same as `train`, many steps a call; `rates(j, n)` are the learning rates of steps j to j + n.
+
+    Every correction is affine in the weights: g + decay w + mu (w - centre) + shift.
+    """
+    assert task.network is not None
+    network, decay, mu = task.network, local.weight_decay, 0.0
+    centre = shift = beside = anchor = None
+    if isinstance(adjust, Anchor):
+        anchor = adjust.w
+        shift = adjust.gradient - np.float32(decay) * adjust.w if decay else adjust.gradient
+    elif isinstance(adjust, Pull):
+        outside = adjust.outside and momentum is not None  # without momentum inside and outside are one
+        beside, shift = (adjust.b, None) if outside else (None, adjust.b)
+        centre, mu = (adjust.centre, float(adjust.mu)) if adjust.mu else (None, 0.0)
+    velocity = None if momentum is None else momentum.numpy()
+    network.load(
+        w, velocity=velocity, centre=centre, shift=shift, beside=beside, anchor=anchor,
+        momentum=local.momentum, decay=decay, mu=mu,
+    )  # fmt: skip
+    unit = UnitSolver(local.momentum, adjust.mu if isinstance(adjust, Pull) else 0.0)
+    weights = None if task.class_weights is None else task.class_weights.numpy()
+    steps, lr_sum, losses = 0, 0.0, []
+    for stretches in epochs:
+        total, seen = 0.0, 0
+        for x, y, order, sizes in stretches:
+            pace = rates(steps, len(sizes))
+            each = network.train(x, y, order, sizes, pace, weights, task.normalise_weights)
+            total += float(each @ np.asarray(sizes))
+            seen += sum(sizes)
+            unit.steps(pace)
+            lr_sum += float(pace.sum())
+            steps += len(sizes)
+        losses.append(total / seen if seen else math.nan)
+    after = np.empty(task.size, np.float32)
+    network.save(after, velocity)
+    return Outcome(after, steps, lr_sum, -unit.x, unit.effective_steps, tuple(losses))
 
 
 def train(

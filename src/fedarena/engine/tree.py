@@ -108,10 +108,18 @@ def types_near(component: Any) -> dict[str, type]:
     base = getattr(component, "base", None)  # what a companion of an algorithm is around
     found: dict[str, type] = {} if base is None else types_near(base)
     for cls in type(component).__mro__:
-        for value in vars(sys.modules.get(cls.__module__, object())).values() if cls is not object else ():
+        for value in _seen_by(cls).values() if cls is not object else ():
             if isinstance(value, type) and dataclasses.is_dataclass(value):
                 found.setdefault(value.__qualname__, value)
     return found
+
+
+def _seen_by(cls: type) -> dict[str, Any]:
+    """What its module holds; or, of a class that came by value from another process, what its methods brought along."""
+    if cls.__module__ in sys.modules:
+        return vars(sys.modules[cls.__module__])
+    functions = [value for value in vars(cls).values() if hasattr(value, "__globals__")]
+    return {name: value for function in functions for name, value in function.__globals__.items()}
 
 
 def read_only(tree: Any) -> Any:

@@ -16,8 +16,17 @@ from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
 from fedarena.data.dataset import PADDING
 from fedarena.engine import solver
 from fedarena.engine.site import EVALUATION_ROWS, Site
+from fedarena.models.linear import spread
 from fedarena.models.task import Buffers, as_tensor
 from fedarena.seeds import Purpose, stream
+
+
+@dataclass(frozen=True)
+class Common:
+    """What clients hear: a message, and BatchNorm's statistics."""
+
+    message: Any
+    buffers: Buffers
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,7 @@ class Memory:
     momentum: Vector | None = None  # where rounds do not reset it
     buffers: Buffers | None = None  # where BatchNorm's statistics are local
     steps: int = 0  # optimizer steps made so far
+    start: Common | None = None  # what it trains from, where clients do not all hear the same
 
 
 class ClientCannotTrain(Exception):
@@ -46,7 +56,6 @@ class ClientWork:
         self.last_loss = float("nan")
         self.sizes = solver.batch_sizes(self.rows, self.local.batch, self._last_batch)
         self._momentum: Tensor | None = None
-        self._drawn: NDArray[np.int64] | None = None  # which of the client's rows it works on, if not on all
 
     @property
     def _last_batch(self) -> str:
@@ -103,12 +112,36 @@ class ClientWork:
         self.task.class_weights = torch.from_numpy(weights).to(self.task.flat)
         self.task.normalise_weights = normalise
 
-    def draw(self, count: int) -> None:
-        """Work on a fresh draw of so many of one's rows for the rest of the round: with repetition only if it must be."""
+    @property
+    def feature_counts(self) -> NDArray[np.int64]:
+        """Rows of this client in which each input feature is not 0, as the model sees them but for random changes."""
+        counts = np.zeros(int(np.prod(self.site.data.shape)), np.int64)
+        for start in range(0, self.rows, EVALUATION_ROWS):
+            piece = slice(start, start + EVALUATION_ROWS)
+            x, _ = self.site.test_rows(self.index[piece], None if self._noise is None else self._noise[piece])
+            counts += (x.flatten(1) != 0).sum(dim=0).cpu().numpy()
+        return counts
+
+    def spread(self, numbers: Vector) -> Vector:
+        """One number for each input feature, over the weights of a linear model that multiply it; 1 for the others."""
+        return spread(self.task, numbers)
+
+    def draw(self, count: int, split: bool = False) -> None:
+        """Work on so many of one's rows for the rest of the round: drawn afresh, with repetition only if it must be.
+
+        With `split`, a client that has rows for several disjoint blocks always has the same ones, and works on any.
+        """
         rng = self.stream("vc")
-        chosen = rng.choice(self.rows, size=count, replace=count > self.rows)
-        self._drawn = np.sort(chosen)
-        self.index, self.rows = self.index[self._drawn], count
+        blocks = self.rows // count
+        if split and blocks > 1:
+            order = stream(self.site.experiment.seed, "vc", self.client, 0, 1).permutation(self.rows)  # no round's key
+            chosen = order[: blocks * count].reshape(blocks, count)[rng.integers(blocks)]
+        else:
+            chosen = rng.choice(self.rows, size=count, replace=count > self.rows)
+        chosen = np.sort(chosen)
+        self.index, self.rows = self.index[chosen], count
+        self.__dict__.pop("_all_rows", None)
+        self._noise = None if self._noise is None else self._noise[chosen]
         self.sizes = solver.batch_sizes(count, self.local.batch, self._last_batch)
 
     def train(
@@ -132,9 +165,18 @@ class ClientWork:
             scale = 1.0 if pace is None else pace(step // max(len(sizes), 1), step / max(total, 1))
             return self._rate(step, lr) * scale
 
-        anchor = self.site.anchor if isinstance(adjust, Anchor) else None
-        epochs_of_batches = (self.epoch(part) for part in plan)
-        out = solver.train(self.task, w, epochs_of_batches, rate, self.local, adjust, self._start_momentum(), anchor)
+        def rates(first: int, count: int) -> NDArray[np.float64]:
+            if pace is None and not self.local.decay:
+                return np.full(count, self.local.lr if lr is None else lr)
+            return np.array([rate(first + j) for j in range(count)])
+
+        if solver.can_be_compiled(self.task, self.local, adjust):
+            stretches = (self._stretches(part) for part in plan)
+            out = solver.train_compiled(self.task, w, stretches, rates, self.local, adjust, self._start_momentum())
+        else:
+            anchor = self.site.anchor if isinstance(adjust, Anchor) else None
+            batches = (self.epoch(part) for part in plan)
+            out = solver.train(self.task, w, batches, rate, self.local, adjust, self._start_momentum(), anchor)
         self.steps += out.steps
         self.samples += sum(map(sum, plan))
         self.last_loss = out.losses[-1] if out.losses else float("nan")
@@ -210,9 +252,26 @@ class ClientWork:
             yield from zip(torch.split(x, block), torch.split(y, block), strict=True)
             start = stop
 
+    def _stretches(self, sizes: list[int]) -> Iterator[solver.Stretch]:
+        """The same batches for the kernels: rows once, where nothing about them is random, and the order they come in."""
+        order, start = self._order(), 0
+        numbers = int(np.prod(self.site.data.x.shape[1:]))
+        if not self.site.is_augmented and self.rows * numbers <= solver.BLOCK:
+            yield *self._all_rows, order, sizes
+            return
+        for block in solver.blocks(sizes, numbers):
+            stop = start + sum(block)
+            x, y = self._gather(order[start:stop])
+            yield x.numpy(), y.numpy(), np.arange(stop - start), block
+            start = stop
+
+    @cached_property
+    def _all_rows(self) -> tuple[Vector, NDArray[np.int64]]:
+        x, y = self._gather(np.arange(self.rows))
+        return x.numpy(), y.numpy()
+
     def _gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        own = positions if self._drawn is None else self._drawn[positions]
-        noise = None if self._noise is None else self._noise[own]
+        noise = None if self._noise is None else self._noise[positions]
         return self.site.training_rows(self.index[positions], noise, self._augment)
 
     def _check_single_row(self) -> None:

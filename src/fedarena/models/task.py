@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from fedarena.data.dataset import PADDING
 from fedarena.errors import BadValue, FedarenaError, ModelMismatch
+from fedarena.models.compiled import Network
 from fedarena.models.initial import glorot
 from fedarena.models.tape import Tape
 
@@ -92,11 +93,12 @@ class Task:
         self._loss: Callable[[Tensor, Tensor], Tensor] = own_loss if callable(own_loss) else self._cross_entropy
         self.initial = self.vector()  # w_0, whatever becomes of the module
         self._tape = Tape.of(self.module, self.weights) if fast and own_loss is None else None
+        self.network = None if self._tape is None else Network.of(self._tape)
 
     @property
     def path(self) -> str:
-        """Which code computes gradients: `tape` (known layers, fused) or `autograd` (any module)."""
-        return "tape" if self._tape else "autograd"
+        """Which code trains: `compiled` kernels, the `tape` (known layers by hand) or `autograd` (any module)."""
+        return f"compiled {self.network.build}" if self.network else "tape" if self._tape else "autograd"
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """A flat vector seen as the parameters, each in its own shape."""

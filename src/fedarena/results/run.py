@@ -41,6 +41,8 @@ class Run:
     dir: Path | None = None
     state: dict[str, Any] = field(default_factory=dict)  # parameters and buffers by name
     notes: tuple[str, ...] = ()
+    used: dict[str, Any] = field(default_factory=dict)  # the algorithm's settings, those left open as they were decided
+    ages: dict[str, Any] = field(default_factory=dict)  # how old answers were (asynchronous algorithms, metrics 3)
 
     @property
     def evaluations(self) -> list[RoundRecord]:
@@ -94,6 +96,7 @@ class Run:
         target = exp.evaluate.target
         return {
             "algorithm": exp.algorithm.name,
+            "algorithm_settings": self.used,
             "dataset": exp.data.name,
             "partition": exp.partition.name,
             "model": exp.model.name,
@@ -113,6 +116,10 @@ class Run:
             "uploads": last.uploads,
             "bytes_up": last.bytes_up,
             "bytes_down": last.bytes_down,
+            "simulated_seconds": last.clock,
+            "outdated": last.outdated,
+            "overactive": last.overactive,
+            "ages": self.ages,
             "steps": last.steps,
             "samples": last.samples,
             "dropped": sum(r.dropped for r in self.records),
@@ -255,7 +262,8 @@ def load(path: str | Path, **own: Any) -> Run:
         except SafetensorError as error:
             raise ValueError(f"model.safetensors: {error}") from error
     sha, notes = result["weights_sha256"], tuple(result["notes"])
-    return Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes)
+    used, ages = result["algorithm_settings"], result["ages"]
+    return Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes, used, ages)
 
 
 def _pandas() -> Any:

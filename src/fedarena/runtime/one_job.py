@@ -12,8 +12,9 @@ import torch
 
 import fedarena
 from fedarena.engine.dispatch import Failed
-from fedarena.engine.jobs import Common, Job
+from fedarena.engine.jobs import Job
 from fedarena.engine.site import Site
+from fedarena.engine.work import Common
 
 OURS = str(Path(fedarena.__file__).parent)
 

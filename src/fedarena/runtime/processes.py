@@ -23,9 +23,10 @@ import cloudpickle
 import torch
 
 from fedarena.engine.dispatch import Failed
-from fedarena.engine.jobs import Common, Job
+from fedarena.engine.jobs import Job
 from fedarena.engine.site import Site
 from fedarena.engine.tree import types_near
+from fedarena.engine.work import Common
 from fedarena.errors import ClientFailed
 from fedarena.runtime.one_job import failure, run_job
 from fedarena.runtime.shared import Block, Packed, Window, own_copy

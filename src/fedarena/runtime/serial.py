@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from fedarena.engine.jobs import Common, Job
+from fedarena.engine.jobs import Job
 from fedarena.engine.site import Site
 from fedarena.engine.tree import read_only
+from fedarena.engine.work import Common
 from fedarena.runtime.one_job import one_thread, run_job
 
 

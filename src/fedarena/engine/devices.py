@@ -1,0 +1,123 @@
+"""What clients compute and send with: how long a training and a message take on the virtual clock.
+
+Times are drawn from streams of their own, by client and by number of the training: they do not depend on the algorithm,
+on the order of execution or on the machine this runs on.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.data.files import reading
+from fedarena.errors import BadValue
+from fedarena.seeds import stream
+from fedarena.spec import Experiment
+
+COLUMNS = ("speed", "bandwidth", "latency", "dropout")
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The devices of all clients."""
+
+    seed: int
+    speed: NDArray[np.float64]  # rows a second
+    bandwidth: NDArray[np.float64]  # bytes a second
+    latency: NDArray[np.float64]  # seconds, either way
+    dropout: NDArray[np.float64]  # chance that an answer never arrives
+    jitter: float
+    exponential: bool
+
+    def training(self, client: int, number: int, rows: float) -> float:
+        """Seconds for forward and backward of so many rows, in this client's training of this number."""
+        usual = rows / self.speed[client]
+        rng = stream(self.seed, "latency", number, client)
+        factor = rng.exponential() if self.exponential else rng.uniform(1 - self.jitter, 1 + self.jitter)
+        return float(usual * factor)
+
+    def message(self, client: int, nbytes: int) -> float:
+        """Seconds for a message either way."""
+        return float(self.latency[client] + nbytes / self.bandwidth[client])
+
+    def fastest(self) -> Fleet:
+        """All rows in one place: there stands the fastest device of them all."""
+        return replace(self, speed=np.full_like(self.speed, self.speed.max()))
+
+    def stays_away(self, client: int, number: int) -> bool:
+        """Does this answer never arrive?"""
+        chance = self.dropout[client]
+        return bool(chance > 0 and stream(self.seed, "failure", number, client).random() < chance)
+
+
+def build_fleet(experiment: Experiment, clients: int) -> Fleet:
+    """One device for every client, from the experiment's distribution or trace."""
+    wish = experiment.devices
+    same = np.ones(clients)
+    fleet = Fleet(
+        experiment.seed,
+        wish.speed / _slowness(experiment, clients),
+        wish.bandwidth * same,
+        wish.latency * same,
+        experiment.dropouts * same,
+        wish.jitter,
+        wish.durations == "exponential",
+    )
+    if wish.speeds == "groups":  # machine 0 is the server's own: nothing travels
+        near = np.arange(clients) % wish.groups == 0
+        fleet = replace(
+            fleet, bandwidth=np.where(near, np.inf, fleet.bandwidth), latency=np.where(near, 0.0, fleet.latency)
+        )
+    return fleet if wish.trace is None else _traced(fleet, wish.trace, clients)
+
+
+def _slowness(experiment: Experiment, clients: int) -> NDArray[np.float64]:
+    """How many times slower than the fastest each device is, 1 to `spread`."""
+    wish, rng = experiment.devices, stream(experiment.seed, "latency")
+    power = np.zeros(clients)  # of `spread`
+    if wish.speeds == "uniform":  # even on a logarithmic scale: as many twice too slow as twice too fast
+        power = rng.random(clients)
+    elif wish.speeds == "lognormal":
+        power = 0.5 + rng.standard_normal(clients) / 4
+    elif wish.speeds == "groups":
+        power = (np.arange(clients) % wish.groups) / max(wish.groups - 1, 1)
+    slower: NDArray[np.float64] = np.float64(wish.spread) ** power
+    return slower
+
+
+def _traced(fleet: Fleet, path: str, clients: int) -> Fleet:
+    """The fleet with what a CSV file says of its devices; what it does not say stays."""
+    where = "devices.trace"
+    with reading(path, remedy=f"give a CSV file with the columns client and any of {', '.join(COLUMNS)}"):
+        with open(path, encoding="utf-8", newline="") as file:
+            lines = list(csv.DictReader(file))
+        known: dict[str, Any] = {name: getattr(fleet, name).copy() for name in COLUMNS}
+        given = [name for name in COLUMNS if lines and name in lines[0]]
+        rows = [(int(line["client"]), [float(line[name]) for name in given]) for line in lines]
+    unknown = set(lines[0]) - {"client", *COLUMNS} if lines else set()
+    people = [client for client, _ in rows]
+    if not given or unknown:
+        raise BadValue(
+            f"{path} has the columns {', '.join(lines[0]) if lines else 'none'}",
+            remedy=f"use client and any of {', '.join(COLUMNS)}",
+            where=where,
+        )
+    if sorted(people) != list(range(clients)):
+        raise BadValue(
+            f"{path} names {len(people)} clients, the experiment has {clients}",
+            remedy=f"give one line for each client, 0 to {clients - 1}",
+            where=where,
+        )
+    for client, values in rows:
+        for name, value in zip(given, values, strict=True):
+            lowest = 0.0 if name in ("latency", "dropout") else np.nextafter(0, 1)
+            if not (lowest <= value and (name != "dropout" or value < 1)):
+                raise BadValue(
+                    f"{path}: client {client} has {name} = {value:g}", remedy=f"mend its {name}", where=where
+                )
+            known[name][client] = value
+    return replace(fleet, **known)

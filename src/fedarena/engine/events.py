@@ -1,0 +1,281 @@
+"""No rounds: clients train at their own pace on a virtual clock, and the server takes each answer as it arrives.
+
+The clock decides the order, never the machine: a training ends when the client's device says so (engine/devices.py), and
+of two that end together the lower client comes first. What a client computes depends only on the model it began with and
+on the number of its training, so it may be computed at any time in between, on any worker: those that are due next are
+computed together, ahead of the clock.
+
+A round, for records and budgets, is as many answers as a synchronous round has participants.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedarena.algorithms.base import Asynchronous
+from fedarena.engine.dispatch import Failed, Runtime, in_order
+from fedarena.engine.jobs import Answer, ClientJob, Skipped
+from fedarena.engine.keep import Keeper
+from fedarena.engine.loop import Facts, Loop
+from fedarena.engine.site import Site
+from fedarena.engine.solver import batch_sizes
+from fedarena.engine.tree import nbytes
+from fedarena.engine.work import Common, Memory
+from fedarena.models.task import Buffers
+from fedarena.seeds import stream
+
+AHEAD = 4  # trainings a worker computes ahead of the clock
+AGE = 8  # bytes of a model's age, asked or told
+
+
+def open_loop(site: Site, runtime: Runtime, keeper: Keeper) -> Loop:
+    """The loop that the algorithm needs: with rounds, or without."""
+    return (EventLoop if isinstance(site.algorithm, Asynchronous) else Loop)(site, runtime, keeper)
+
+
+class Flight(NamedTuple):
+    """A training under way. They are due in this order."""
+
+    due: float  # when the answer arrives at the server
+    client: int
+    number: int  # of the client's trainings
+    age: int  # of the model it fetched
+
+
+class EventLoop(Loop):
+    """An experiment under way, without rounds."""
+
+    def __init__(self, site: Site, runtime: Runtime, keeper: Keeper) -> None:
+        super().__init__(site, runtime, keeper)
+        assert isinstance(self.algorithm, Asynchronous)
+        self.rules: Asynchronous = self.algorithm
+        clients = len(self.sizes)
+        self.flights: list[Flight] = []
+        self.begun = np.zeros(clients, np.int64)  # trainings of each client
+        self.merged = np.zeros(clients, np.int64)  # answers of each client that were taken
+        self.at_age: dict[int, int] = {}  # d -> answers taken that were so old
+        self.called = 0  # times a resting client was called to work
+        self.waiting: set[int] = set()  # overactive since the server's model last changed, or anyone fetched it
+        self.stuck = False
+        self._ready: dict[int, Answer | Skipped | Failed] = {}  # computed ahead of the clock, by client
+        # What clients train from before they fetch anything: they have it from the start, it is not sent.
+        self._first = Common(self.algorithm.broadcast(self.algorithm.init(site.initial)), self.buffers)
+
+    @cached_property
+    def _model_bytes(self) -> int:
+        travel = self.site.buffer_policy == "average"
+        return nbytes(self._first.message) + (nbytes(self._first.buffers) if travel else 0)
+
+    # A round of events
+
+    def over(self, done: int) -> bool:
+        """Also when everyone waits for everyone else."""
+        return self.stuck or super().over(done)
+
+    def advance(self, state: Any, round: int) -> tuple[Any, Facts]:
+        """So many answers as a synchronous round has participants, taken or lost."""
+        facts = Facts()
+        if not self.begun.any():
+            for client in self.select(0):
+                self._begin(client, 0, 0.0)
+        while facts.selected < self.participants and not self.stuck:
+            state = self._next_event(state, round, facts)
+        return state, facts
+
+    def _next_event(self, state: Any, round: int, facts: Facts) -> Any:
+        """The earliest answer arrives."""
+        flight = heapq.heappop(self.flights)
+        self.clock, client = flight.due, flight.client
+        if self.fleet.stays_away(client, flight.number):
+            self._ready.pop(client, None)
+            self._lose(facts)
+            return self._fetch(state, client, round)
+        poll = self.rules.poll(state, state.age - flight.age)
+        memory = None
+        self.totals["bytes_up"] += AGE if poll != "merge" else 0  # with an answer it is counted there
+        self.totals["bytes_down"] += AGE
+        if poll == "outdated" and not self._leaves_traces:  # nobody will ever see what it computed
+            self._ready.pop(client, None)
+            self._count_work(client)
+        else:
+            began = time.perf_counter()
+            answer = self._answer(flight, state)
+            facts.seconds_train += time.perf_counter() - began
+            if isinstance(answer, Skipped | Failed):
+                self.complain(client, round, answer)
+                self._lose(facts)
+                return self._fetch(state, client, round)
+            facts.seconds_slowest = max(facts.seconds_slowest, answer.seconds)
+            if poll == "merge":
+                return self._merge(state, flight, answer, round, facts)
+            self.totals["steps"] += answer.steps
+            self.totals["samples"] += answer.samples
+            memory = answer.memory
+            if poll == "overactive":
+                return self._go_on(state, flight, answer, round)
+        self.totals["outdated"] += 1
+        return self._fetch(state, client, round, memory)
+
+    def _merge(self, state: Any, flight: Flight, answer: Answer, round: int, facts: Facts) -> Any:
+        """The server takes the answer, and the client the new model."""
+        client = flight.client
+        self.count_up(answer)
+        if not answer.finite and self.experiment.on_nan != "keep":
+            self.complain(client, round, answer)
+            facts.non_finite += 1
+            self._lose(facts)
+            return self._fetch(state, client, round)
+        d = state.age - flight.age
+        state = self.rules.merge(state, answer.reply.send, d)
+        self._mix_buffers(answer.buffers, self.rules.share(d))
+        self.merged[client] += 1
+        self.at_age[d] = self.at_age.get(d, 0) + 1
+        facts.losses.append(answer.loss)
+        facts.selected, facts.answered = facts.selected + 1, facts.answered + 1
+        return self._fetch(state, client, round, answer.memory)
+
+    def _lose(self, facts: Facts) -> None:
+        facts.selected, facts.dropped = facts.selected + 1, facts.dropped + 1
+
+    # Who works next, on what
+
+    def _fetch(self, state: Any, client: int, round: int, memory: Memory | None = None) -> Any:
+        """The server's model goes to the client, or to the next one where not all work at once.
+
+        `memory` is what the client has from a training that counts; a lost one leaves its memory as it was.
+        """
+        self.waiting.clear()
+        if not self.algorithm.everyone:
+            if memory is not None:
+                self._keep(client, round, memory)
+                memory = None
+            at_work = {flight.client for flight in self.flights}
+            resting = [k for k in self.population if k not in at_work]
+            self.called += 1
+            client = resting[int(stream(self.experiment.seed, "select", self.called).integers(len(resting)))]
+        start = Common(self.algorithm.broadcast(state), self.buffers)
+        self.totals["bytes_down"] += self._model_bytes
+        self._keep(client, round, replace(memory or self._remembered(client), start=start))
+        self._begin(client, state.age, self.clock + self.fleet.message(client, self._model_bytes))
+        return state
+
+    def _go_on(self, state: Any, flight: Flight, answer: Answer, round: int) -> Any:
+        """An overactive client trains on from its own model; when all do, nothing will ever change again."""
+        client = flight.client
+        self.totals["overactive"] += 1
+        self.waiting.add(client)
+        self._keep(client, round, replace(answer.memory, start=Common(answer.reply.send, answer.buffers)))
+        self._begin(client, flight.age, self.clock + self.fleet.message(client, AGE))
+        if len(self.waiting) == len(self.flights):
+            self.stuck = True
+            merges = int(self.merged.sum())
+            self.rules.deadlock(merges)
+            self._note(f"deadlock after {merges} merges: every client is overactive and waits for the others")
+        return state
+
+    def _begin(self, client: int, age: int, ready: float) -> None:
+        number = int(self.begun[client])
+        self.begun[client] += 1
+        training = self.fleet.training(client, number, int(self.sizes[client]) * self.experiment.local.epochs)
+        due = ready + training + self.fleet.message(client, self._model_bytes)
+        heapq.heappush(self.flights, Flight(due, client, number, age))
+
+    def _remembered(self, client: int) -> Memory:
+        return self.memory(client) or Memory(kept=self.algorithm.remember(self.site.initial))
+
+    def _keep(self, client: int, round: int, memory: Memory) -> None:
+        if self.experiment.local.decay_counter != "per_client":
+            memory = replace(memory, steps=0)
+        self.keeper.remember(client, round + 1, memory)
+
+    # What they compute
+
+    def _answer(self, flight: Flight, state: Any) -> Answer | Skipped | Failed:
+        """This training's, computed now with those that are due next, or already there."""
+        if flight.client not in self._ready:
+            workers = getattr(self.runtime, "workers", 1)
+            batch = [flight]
+            if workers > 1:
+                batch += [f for f in heapq.nsmallest(AHEAD * workers, self.flights) if self._is_wanted(f, state)]
+            jobs = (ClientJob(f.number, f.client, "client", self.memory(f.client)) for f in batch)
+            for f, answer in zip(batch, in_order(self.runtime.map(jobs, self._first)), strict=True):
+                self._ready[f.client] = answer
+        return self._ready.pop(flight.client)
+
+    def _is_wanted(self, flight: Flight, state: Any) -> bool:
+        """Is it worth computing ahead? Not if it is too old already: it will not get younger."""
+        d = state.age - flight.age
+        return flight.client not in self._ready and (self._leaves_traces or self.rules.poll(state, d) != "outdated")
+
+    @cached_property
+    def _leaves_traces(self) -> bool:
+        """Does a training change anything on a client that outlives its model?"""
+        local = self.experiment.local
+        momentum = local.momentum > 0 and (self.algorithm.keeps_momentum or not local.reset_momentum)
+        kept = self.algorithm.remember(self.site.initial) is not None
+        return momentum or kept or self.site.buffer_policy == "local" or local.decay_counter == "per_client"
+
+    def _count_work(self, client: int) -> None:
+        """A training that was not computed, because its result was outdated, has still cost the device its time."""
+        local = self.experiment.local
+        rule = local.last_batch
+        if rule == "auto":
+            rule = "merge_one" if self.site.task.has_batchnorm else "keep"
+        sizes = batch_sizes(int(self.sizes[client]), local.batch, rule)
+        self.totals["steps"] += local.epochs * len(sizes)
+        self.totals["samples"] += local.epochs * sum(sizes)
+
+    def _mix_buffers(self, buffers: Buffers, share: float) -> None:
+        """BatchNorm's statistics, by the weight of the answer."""
+        if self.site.buffer_policy != "average" or not len(self.buffers.values):
+            return
+        values = buffers.values if share == 1 else (1 - share) * self.buffers.values + share * buffers.values
+        counters = np.maximum(self.buffers.counters, buffers.counters)
+        self.buffers = Buffers(values.astype(self.buffers.values.dtype, copy=False), counters)
+
+    # What must survive a kill, and what is told at the end
+
+    def queue(self) -> dict[str, Any]:
+        """Everyone at work, and what was counted."""
+        return {
+            "flights": [list(flight) for flight in sorted(self.flights)],
+            "begun": self.begun.copy(),
+            "merged": self.merged.copy(),
+            "at_age": dict(self.at_age),
+            "called": self.called,
+            "waiting": sorted(self.waiting),
+            "stuck": self.stuck,
+        }
+
+    def take_up(self, queue: dict[str, Any]) -> None:
+        """Go on where they were."""
+        self.flights = [Flight(float(due), *map(int, rest)) for due, *rest in queue["flights"]]
+        heapq.heapify(self.flights)
+        self.begun, self.merged = queue["begun"].copy(), queue["merged"].copy()
+        self.at_age = {int(d): int(n) for d, n in queue["at_age"].items()}
+        self.called, self.waiting, self.stuck = int(queue["called"]), set(queue["waiting"]), bool(queue["stuck"])
+
+    @property
+    def ages(self) -> dict[str, Any]:
+        """Age statistics (metrics 3)."""
+        merges = int(self.merged.sum())
+        polls = merges + self.totals["outdated"] + self.totals["overactive"]
+        ages = np.repeat(list(self.at_age), list(self.at_age.values())) if merges else np.zeros(0)
+        each = self.merged[self.population]
+        return {
+            "merges": merges,
+            "mean_age": float(np.mean(ages)) if merges else None,
+            "mean_share": float(np.mean([self.rules.share(int(d)) for d in ages])) if merges else None,
+            "histogram": [self.at_age.get(d, 0) for d in range(max(self.at_age, default=-1) + 1)],
+            "outdated": self.totals["outdated"] / polls if polls else 0.0,
+            "overactive": self.totals["overactive"] / polls if polls else 0.0,
+            "trainings_per_merge": polls / merges if merges else None,
+            "merges_of_clients": each.tolist(),
+            "deadlock": self.stuck,
+        }

@@ -1,0 +1,127 @@
+// A fully connected layer: forward, and backward with the update of its weights in the same pass.
+//
+// Weights lie as torch has them, a row an output, but with rows padded to whole vectors and the bias as a last column,
+// for an input that is always 1. So there is no bias to treat apart, and no vector is ever cut.
+#pragma once
+#include "simd.h"
+
+// w <- w - rate (u + beside), u <- momentum u + g + decay w + mu (w - centre) + shift: SGD with whatever is affine in w.
+struct Rule {
+    float rate, momentum, decay, mu;
+    const float *centre, *shift, *beside;  // as long as the weights, or null
+    float* velocity;
+};
+
+INLINE bool is_plain(const Rule& rule) {
+    return rule.decay == 0 && !rule.centre && !rule.shift && !rule.beside && !rule.velocity;
+}
+
+template <bool PLAIN>
+INLINE Vec updated(Vec w, Vec g, const Rule& rule, size_t at) {
+    if constexpr (PLAIN) return fma(all(-rule.rate), g, w);
+    if (rule.decay != 0) g = fma(all(rule.decay), w, g);
+    if (rule.centre) g = fma(all(rule.mu), w - load(rule.centre + at), g);
+    if (rule.shift) g = g + load(rule.shift + at);
+    if (rule.velocity) {
+        g = fma(all(rule.momentum), load(rule.velocity + at), g);
+        store(rule.velocity + at, g);
+    }
+    if (rule.beside) g = g + load(rule.beside + at);
+    return fma(all(-rule.rate), g, w);
+}
+
+// y[b][o] for B rows and four outputs: sums of products along the row, each in a vector of partial sums.
+template <int B>
+INLINE void dense_forward_block(const float* x, int xs, const float* w, int ws, int n, float* y, int ys) {
+    Vec a[B][4];
+    UNROLL for (int b = 0; b < B; b++) UNROLL for (int o = 0; o < 4; o++) a[b][o] = zeros();
+    for (int f = 0; f < n; f += LANES) {
+        Vec v[4];
+        UNROLL for (int o = 0; o < 4; o++) v[o] = load(w + (size_t)o * ws + f);
+        UNROLL for (int b = 0; b < B; b++) {
+            Vec u = load(x + (size_t)b * xs + f);
+            UNROLL for (int o = 0; o < 4; o++) a[b][o] = fma(u, v[o], a[b][o]);
+        }
+    }
+    UNROLL for (int b = 0; b < B; b++) _mm_storeu_ps(y + (size_t)b * ys, sums(a[b][0], a[b][1], a[b][2], a[b][3]));
+}
+
+// x: rows of n padded inputs; w: outs (a multiple of 4) rows; y: rows of ys.
+inline void dense_forward(const float* x, int n, const float* w, int outs, float* y, int ys, int rows) {
+    int tile = 32768 / (n * (int)sizeof(float));  // rows that stay in the first-level cache while all weights pass by
+    tile = tile < ROWS ? ROWS : tile;
+    for (int t = 0; t < rows; t += tile) {
+        int in_tile = rows - t < tile ? rows - t : tile;
+        for (int o = 0; o < outs; o += 4)
+            in_pieces<ROWS>(in_tile, [&](int b, auto known) __attribute__((always_inline)) {
+                dense_forward_block<known()>(x + (size_t)(t + b) * n, n, w + (size_t)o * n, n, n,
+                                             y + (size_t)(t + b) * ys + o, ys);
+            });
+    }
+}
+
+// dx[b][panel] = sum over outputs of dt[o][b] w[o][panel].
+template <int B, int V>
+INLINE void dense_back_block(const float* dt, int ds, const float* w, int ws, int outs, float* dx, int xs) {
+    Vec a[B][V];
+    UNROLL for (int b = 0; b < B; b++) UNROLL for (int v = 0; v < V; v++) a[b][v] = zeros();
+    for (int o = 0; o < outs; o++) {
+        Vec u[V];
+        UNROLL for (int v = 0; v < V; v++) u[v] = load(w + (size_t)o * ws + v * LANES);
+        UNROLL for (int b = 0; b < B; b++) {
+            Vec d = all(dt[(size_t)o * ds + b]);
+            UNROLL for (int v = 0; v < V; v++) a[b][v] = fma(d, u[v], a[b][v]);
+        }
+    }
+    UNROLL for (int b = 0; b < B; b++) UNROLL for (int v = 0; v < V; v++) store(dx + (size_t)b * xs + v * LANES, a[b][v]);
+}
+
+// w[o][panel] updated by the gradient sum over rows of dt[o][b] x[b][panel].
+template <bool PLAIN, int O, int V>
+INLINE void dense_update_block(const float* dt, int ds, const float* x, int xs, int rows, float* w, int ws, size_t at,
+                               const Rule& rule) {
+    Vec a[O][V];
+    UNROLL for (int o = 0; o < O; o++) UNROLL for (int v = 0; v < V; v++) a[o][v] = zeros();
+    for (int b = 0; b < rows; b++) {
+        Vec u[V];
+        UNROLL for (int v = 0; v < V; v++) u[v] = load(x + (size_t)b * xs + v * LANES);
+        UNROLL for (int o = 0; o < O; o++) {
+            Vec d = all(dt[(size_t)o * ds + b]);
+            UNROLL for (int v = 0; v < V; v++) a[o][v] = fma(d, u[v], a[o][v]);
+        }
+    }
+    UNROLL for (int o = 0; o < O; o++) UNROLL for (int v = 0; v < V; v++) {
+        size_t k = (size_t)o * ws + v * LANES;
+        store(w + k, updated<PLAIN>(load(w + k), a[o][v], rule, at + k));
+    }
+}
+
+// dx = dt^T w, for rows that do not update these weights.
+inline void dense_back(const float* dt, int ds, const float* w, int n, int outs, float* dx, int rows) {
+    in_pieces<VECS>(n / LANES, [&](int panel, auto v) __attribute__((always_inline)) {
+        size_t f = (size_t)panel * LANES;
+        in_pieces<ROWS>(rows, [&](int b, auto known) __attribute__((always_inline)) {
+            dense_back_block<known(), v()>(dt + b, ds, w + f, n, outs, dx + (size_t)b * n + f, n);
+        });
+    });
+}
+
+// One pass over the weights, panel by panel: the gradient of the input (unless dx is null), then the update.
+// dt: the gradient of the output, a row an output (outs x ds). `rows` columns of it count for the update; the first
+// `back` of them are asked for in dx.
+template <bool PLAIN>
+inline void dense_backward(const float* x, int n, const float* dt, int ds, float* w, size_t at, int outs, float* dx,
+                           int rows, int back, const Rule& rule) {
+    in_pieces<VECS>(n / LANES, [&](int panel, auto v) __attribute__((always_inline)) {
+        constexpr int V = v();
+        size_t f = (size_t)panel * LANES;
+        if (dx)
+            in_pieces<ROWS>(back, [&](int b, auto known) __attribute__((always_inline)) {
+                dense_back_block<known(), V>(dt + b, ds, w + f, n, outs, dx + (size_t)b * n + f, n);
+            });
+        in_pieces<ROWS>(outs, [&](int o, auto known) __attribute__((always_inline)) {
+            dense_update_block<PLAIN, known(), V>(dt + (size_t)o * ds, ds, x + f, n, rows, w + (size_t)o * n + f, n,
+                                                  at + (size_t)o * n + f, rule);
+        });
+    });
+}

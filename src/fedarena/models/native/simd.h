@@ -1,0 +1,135 @@
+// One vector of floats, 16 wide with AVX-512 and 8 wide with AVX2. The rest of the source does not know which.
+#pragma once
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 32")
+
+#if defined(__AVX512F__)
+
+using Vec = __m512;
+constexpr int LANES = 16;
+constexpr int ROWS = 6;  // rows and vectors of a register block: ROWS x VECS sums, and what they are made of
+constexpr int VECS = 4;
+
+INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
+INLINE void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+INLINE Vec all(float x) { return _mm512_set1_ps(x); }
+INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE Vec maximum(Vec a, Vec b) { return _mm512_max_ps(a, b); }  // b where either is NaN
+INLINE Vec minimum(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+INLINE Vec nearest(Vec x) { return _mm512_roundscale_ps(x, 0); }
+INLINE Vec power_of_two(Vec n) { return _mm512_scalef_ps(_mm512_set1_ps(1.0f), n); }
+INLINE Vec where_positive(Vec x, Vec yes, Vec no) {
+    return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ), yes);
+}
+// The sums over the lanes of four vectors.
+INLINE __m128 sums(Vec a, Vec b, Vec c, Vec d) {
+    Vec ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    Vec cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    Vec t = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(t), _mm512_extractf32x8_ps(t, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+}
+
+#else
+
+using Vec = __m256;
+constexpr int LANES = 8;
+constexpr int ROWS = 3;
+constexpr int VECS = 4;
+
+INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }
+INLINE void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+INLINE Vec all(float x) { return _mm256_set1_ps(x); }
+INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE Vec maximum(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+INLINE Vec minimum(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+INLINE Vec nearest(Vec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE Vec power_of_two(Vec n) {
+    __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
+}
+INLINE Vec where_positive(Vec x, Vec yes, Vec no) {
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ));
+}
+INLINE __m128 sums(Vec a, Vec b, Vec c, Vec d) {
+    Vec ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    Vec cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    Vec t = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+    return _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+}
+
+#endif
+
+INLINE Vec zeros() { return all(0.0f); }
+
+// e^x to two units in the last place, 0 < result < inf; NaN stays NaN.
+INLINE Vec exponential(Vec x) {
+    x = maximum(all(-87.0f), minimum(all(88.0f), x));
+    Vec n = nearest(x * all(1.44269504f));
+    Vec r = fma(n, all(-0.693359375f), x);
+    r = fma(n, all(2.12194440e-4f), r);
+    Vec p = all(1.9875691500e-4f);
+    p = fma(p, r, all(1.3981999507e-3f));
+    p = fma(p, r, all(8.3334519073e-3f));
+    p = fma(p, r, all(4.1665795894e-2f));
+    p = fma(p, r, all(1.6666665459e-1f));
+    p = fma(p, r, all(5.0000001201e-1f));
+    p = fma(r * r, p, r + all(1.0f));
+    return p * power_of_two(n);
+}
+
+INLINE int round_up(int n, int to) { return (n + to - 1) / to * to; }
+
+// Zeroed memory on cache lines.
+class Buffer {
+   public:
+    Buffer() = default;
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+    ~Buffer() { std::free(data_); }
+    void resize(size_t count) {
+        if (count <= size_) return;
+        std::free(data_);
+        data_ = nullptr;
+        void* p = nullptr;
+        if (posix_memalign(&p, 64, (count + 2 * LANES) * sizeof(float))) throw std::bad_alloc();
+        data_ = static_cast<float*>(p);
+        size_ = count;
+        clear();
+    }
+    void clear() { std::memset(data_, 0, (size_ + 2 * LANES) * sizeof(float)); }
+    operator float*() { return data_; }
+    operator const float*() const { return data_; }
+
+   private:
+    float* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+// Call f with a compile-time number equal to n, 1 to MOST.
+template <int MOST, class F>
+INLINE void with_number(int n, F f) {
+    if constexpr (MOST > 0) {
+        if (n == MOST) f(std::integral_constant<int, MOST>());
+        else with_number<MOST - 1>(n, f);
+    }
+}
+
+// Cut 0..n into the fewest pieces of at most MOST, as even as can be: f(start, compile-time size).
+template <int MOST, class F>
+INLINE void in_pieces(int n, F f) {
+    int count = (n + MOST - 1) / MOST;
+    for (int i = 0, start = 0; i < count; i++) {
+        int size = (n - start + count - i - 1) / (count - i);
+        with_number<MOST>(size, [&](auto known) __attribute__((always_inline)) { f(start, known); });
+        start += size;
+    }
+}

@@ -1,0 +1,202 @@
+"""Where one algorithm is another (algorithms 18): every row of the matrix, on a small network and on unlike quadratics.
+
+CO-OP's row is in test_coop.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.algorithms.test_companions import Balanced
+from tests.algorithms.test_fedavg import small_net, weights
+from tests.federations import Quadratic, blobs, quadratics
+
+import fedarena as fa
+from fedarena.algorithms import CoLearning, FedAvgM, FedIR, FedNova, FedPAGE, FedProx, FedVC, LoAdaBoost
+from fedarena.algorithms.base import Cohort
+from fedarena.algorithms.loadaboost import Judged
+from fedarena.engine.dispatch import Failed
+from fedarena.engine.events import open_loop
+from fedarena.engine.federation import open_site
+from fedarena.engine.jobs import ClientJob
+from fedarena.engine.keep import Keeper
+from fedarena.engine.record import TIMES
+from fedarena.engine.tree import leaves
+from fedarena.registry import components
+from fedarena.runtime.one_job import run_job
+from fedarena.runtime.serial import Serial
+from fedarena.spec import Experiment
+
+PROBLEMS = ("network", "quadratics")
+EXACT: dict[str, Any] = {"dtype": "float64"}
+FULL: dict[str, Any] = {"local": {"lr": 0.1, "epochs": 1, "batch": math.inf}}
+HEAVY: dict[str, Any] = {
+    "local": {"lr": 0.02, "epochs": 2, "batch": 8, "momentum": 0.9, "weight_decay": 0.01, "decay": 0.01}
+}
+
+
+def problem(name: str, clients: int = 6, equal: bool = False, **settings: Any) -> tuple[Any, dict[str, Any]]:
+    """Data, and an experiment on them: unequal clients unless asked for, some of them each round."""
+    common = {"rounds": 4, "share": 0.5, "local": {"lr": 0.1, "epochs": 2, "batch": 8}, "evaluate": {"every": 2}}
+    if name == "network":
+        partition: Any = "iid" if equal else {"name": "quantity_dirichlet", "beta": 2.0}
+        own = {"model": small_net, "clients": clients, "partition": partition}
+        return blobs(), {**common, **own, **settings}
+    rng = np.random.default_rng(1)
+    centres, curvatures = 3 * rng.standard_normal((clients, 3)), rng.uniform(0.5, 2.0, (clients, 3))
+    rows = [16] * clients if equal else list(range(5, 5 + 7 * clients, 7))
+    own = {"model": lambda: Quadratic(3), "partition": "natural"}
+    return quadratics(centres, curvatures, rows), {**common, **own, **settings}
+
+
+def play(name: str, algorithm: Any, runtime: Any = "serial", workers: int | None = None, **settings: Any) -> fa.Run:
+    data, experiment = problem(name, **settings)
+    return fa.run(data, algorithm=algorithm, out=False, runtime=runtime, workers=workers, **experiment)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`a` is `b` under these settings; `within` 0 means bit by bit."""
+
+    a: Any
+    b: Any = "fedavg"
+    both: dict[str, Any] = field(default_factory=dict)
+    only_b: dict[str, Any] = field(default_factory=dict)
+    within: float = 0.0
+
+
+class Patient(LoAdaBoost):
+    """LoAdaBoost whose median is +inf in every round."""
+
+    def server(self, state: Any, mean: Any, cohort: Cohort) -> Judged:
+        return replace(super().server(state, mean, cohort), median=math.inf)
+
+
+class Uniform(FedVC):
+    """FedVC that selects as FedAvg does."""
+
+    def select(self, sizes: Any, count: int, rng: Any) -> Any:
+        return self.base.select(sizes, count, rng)
+
+
+EPOCHS: dict[str, Any] = {"lr": 0.05, "batch": 8}
+MATRIX = {
+    "fedprox without a spring": Row(FedProx(mu=0.0)),
+    "fedprox without a spring, heavy": Row(FedProx(mu=0.0), both=HEAVY),
+    "fedavgm without momentum": Row(FedAvgM(beta=0.0)),
+    "fedavgm without momentum, heavy": Row(FedAvgM(beta=0.0), both=HEAVY),
+    "scaffold in round 0": Row("scaffold", both={"rounds": 1}),
+    "scaffold in round 0, heavy": Row("scaffold", both={**HEAVY, "rounds": 1}),
+    "scaffold, one client": Row("scaffold", both={**EXACT, "clients": 1}, within=1e-10),
+    "fednova, equal work": Row("fednova", both={**EXACT, "equal": True}, within=1e-6),
+    "fednova, equal work, heavy": Row(FedNova(), both={**EXACT, **HEAVY, "equal": True}, within=1e-6),
+    "fedavg, a full step": Row("fedavg", "fedsgd", both={**EXACT, **FULL}, within=1e-6),
+    "fedavg, one client": Row("fedavg", "centralized", both={**EXACT, "clients": 1}, within=1e-10),
+    "fedir, clients like the whole": Row(FedIR(), both={**EXACT, "equal": True}, within=1e-6),
+    "fedvc, clients of that size": Row(Uniform(n_vc=16), both={"equal": True}),
+    "fedvc split, clients of that size": Row(Uniform(n_vc=16, with_split=True), both={"equal": True}),
+    "loadaboost, nobody retrains": Row(
+        Patient(), both={"local": {**EPOCHS, "epochs": 6}}, only_b={"local": {**EPOCHS, "epochs": 3}}
+    ),
+    "colearning, constant rate and epochs": Row(CoLearning(decay=1.0, epsilon=-1.0)),
+    "fedpage, always anew": Row(
+        FedPAGE(p=1.0, server_lr=0.1), "fedsgd", both=EXACT, only_b={"share": 1.0}, within=1e-6
+    ),
+}
+
+
+@pytest.mark.parametrize("on", PROBLEMS)
+@pytest.mark.parametrize("name", MATRIX)
+def test_matrix(name: str, on: str) -> None:
+    row = MATRIX[name]
+    both = dict(row.both)
+    if on == "network" and name.startswith("fedir"):
+        both["partition"] = Balanced()  # quadratics have one class: any client is like the whole
+    if on == "network" and name.startswith("fedvc"):
+        both["clients"] = 12  # of 192 rows: 16 each
+    a, b = play(on, row.a, **both), play(on, row.b, **{**both, **row.only_b})
+    if row.within:
+        np.testing.assert_allclose(weights(a), weights(b), rtol=0, atol=row.within)
+    else:
+        assert a.weights_sha256 == b.weights_sha256
+    data, experiment = problem(on, **both)
+    start = open_site(Experiment.make(data, **experiment)).initial
+    assert np.abs(weights(a) - start).max() > 1e-2  # they did learn something
+
+
+# What holds for all
+
+
+class Silenced(Serial):
+    """All clients fail once it is told so."""
+
+    silent = False
+
+    def map(self, jobs: Any, common: Any) -> Any:
+        if not self.silent:
+            yield from super().map(jobs, common)
+            return
+        for position, job in enumerate(jobs):
+            trains = isinstance(job, ClientJob)
+            yield position, Failed("gone") if trains else run_job(self.site, job, common)
+
+
+def parts(tree: Any) -> list[Any]:
+    return [leaf.tolist() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves(tree)]
+
+
+@pytest.mark.parametrize("on", PROBLEMS)
+@pytest.mark.parametrize("name", sorted(components("algorithm")))
+def test_without_answers_nothing_changes(name: str, on: str, tmp_path: Path) -> None:
+    """Two rounds, then two in which nobody answers: all that the server believes and clients remember stays, to the bit."""
+    data, experiment = problem(on, on_error="drop")
+    site = open_site(Experiment.make(data, algorithm=name, **experiment))
+    runtime = Silenced(site)
+    loop = open_loop(site, runtime, Keeper(tmp_path, site.algorithm))
+    believed: list[Any] = []
+    remembered: list[Any] = []
+    answered: list[int] = []
+    for record in loop.rounds():
+        runtime.silent = record.round >= 2
+        believed.append(parts(loop.state))
+        memories = [loop.memory(k) for k in loop.population]
+        remembered.append([[] if m is None else parts((m.kept, m.momentum)) for m in memories])
+        answered.append(record.answered)
+    assert believed[0] != believed[1] or name == "local"
+    assert believed[1] == believed[2] == believed[3]
+    assert remembered[1] == remembered[2] == remembered[3]
+    assert answered[2:] == [0, 0]
+
+
+class AnyOrder(Serial):
+    """Runs what it is given in a random order, as three workers might."""
+
+    workers = 3
+    rng = np.random.default_rng(0)
+
+    def map(self, jobs: Any, common: Any) -> Any:
+        waiting = list(enumerate(jobs))
+        for i in self.rng.permutation(len(waiting)):
+            position, job = waiting[i]
+            for _, result in super().map([job], common):
+                yield position, result
+
+
+def everything(run: fa.Run) -> tuple[str, list[dict[str, Any]]]:
+    """All but times."""
+    return run.weights_sha256, [{k: v for k, v in vars(r).items() if k not in TIMES} for r in run.records]
+
+
+@pytest.mark.parametrize("on", PROBLEMS)
+@pytest.mark.parametrize("name", sorted(components("algorithm")))
+def test_any_order_of_execution_and_any_workers(name: str, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who computes a client, and when, changes no bit."""
+    in_turn = repr(everything(play(on, name, dropouts=0.2)))  # in text nan is nan
+    assert repr(everything(play(on, name, dropouts=0.2, runtime="processes", workers=3))) == in_turn
+    monkeypatch.setattr("fedarena.arena.single.Serial", AnyOrder)
+    assert repr(everything(play(on, name, dropouts=0.2))) == in_turn
