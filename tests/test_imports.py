@@ -14,7 +14,7 @@ import fedarena
 SOURCE = Path(fedarena.__file__).parent
 SMALL = {"errors", "seeds", "registry", "component", "spec", "progress"}
 ORDER = ["data", "models", "algorithms", "engine", "runtime", "results", "arena"]
-DOORS = {"api", "cli", "bench", "contracts", "__main__", "__init__"}
+DOORS = {"api", "cli", "bench", "contracts", "ui", "__main__", "__init__"}
 MAY_USE_DOORS = {"results/run.py"}  # `run.again()` goes back in through the front door
 
 

@@ -25,20 +25,23 @@ if TYPE_CHECKING:
         Scaffold,
         Step,
     )
-    from fedarena.api import Verdict, load, rounds, run, verify
+    from fedarena.api import Found, Verdict, compare, load, report, rounds, run, search, verify
     from fedarena.data.dataset import Dataset, Partition
     from fedarena.data.sources import arrays, csv, lines, parquet
     from fedarena.errors import FedarenaError
     from fedarena.registry import register
+    from fedarena.results.comparison import Comparison
     from fedarena.results.plots import draw_curves
     from fedarena.results.run import Run
+    from fedarena.results.track import track
     from fedarena.spec import Evaluate, Experiment, Local
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Algorithm",
     "Centralized",
+    "Comparison",
     "Dataset",
     "Evaluate",
     "Experiment",
@@ -48,6 +51,7 @@ __all__ = [
     "FedProx",
     "FedSGD",
     "FedarenaError",
+    "Found",
     "Local",
     "LocalOnly",
     "Model",
@@ -59,14 +63,18 @@ __all__ = [
     "Step",
     "Verdict",
     "arrays",
+    "compare",
     "csv",
     "draw_curves",
     "lines",
     "load",
     "parquet",
     "register",
+    "report",
     "rounds",
     "run",
+    "search",
+    "track",
     "verify",
 ]
 
@@ -79,7 +87,9 @@ _HOMES = (
     "fedarena.data.sources",
     "fedarena.algorithms",
     "fedarena.results.run",
+    "fedarena.results.comparison",
     "fedarena.results.plots",
+    "fedarena.results.track",
     "fedarena.api",
 )
 

@@ -1,8 +1,11 @@
-"""The doors: run, rounds, load, verify. Everything behind them can be used by itself."""
+"""The doors: run, rounds, compare, search, report, load, verify. Everything behind them can be used by itself."""
 
 from __future__ import annotations
 
+from fedarena.arena.matrix import compare
+from fedarena.arena.search import Found, search
 from fedarena.arena.single import Verdict, rounds, run, verify
+from fedarena.results.report.page import report
 from fedarena.results.run import load
 
-__all__ = ["Verdict", "load", "rounds", "run", "verify"]
+__all__ = ["Found", "Verdict", "compare", "load", "report", "rounds", "run", "search", "verify"]

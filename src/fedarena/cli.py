@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
-from enum import StrEnum
+import warnings
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -53,6 +55,43 @@ class Where(StrEnum):
     processes = "processes"
 
 
+class Method(StrEnum):
+    """How a search chooses what to try."""
+
+    tpe = "tpe"
+    random = "random"
+    grid = "grid"
+
+
+class Per(Enum):
+    """How often a comparison is tuned."""
+
+    split = "split"
+    repeat = "repeat"
+    once = "once"
+
+
+class Judged(StrEnum):
+    """Which accuracy of a run counts."""
+
+    best = "best"
+    final = "final"
+
+
+class Drawn(StrEnum):
+    """What figures are written as."""
+
+    pdf = "pdf"
+    png = "png"
+
+
+class Tabled(StrEnum):
+    """What tables are written as."""
+
+    latex = "latex"
+    markdown = "markdown"
+
+
 class Listed(StrEnum):
     """What can be listed."""
 
@@ -85,6 +124,9 @@ def run(
     runtime: Annotated[Where, typer.Option(help="Where clients run.")] = Where.processes,
     workers: Workers = None,
     file: File = None,
+    track: Annotated[
+        str | None, typer.Option(help="Also tell MLflow: a server's address, or a folder. Needs `fedarena[track]`.")
+    ] = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -113,6 +155,7 @@ def run(
         workers=workers,
         overrides=set_ or [],
         progress=not quiet,
+        track=track,
     )
     for note in dict.fromkeys(result.notes):
         _say(f"note: {note}", quiet)
@@ -120,6 +163,222 @@ def run(
         _print_json(result.summary())
     else:
         print(result)
+
+
+@app.command()
+def compare(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(help="An experiment file, a data set's name, or a CSV or Parquet file.", show_default=False),
+    ] = None,
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option("--algorithm", "-a", help="One who takes part: `-a fedprox:mu=0.1`. Two or more."),
+    ] = None,
+    folds: Annotated[int | None, typer.Option(help="Folds of the cross-validation.  [default: 5]")] = None,
+    repeats: Annotated[int | None, typer.Option(help="How often it is repeated, dealt anew.  [default: 1]")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Independent repetitions instead of folds.")] = None,
+    rope: Annotated[
+        float | None, typer.Option(help="Largest difference in accuracy that does not matter.  [default: 0.01]")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Probability above which a verdict is given.  [default: 0.95]")
+    ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline/--no-baseline", help="Also train on all rows in one place, to show beside.")
+    ] = True,
+    set_: Set = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the comparison; the next free one under runs/ by default.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the comparison in this folder.")] = None,
+    tune: Annotated[
+        int | None, typer.Option(help="Trials for every algorithm, of its own search space, before they meet.")
+    ] = None,
+    tune_per: Annotated[
+        Per | None, typer.Option(help="Tune in each split, in each repetition, or once.  [default: split]")
+    ] = None,
+    tune_method: Annotated[Method | None, typer.Option(help="How trials are chosen.  [default: tpe]")] = None,
+    spaces: Annotated[
+        Path | None, typer.Option(help="Other search spaces: a TOML file with a table for an algorithm.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write a report to this HTML file.")] = None,
+    workers: Workers = None,
+    file: File = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare algorithms on the same splits and say which is better, by a Bayesian test.
+
+    `fedarena compare digits -a fedavg -a fedprox:mu=0.1 -a scaffold`
+
+    `fedarena compare exp.toml -a fedavg -a fedavgm:beta=0.9+fedir --folds 5 --repeats 3 --report verdict.html`
+
+    `fedarena compare digits -a fedavg:local.lr=0.05 -a slow=fedavg:local.lr=0.01 --seeds 8`
+
+    `fedarena compare digits -a fedavg -a fedprox -a scaffold --tune 20`
+
+    `fedarena compare --resume runs/digits-compare`
+
+    Who takes part is written `NAME[:setting=value,...][+COMPANION[:setting=value,...]]`. A setting `local.*` belongs
+    to that algorithm alone, and `slow=` before it gives it a name of its own. The scores are the same for any number
+    of workers, and after an interruption with `--resume`.
+    """
+    from fedarena import api
+    from fedarena.results.tables import show_comparison
+
+    _load(file)
+    if experiment is None and resume is None:
+        raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena compare digits -a ...`")
+    result = api.compare(
+        experiment,
+        algorithm or [],
+        folds=folds,
+        repeats=repeats,
+        seeds=seeds,
+        rope=rope,
+        threshold=threshold,
+        out=out,
+        resume=resume,
+        workers=workers,
+        baseline=baseline,
+        tune=tune,
+        tune_per=_value(tune_per),
+        tune_method=_value(tune_method),
+        spaces=spaces,
+        report=report,
+        progress=not quiet,
+        overrides=set_ or [],
+    )
+    for note in result.plan.notes:
+        _say(f"note: {note}", quiet)
+    if json_:
+        _print_json(result.as_dict())
+    else:
+        show_comparison(result)
+        print(result.dir)
+        if report is not None:
+            print(report)
+    if len(result.labels) < 2:
+        raise typer.Exit(1)
+
+
+@app.command()
+def search(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(help="An experiment file, a data set's name, or a CSV or Parquet file.", show_default=False),
+    ] = None,
+    space: Annotated[
+        Path | None, typer.Option(help="What to try: a TOML file; the algorithm's own space by default.")
+    ] = None,
+    trials: Annotated[int | None, typer.Option(help="How many, those of earlier calls included.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A published search, e.g. `nilsson-fedavg`.")] = None,
+    method: Annotated[Method | None, typer.Option(help="How trials are chosen.  [default: tpe]")] = None,
+    seed: Annotated[int, typer.Option(help="Of the search; the experiment's is `--set seed=1`.")] = 0,
+    score: Annotated[Judged, typer.Option(help="Accuracy that counts, on rows held out.")] = Judged.best,
+    ahead: Annotated[int, typer.Option(help="Trials that may be under way at once; part of the result.")] = 4,
+    prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Stop hopeless trials early.")] = True,
+    study: Annotated[Path | None, typer.Option(help="SQLite file of the study; in the folder by default.")] = None,
+    set_: Set = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the search; one under runs/ that belongs to it by default.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the search in this folder.")] = None,
+    workers: Workers = None,
+    file: File = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search for good settings, on rows held out of the training rows; test rows are not looked at.
+
+    `fedarena search digits --trials 20`
+
+    `fedarena search exp.toml --space space.toml --trials 40 --set algorithm=fedprox`
+
+    `fedarena search exp.toml --preset nilsson-fedavg`
+
+    `fedarena search --resume runs/search-digits-fedavg-seed0 --trials 60`
+
+    The same command again goes on where it stopped. Trials are the same for any number of workers.
+    """
+    from fedarena import api
+
+    _load(file)
+    if experiment is None and resume is None:
+        raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena search digits --trials 20`")
+    found = api.search(
+        experiment,
+        space=space,
+        trials=trials,
+        preset=preset,
+        method=_value(method),
+        seed=seed,
+        score=score.value,
+        ahead=ahead,
+        prune=prune,
+        study=study,
+        out=out,
+        resume=resume,
+        workers=workers,
+        progress=not quiet,
+        overrides=set_ or [],
+    )
+    if json_:
+        _print_json(found.as_dict())
+    else:
+        print(found)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="The folder of a comparison, or those of runs.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="HTML file; report.html in the (first) folder by default.")
+    ] = None,
+    figures: Annotated[Path | None, typer.Option(help="Also draw figures for a paper into this folder.")] = None,
+    form: Annotated[Drawn, typer.Option("--format", help="What figures are written as.")] = Drawn.pdf,
+    table: Annotated[Tabled | None, typer.Option(help="Print the tables, for a paper or a page.")] = None,
+    file: File = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make one HTML file of a comparison, or of any runs: verdict, curves, costs, clients, and how to repeat it.
+
+    `fedarena report runs/digits-compare`
+
+    `fedarena report runs/digits-fedavg-seed0 runs/digits-scaffold-seed0 -o both.html`
+
+    `fedarena report runs/digits-compare --figures figures --format png --table latex`
+
+    Runs that differ only in algorithm, local settings and split are judged like a comparison, if all were run on the
+    same splits. The file needs no network.
+    """
+    from fedarena.results.report import gather, why_no_verdict, write_report
+
+    _load(file)
+    result = gather(runs)
+    path = write_report(result, out or runs[0] / "report.html")
+    drawn: list[Path] = []
+    if figures is not None:
+        from fedarena.results.figures import write_figures
+
+        drawn = write_figures(result, figures, form.value)
+    tables = None
+    if table is not None:
+        from fedarena.results.report.texts import text_tables
+
+        tables = text_tables(result, table.value)
+    why = why_no_verdict(result)
+    if json_:
+        told = {"report": str(path), "figures": list(map(str, drawn)), "tables": tables, "algorithms": result.labels}
+        _print_json({**told, "verdict": [] if why else result.words, "no_verdict": why})
+        return
+    _say(f"no verdict: {why}" if why else "\n".join(result.words), quiet)
+    if tables is not None:
+        print(tables)
+    else:
+        print("\n".join(map(str, [path, *drawn])))
 
 
 @app.command("list")
@@ -304,6 +563,44 @@ def bench(
         raise typer.Exit(1)
 
 
+@app.command()
+def ui(
+    folder: Annotated[Path, typer.Argument(help="Where runs and comparisons are; their folders may lie deeper.")] = Path(
+        "runs"
+    ),
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on; the first free one from 8765 by default.")
+    ] = None,
+    open_: Annotated[
+        bool | None, typer.Option("--open/--no-open", help="Open it in a browser; where there is a screen by default.")
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show runs and comparisons on a web page, live, for this machine only. Ctrl-C ends it.
+
+    `fedarena ui`
+
+    `fedarena ui runs/digits-compare --port 9000 --no-open`
+    """
+    from fedarena.ui.server import open_server, serve
+
+    server = open_server(folder, port)
+    with contextlib.suppress(KeyboardInterrupt):  # its normal end
+        if json_:
+            _print_json({"url": server.address, "folder": str(folder), "port": server.server_port})
+        else:
+            print(server.address)
+        sys.stdout.flush()
+        _say(f"showing {folder}; Ctrl-C ends it", quiet)
+        serve(server, open_)
+    _say("\ngoodbye", quiet)
+
+
+def _value(choice: Enum | None) -> Any:
+    return None if choice is None else choice.value
+
+
 def _load(file: Path | None) -> None:
     if file is not None:
         from fedarena.registry import load_file
@@ -329,4 +626,5 @@ def _interrupt(*_: Any) -> NoReturn:
 def main() -> None:
     """The command."""
     signal.signal(signal.SIGTERM, _interrupt)  # a polite kill saves and explains like Ctrl-C
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # not where in our code it arose
     app()

@@ -218,3 +218,21 @@ def test_companions_refuse_what_they_cannot_go_with() -> None:
         on_blobs(FedIR(base=fa.Centralized()))
     with pytest.raises(BadValue, match="not a companion"):
         Experiment.make("digits", algorithm={"name": "fedavg", "with": ["scaffold"]})
+
+
+@pytest.mark.parametrize("inside", ["fedpage", "fedsgd"])
+@pytest.mark.parametrize("companion", ["fedir", {"name": "fedvc", "n_vc": 20}])
+def test_they_go_around_algorithms_with_other_exchanges(inside: str, companion: Any) -> None:
+    """FedPAGE asks for gradients, FedSGD counts one step a round: a companion changes the rows, not that."""
+    run, alone = on_blobs({"name": inside, "with": [companion]}, rounds=2), on_blobs(inside, rounds=2)
+    assert run.final.steps == alone.final.steps
+    assert (run.final.train_loss is None) == (alone.final.train_loss is None)
+    assert run.weights_sha256 != alone.weights_sha256
+
+
+def test_a_weighted_gradient_does_not_depend_on_how_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A self-normalised mean over all rows is not the mean of such means over parts of them."""
+    skewed = {"partition": {"name": "label_dirichlet", "beta": 0.3, "min_size": 5}, "clients": 3, "rounds": 1}
+    whole = on_blobs({"name": "fedsgd", "with": ["fedir"]}, **skewed)
+    monkeypatch.setattr("fedarena.engine.work.EVALUATION_ROWS", 7)
+    assert np.array_equal(weights(whole), weights(on_blobs({"name": "fedsgd", "with": ["fedir"]}, **skewed)))

@@ -237,6 +237,11 @@ class Algorithm:
         """What does a client do?"""
         raise NotImplementedError(f"{type(self).__name__} does not say what a client does")
 
+    def act(self, do: str, got: Any, kept: Any, work: Work) -> Reply:
+        """What a client does in one exchange: the method of that name, `client` unless a round has several."""
+        reply: Reply = getattr(self, do)(got, kept, work)
+        return reply
+
     def server(self, state: Any, mean: Any, cohort: Cohort) -> Any:
         """What does the server make of the answers? A new state."""
         raise NotImplementedError(f"{type(self).__name__} does not say what the server does")

@@ -1,5 +1,5 @@
-"""Co-Learning: Xu, Deng, Xu, "Collaborative Deep Learning Across Multiple Data Centers", 2018, arXiv:1810.06877; poster of
-Pfitzner & Arnrich."""
+"""Co-Learning: Xu, Mi, Feng, Wang, Chen, Zheng, Lan, "Collaborative Deep Learning Across Multiple Data Centers", 2018,
+arXiv:1810.06877; poster of Pfitzner & Arnrich."""
 
 from __future__ import annotations
 

@@ -37,6 +37,24 @@ class Companion(Algorithm):
             )
         self.base.check(setting)
 
+    @property
+    def steps_a_round(self) -> int | None:  # type: ignore[override]
+        """As the one inside."""
+        return self.base.steps_a_round
+
+    def prepare(self, work: Work) -> None:
+        """Change what a client works on, before it does."""
+        raise NotImplementedError
+
+    def act(self, do: str, got: Any, kept: Any, work: Work) -> Reply:
+        """Prepare, then as the one inside."""
+        self.prepare(work)
+        return self.base.act(do, got, kept, work)
+
+    def client(self, got: Any, kept: Any, work: Work) -> Reply:
+        """The usual exchange."""
+        return self.act("client", got, kept, work)
+
     def init(self, w: Vector) -> Any:
         """As the one inside."""
         return self.base.init(w)
@@ -75,14 +93,13 @@ class FedIR(Companion):
     target: Literal["pooled", "uniform"] = "pooled"
     normalise: Literal["self", "none"] = "self"
 
-    def client(self, got: Any, kept: Any, work: Work) -> Reply:
+    def prepare(self, work: Work) -> None:
         """w_k(y) = N_y n_k / (n N_ky), in whole numbers: exactly 1 where the client is like the whole, 0 if y is absent."""
         own, whole = work.class_counts
         if self.target == "uniform":
             whole = np.ones_like(whole)
         weights = np.divide(whole * own.sum(), whole.sum() * own, out=np.zeros(len(own)), where=own > 0)
         work.weigh_classes(weights, self.normalise == "self")
-        return self.base.client(got, kept, work)
 
 
 @register("algorithm", "fedvc", paper="Hsu et al. 2020, arXiv:2003.08082")
@@ -104,7 +121,10 @@ class FedVC(Companion):
         chances = np.maximum(sizes // self.n_vc, 1) if self.with_split else sizes
         return rng.choice(len(sizes), size=count, replace=False, p=chances / chances.sum())
 
-    def client(self, got: Any, kept: Any, work: Work) -> Reply:
-        """Draw, then as the one inside; every virtual client counts the same."""
+    def prepare(self, work: Work) -> None:
+        """S steps on N_VC rows."""
         work.draw(self.n_vc, self.with_split)
-        return replace(self.base.client(got, kept, work), weight=1.0)
+
+    def act(self, do: str, got: Any, kept: Any, work: Work) -> Reply:
+        """Every virtual client counts the same."""
+        return replace(super().act(do, got, kept, work), weight=1.0)

@@ -9,7 +9,18 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
-from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Vector, Work, refuse_kept_momentum
+from fedarena.algorithms.base import (
+    Algorithm,
+    Cohort,
+    Model,
+    Pull,
+    Reply,
+    Setting,
+    Vector,
+    Work,
+    refuse_kept_momentum,
+    refuse_stiff_spring,
+)
 from fedarena.algorithms.fedavgm import Moving
 from fedarena.registry import register
 
@@ -38,8 +49,9 @@ class FedNova(Algorithm):
     tau_eff: Literal["norm", "steps"] = "norm"
 
     def check(self, setting: Setting) -> None:
-        """The work of a round is measured from rest."""
+        """The work of a round is measured from rest; the spring must not throw clients about."""
         refuse_kept_momentum("fednova", setting)
+        refuse_stiff_spring("fednova", setting.lr, self.mu, "mu")
 
     def init(self, w: Vector) -> Moving:
         """With server momentum beta, as FedAvgM."""

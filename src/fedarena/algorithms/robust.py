@@ -73,7 +73,7 @@ class Krum(Robust):
     def centre(self, deltas: Vector) -> Vector:
         """argmin of the summed squared distances; the lowest client of several."""
         m = len(deltas)
-        squares = ((deltas[:, None] - deltas[None]) ** 2).sum(axis=2, dtype=np.float64)
+        squares = np.stack([((deltas - delta) ** 2).sum(axis=1, dtype=np.float64) for delta in deltas])
         nearest = np.sort(squares, axis=1)[:, 1 : max(m - self.liars - 2, 1) + 1]  # its distance to itself is 0
         chosen: Vector = deltas[int(nearest.sum(axis=1).argmin())]
         return chosen

@@ -70,7 +70,7 @@ class ClientJob:
         work = ClientWork(site, self.client, self.round, memory)
         with torch_seeded(torch_seed(site.experiment.seed, "dropout", self.round, self.client)):
             try:
-                reply = getattr(site.algorithm, self.do)(common.message, memory.kept, work)
+                reply = site.algorithm.act(self.do, common.message, memory.kept, work)
             except ClientCannotTrain as error:
                 return Skipped(self.client, str(error))
         policy = site.buffer_policy

@@ -190,7 +190,8 @@ class ClientWork:
         g = torch.zeros_like(self.task.flat)
         views = self.task.views(g)
         rows = np.arange(self.rows) if rows is None else rows
-        piece = len(rows) if self.task.has_batchnorm else EVALUATION_ROWS
+        together = self.task.has_batchnorm or self.task.class_weights is not None  # a mean of parts is another mean
+        piece = len(rows) if together else EVALUATION_ROWS
         labels = self.site.data.y[self.index[rows]]
         whole = int((labels != PADDING).sum())  # a text has a label at every position
         before, total = self.task.buffers(), 0.0

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from fedarena.results.bayes import Posterior, posterior, verdict
 from fedarena.results.folder import as_json, write_text
 from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
-from fedarena.spec import Experiment
+from fedarena.spec import COMPONENTS, Experiment
 
 Score = Literal["best", "final"]
 SIGNS = {"+": "better", "=": "practically equal", "-": "worse", "?": "undecided"}
@@ -43,19 +44,37 @@ class Split:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared, and how: everything that comparison.json holds."""
+    """What is compared, and how: everything that comparison.json holds. Build it with `Plan.make`."""
 
     experiment: dict[str, Any]  # the common part, as a table
-    contestants: dict[
-        str, dict[str, Any]
-    ]  # label as typed -> what the experiment has instead: algorithm, tuned settings
+    contestants: dict[str, dict[str, Any]]  # label -> what the experiment has instead: algorithm, local settings
     reference: str | None = None  # label of a baseline that is shown beside, not judged
     folds: int | None = None
     repeats: int = 1
     rope: float = 0.01
     threshold: float = 0.95
+    tuning: dict[str, Any] = field(
+        default_factory=dict
+    )  # trials for everyone, how, and of which spaces; see arena/tune.py
+    tuned: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)  # label -> split -> settings found by it
     notes: tuple[str, ...] = ()  # e.g. how it was tuned
     versions: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # from Python, not in the file
+
+    @classmethod
+    def make(cls, experiment: Experiment, contestants: dict[str, dict[str, Any]], **how: Any) -> Plan:
+        """Everything as complete, plain tables; objects that no text can name are kept aside."""
+        own: dict[str, Any] = {}
+        tables = {}
+        for label, table in contestants.items():
+            theirs = experiment.with_(**table)
+            complete = theirs.as_table()
+            tables[label] = {key: _same_keys(complete[key], value) for key, value in table.items()}
+            if theirs.algorithm.own:
+                own[f"algorithm {label}"] = theirs.algorithm
+        common = {k: v for k, v in experiment.as_table().items() if k not in ("algorithm", "folds", "fold")}
+        own |= {k: c for k in COMPONENTS if (c := getattr(experiment, k)).own and k != "algorithm"}
+        return cls(_finite(common), _finite(tables), own=own, **how)
 
     @property
     def splits(self) -> list[Split]:
@@ -73,22 +92,41 @@ class Plan:
         """The statistic, by name."""
         n = len(self.splits)
         if self.folds:
-            return f"correlated Bayesian t-test, {self.repeats} x {self.folds} folds, n = {n}, correlation {self.rho:g}"
+            return (
+                f"correlated Bayesian t-test, {self.repeats} x {self.folds} folds, n = {n}, correlation {self.rho:.3g}"
+            )
         return f"Bayesian t-test for independent repetitions, n = {n} seeds"
 
     def cell(self, label: str, split: Split) -> Experiment:
         """The experiment of one cell. Paired: all that is random depends on the repetition, none of it on the algorithm."""
-        base = Experiment.make(self.experiment)
-        own: dict[str, Any] = {"seed": base.seed + split.repeat, "folds": self.folds, "fold": split.fold}
-        return base.with_(**{k: v for k, v in own.items() if v is not None}, **self.contestants[label])
+        base = Experiment.make({key: self._given(key, value) for key, value in self.experiment.items()})
+        paired: dict[str, Any] = {"seed": base.seed + split.repeat, "folds": self.folds, "fold": split.fold}
+        theirs = {key: self._given(f"{key} {label}", value) for key, value in self.contestants[label].items()}
+        found = self.tuned.get(label, {}).get(split.name, {})
+        return base.with_(**{k: v for k, v in paired.items() if v is not None}, **theirs, **found)
+
+    def _given(self, key: str, value: Any) -> Any:
+        """A value of the tables, or the object from Python that it stands for."""
+        if not (isinstance(value, dict) and value.get("own")):
+            return value
+        if key not in self.own:
+            raise BadValue(
+                f"the {key} of this comparison ('{value['name']}') came from Python, no file can bring it back",
+                remedy="give it again: fa.compare(source, algorithms, resume=...)",
+            )
+        return self.own[key]
 
     def folder(self, root: Path, label: str, split: Split) -> Path:
         """Where the run of one cell lies."""
-        return root / "cells" / re.sub(r"[^\w.,=+-]", "-", label) / split.name
+        return root / "cells" / folder_name(label) / split.name
+
+    def as_dict(self) -> dict[str, Any]:
+        """What comparison.json holds."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
 
     def write(self, root: Path) -> None:
         """comparison.json, atomically."""
-        write_text(root / "comparison.json", as_json(asdict(self)))
+        write_text(root / "comparison.json", as_json(self.as_dict()))
 
     @classmethod
     def read(cls, root: Path) -> Plan:
@@ -127,17 +165,29 @@ class Comparison:
     @classmethod
     def load(cls, root: str | Path) -> Comparison:
         """From a folder whose cells are all finished."""
-        root = Path(root)
-        plan = Plan.read(root)
+        return cls.of(Plan.read(Path(root)), Path(root))
+
+    @classmethod
+    def of(cls, plan: Plan, root: Path) -> Comparison:
+        """The runs of a plan, from a folder whose cells are all finished."""
         runs: dict[str, list[Run]] = {}
         failures: dict[str, str] = {}
         for label in plan.contestants:
             folders = [plan.folder(root, label, split) for split in plan.splits]
             failed = next((f / "failure.txt" for f in folders if (f / "failure.txt").exists()), None)
+            missing = sum(not (f / "result.json").exists() for f in folders)
             if failed is not None:
                 failures[label] = failed.read_text(encoding="utf-8").strip()
+            elif missing:
+                raise BadValue(
+                    f"{missing} of {len(folders)} runs of {label} are not finished",
+                    remedy=f"go on with them: fedarena compare --resume {root}",
+                    where=str(root),
+                )
             else:
-                runs[label] = [load(folder) for folder in folders]
+                plan.cell(label, plan.splits[0])  # says so if something of it came from Python
+                own = {k.removesuffix(f" {label}"): v for k, v in plan.own.items()}
+                runs[label] = [load(folder, **own) for folder in folders]
         return cls(plan, runs, failures, root)
 
     @property
@@ -147,9 +197,25 @@ class Comparison:
 
     def scores(self, which: Score = "best") -> dict[str, list[float]]:
         """Accuracy of every contestant on every split: the best within the budget, or the final one."""
-        return {
-            label: [float(getattr(run, which).accuracy or 0.0) for run in self.runs[label]] for label in self.labels
-        }
+        return {label: list(scores) for label, scores in self._scores[which].items()}
+
+    @cached_property
+    def _scores(self) -> dict[Score, dict[str, list[float]]]:
+        def of(run: Run, kind: Score) -> float:
+            return float(getattr(run, kind).accuracy or 0.0)
+
+        kinds: tuple[Score, ...] = ("best", "final")
+        return {kind: {label: [of(run, kind) for run in self.runs[label]] for label in self.labels} for kind in kinds}
+
+    def is_baseline(self, label: str) -> bool:
+        """Does it send nothing? Then it is a level to compare with, not a choice that a federation has."""
+        return not self.runs[label][0].experiment.algorithm.made.communicates
+
+    @property
+    def ranked(self) -> list[str]:
+        """From the highest mean accuracy to the lowest; baselines after all that a federation can choose from."""
+        means = {label: float(np.mean(s)) for label, s in self.scores().items()}
+        return sorted(means, key=lambda label: (self.is_baseline(label), -means[label]))
 
     def diverged(self, label: str) -> int:
         """How many of its runs did. They keep the accuracy they had: no pair is dropped."""
@@ -182,10 +248,12 @@ class Comparison:
     @cached_property
     def target(self) -> float:
         """The accuracy to reach: the experiment's, or the highest whole percent that everyone reaches on average."""
-        wanted = next(iter(self.runs.values()))[0].experiment.evaluate.target
+        if not self.labels:
+            return math.nan
+        wanted = self.runs[self.labels[0]][0].experiment.evaluate.target
         if wanted is not None:
             return wanted
-        return math.floor(100 * min(float(np.mean(s)) for s in self.scores().values())) / 100
+        return math.floor(100 * min(float(np.mean(s)) for s in self.scores().values()) + 1e-9) / 100
 
     def rows(self) -> list[dict[str, Any]]:
         """One row an algorithm: what it gave and what it cost, over all splits (mean, deviation, median to the target)."""
@@ -242,28 +310,37 @@ class Comparison:
     def words(self) -> list[str]:
         """The verdict in sentences: who leads, against whom that is certain, and what stays open."""
         means = {label: float(np.mean(s)) for label, s in self.scores().items()}
+        failed = [f"{label} has no result: {why}" for label, why in self.failures.items()]
         if len(means) < 2:
-            return ["There is nothing to compare: fewer than two algorithms have results."]
-        ranked = sorted(means, key=lambda label: -means[label])
-        first = ranked[0]
+            return ["There is nothing to compare: fewer than two algorithms have results.", *failed]
+        ranked = self.ranked
+        first, beside = ranked[0], [label for label in ranked[1:] if self.is_baseline(label)]
         against: dict[str, list[str]] = {}
         for other in ranked[1:]:
-            against.setdefault(self.duel(first, other).verdict, []).append(other)
+            if other not in beside:
+                against.setdefault(self.duel(first, other).verdict, []).append(other)
         told = [f"{first} has the highest mean accuracy, {means[first]:.1%}."]
-        rope, sure = f"{100 * self.plan.rope:g}", f"{self.plan.threshold:.0%}"
+        rope, sure = points(self.plan.rope), f"{self.plan.threshold:.0%}"
         if "+" in against:
-            told.append(
-                f"It is better by more than {rope} points, with over {sure} probability, than {_and(against['+'])}."
-            )
+            told.append(f"It is better by more than {rope}, with over {sure} probability, than {_and(against['+'])}.")
         if "=" in against:
-            told.append(f"It is practically equal (within {rope} points) to {_and(against['='])}.")
+            told.append(f"It is practically equal (within {rope}) to {_and(against['='])}.")
         if "?" in against:
             told.append(f"These {len(self.plan.splits)} scores do not decide between it and {_and(against['?'])}.")
+        signs = {
+            "+": "better than",
+            "-": "worse than",
+            "=": "practically equal to",
+            "?": "neither surely better nor worse than",
+        }
+        for label in beside:
+            told.append(
+                f"It is {signs[self.duel(first, label).verdict]} {label} ({means[label]:.1%}), which sends nothing."
+            )
         for label in ranked:
             if self.diverged(label):
                 told.append(f"{label} diverged in {self.diverged(label)} of {len(self.runs[label])} runs.")
-        told += [f"{label} has no result: {why}" for label, why in self.failures.items()]
-        return told
+        return told + failed
 
     def as_dict(self) -> dict[str, Any]:
         """What `fedarena compare --json` prints."""
@@ -286,6 +363,32 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(self.labels)}: {self.plan.test}>"
+
+
+def points(difference: float) -> str:
+    """A difference of accuracies, as it is said: 1 point, 0.5 points."""
+    return f"{100 * difference:g} point{'s' * (difference != 0.01)}"
+
+
+def folder_name(label: str) -> str:
+    """A label as the name of a folder."""
+    return re.sub(r"[^\w.,=+-]", "-", label)
+
+
+def _same_keys(complete: Any, given: Any) -> Any:
+    """A component is told in full; of other tables only what was said: it is what differs."""
+    if isinstance(given, Mapping) and "name" not in complete:
+        return {key: complete.get(key) for key in given}
+    return complete
+
+
+def _finite(value: Any) -> Any:
+    """Values as JSON brings them back; it knows no infinity, an experiment does: a batch of all rows."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _first_at(run: Run, target: float) -> RoundRecord | None:

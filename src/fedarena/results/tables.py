@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import combinations
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedarena.data.statistics import Statistics
+from fedarena.results.comparison import SIGNS, Comparison, Duel, points
 from fedarena.results.run import Run
 from fedarena.spec import Experiment
+
+WIDTH = 100  # columns, where there is no terminal that knows better
+LABEL = 24  # columns of a label, then it is folded
+PADDING, GAP = (0, 1, 0, 0), 2  # of a cell; and columns from one to the next, with the box between them
 
 
 def show_partition(experiment: Experiment, facts: Statistics) -> None:
@@ -61,3 +68,105 @@ def show_runs(runs: Mapping[str, Run]) -> None:
         )
     table.caption = "own rows: clients on their own test rows; worst 10%: the worst tenth of them; to, at: rounds"
     Console().print(table)
+
+
+def show_comparison(comparison: Comparison, console: Console | None = None) -> None:
+    """The table of + = - ?, what each algorithm gave and cost, and the verdict in words."""
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    if len(comparison.labels) > 1:
+        _show_signs(comparison, console)
+    if comparison.labels:
+        console.print(_costs(comparison, console.width))
+        console.print(
+            f"best, final: mean accuracy over {len(comparison.plan.splits)} runs ± deviation, in percent; worst: the "
+            "worst tenth of clients.\n"
+            f"rounds, uploads, MB, time (simulated seconds): median to {comparison.target:.0%}; - if most runs did not "
+            "get there.\n"
+            "relative: weighted accuracy over that of training on all rows in one place.\n",
+            style="dim",
+        )
+    console.print("\n".join(comparison.words), markup=False)
+
+
+def _show_signs(comparison: Comparison, console: Console) -> None:
+    """Row against column, with the three probabilities in the table or, where it would be too wide, below it."""
+    labels, plan = comparison.labels, comparison.plan
+    legend = ", ".join(f"{sign} {word}" for sign, word in SIGNS.items())
+    numbers = f"better, equal (within {points(plan.rope)} of best accuracy), worse"
+    label = min(max(map(len, labels)), LABEL)
+    first = min(label, console.width - 3 - len(labels) * (len(".98 .01 .01") + GAP))
+    detailed = first >= min(label, 12)
+    room = (console.width - 3 - first) // len(labels) - GAP if detailed else None
+    console.print(_signs(comparison, first if detailed else label, room))
+    console.print(
+        f"{legend} (row against column, above {plan.threshold:.0%} probability).\n"
+        + (f"The three numbers: {numbers}.\n" if detailed else "")
+        + f"{plan.test[0].upper()}{plan.test[1:]}.\n",
+        style="dim",
+    )
+    pairs = (comparison.duel(row, column) for row, column in combinations(labels, 2))
+    undecided = [duel for duel in pairs if duel.verdict == "?"]
+    if undecided and not detailed:
+        console.print(f"Undecided: {numbers}", style="dim")
+        for duel in undecided:
+            console.print(f"  {_chances(duel)}  {duel.row} against {duel.column}", markup=False)
+        console.print()
+
+
+def _signs(comparison: Comparison, first: int, room: int | None) -> Table:
+    """The signs alone under numbers or, with room for them, labels and probabilities too."""
+    labels = comparison.labels
+    table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
+    table.add_column("", max_width=first + (0 if room else 3), overflow="fold")
+    for number, label in enumerate(labels, 1):
+        table.add_column(label if room else str(number), justify="center", max_width=room, overflow="fold")
+    for number, row in enumerate(labels, 1):
+        duels = [None if row == column else comparison.duel(row, column) for column in labels]
+        name = Text(row if room else f"{number} {row}")
+        table.add_row(name, *("" if duel is None else _sign(duel, bool(room)) for duel in duels))
+    return table
+
+
+def _sign(duel: Duel, detailed: bool) -> Text:
+    colour = {"+": "green", "-": "red", "=": "blue"}.get(duel.verdict, "")
+    sign = Text(duel.verdict, style=f"bold {colour}")
+    if detailed:
+        sign.append(f"\n{_chances(duel)}", style="not bold dim")
+    return sign
+
+
+def _chances(duel: Duel) -> str:
+    return " ".join(f"{p:.2f}"[1:] if p < 0.995 else "1.0" for p in (duel.p_better, duel.p_equal, duel.p_worse))
+
+
+def _costs(comparison: Comparison, width: int) -> Table:
+    """One row an algorithm, the baseline below if any; what has no room is left out, the most telling stays."""
+    rows = comparison.rows()
+    columns = {
+        "best": [f"{100 * r['best']:.2f} ±{100 * r['best_sd']:.2f}" for r in rows],
+        "final": [f"{100 * r['final']:.2f} ±{100 * r['final_sd']:.2f}" for r in rows],
+        "rounds": [_number(r["rounds_to_target"]) for r in rows],
+        "uploads": [_number(r["uploads_to_target"]) for r in rows],
+        "MB": [_number(r["bytes_to_target"], 1e-6, 1) for r in rows],
+        "time": [_number(r["clock_to_target"], 1, 1) for r in rows],
+        "worst": [_number(r["client_worst"], 100, 1) for r in rows],
+        "relative": [_number(r["relative_accuracy"], 1, 3) for r in rows],
+    }
+    label = min(max(len(r["algorithm"]) for r in rows), LABEL)
+    for least in ("time", "uploads", "relative", "final"):
+        if label + 3 + sum(max(map(len, [name, *cells])) + GAP for name, cells in columns.items()) > width:
+            del columns[least]
+    table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
+    table.add_column("", max_width=LABEL, overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for r, *cells in zip(rows, *columns.values(), strict=True):
+        style = "dim" if r["algorithm"] == comparison.plan.reference else None
+        table.add_row(Text(r["algorithm"]), *cells, style=style)
+    return table
+
+
+def _number(value: float | None, times: float = 1, digits: int = 0) -> str:
+    return "-" if value is None else f"{value * times:.{digits}f}"

@@ -1,0 +1,41 @@
+"""One process at a time works in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fedarena.engine.keep import _HELD, _locked, writing
+from fedarena.errors import CannotWrite
+from fedarena.results.watch import at_work
+
+PATIENCE = 10.0  # seconds for workers of a killed process to be gone
+
+
+@contextlib.contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """The folder is ours as long as this lasts, or it is refused."""
+    place = root.resolve()
+    with contextlib.ExitStack() as stack:
+        busy = place in _HELD
+        if not busy:
+            with writing(root):
+                lock = stack.enter_context((root / "lock").open("w"))
+            busy = not _locked(lock.fileno())
+        if busy:
+            raise CannotWrite(f"another process is at work in {root}", remedy="wait for it, or choose another folder")
+        _HELD.add(place)
+        stack.callback(_HELD.discard, place)
+        yield
+
+
+def wait_until_left(runs: Iterable[Path]) -> None:
+    """Workers of a process that was killed notice it at once, but not in no time."""
+    deadline = time.monotonic() + PATIENCE
+    for run in runs:
+        while at_work(run / "checkpoint", unknown=False):
+            if time.monotonic() > deadline:
+                raise CannotWrite(f"another process is at work in {run}", remedy="end it, then resume")
+            time.sleep(0.02)

@@ -1,0 +1,298 @@
+"""Algorithms against each other: every contestant on every split, side by side over cores, in one folder that resumes."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedarena.arena import single
+from fedarena.arena.alone import alone, wait_until_left
+from fedarena.arena.contestants import Contestants, contestants
+from fedarena.arena.crew import Crew, Lost
+from fedarena.arena.live import Unseen, watcher
+from fedarena.arena.spaces import Method
+from fedarena.arena.tune import Per, tuned, with_tuning
+from fedarena.engine.federation import open_site
+from fedarena.engine.keep import writing
+from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
+from fedarena.registry import name_of
+from fedarena.results import folder as files
+from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.watch import Cell, cells
+from fedarena.runtime.one_job import failure, one_thread
+from fedarena.spec import Experiment
+
+TICK = 0.25  # seconds between two looks at the folders
+
+
+def compare(
+    source: Any = None,
+    algorithms: Iterable[Any] | Mapping[str, Any] = (),
+    *,
+    folds: int | None = None,
+    repeats: int | None = None,
+    seeds: int | None = None,
+    rope: float | None = None,
+    threshold: float | None = None,
+    out: single.Out = None,
+    resume: str | Path | None = None,
+    workers: int | None = None,
+    baseline: bool = True,
+    tune: int | None = None,
+    tune_per: Per | None = None,
+    tune_method: Method | None = None,
+    spaces: Mapping[str, Any] | str | Path | None = None,
+    report: str | Path | None = None,
+    progress: bool = False,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Comparison:
+    """Compare algorithms on the same folds, partitions, schedules and initial weights, and judge by a Bayesian test.
+
+    `algorithms` are texts such as "fedprox:mu=0.1", tables with a name, or objects; a mapping gives them labels. Scores
+    come from cross-validation (`folds` 5, `repeats` 1), or from `seeds` independent repetitions. Two are practically
+    equal within `rope` (0.01); a verdict needs more than `threshold` (0.95) probability. The folder is `out`, or the next
+    free name under `runs/`; `out=False` keeps none. `baseline` also trains on all rows in one place, to be shown beside.
+    `tune` gives everyone so many trials of its own search space, or of `spaces`, on rows held out of the training rows.
+
+    >>> import fedarena as fa
+    >>> duel = fa.compare("digits", ["fedavg", fa.FedProx(mu=0.1)], seeds=2, rounds=2, model="logreg", out=False)
+    >>> [len(scores) for scores in duel.scores().values()]
+    [2, 2]
+    """
+    _check_numbers(folds=(folds, 2), repeats=(repeats, 1), seeds=(seeds, 2), workers=(workers, 1))
+    _check_judging(rope, threshold)
+    _check_places(out, resume, report)
+    judging: dict[str, Any] = {k: v for k, v in (("rope", rope), ("threshold", threshold)) if v is not None}
+    if resume is not None and source is None and not algorithms:
+        if overrides or settings or folds or repeats or seeds or tune:
+            raise BadValue(
+                "a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume"
+            )
+        plan = replace(Plan.read(Path(resume)), **judging)
+    else:
+        experiment = Experiment.make(source, overrides, **settings)
+        entered = contestants(algorithms)
+        plan = _plan(experiment, entered, baseline, folds, repeats, seeds, judging)
+        plan = with_tuning(plan, tune, entered, tune_method, tune_per, spaces)
+        if resume is not None:
+            plan = replace(_same_plan(plan, Path(resume)), **judging)
+    _open_all(plan)
+    with _folder(plan, out, resume) as root:
+        if plan.tuning and not plan.tuned:
+            plan = tuned(plan, root, workers, progress)
+            plan.write(root)
+        _play(plan, root, workers, watcher(progress))
+        result = Comparison.of(plan, root)
+        if resume is None and out is False:
+            runs = {label: [replace(run, dir=None) for run in runs] for label, runs in result.runs.items()}
+            result = replace(result, runs=runs, dir=None)
+        if report is not None:
+            from fedarena.results.report import write_report
+
+            write_report(result, Path(report))
+        return result
+
+
+# Before any work
+
+
+def _check_numbers(**counts: tuple[Any, int]) -> None:
+    for name, (value, least) in counts.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise BadValue(f"{name} = {value!r}", remedy=f"give a whole number, at least {least}", where=f"--{name}")
+    if counts["seeds"][0] is not None and (counts["folds"][0] is not None or counts["repeats"][0] is not None):
+        raise BadValue(
+            "folds and seeds exclude each other", remedy="give --folds and --repeats, or --seeds", where="--seeds"
+        )
+
+
+def _check_judging(rope: float | None, threshold: float | None) -> None:
+    if rope is not None and not 0 <= rope < 1:
+        raise BadValue(
+            f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01", where="--rope"
+        )
+    if threshold is not None and not 0.5 <= threshold < 1:
+        raise BadValue(
+            f"threshold = {threshold}", remedy="give a probability from 0.5 to below 1, e.g. 0.95", where="--threshold"
+        )
+
+
+def _check_places(out: Any, resume: Any, report: Any) -> None:
+    if out is True:
+        raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
+    if out and resume is not None:
+        raise BadValue("a resumed comparison stays in its folder", remedy="leave out --out", where="--out")
+    if report is not None and not Path(report).absolute().parent.is_dir():
+        raise CannotWrite(f"there is no folder for {report}", remedy="make it, or choose another", where="--report")
+
+
+def _plan(
+    experiment: Experiment,
+    named: Contestants,
+    baseline: bool,
+    folds: int | None,
+    repeats: int | None,
+    seeds: int | None,
+    judging: dict[str, Any],
+) -> Plan:
+    if experiment.folds is not None:
+        raise BadValue(
+            "the experiment holds out a fold itself",
+            remedy="leave folds and fold out of it: --folds does it",
+            where="folds",
+        )
+    reference = None
+    if baseline and not any(_name(table["algorithm"]) == "centralized" for table in named.values()):
+        reference = "centralized"
+        if reference in map(str.casefold, named):
+            raise BadValue(
+                "'centralized' is the name of the baseline", remedy="choose another, or --no-baseline", where="-a"
+            )
+        named = {**named, reference: {"algorithm": reference}}
+    return Plan.make(
+        experiment,
+        named,
+        reference=reference,
+        folds=None if seeds else folds or 5,
+        repeats=seeds or repeats or 1,
+        versions=files.versions(),
+        **judging,
+    )
+
+
+def _name(algorithm: Any) -> str:
+    if isinstance(algorithm, Mapping):
+        return str(algorithm["name"])
+    return algorithm if isinstance(algorithm, str) else name_of(algorithm)
+
+
+def _same_plan(plan: Plan, root: Path) -> Plan:
+    """The plan of the folder, if it asks for the same runs."""
+    before = Plan.read(root)
+    for key in ("experiment", "contestants", "reference", "folds", "repeats", "tuning"):
+        found = _difference(key, getattr(before, key), getattr(plan, key))
+        if found:
+            raise ResumeMismatch(
+                f"{root} compares something else: {found}",
+                remedy=f"resume it as it was: fedarena compare --resume {root}",
+                where="--resume",
+            )
+    return replace(before, own=plan.own)
+
+
+def _difference(key: str, old: Any, new: Any) -> str:
+    """The first setting that differs, in words; nothing if none does."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        inner = (_difference(f"{key}.{k}", old.get(k), new.get(k)) for k in {**old, **new})
+        return next(filter(None, inner), "")
+    return "" if old == new else f"its {key.removeprefix('experiment.')} is {old}, not {new}"
+
+
+def _open_all(plan: Plan) -> None:
+    """Every contestant on the first split: what can be wrong with it shows here."""
+    with one_thread():  # before workers are forked, nothing here may start threads of its own
+        for label in plan.contestants:
+            open_site(plan.cell(label, plan.splits[0]))
+
+
+# The folder
+
+
+@contextlib.contextmanager
+def _folder(plan: Plan, out: single.Out, resume: str | Path | None) -> Iterator[Path]:
+    """The comparison's folder, ours alone and with its plan in it."""
+    with contextlib.ExitStack() as stack:
+        if resume is not None:
+            root = Path(resume)
+        elif out is False:
+            temporary = tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True)
+            root = Path(stack.enter_context(temporary))
+        else:
+            root = _new_folder(plan, out)
+        if resume is not None or out is not False:
+            stack.enter_context(_interruptible(root))
+        stack.enter_context(alone(root))
+        wait_until_left(cell.folder for cell in cells(plan, root))
+        plan.write(root)  # first: a folder that has it can be resumed
+        yield root
+
+
+def _new_folder(plan: Plan, out: str | Path | None) -> Path:
+    if out is None:
+        return files._free_folder(f"{plan.experiment['data']['name']}-compare")
+    if (Path(out) / "comparison.json").exists():
+        raise CannotWrite(
+            f"{out} is there already and holds a comparison",
+            remedy=f"go on with it: fedarena compare --resume {out}, or choose another folder",
+            where="--out",
+        )
+    return files.new_folder(plan.cell(next(iter(plan.contestants)), plan.splits[0]), out)
+
+
+@contextlib.contextmanager
+def _interruptible(root: Path) -> Iterator[None]:
+    """Ctrl-C loses at most the rounds under way; say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(f"saved; go on with: fedarena compare --resume {root}")
+        raise
+
+
+# The work
+
+
+def _play(plan: Plan, root: Path, workers: int | None, view: Unseen) -> None:
+    """Run every cell that has no result yet, those of a split together: half a matrix is then a smaller comparison."""
+    everyone = cells(plan, root)
+    todo = [cell for cell in everyone if not (cell.folder / "result.json").exists()]
+    work = [(plan.cell(cell.label, cell.split), cell.folder) for cell in todo]
+    crew = Crew(lambda position: _run(*work[position]), workers)
+    try:
+        for position in range(len(work)):
+            crew.give(position)
+        view.start(plan, everyone)
+        for news in crew.results(TICK):
+            if news is not None:
+                position, problem = news
+                _note(todo[position], problem)
+                view.over(todo[position])
+            view.look([todo[position] for position in crew.running])
+    finally:
+        crew.close()
+        view.stop()
+
+
+def _run(experiment: Experiment, folder: Path) -> str | CannotWrite | None:
+    """One cell, in a worker: begun, or gone on with. What is wrong comes back as a value, the others go on."""
+    begun = (folder / "experiment.toml").exists() and not (folder / "failure.txt").exists()
+    if not begun:  # nothing that could be gone on with
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        single.run(experiment, runtime="serial", **{"resume" if begun else "out": folder})  # type: ignore[arg-type]
+    except CannotWrite as error:  # it will not be better for the next one
+        return error
+    except FedarenaError as error:
+        return f"{error.what} ({error.where})" if error.where else error.what
+    except Exception as error:
+        failed = failure(error)
+        return f"{failed.error} ({failed.place})" if failed.place else failed.error
+    return None
+
+
+def _note(cell: Cell, problem: str | CannotWrite | Lost | None) -> None:
+    """Say in the cell's folder why it has no result."""
+    if isinstance(problem, CannotWrite):
+        raise problem
+    if isinstance(problem, Lost):
+        problem = f"its worker died {problem.times} times (last exit code {problem.code}); is there memory enough?"
+    if problem is not None:
+        with writing(cell.folder):
+            cell.folder.mkdir(parents=True, exist_ok=True)
+        files.write_text(cell.folder / "failure.txt", " ".join(problem.split()) + "\n")

@@ -1,0 +1,87 @@
+"""The page: a comparison as one HTML file that opens anywhere and asks nobody for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import fedarena
+from fedarena.errors import BadValue
+from fedarena.results.comparison import Comparison
+from fedarena.results.folder import write_text
+from fedarena.results.report import sections
+from fedarena.results.report.charts import escape, style_sheet
+from fedarena.results.report.gather import gather
+from fedarena.results.report.subject import Subject
+
+# Nothing may be fetched from anywhere: the browser itself holds the page to that.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+Section = Callable[[Subject], str]
+SECTIONS: dict[str, tuple[str, Section]] = {
+    "question": ("The question", sections.question),
+    "verdict": ("The verdict", sections.verdict),
+    "sure": ("How sure is that?", sections.posteriors),
+    "curves": ("Learning curves", sections.curves),
+    "costs": ("What it gave and what it cost", sections.costs),
+    "splits": ("Split by split", sections.splits),
+    "clients": ("Client by client", sections.clients),
+    "partition": ("Who owned what", sections.partition),
+    "notes": ("Notes", sections.notes),
+    "repeat": ("Repeat it", sections.repeat),
+}
+
+
+def report(source: Comparison | str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Write the report of a comparison, or of run folders taken together; into their (first) folder unless `out` is given.
+
+    >>> import fedarena as fa
+    >>> first = fa.run("digits", rounds=2, clients=5, out="first", runtime="serial")
+    >>> fa.report("first").as_posix()
+    'first/report.html'
+    """
+    if isinstance(source, Comparison):
+        return write_report(source, out or (source.dir or Path()) / "report.html")
+    folders = [source] if isinstance(source, str | Path) else list(source)
+    result = gather(folders)
+    return write_report(result, out or Path(folders[0]) / "report.html")
+
+
+def write_report(result: Comparison, path: str | Path) -> Path:
+    """Write the report of a comparison to this file. Without two paired algorithms it shows what it can, and says why."""
+    if not result.labels:
+        raise BadValue(
+            "no algorithm has results, there is nothing to report",
+            remedy="; ".join(f"{label}: {why}" for label, why in result.failures.items()) or "run one first",
+        )
+    path = Path(path)
+    write_text(path, render(Subject(result)))
+    return path
+
+
+def render(subject: Subject) -> str:
+    """The whole page; a section that has nothing to say is left out."""
+    told = {key: (name, body) for key, (name, make) in SECTIONS.items() if (body := make(subject))}
+    links = "".join(f'<li><a href="#{key}">{escape(name)}</a></li>' for key, (name, _) in told.items())
+    parts = "".join(
+        f'<section id="{key}"><h2>{escape(name)}</h2>{body}</section>' for key, (name, body) in told.items()
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<title>{escape(subject.title)} · fedarena</title>\n<link rel="icon" href="data:,">\n'
+        f"<style>\n{style_sheet()}{_file('page.css')}</style>\n</head>\n<body>\n"
+        f'<header><p class="kind">fedarena report</p><h1>{escape(subject.title)}</h1>'
+        f'<p class="facts">{escape(subject.subtitle)}</p><nav aria-label="Sections"><ul>{links}</ul></nav></header>\n'
+        f"<main>\n{parts}\n</main>\n"
+        f"<footer>Made by fedarena {escape(fedarena.__version__)}. This file is complete: it needs no network.</footer>\n"
+        f"<script>\n{_file('page.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+@cache
+def _file(name: str) -> str:
+    return (resources.files("fedarena.results.report") / name).read_text(encoding="utf-8")

@@ -1,0 +1,354 @@
+"""The sections of the page, each from the subject to HTML; nothing where there is nothing to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.statistics import statistics
+from fedarena.errors import FedarenaError
+from fedarena.results.comparison import SIGNS, points
+from fedarena.results.report import repeating
+from fedarena.results.report.charts import (
+    NARROW,
+    WIDE,
+    Strip,
+    bar_chart,
+    breakable,
+    dot_plot,
+    escape,
+    heat_map,
+    legend,
+    line_chart,
+    posterior_chart,
+    posterior_rows,
+    strip_chart,
+)
+from fedarena.results.report.curves import cut
+from fedarena.results.report.gather import split_names
+from fedarena.results.report.posteriors import chance, signed, typeset
+from fedarena.results.report.subject import Subject, budget, counted, described
+from fedarena.results.report.table import rows_tables
+
+MANY_SPLITS = 20  # from which a row a split would be too long a picture
+MANY_CLIENTS = 100  # rows of a heat map
+
+
+def both(draw: Callable[[float], str]) -> str:
+    """A chart for the desk and one for the telephone; the style sheet shows the one that fits."""
+    return f'<div class="wide">{draw(WIDE)}</div><div class="narrow">{draw(NARROW)}</div>'
+
+
+def figure(body: str, caption: str, kind: str = "") -> str:
+    """A picture with what to see in it."""
+    classes = f' class="{kind}"' if kind else ""
+    return f"<figure{classes}>{body}<figcaption>{caption}</figcaption></figure>"
+
+
+def paragraphs(texts: Iterable[str], kind: str = "") -> str:
+    """One each."""
+    return "".join(f'<p class="{kind}">{escape(t)}</p>' if kind else f"<p>{escape(t)}</p>" for t in texts)
+
+
+# What was asked, and the answer
+
+
+def question(subject: Subject) -> str:
+    """What was compared, and how."""
+    result, exp = subject.result, subject.experiment
+    facts = {
+        "Data": _data(subject),
+        "Partition": described(exp.partition),
+        "Model": described(exp.model),
+        "Budget": f"{budget(exp)}, {_participants(subject)}",
+        "Local training": _local(subject),
+        "Algorithms": ", ".join(result.labels),
+    }
+    if result.plan.reference in result.runs:
+        facts["Shown beside"] = f"{result.plan.reference}: not judged, it is what there is to reach"
+    if subject.why_not is None:
+        facts["Score"] = "best accuracy on the test rows of the split, within the budget"
+        facts["Judged by"] = result.plan.test
+        facts["Practically equal"] = (
+            f"a mean difference within {points(result.plan.rope)}; a verdict needs more than "
+            f"{result.plan.threshold:.0%} probability"
+        )
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items())
+    return f"<p>{escape(_asked(subject))}</p><dl>{rows}</dl>"
+
+
+def _asked(subject: Subject) -> str:
+    n = len(subject.result.labels)
+    if subject.why_not is not None:
+        return "What did the runs give, what did they cost, and on which rows?"
+    return (
+        f"Which of {counted(n)} algorithms learns best from these clients, by how much, and at what cost? All of them saw "
+        "the same splits, the same clients in the same rounds, and began with the same weights: what differs is the "
+        "algorithm."
+    )
+
+
+def _data(subject: Subject) -> str:
+    name = described(subject.experiment.data)
+    if isinstance(subject.dealt, FedarenaError):
+        return name
+    data, partition = subject.dealt
+    held = f"{int(partition.sizes.sum()):,} rows to train on, {len(partition.test):,} to test on"
+    return f"{name}: {data.classes} classes, {held}"
+
+
+def _participants(subject: Subject) -> str:
+    exp, clients = subject.experiment, len(subject.first.client_sizes)
+    if exp.per_round:
+        return f"{exp.per_round} of {clients} clients a round"
+    return (
+        f"all {clients} clients a round"
+        if exp.share in (None, 1.0)
+        else f"{exp.share:.0%} of {clients} clients a round"
+    )
+
+
+def _local(subject: Subject) -> str:
+    tables = [subject.result.runs[label][0].experiment.local for label in subject.result.labels]
+    if any(local != tables[0] for local in tables):
+        return "not the same for all: the command under Repeat it has the settings of each"
+    local = tables[0]
+    batch = "all rows at once" if local.batch == float("inf") else f"batches of {local.batch:g}"
+    return f"{local.epochs} epoch{'s' * (local.epochs != 1)}, {batch}, learning rate {local.lr:g}"
+
+
+def verdict(subject: Subject) -> str:
+    """In words, then the table of + = - ?; or why there is none."""
+    if subject.why_not is not None:
+        failed = [f"{label} has no result: {why}" for label, why in subject.result.failures.items()]
+        return paragraphs([f"There is none. {subject.why_not}"], "lead") + paragraphs(failed, "warning")
+    first, *rest = subject.result.words
+    final = _duels(subject, "final", "The same for the final accuracy, not the best")
+    return (
+        paragraphs([first], "lead")
+        + paragraphs(rest)
+        + _duels(subject, "best", "Who beats whom")
+        + f"<details><summary>By final accuracy</summary>{final}</details>"
+    )
+
+
+def _duels(subject: Subject, which: Any, caption: str) -> str:
+    duels = {(d.row, d.column): d for d in subject.result.duels(which)}
+    names = subject.ranked
+    head = "".join(f'<th scope="col">{breakable(name)}</th>' for name in names)
+    body = ""
+    for row in names:
+        cells = "".join(_duel(duels.get((row, column))) for column in names)
+        body += f'<tr><th scope="row">{breakable(row)}</th>{cells}</tr>'
+    signs = ", ".join(f"<b>{typeset(sign)}</b> {word}" for sign, word in SIGNS.items())
+    told = f"Row against column: {signs}. Below it the probabilities that the row is better, practically equal, worse."
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="duels">'
+        f"<caption>{escape(caption)}</caption>"
+        f'<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div><p class="how">{told}</p>'
+    )
+
+
+def _duel(duel: Any) -> str:
+    if duel is None:
+        return '<td class="self"></td>'
+    chances = (duel.p_better, duel.p_equal, duel.p_worse)
+    low, high = duel.interval
+    tip = (
+        f"{duel.row} against {duel.column}: {SIGNS[duel.verdict]}; {signed(duel.mean)} points, "
+        f"90% {signed(low)} to {signed(high)}"
+    )
+    bar = "".join(
+        f'<i class="{kind}" style="width:{100 * p:.1f}%"></i>'
+        for kind, p in zip(("better", "equal", "worse"), chances, strict=True)
+    )
+    kind = {"+": "better", "=": "equal", "-": "worse", "?": "open"}[duel.verdict]
+    told = " ".join(f"<span>{escape(chance(p).replace('0.', '.'))}</span>" for p in chances)
+    return (
+        f'<td class="{kind}" title="{escape(tip)}"><b>{typeset(duel.verdict)}</b>'
+        f'<span class="chances">{told}</span><span class="meter" aria-hidden="true">{bar}</span></td>'
+    )
+
+
+def posteriors(subject: Subject) -> str:
+    """The leader against all others; every other pair on request."""
+    if subject.why_not is not None:
+        return ""
+    plan, (leader, *others) = subject.result.plan, subject.ranked
+    pairs = [subject.pair(leader, other) for other in others]
+    drawn = figure(
+        both(lambda width: posterior_rows(pairs, plan.rope, width=width)),
+        f"What the {len(plan.splits)} scores tell about the mean difference in accuracy between {escape(leader)} and "
+        f"each other algorithm. The area right of the grey region is the probability that {escape(leader)} is better, "
+        "within it that both are practically equal, left of it that it is worse. The bar is the interval that holds 90% "
+        "of the probability, the ring its mean.",
+    )
+    rest = [subject.pair(a, b) for k, a in enumerate(others) for b in others[k + 1 :]]
+    if not rest:
+        return drawn
+    small = "".join(posterior_chart(pair, plan.rope) for pair in rest)
+    return f'{drawn}<details><summary>All other pairs ({len(rest)})</summary><div class="multiples">{small}</div></details>'
+
+
+# How it went
+
+
+def curves(subject: Subject) -> str:
+    """Accuracy over rounds and over every cost that was counted."""
+    start = cut([subject.curve(label, subject.axes[0]) for label in subject.everyone])
+    target = subject.result.target if len(subject.result.labels) > 1 else subject.experiment.evaluate.target
+    switch = panels = ""
+    for number, axis in enumerate(subject.axes):
+        series, key = subject.series(axis), axis.name.replace(" ", "-")
+        checked = " checked" if number == 0 else ""
+        switch += f'<label><input type="radio" name="axis" value="{key}"{checked}>{escape(axis.name)}</label>'
+        label = f"Accuracy over {axis.label}, a line for each of {', '.join(subject.everyone)}"
+        draw = lambda width, axis=axis, series=series, label=label: line_chart(
+            series,
+            x_label=axis.label,
+            width=width,
+            height=400 if width == WIDE else 300,
+            label=label,
+            target=target,
+            y_from=start,
+        )
+        panels += f'<div class="panel {key}">{both(draw)}</div>'
+    asked = f'<fieldset class="switch"><legend>over</legend>{switch}</fieldset>' if len(subject.axes) > 1 else ""
+    keys = f'<div class="narrow">{legend(subject.series(subject.axes[0]))}</div>'
+    return figure(asked + keys + panels, _about_curves(subject, start), "curves")
+
+
+def _about_curves(subject: Subject, start: float | None) -> str:
+    several = max(len(runs) for runs in subject.result.runs.values()) > 1
+    told = [
+        "Accuracy on the test rows" + (": the mean over splits, and the range from worst to best." if several else ".")
+    ]
+    told.append("The thin line is the best so far.")
+    if len(subject.axes) > 1:
+        told.append("Over costs, every round stands where its mean cost is.")
+    if any(series.is_level for axis in subject.axes for series in subject.series(axis)):
+        told.append("What costs nothing is drawn as a level.")
+    if start is not None:
+        told.append("The axis does not begin at zero, and the first rounds may lie below it.")
+    return " ".join(told)
+
+
+def costs(subject: Subject) -> str:
+    """The table of rows."""
+    return rows_tables(subject)
+
+
+def splits(subject: Subject) -> str:
+    """Every score, where there are several."""
+    runs = subject.result.runs
+    if len(runs[subject.everyone[0]]) < 2:
+        return ""
+    strips = [
+        Strip(
+            label,
+            [float(run.best.accuracy or 0.0) for run in runs[label]],
+            subject.index(label),
+            subject.is_aside(label),
+        )
+        for label in subject.everyone
+    ]
+    names = split_names(runs[subject.everyone[0]])
+    paired = all(split_names(runs[label]) == names for label in subject.everyone)
+    if not paired or len(names) > MANY_SPLITS:
+        draw = lambda width: strip_chart(strips, x_label="best accuracy", width=width)
+        return figure(both(draw), "The best accuracy of every run.")
+    draw = lambda width: dot_plot(names, strips, x_label="best accuracy", width=width)
+    caption = (
+        "The best accuracy of every run. What lies on one line was trained and tested on the same rows: the comparison looks "
+        "at differences within a line, so that an easy split favours nobody."
+    )
+    return figure(legend(subject.series(subject.axes[0])) + both(draw), caption)
+
+
+def clients(subject: Subject) -> str:
+    """How evenly the final models serve the clients."""
+    strips = []
+    for label in subject.everyone:
+        own = np.concatenate([run.client_accuracy for run in subject.result.runs[label]])
+        strips.append(Strip(label, own[~np.isnan(own)].tolist(), subject.index(label), subject.is_aside(label)))
+    strips = [s for s in strips if s.values]
+    if not strips:
+        return ""
+    draw = lambda width: strip_chart(strips, x_label="accuracy on a client's own test rows", width=width)
+    several = " in one split" if len(subject.result.runs[subject.everyone[0]]) > 1 else ""
+    caption = (
+        f"Every dot is a client{several}: the final model on test rows dealt like the client's own. The box is the middle "
+        "half, the line in it the median, the mark the mean. A long tail to the left is clients whom the common model "
+        "serves badly."
+    )
+    return figure(both(draw), caption)
+
+
+def partition(subject: Subject) -> str:
+    """Rows of every client and class, of the first split."""
+    if isinstance(subject.dealt, FedarenaError):
+        return paragraphs([f"The rows cannot be shown: {subject.dealt.what}."])
+    data, owners = subject.dealt
+    facts = statistics(data, owners)
+    sizes = (
+        f"{facts.rows_min} rows each"
+        if facts.rows_min == facts.rows_max
+        else f"{facts.rows_min} to {facts.rows_max} rows"
+    )
+    told = f"Training rows of the first split: {facts.clients} clients with {sizes}"
+    if facts.counts is None:
+        draw = lambda width: bar_chart(
+            np.sort(owners.sizes)[::-1].tolist(), x_label="clients, largest first", y_label="rows", width=width
+        )
+        return figure(both(draw), f"{told}.")
+    told += (
+        f"; the mean L1 distance of a client's classes to all rows is {facts.l1:.2f} (0 alike, 2 nothing in common)."
+    )
+    return figure(_heat(data, owners, facts.counts), told + _thinned(len(facts.counts)))
+
+
+def _heat(data: Dataset, owners: Partition, counts: Any) -> str:
+    chosen = np.unique(np.linspace(0, len(counts) - 1, MANY_CLIENTS).astype(int))
+    names = owners.names or tuple(str(k) for k in range(len(counts)))
+    classes = [str(name) for name in data.class_names or range(data.classes)]
+    rows = [str(names[k])[:20] for k in chosen]
+    return both(lambda width: heat_map(counts[chosen], rows, classes, width=width))
+
+
+def _thinned(clients: int) -> str:
+    return f" {MANY_CLIENTS} of {clients} clients are shown, evenly chosen." if clients > MANY_CLIENTS else ""
+
+
+# What else there is to know
+
+
+def notes(subject: Subject) -> str:
+    """Everything that somebody noted, once."""
+    result = subject.result
+    told = [f"{label} has no result: {why}" for label, why in result.failures.items()]
+    told += [
+        f"{label} diverged in {result.diverged(label)} of {len(result.runs[label])} runs; they keep the accuracy they had."
+        for label in subject.everyone
+        if result.diverged(label)
+    ]
+    told += result.plan.notes
+    noted: dict[str, list[str]] = {}
+    for label in subject.everyone:
+        for note in dict.fromkeys(note for run in result.runs[label] for note in run.notes):
+            noted.setdefault(note, []).append(label)
+    told += [n if len(who) == len(subject.everyone) else f"{', '.join(who)}: {n}" for n, who in noted.items()]
+    return f"<ul>{''.join(f'<li>{escape(t)}</li>' for t in told)}</ul>" if told else ""
+
+
+def repeat(subject: Subject) -> str:
+    """Commands, experiment and versions."""
+    commands = "\n".join(repeating.commands(subject.result))
+    made = " · ".join(f"{name} {version}" for name, version in repeating.versions(subject.result).items())
+    return (
+        f"<p>{escape(repeating.about(subject.result))}</p><pre><code>{escape(commands)}</code></pre>"
+        f"<p>experiment.toml, complete:</p><pre><code>{escape(repeating.toml(subject.result))}</code></pre>"
+        f'<p class="how">Made with {escape(made)}.</p>'
+    )

@@ -1,0 +1,131 @@
+"""What a run is doing, read from its folder while somebody else is at work in it. Nothing here writes or waits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import struct
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedarena.engine.keep import _HELD
+from fedarena.engine.record import RoundRecord
+from fedarena.results.comparison import Plan, Split
+
+State = Literal["waiting", "running", "stopped", "done", "diverged", "failed"]
+OVER: tuple[State, ...] = ("done", "diverged", "failed")
+TAIL = 1 << 17  # bytes at the end of a log in which the last evaluation is looked for
+
+
+@dataclass(frozen=True)
+class Glance:
+    """A run at this moment. `stopped` is one that has begun and that nobody is at work on."""
+
+    state: State = "waiting"
+    round: int = 0
+    rounds: int | None = None  # planned; None where only the data knows
+    accuracy: float | None = None  # at the last evaluation
+    best: float | None = None
+    why: str = ""  # it failed
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will come."""
+        return self.state in OVER
+
+    @property
+    def share(self) -> float:
+        """How much of it is done, 0 to 1."""
+        return 1.0 if self.over else min(self.round / self.rounds, 1.0) if self.rounds else 0.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison: who, on which split, in which folder."""
+
+    label: str
+    split: Split
+    folder: Path
+
+
+def cells(plan: Plan, root: Path) -> list[Cell]:
+    """All cells in the order they are run: everyone on the first split, then everyone on the second."""
+    return [Cell(label, split, plan.folder(root, label, split)) for split in plan.splits for label in plan.contestants]
+
+
+def glance(folder: Path) -> Glance:
+    """What the folder of a run says of it, whether it is waiting, under way or over."""
+    if (folder / "failure.txt").exists():
+        return Glance("failed", *_last(folder), why=_text(folder / "failure.txt").strip())
+    with contextlib.suppress(json.JSONDecodeError):
+        if result := json.loads(_text(folder / "result.json") or "{}"):
+            state: State = "diverged" if result["diverged"] else "done"
+            done = result["rounds"]
+            return Glance(state, done, done, result["final_accuracy"], result["best_accuracy"])
+    if not (folder / "experiment.toml").exists():
+        return Glance()
+    return Glance("running" if at_work(folder / "checkpoint") else "stopped", *_last(folder))
+
+
+def records(folder: Path) -> list[RoundRecord]:
+    """The rounds so far, finished or not."""
+    return _records(_text(folder / "checkpoint" / "rounds.jsonl"))
+
+
+def at_work(folder: Path, unknown: bool = True) -> bool:
+    """Does a process hold the lock of this folder? `unknown` is the answer where the system cannot say."""
+    if folder.resolve() in _HELD:  # ours; and closing a file of our own would let the lock go
+        return True
+    if sys.platform != "linux":
+        return unknown
+    import fcntl
+
+    try:
+        with (folder / "lock").open("rb") as file:
+            asked = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0)  # struct flock: type, whence, start, length, pid
+            answer = fcntl.fcntl(file.fileno(), fcntl.F_GETLK, asked)
+    except OSError:
+        return False
+    return bool(struct.unpack("hhqqi", answer)[0] != fcntl.F_UNLCK)
+
+
+def _last(folder: Path) -> tuple[int, int | None, float | None, float | None]:
+    """Round, planned rounds, accuracy and best of a run under way."""
+    seen = _records(_text(folder / "checkpoint" / "rounds.jsonl", TAIL))
+    looked = [r.accuracy for r in seen if r.accuracy is not None]
+    last = seen[-1] if seen else RoundRecord(0)
+    return last.round, _planned(folder), looked[-1] if looked else None, last.best_accuracy
+
+
+def _records(lines: str) -> list[RoundRecord]:
+    """One a line; the first and the last may be cut."""
+    known = []
+    for line in lines.splitlines():
+        with contextlib.suppress(json.JSONDecodeError, TypeError):
+            known.append(RoundRecord(**json.loads(line)))
+    return known
+
+
+def _planned(folder: Path) -> int | None:
+    table: dict[str, Any] = {}
+    with contextlib.suppress(tomllib.TOMLDecodeError):
+        table = tomllib.loads(_text(folder / "experiment.toml"))
+    if "rounds" in table or "uploads" not in table:
+        return table.get("rounds")
+    asked = table.get("per_round") or math.floor(table.get("share", 1.0) * table.get("clients", 0) + 1e-9)
+    return math.ceil(table["uploads"] / asked) if asked else None
+
+
+def _text(file: Path, tail: int | None = None) -> str:
+    """A text, or its last bytes; nothing if it is not there."""
+    try:
+        with file.open("rb") as stream:
+            if tail is not None:
+                stream.seek(max(0, file.stat().st_size - tail))
+            return stream.read().decode("utf-8", "ignore")
+    except OSError:
+        return ""

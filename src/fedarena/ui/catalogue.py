@@ -1,0 +1,289 @@
+"""What lies under a folder: runs and comparisons, each with an id, looked at again only where something changed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedarena.errors import FedarenaError
+from fedarena.results import watch
+from fedarena.results.comparison import Plan
+from fedarena.ui import log
+from fedarena.ui.log import Log
+
+FOLDERS = 20_000  # looked into at most: somebody may have named the root of a disk
+OPEN_LOGS = 200  # kept in memory
+STATES = ("running", "waiting", "interrupted", "failed", "diverged", "finished", "damaged")
+SHAPE: dict[str, Any] = {
+    "experiment": dict, "contestants": dict, "folds": int | None, "repeats": int, "rope": float, "threshold": float,
+    "notes": tuple,
+}  # fmt: skip
+WORDS: dict[str, str] = {"done": "finished", "stopped": "interrupted"}
+
+Seen = TypeVar("Seen")
+Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A run at a glance, as safe as it can be made: whatever the folder holds, these are texts and finite numbers."""
+
+    id: str
+    folder: Path
+    name: str
+    state: str  # one of STATES
+    table: dict[str, Any]  # its experiment
+    round: int = 0
+    rounds: int | None = None
+    accuracy: float | None = None
+    best: float | None = None
+    spark: tuple[tuple[float, float], ...] = ()  # round, accuracy
+    changed: float = 0.0  # seconds since 1970
+    why: str = ""  # it failed, or is damaged
+
+    @property
+    def share(self) -> float:
+        """How much of it is done, 0 to 1."""
+        if self.state in ("finished", "diverged", "failed"):
+            return 1.0
+        return min(self.round / self.rounds, 1.0) if self.rounds else 0.0
+
+    def part(self, key: str) -> str:
+        """The name of a component: algorithm, data, partition, model."""
+        value = self.table.get(key)
+        return str(value.get("name", "?") if isinstance(value, dict) else "?" if value is None else value)
+
+    def settings(self, key: str) -> dict[str, Any]:
+        """What the component was given."""
+        value = self.table.get(key)
+        return {k: v for k, v in value.items() if k not in ("name", "own")} if isinstance(value, dict) else {}
+
+
+@dataclass(frozen=True)
+class Match:
+    """A comparison at a glance: its plan, and its cells in the order of the plan's labels and splits."""
+
+    id: str
+    folder: Path
+    name: str
+    plan: Plan | None
+    cells: dict[str, list[Sight]] = field(default_factory=dict)
+    busy: bool = False  # somebody is at work on it
+    why: str = ""  # it is damaged
+
+    @property
+    def everyone(self) -> list[Sight]:
+        """All its cells."""
+        return [sight for row in self.cells.values() for sight in row]
+
+    @property
+    def over(self) -> int:
+        """How many of its cells have ended."""
+        return sum(sight.state in ("finished", "diverged", "failed") for sight in self.everyone)
+
+    @property
+    def state(self) -> str:
+        """One of STATES."""
+        if self.plan is None:
+            return "damaged"
+        if self.busy:
+            return "running"
+        if self.over < len(self.everyone):
+            return "interrupted"
+        return "failed" if all(s.state == "failed" for s in self.everyone) else "finished"
+
+    @property
+    def changed(self) -> float:
+        """When something last happened in it."""
+        return max((sight.changed for sight in self.everyone), default=0.0)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Everything under the folder at one moment."""
+
+    runs: list[Sight]
+    matches: list[Match]
+    partial: bool = False  # there were too many folders
+
+
+class Catalogue:
+    """A folder and what is in it. Ids are made here, and only what has one can be asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name, self.root = str(folder), folder.resolve()
+        self.lock = threading.RLock()  # pages are made one after the other
+        self._known: dict[tuple[str, Path], tuple[Stamp, Any]] = {}
+        self._places: dict[str, Path] = {}
+        self._logs: dict[Path, Log] = {}
+
+    def look(self) -> Listing:
+        """All runs and comparisons, those under way first, then the newest."""
+        runs, matches, partial = [], [], False
+        for count, (folder, kind) in enumerate(_folders(self.root)):
+            if kind == "run":
+                runs.append(self.sight(folder))
+            elif kind == "comparison":
+                matches.append(self._match(folder))
+            partial = count >= FOLDERS
+        return Listing(sorted(runs, key=_order), sorted(matches, key=_order), partial)
+
+    def run(self, id: str) -> Sight | None:
+        """The run with this id, if a listing has shown it."""
+        return self.sight(self._places[id]) if self._is(id, "experiment.toml") else None
+
+    def match(self, id: str) -> Match | None:
+        """The comparison with this id, if a listing has shown it."""
+        return self._match(self._places[id]) if self._is(id, "comparison.json") else None
+
+    def _is(self, id: str, file: str) -> bool:
+        if id not in self._places:
+            self.look()  # the page may be older than this server
+        return id in self._places and (self._places[id] / file).exists()
+
+    def home(self, sight: Sight) -> Match | None:
+        """The comparison that a run is a cell of."""
+        above = sight.folder.parents
+        inside = len(above) > 2 and above[1].name == "cells" and self.root in (above[2], *above[2].parents)
+        return self._match(above[2]) if inside and (above[2] / "comparison.json").exists() else None
+
+    def log(self, sight: Sight) -> Log:
+        """Its rounds, read to the end."""
+        with self.lock:
+            file = sight.folder / "checkpoint" / "rounds.jsonl"
+            log = self._logs.pop(file, None) or Log(file)
+            self._logs[file] = log  # the last one asked for comes last
+            while len(self._logs) > OPEN_LOGS:
+                del self._logs[next(iter(self._logs))]
+            return log.read()
+
+    def sight(self, folder: Path) -> Sight:
+        """A run, as it is now."""
+        busy = (folder / "experiment.toml").exists() and not (folder / "result.json").exists()
+        busy = busy and watch.at_work(folder / "checkpoint")
+        files = [folder / name for name in ("experiment.toml", "result.json", "failure.txt", "checkpoint/rounds.jsonl")]
+        return self.remembered(f"run {busy}", folder, files, lambda: _sight(self._name(folder), folder))
+
+    def _match(self, folder: Path) -> Match:
+        plan = self.remembered("plan", folder, [folder / "comparison.json"], lambda: _plan(folder))
+        id, name = self._name(folder)
+        if isinstance(plan, str):
+            return Match(id, folder, name, None, why=plan)
+        cells: dict[str, list[Sight]] = {label: [] for label in plan.contestants}
+        for cell in watch.cells(plan, folder):
+            cells[cell.label].append(self.sight(cell.folder))
+        busy = watch.at_work(folder) or any(s.state == "running" for row in cells.values() for s in row)
+        return Match(id, folder, name, plan, cells, busy)
+
+    def _name(self, folder: Path) -> tuple[str, str]:
+        """An id and a name; from now on the folder can be asked for."""
+        name = folder.relative_to(self.root).as_posix() if folder != self.root else folder.name
+        id = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+        self._places[id] = folder
+        return id, name
+
+    def remembered(self, what: str, folder: Path, files: list[Path], make: Callable[[], Seen]) -> Seen:
+        """What was made from these files before, or, if one has changed, made again."""
+        with self.lock:
+            stamp = tuple(map(_stamp, files))
+            known = self._known.get((what, folder))
+            if known is None or known[0] != stamp:
+                known = self._known[what, folder] = (stamp, make())
+            seen: Seen = known[1]
+            return seen
+
+
+def _folders(root: Path) -> Iterator[tuple[Path, str]]:
+    """Folders from the top down, each with what it is; within runs and comparisons nobody looks further."""
+    waiting, count = [root], 0
+    while waiting and count <= FOLDERS:
+        folder, count = waiting.pop(), count + 1
+        try:
+            with os.scandir(folder) as entries:
+                found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        except OSError:
+            continue
+        kind = "comparison" if "comparison.json" in found else "run" if "experiment.toml" in found else ""
+        yield folder, kind
+        if not kind:
+            waiting += [folder / name for name, is_folder in found.items() if is_folder and not name.startswith(".")]
+
+
+def _order(shown: Sight | Match) -> tuple[bool, float, str]:
+    return shown.state != "running", -shown.changed, shown.name
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = file.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _sight(named: tuple[str, str], folder: Path) -> Sight:
+    file = folder / "checkpoint" / "rounds.jsonl"
+    changed = max((stamp[0] / 1e9 for stamp in map(_stamp, (file, folder / "experiment.toml")) if stamp), default=0.0)
+    sight = Sight(*_swapped(named, folder), "damaged", {}, changed=changed)
+    try:
+        table = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
+        seen = watch.glance(folder)
+    except FileNotFoundError:  # a cell whose turn has not come
+        why = _text(folder / "failure.txt")
+        return replace(sight, state="failed" if why else "waiting", why=why)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return replace(sight, why=str(error) or type(error).__name__)
+    if seen.state not in watch.OVER and (folder / "result.json").exists():
+        return replace(sight, table=table, why="result.json cannot be read")
+    return replace(
+        sight,
+        state=WORDS.get(seen.state, seen.state),
+        table=table,
+        round=_whole(seen.round) or 0,
+        rounds=_whole(table.get("rounds")) or _whole(seen.rounds),
+        accuracy=_finite(seen.accuracy),
+        best=_finite(seen.best),
+        spark=tuple(log.glance(file)),
+        why=seen.why,
+    )
+
+
+def _swapped(named: tuple[str, str], folder: Path) -> tuple[str, Path, str]:
+    return named[0], folder, named[1]
+
+
+def _plan(folder: Path) -> Plan | str:
+    """A plan, or what is wrong with its file."""
+    try:
+        plan = Plan.read(folder)
+    except FedarenaError as error:
+        return error.what
+    for name, kind in SHAPE.items():
+        if not isinstance(getattr(plan, name), kind):
+            return f"comparison.json: {name} is {getattr(plan, name)!r}"
+    cells = (plan.folds or 1) * plan.repeats * len(plan.contestants)
+    return plan if 0 < cells <= FOLDERS else f"comparison.json: it has {cells} cells"
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _finite(value: Any) -> float | None:
+    number = log.number(value)
+    return number if math.isfinite(number) else None
+
+
+def _whole(value: Any) -> int | None:
+    number = log.number(value)
+    return int(number) if math.isfinite(number) and number >= 0 else None

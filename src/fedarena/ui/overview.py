@@ -1,0 +1,112 @@
+"""The first page: everything under the folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fedarena.results.report.charts import escape
+from fedarena.ui.catalogue import STATES, Catalogue, Listing, Match, Sight
+from fedarena.ui.html import badge, bar, frame, percent, progress, section, settings, spark, when
+from fedarena.ui.scores import means
+
+SHOWN = 8  # contestants of a card
+
+
+def page(catalogue: Catalogue) -> str:
+    """The list of comparisons, and the list of runs."""
+    listing = catalogue.look()
+    running = sum(s.state == "running" for s in (*listing.runs, *(c for m in listing.matches for c in m.everyone)))
+    title = f"({running}) fedarena" if running else "fedarena"
+    return frame(title, _body(listing), running=running, folder=catalogue.name)
+
+
+def _body(listing: Listing) -> Iterator[str]:
+    if not listing.runs and not listing.matches:
+        yield (
+            '<section class="empty"><h1>No runs yet</h1><p>Start one in another terminal, and it appears here:</p>'
+            "<pre>fedarena run digits</pre></section>"
+        )
+    if listing.partial:
+        yield '<p class="note">There are too many folders here: some were not looked into. Name a smaller one.</p>'
+    if listing.matches:
+        cards = "".join(map(_card, listing.matches))
+        yield section("comparisons", "Comparisons", f'<div class="cards">{cards}</div>')
+    if listing.runs:
+        rows = "".join(map(_row, listing.runs))
+        heads = "".join(
+            f'<th scope="col">{head}</th>'
+            for head in ("Run", "Algorithm", "Data", "Accuracy", "Best", "", "Rounds", "Changed")
+        )
+        find = (
+            '<input id="find" type="search" placeholder="Filter: name, algorithm, data, state" '
+            'aria-label="Filter the runs" autocomplete="off">'
+        )
+        yield section(
+            "runs",
+            "Runs",
+            f'<div class="tools">{find}</div>',
+            f'<table class="runs"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>',
+            note=_counted(listing.runs),
+        )
+
+
+def _counted(runs: list[Sight]) -> str:
+    count = Counter(sight.state for sight in runs)
+    return ", ".join(f"{count[state]} {state}" for state in STATES if count[state])
+
+
+def _row(sight: Sight) -> str:
+    text = " ".join(
+        [sight.name, sight.state, *(sight.part(key) for key in ("algorithm", "data", "partition", "model"))]
+    )
+    algorithm = (
+        f"<b>{escape(sight.part('algorithm'))}</b> <small>{escape(settings(sight.settings('algorithm')))}</small>"
+    )
+    data = f"{escape(sight.part('data'))} <small>{escape(sight.part('partition'))}</small>"
+    if sight.state == "damaged":
+        algorithm, data = f'<small class="why">{escape(sight.why)}</small>', ""
+    return (
+        f'<tr id="run-{sight.id}" data-text="{escape(text.lower())}">'
+        f'<th scope="row"><a href="/run/{sight.id}">{escape(sight.name)}</a> {badge(sight.state)}</th>'
+        f'<td class="algorithm">{algorithm}</td><td class="data">{data}</td>'
+        f'<td class="number accuracy">{percent(sight.accuracy)}</td><td class="number best">{percent(sight.best)}</td>'
+        f'<td class="curve">{spark(sight.spark)}</td>'
+        f'<td class="rounds">{bar(sight.share, sight.state, "rounds")}<span>{progress(sight)}</span></td>'
+        f'<td class="when">{when(sight.changed)}</td></tr>'
+    )
+
+
+def _card(match: Match) -> str:
+    if match.plan is None:
+        return (
+            f'<article class="card" id="comparison-{match.id}"><h3>{escape(match.name)}</h3>{badge("damaged")}'
+            f'<p class="why">{escape(match.why)}</p></article>'
+        )
+    cells = len(match.everyone)
+    lines = sorted(means(match).items(), key=lambda item: -(item[1] or 0.0))
+    order = {label: k for k, label in enumerate(match.cells)}
+    rows = "".join(_contestant(match, label, mean, order[label]) for label, mean in lines[:SHOWN])
+    more = f'<li class="more">and {len(lines) - SHOWN} more</li>' if len(lines) > SHOWN else ""
+    table = match.plan.experiment
+    what = " · ".join(_name(table.get(key)) for key in ("data", "partition", "model"))
+    return (
+        f'<article class="card" id="comparison-{match.id}"><h3><a href="/comparison/{match.id}">{escape(match.name)}</a>'
+        f"</h3>{badge(match.state)}<p>{escape(what)}</p>"
+        f'<ol class="contestants">{rows}{more}</ol>'
+        f'<div class="rounds">{bar(match.over / max(cells, 1), match.state, "runs")}'
+        f"<span>{match.over} of {cells} runs, {when(match.changed)}</span></div></article>"
+    )
+
+
+def _contestant(match: Match, label: str, mean: float | None, index: int) -> str:
+    aside = match.plan is not None and label == match.plan.reference
+    look = "aside" if aside else f"s{index % 8}"
+    return (
+        f'<li class="{look}"><span>{escape(label)}</span>'
+        f"{bar(mean or 0.0, 'own', 'mean best accuracy')}<b>{percent(mean)}</b></li>"
+    )
+
+
+def _name(value: object) -> str:
+    return str(value.get("name", "?")) if isinstance(value, dict) else str(value or "?")

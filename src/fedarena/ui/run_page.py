@@ -1,0 +1,198 @@
+"""The page of a run: where it is, its curves, its clients, its text."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedarena.results.report.charts import WIDE, Series, Strip, escape, legend, line_chart, strip_chart
+from fedarena.ui.catalogue import Catalogue, Sight
+from fedarena.ui.html import (
+    HALF,
+    badge,
+    bar,
+    both,
+    decimal,
+    duration,
+    frame,
+    percent,
+    progress,
+    section,
+    settings,
+    size,
+    tabs,
+    tiles,
+    when,
+)
+from fedarena.ui.log import Log
+
+AXES = {
+    "round": ("rounds", "round"),
+    "uploads": ("uploads", "uploads"),
+    "sent": ("megabytes sent", "megabytes sent, up and down"),
+    "clock": ("simulated time", "simulated seconds"),
+}
+TEXT = 100_000  # characters of an experiment that are shown
+
+
+def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
+    """All that its folder tells; None if there is no such run."""
+    sight = catalogue.run(id)
+    if sight is None:
+        return None
+    title = f"{sight.part('algorithm')} · {sight.name}"
+    return frame(title, _body(catalogue, sight, query), running=int(sight.state == "running"), folder=catalogue.name)
+
+
+def _body(catalogue: Catalogue, sight: Sight, query: dict[str, str]) -> Iterator[str]:
+    log = catalogue.log(sight)
+    yield _head(catalogue, sight)
+    if sight.why:
+        yield f'<p class="why">{escape(sight.why)}</p>'
+    if len(log):
+        curves = _curves(sight, log, query.get("over", "round"))
+        yield f'<div class="main-and-side">{curves}{tiles(*_facts(sight, log))}</div>'
+        yield f'<div class="halves">{_losses(log)}{_clients(catalogue, sight, log)}</div>'
+    elif sight.state == "running":
+        yield '<p class="note">The first round is under way.</p>'
+    yield _text(sight)
+
+
+def _head(catalogue: Catalogue, sight: Sight) -> str:
+    home = catalogue.home(sight)
+    above = f'<a href="/comparison/{home.id}">{escape(home.name)}</a> / ' if home else ""
+    link = f'<a class="button" href="/report/{sight.id}">Report</a>' if sight.state == "finished" else ""
+    own = settings(sight.settings("algorithm"))
+    what = [sight.part("partition"), sight.part("model"), f"{sight.table.get('clients', 'natural')} clients"]
+    fold = [f"fold {sight.table['fold']} of {sight.table.get('folds')}"] if "fold" in sight.table else []
+    facts = " · ".join(map(str, [*what, f"seed {sight.table.get('seed', '?')}", *fold]))
+    return (
+        f'<nav class="path"><a href="/">All runs</a> / {above}<span>{escape(sight.name)}</span></nav>'
+        f'<div class="head"><h1>{escape(sight.part("algorithm"))} <span>on {escape(sight.part("data"))}</span></h1>'
+        f"{badge(sight.state)}{link}</div>"
+        f'<p class="facts">{escape(facts)}{f"<br>{escape(own)}" if own else ""}</p>'
+        f'<div class="rounds long">{bar(sight.share, sight.state, "rounds")}<span>round {progress(sight)}</span></div>'
+    )
+
+
+def _facts(sight: Sight, log: Log) -> tuple[dict[str, str], dict[str, str]]:
+    best = sight.best
+    best_round = next((int(r) for r, a in zip(log["round"], log["accuracy"], strict=True) if a == best), None)
+    wall = log["wall_seconds"][-1]
+    facts = {
+        "accuracy": percent(sight.accuracy),
+        "best": percent(best),
+        "loss": decimal(_last(log, "loss")),
+        "uploads": decimal(log["uploads"][-1]) if log["uploads"][-1] < 1e4 else f"{log['uploads'][-1]:,.0f}",
+        "sent": size(log["sent"][-1]),
+        "time": duration(wall),
+    }
+    notes = {"best": f"in round {best_round}"} if best_round is not None else {}
+    if log["clock"][-1] > 0:
+        facts["simulated time"] = duration(log["clock"][-1])
+    if (worst := _last(log, "client_worst")) is not None:
+        facts["worst clients"], notes["worst clients"] = percent(worst), "the worst tenth, on own rows"
+    if dropped := sum(d for d in log["dropped"] if d > 0):
+        facts["dropped"] = f"{dropped:.0f}"
+    if sight.state == "running" and sight.rounds and math.isfinite(wall):
+        left = wall / max(sight.round, 1) * max(sight.rounds - sight.round, 0)
+        notes["time"] = f"about {duration(left)} left" if left >= 5 else "nearly done"
+    elif sight.state != "running":
+        notes["time"] = when(sight.changed)
+    return facts, notes
+
+
+def _last(log: Log, name: str) -> float | None:
+    return next((value for value in reversed(log[name]) if math.isfinite(value)), None)
+
+
+def _curves(sight: Sight, log: Log, over: str) -> str:
+    known = {key: axis for key, axis in AXES.items() if len(log[key]) and log[key][-1] > 0}
+    over = over if over in known else "round"
+    at = _seen(log, over, "accuracy")
+    x, y = [log[over][i] for i in at], [log["accuracy"][i] for i in at]
+    best = [log["best_accuracy"][i] for i in at]
+    lines = [Series("accuracy", x, y, best=best if all(map(math.isfinite, best)) else ())]
+    evaluate = sight.table.get("evaluate")
+    wish = evaluate.get("target") if isinstance(evaluate, dict) else None
+    target = wish if isinstance(wish, float) else None
+    label = AXES[over][1]
+    drawn = both(
+        lambda width: line_chart(lines, x_label=label, width=width, height=_height(width), target=target), WIDE
+    )
+    choice = tabs({key: axis[0] for key, axis in known.items()}, over, "over") if len(known) > 1 else ""
+    return section("curve", "Accuracy", choice, drawn, note="on the test rows; the thin line is the best so far")
+
+
+def _losses(log: Log) -> str:
+    lines = []
+    for index, (name, label) in enumerate((("loss", "test"), ("train_loss", "clients"))):
+        at = _seen(log, "round", name)
+        lines.append(Series(label, [log["round"][i] for i in at], [log[name][i] for i in at], index=index))
+    drawn = both(
+        lambda width: line_chart(
+            lines, x_label="round", y_label="loss", width=width, height=_height(width), fractions=False
+        ),
+        HALF,
+    )
+    note = "on the test rows, and of the clients while they train"
+    return section("loss", "Loss", legend(lines), drawn, note=note)
+
+
+def _clients(catalogue: Catalogue, sight: Sight, log: Log) -> str:
+    """Who suffers: as it grows, and in the end client by client."""
+    lines = []
+    for index, (name, label) in enumerate((("weighted_accuracy", "mean"), ("client_worst", "worst tenth"))):
+        at = _seen(log, "round", name)
+        if len(at):
+            lines.append(Series(label, [log["round"][i] for i in at], [log[name][i] for i in at], index=(2, 1)[index]))
+    if not lines:
+        return ""
+    grown = both(lambda width: line_chart(lines, x_label="round", width=width, height=_height(width)), HALF)
+    file = sight.folder / "clients.parquet"
+    values = catalogue.remembered("clients", sight.folder, [file], lambda: _accuracies(file))
+    strip = [Strip("", values, index=2)]
+    spread = (
+        both(lambda width: strip_chart(strip, x_label="accuracy of each client", width=width), HALF) if values else ""
+    )
+    return section("clients", "Clients", legend(lines), grown, spread, note="each on test rows like its own")
+
+
+def _accuracies(file: Path) -> list[float]:
+    """Of every client at the end; nothing while it runs or if the file is damaged."""
+    if not file.exists():
+        return []
+    import pyarrow.parquet as pq
+
+    try:
+        column = pq.read_table(file, columns=["accuracy"]).to_pydict()["accuracy"]
+        return [float(value) for value in column if value is not None and math.isfinite(value)]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
+
+
+def _seen(log: Log, *names: str) -> list[int]:
+    """Rounds in which all of these are known."""
+    return [i for i in range(len(log)) if all(math.isfinite(log[name][i]) for name in names)]
+
+
+def _height(width: float) -> float:
+    return 400 if width == WIDE else 300 if width == HALF else 260
+
+
+def _text(sight: Sight) -> str:
+    try:
+        text = (sight.folder / "experiment.toml").read_text(encoding="utf-8", errors="replace")[:TEXT]
+    except OSError:
+        text = ""
+    folder = shlex.quote(str(sight.folder))
+    command = {
+        "interrupted": f"fedarena run --resume {folder}",
+        "finished": f"fedarena verify {folder}",
+        "diverged": f"fedarena verify {folder}",
+    }.get(sight.state, "")
+    hint = {"interrupted": "Go on with it:", "finished": "Run it again and compare bit by bit:"}
+    told = f"<p>{hint.get(sight.state, hint['finished'])}</p><pre>{escape(command)}</pre>" if command else ""
+    return section("experiment", "Experiment", told, f"<pre>{escape(text)}</pre>", note=str(sight.folder))

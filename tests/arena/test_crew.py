@@ -1,0 +1,95 @@
+"""Workers: all that is given is done once, by processes that may die, and that never outlive us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedarena.arena.crew import Crew, Lost
+
+
+@pytest.fixture(params=["forked", "fresh"])
+def start(request: pytest.FixtureRequest) -> Iterator[str]:
+    """With another thread about, workers are not forked."""
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    if request.param == "fresh":
+        thread.start()
+    yield request.param
+    end.set()
+    if request.param == "fresh":
+        thread.join()
+
+
+def test_everything_is_done_once() -> None:
+    factor = 3
+    crew = Crew(lambda n: factor * n, 2)
+    assert [crew.give(n) for n in range(5)] == [0, 1, 2, 3, 4]
+    assert dict(filter(None, crew.results(60))) == {n: 3 * n for n in range(5)}
+    assert crew.running == []
+    crew.close()
+
+
+def test_more_may_be_given_while_it_works() -> None:
+    crew = Crew(lambda n: n + 1, 2)
+    crew.give(0)
+    seen = []
+    for news in crew.results(60):
+        assert news is not None
+        seen.append(news[1])
+        if len(seen) < 4:
+            crew.give(len(seen))
+    crew.close()
+    assert sorted(seen) == [1, 2, 3, 4]
+
+
+def test_a_worker_that_dies_is_replaced(start: str, tmp_path: Path) -> None:
+    """Its work is done again, here by one who finds the note it left."""
+
+    def once(n: int) -> int:
+        note = tmp_path / str(n)
+        if n == 1 and not note.exists():
+            note.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return n
+
+    crew = Crew(once, 1)
+    for n in range(3):
+        crew.give(n)
+    assert dict(filter(None, crew.results(60))) == {0: 0, 1: 1, 2: 2}
+    crew.close()
+
+
+def test_what_kills_everyone_is_given_up() -> None:
+    def deadly(n: int) -> int:
+        if n == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return n
+
+    crew = Crew(deadly, 2)
+    for n in range(3):
+        crew.give(n)
+    assert dict(filter(None, crew.results(60))) == {0: 0, 1: Lost(3, -9), 2: 2}
+    crew.close()
+
+
+def test_closing_ends_work_under_way(tmp_path: Path) -> None:
+    def endless(n: int) -> None:
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        threading.Event().wait()
+
+    crew = Crew(endless, 1)
+    crew.give(0)
+    for news in crew.results(0.01):  # a tick, now and then
+        assert news is None
+        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
+            break
+    assert crew.running == [0]
+    crew.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -1,0 +1,231 @@
+"""Equal tuning budgets: everyone the same number of trials, on rows held out of the training rows, never the test fold."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import fedarena as fa
+from fedarena.arena.contestants import contestants
+from fedarena.arena.tune import note, tuned, tuned_on, with_tuning
+from fedarena.cli import app
+from fedarena.engine.federation import deal
+from fedarena.errors import FedarenaError
+from fedarena.results.comparison import Plan, Split
+from fedarena.spec import Experiment
+
+SMALL: dict[str, Any] = {"clients": 4, "model": "logreg", "partition": "iid", "rounds": 3}
+SET = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+
+
+def rows(seed: int = 0, count: int = 160) -> tuple[Any, Any]:
+    """Two classes that a line parts."""
+    x = np.random.default_rng(seed).standard_normal((count, 4)).astype(np.float32)
+    return x, (x @ [1.0, -1.0, 0.5, 0.0] > 0).astype(int)
+
+
+def plan(data: Any, algorithms: list[Any], tune: int, *, folds: int | None = 2, repeats: int = 1, **how: Any) -> Plan:
+    entered = contestants(algorithms)
+    planned = Plan.make(Experiment.make(data, **SMALL), entered, folds=folds, repeats=repeats)
+    return with_tuning(planned, tune, entered, **how)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, ["compare", *words])
+
+
+# Equal
+
+
+def test_everyone_gets_the_same_number_of_trials_and_its_own_space() -> None:
+    duel = fa.compare(rows(), ["fedavg", "fedprox", "fedadam"], folds=2, tune=3, out="c", **SMALL)
+    table = json.loads(Path("c/tuning.json").read_text())
+    assert table["found"].keys() == {"fedavg", "fedprox", "fedadam", "centralized"}  # the baseline too
+    for label, splits in table["found"].items():
+        assert splits.keys() == {"repeat0-fold0", "repeat0-fold1"}
+        for told in splits.values():
+            assert len(told["trials"]) == 3
+            assert all(trial["values"].keys() == table["spaces"][label].keys() for trial in told["trials"])
+            assert told["best"]["score"] == max(trial["score"] for trial in told["trials"])
+    assert table["spaces"]["fedprox"].keys() == {"local.lr", "algorithm.mu"}
+    assert "tuned: 3 trials (tpe) for every algorithm in every split" in duel.plan.notes[0]
+    assert "no test row was looked at" in duel.plan.notes[0]
+    for label, runs in duel.runs.items():  # and the cells ran with what was found
+        for run, split in zip(runs, duel.plan.splits, strict=True):
+            best = table["found"][label][split.name]["best"]["values"]
+            assert run.experiment == run.experiment.with_(**best)
+            assert run.experiment.validate_share is None
+
+
+def test_the_same_luck_for_the_same_key() -> None:
+    """Random trials of a split draw the same rates for everyone who searches nothing else before it."""
+    found = tuned(plan(rows(), ["fedavg", "fednova", "scaffold"], 3, folds=None, method="random"), Path()).tuning
+    assert found["trials"] == 3
+    told = json.loads(Path("tuning.json").read_text())["found"]
+    rates = [[t["values"]["local.lr"] for t in told[label]["seed0"]["trials"]] for label in told]
+    assert rates[0] == rates[1] == rates[2]
+    assert len(set(rates[0])) == 3
+
+
+def test_what_was_said_stays() -> None:
+    entered = ["fedavg", "fedprox:mu=0.3", "slow=fedavg:local.lr=0.01", "fedavgm:beta=0.5"]
+    chosen = plan(rows(), entered, 5).tuning["spaces"]
+    assert {label: list(space) for label, space in chosen.items()} == {
+        "fedavg": ["local.lr"],
+        "fedprox:mu=0.3": ["local.lr"],
+        "slow": [],
+        "fedavgm:beta=0.5": ["local.lr"],
+    }
+    objects = plan(rows(), [fa.FedProx(mu=0.3), fa.FedAvgM()], 5).tuning["spaces"]
+    assert [list(space) for space in objects.values()] == [["local.lr"], ["local.lr", "algorithm.beta"]]
+    with pytest.raises(FedarenaError, match="nothing is left to tune"):
+        plan(rows(), ["a=fedavg:local.lr=0.01", "b=fedavg:local.lr=0.1"], 5)
+
+
+def test_spaces_of_ones_own() -> None:
+    Path("spaces.toml").write_text(
+        "[fedprox]\nalgorithm.mu = { choices = [0.1, 0.2] }\n[mine]\nlocal.epochs = { low = 1, high = 2 }\n"
+    )
+    chosen = plan(rows(), ["fedprox", "mine=fedavg", "fedavg"], 5, spaces="spaces.toml").tuning["spaces"]
+    assert {label: list(space) for label, space in chosen.items()} == {
+        "fedprox": ["algorithm.mu"],
+        "mine": ["local.epochs"],
+        "fedavg": ["local.lr"],
+    }
+    with pytest.raises(FedarenaError, match="did you mean 'fedprox'"):
+        plan(rows(), ["fedprox", "fedavg"], 5, spaces={"fedporx": {"algorithm.mu": {"choices": [0.1]}}})
+    with pytest.raises(FedarenaError, match=r"mu = -1.0 does not fit.*\(the search space of fedprox, algorithm.mu\)"):
+        plan(rows(), ["fedprox", "fedavg"], 5, spaces={"fedprox": {"algorithm.mu": {"choices": [-1.0]}}})
+
+
+# Never the test fold
+
+
+def test_the_test_fold_is_never_looked_at() -> None:
+    """Poison in the rows of a test fold changes nothing that is tuned for that split; in the others it does."""
+    x, y = rows()
+    clean = plan((x, y), ["fedavg", "fedprox"], 4)
+    data, partition = deal(clean.cell("fedavg", Split(0, 0)))
+    poisoned = data.x.copy()
+    poisoned[partition.test] = np.random.default_rng(1).standard_normal(poisoned[partition.test].shape) * 50
+    untouched = fa.arrays(data.x[: data.n_train], data.y[: data.n_train], x_test=data.x[data.n_train :],
+                          y_test=data.y[data.n_train :])  # fmt: skip
+    changed = fa.arrays(poisoned[: data.n_train], data.y[: data.n_train], x_test=poisoned[data.n_train :],
+                        y_test=data.y[data.n_train :])  # fmt: skip
+    told = []
+    for number, source in enumerate((untouched, changed)):
+        root = Path(str(number))
+        root.mkdir()
+        tuned(plan(source, ["fedavg", "fedprox"], 4), root)
+        told.append(json.loads((root / "tuning.json").read_text())["found"])
+    for label in ("fedavg", "fedprox"):
+        assert told[0][label]["repeat0-fold0"] == told[1][label]["repeat0-fold0"]
+        assert told[0][label]["repeat0-fold1"] != told[1][label]["repeat0-fold1"]  # there they are training rows
+
+
+def test_tuned_less_often_it_says_what_that_costs() -> None:
+    splits = [Split(repeat, fold) for repeat in (0, 1) for fold in (0, 1)]
+    planned = {per: plan(rows(), ["fedavg", "fedprox"], 2, repeats=2, per=per) for per in ("split", "repeat", "once")}
+    used = {per: [tuned_on(p, split, per) for split in splits] for per, p in planned.items()}  # type: ignore[arg-type]
+    assert used["split"] == splits
+    assert used["repeat"] == [Split(0, 0), Split(0, 0), Split(1, 0), Split(1, 0)]
+    assert used["once"] == [Split(0, 0)] * 4
+    assert "no test row was looked at" in note(planned["split"])
+    for per in ("repeat", "once"):
+        assert "test rows of other folds were among the training rows there" in note(planned[per])
+    seeds = plan(rows(), ["fedavg", "fedprox"], 2, folds=None, repeats=3, per="once")
+    assert "no test row was looked at" in note(seeds)  # all seeds have the same test rows, and nobody trains on them
+
+
+def test_tuned_once_is_one_search_for_each() -> None:
+    found = tuned(plan(rows(), ["fedavg", "fedprox"], 2, repeats=2, per="once"), Path())
+    told = json.loads(Path("tuning.json").read_text())["found"]
+    assert [list(splits) for splits in told.values()] == [["repeat0-fold0"]] * 2
+    assert all(len(splits) == 4 for splits in found.tuned.values())
+    assert len({json.dumps(values) for values in found.tuned["fedprox"].values()}) == 1
+
+
+# Interrupted
+
+
+def test_killed_and_resumed() -> None:
+    """kill -9 while tuning; the comparison goes on and ends as if nothing had been."""
+    words = ["digits", "-a", "fedavg", "-a", "fedprox", "--no-baseline", "--seeds", "2", "--tune", "4", *SET, "-q"]
+    process = subprocess.Popen([sys.executable, "-m", "fedarena", "compare", *words, "--out", "killed"])
+    while process.poll() is None and stored("killed/tuning/study.db") < 3:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not Path("killed/tuning.json").exists()
+    resumed = json.loads(call("--resume", "killed", "--json", "-q").stdout)
+    whole = json.loads(call(*words, "--json", "--out", "whole").stdout)
+    assert resumed["scores"] == whole["scores"]
+    assert Path("killed/tuning.json").read_text() == Path("whole/tuning.json").read_text()
+    assert resumed["notes"] == whole["notes"]
+    assert len(whole["notes"]) == 1
+    again = json.loads(call("--resume", "killed", "--json", "-q").stdout)  # nothing left: nor is it tuned again
+    assert again["notes"] == whole["notes"]
+    assert again["scores"] == whole["scores"]
+
+
+def stored(file: str) -> int:
+    """Trials in a study. A kill may have left a journal, which only a connection that may write can roll back."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=rw", uri=True)) as study:
+            return int(study.execute("select count(*) from trials").fetchone()[0])
+    except sqlite3.OperationalError:  # not there yet
+        return 0
+
+
+def test_another_budget_is_another_comparison() -> None:
+    words = ["digits", "-a", "fedavg", "-a", "fedvc", "--no-baseline", "--seeds", "2", *SET, "-q"]
+    call(*words, "--out", "c", "--tune", "1")
+    assert call(*words, "--resume", "c", "--tune", "1").exit_code == 0
+    result = call(*words, "--resume", "c", "--tune", "2")
+    assert result.exit_code == 2
+    assert "its tuning.trials is 1, not 2" in result.stderr
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--tune", "0"], "tune = 0"),
+        (["--tune-per", "once"], "nothing says how much to tune"),
+        (["--tune-method", "random"], "nothing says how much to tune"),
+        (["--tune", "3", "--tune-method", "grid"], "a grid cannot hold all of it"),
+        (["--tune", "3", "--spaces", "none.toml"], "there is no file none.toml"),
+    ],
+)
+def test_a_mistake_is_one_message(words: list[str], told: str) -> None:
+    result = call("digits", "-a", "fedavg", "-a", "scaffold", *SET, *words)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert told in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 2
+    assert not Path("runs").exists()
+
+
+def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    result = call("digits", "-a", "fedavg", "-a", "scaffold", *SET, "--tune", "3")
+    assert result.exit_code == 2
+    assert 'pip install "fedarena[search]"' in result.stderr

@@ -1,0 +1,32 @@
+"""Small comparisons, played cell by cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedarena.arena.single import run
+from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.folder import versions
+from fedarena.spec import Experiment
+
+SIX = ("fedavg", "fedprox", "scaffold", "fednova", "fedavgm", "fedadam", "centralized")
+
+
+def play(root: Path, contestants: dict[str, dict[str, Any]], *, settings: dict[str, Any], **how: Any) -> Comparison:
+    """A comparison on digits in a folder, every cell of it run here."""
+    plan = Plan.make(Experiment.make("digits", **settings), contestants, versions=versions(), **how)
+    root.mkdir(parents=True, exist_ok=True)
+    plan.write(root)
+    for label in contestants:
+        for split in plan.splits:
+            run(plan.cell(label, split), out=plan.folder(root, label, split), runtime="serial")
+    return Comparison.load(root)
+
+
+def six(root: Path) -> Comparison:
+    """Six algorithms and the baseline, two folds, strong label skew; everybody's wish for a report, in seconds."""
+    contestants = {("fedprox:mu=0.1" if name == "fedprox" else name): {"algorithm": name} for name in SIX}
+    contestants["fedprox:mu=0.1"] = {"algorithm": {"name": "fedprox", "mu": 0.1}}
+    settings = {"clients": 5, "rounds": 4, "model": "logreg", "partition": {"name": "label_dirichlet", "beta": 0.3}}
+    return play(root, contestants, settings=settings, reference="centralized", folds=3)

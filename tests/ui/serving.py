@@ -1,0 +1,127 @@
+"""`fedarena ui` in a process of its own, as a user starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import fedarena as fa
+
+QUICK = {"clients": 4, "partition": "iid", "model": "logreg", "runtime": "serial"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server and how to ask it."""
+
+    address: str
+    process: subprocess.Popen[str]
+
+    def ask(self, path: str = "/", method: str = "GET", **headers: str) -> Answer:
+        """Exactly this path, as no browser would clean it."""
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(self.address).port, timeout=30)
+        with contextlib.closing(connection):
+            connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
+            for name, value in headers.items():
+                connection.putheader(name.replace("_", "-"), value)
+            connection.endheaders()
+            answer = connection.getresponse()
+            return Answer(answer.status, dict(answer.getheaders()), answer.read().decode())
+
+    def text(self, path: str = "/") -> str:
+        """A page that is there."""
+        answer = self.ask(path)
+        assert answer.status == 200, answer.text
+        return answer.text
+
+    def link(self, name: str) -> str:
+        """Where the first page leads under this name."""
+        before = self.text().partition(f">{name}</a>")[0]
+        return before.rpartition('href="')[2].rstrip('"')
+
+
+@contextlib.contextmanager
+def served(folder: Path, cwd: Path | None = None) -> Iterator[Served]:
+    """The page of this folder; ended by Ctrl-C, which is its normal end."""
+    command = [sys.executable, "-m", "fedarena", "ui", str(folder), "--port", "0", "--no-open", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd)
+    assert process.stdout is not None
+    try:
+        told = []
+        for line in process.stdout:
+            told.append(line)
+            if line.startswith("}"):
+                break
+        assert told, process.communicate()[1]
+        yield Served(json.loads("".join(told))["url"], process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, messages = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "goodbye" in messages
+    assert "Traceback" not in messages
+
+
+STEPPED = """
+import sys
+import fedarena as fa
+fa.run("digits", out=sys.argv[1], rounds=int(sys.argv[2]), clients=4, partition="iid", model="logreg", runtime="serial",
+       on_round=lambda record: print(record.round, flush=True) or sys.stdin.readline() == "stop\\n")
+"""
+
+
+class Stepped:
+    """A real run in another process that waits after each round until it is told to go on."""
+
+    def __init__(self, folder: Path, rounds: int) -> None:
+        self.folder, self.rounds = folder, rounds
+        command = [sys.executable, "-c", STEPPED, str(folder), str(rounds)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.wait()
+
+    def wait(self) -> None:
+        """Until its next round is over."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip().isdigit()
+
+    def step(self, rounds: int = 1) -> None:
+        """Let it do some more rounds."""
+        assert self.process.stdin is not None
+        for _ in range(rounds):
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+            self.wait()
+
+    def finish(self) -> None:
+        """Let it go to its end."""
+        self.process.communicate("\n" * self.rounds, timeout=60)
+        assert self.process.returncode == 0
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.communicate()
+
+
+def a_comparison(folder: Path) -> None:
+    """Three algorithms on three seeds, finished."""
+    names = {"fedavg": "fedavg", "slow<b>": {"name": "fedprox", "mu": 1.0}, "fedsgd": "fedsgd"}
+    settings = {key: value for key, value in QUICK.items() if key != "runtime"}
+    fa.compare("digits", names, seeds=3, rounds=3, out=folder, workers=1, **settings)
