@@ -122,3 +122,11 @@ def test_paths_in_a_file_are_meant_from_where_it_lies(tmp_path: Path) -> None:
 def test_mistakes_name_the_place(settings: dict[str, object], kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=said.replace("(", r"\(")):
         Experiment.make(settings)
+
+
+def test_what_is_not_given_stays_so_in_a_file(tmp_path: Path) -> None:
+    """digits has a target of its own; an experiment without one must not get it back by being written down."""
+    exp = Experiment.make("digits", ["evaluate.target=none"])
+    assert exp.evaluate.target is None
+    (tmp_path / "exp.toml").write_text(exp.to_toml())
+    assert Experiment.make(tmp_path / "exp.toml") == exp

@@ -37,7 +37,10 @@ class Table(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_truth_for_a_number(cls, values: Any) -> Any:
-        """true is 1 to Python, and a slip of the pen to us."""
+        """true is 1 to Python, and a slip of the pen to us; "none" is how a file says that a value is not given."""
+        if isinstance(values, Mapping):
+            optional = {k for k, f in cls.model_fields.items() if f.default is None}
+            values = {k: None if v == "none" and k in optional else v for k, v in values.items()}
         for key, value in values.items() if isinstance(values, Mapping) else ():
             field = cls.model_fields.get(key)
             if isinstance(value, bool) and field is not None and field.annotation is not bool and key not in COMPONENTS:
@@ -139,6 +142,7 @@ class Experiment(Table):
     dropouts: Annotated[float, Field(ge=0, lt=1)] = 0.0  # chance that a selected client never answers
     on_error: Literal["stop", "drop"] = "stop"
     on_nan: Literal["drop", "raise", "keep"] = "drop"
+    uplink: Literal["plain", "mean_only"] = "plain"  # what the server sees: each update, or nothing but their mean
     bn_buffers: Literal["average", "server", "local", "recompute"] = "average"
     init: Literal["torch", "glorot"] = "torch"
     freeze: tuple[str, ...] = ()  # patterns of parameter names that stay as they are and are not sent
@@ -172,7 +176,7 @@ class Experiment(Table):
         table, place = _read(source)
         where = where or place
         said = {key: value for key, value in settings.items() if value is not None}
-        for layer in (said, dict(map(_assignment, overrides))):
+        for layer in (said, dict(map(assignment, overrides))):
             for key, value in layer.items():
                 if EITHER_OR.get(key) in layer:
                     raise _both(key, EITHER_OR[key])
@@ -219,12 +223,16 @@ class Experiment(Table):
     def as_table(self) -> dict[str, Any]:
         """Plain values, complete, in the order of the fields; what is None is left out."""
         table: dict[str, Any] = {}
+        usual = getattr(self.data.made, "defaults", {})  # of the data set: read back, they would fill what is not there
         for key in type(self).model_fields:
             value = getattr(self, key)
             if isinstance(value, Component):
                 table[key] = {"name": value.name, **({"own": True} if value.own else {}), **value.settings}
             elif isinstance(value, Table):
-                table[key] = {k: v for k, v in value.model_dump().items() if v is not None}
+                known = {
+                    k: "none" if v is None and k in usual.get(key, {}) else v for k, v in value.model_dump().items()
+                }
+                table[key] = {k: v for k, v in known.items() if v is not None}
             elif value is not None:
                 table[key] = value
         return table
@@ -275,7 +283,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     return table
 
 
-def _assignment(text: str) -> tuple[str, Any]:
+def assignment(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise BadValue(

@@ -213,6 +213,7 @@ class Algorithm:
     pooled: ClassVar[bool] = False  # all rows in one place
     steps_a_round: ClassVar[int | None] = None  # for the decay of rates; None: as many as local training makes
     keeps_momentum: ClassVar[bool] = False  # rounds do not interrupt the optimizer
+    needs: ClassVar[Literal["mean", "each update"]] = "mean"  # what the server must see of the answers
 
     def settled(self, setting: Setting) -> Self:
         """The same, with what was left open decided for this federation."""
@@ -280,6 +281,8 @@ class Asynchronous(Algorithm):
     has made since the fetch. `everyone` has all clients at work all the time, else as many as a round has participants:
     who has answered makes room for one that rests. The engine keeps the virtual clock (engine/events.py).
     """
+
+    needs = "each update"
 
     def init(self, w: Vector) -> Any:
         """A dataclass with at least `w` and `age`; clients begin with age 0."""

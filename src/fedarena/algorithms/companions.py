@@ -38,6 +38,11 @@ class Companion(Algorithm):
         self.base.check(setting)
 
     @property
+    def needs(self) -> Literal["mean", "each update"]:  # type: ignore[override]
+        """As the one inside."""
+        return self.base.needs
+
+    @property
     def steps_a_round(self) -> int | None:  # type: ignore[override]
         """As the one inside."""
         return self.base.steps_a_round

@@ -38,6 +38,8 @@ class FedBuff(Asynchronous):
     server_lr: Annotated[float, Gt(0)] = 1.0
     a: Annotated[float, Ge(0)] = 0.5
 
+    needs = "mean"  # the server uses nothing but the sum of a full buffer
+
     def settled(self, setting: Setting) -> Self:
         """No buffer larger than what can be under way."""
         return self if self.buffer is not None else replace(self, buffer=min(BUFFER, setting.participants))

@@ -44,6 +44,8 @@ class FedFA(Algorithm):
     beta: Annotated[float, Ge(0), Lt(1)] = 0.5
     server_lr: Annotated[float, Gt(0)] = 1.0
 
+    needs = "each update"
+
     def init(self, w: Vector) -> Fair:
         """At rest, nobody seen."""
         return Fair(w, np.zeros_like(w), {})

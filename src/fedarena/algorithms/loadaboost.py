@@ -48,6 +48,8 @@ class LoAdaBoost(Algorithm):
     loss_on: Literal["last_epoch", "rows"] = "last_epoch"
     hard_cap: bool = False
 
+    needs = "each update"  # each loss, for their median
+
     def init(self, w: Vector) -> Judged:
         """L_med = +inf for `above`, -inf for `below`."""
         nobody = math.inf if self.direction == "above" else -math.inf

@@ -24,6 +24,8 @@ class Steps:
 class Robust(Algorithm):
     """FedAvg with another centre than the mean."""
 
+    needs = "each update"
+
     def client(self, got: Model, kept: None, work: Work) -> Reply:
         """As FedAvg."""
         return Reply(Steps(got.w - work.train(got.w).w))

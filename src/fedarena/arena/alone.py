@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fedarena.engine.keep import _HELD, _locked, writing
+from fedarena.engine.keep import HELD, locked, writing
 from fedarena.errors import CannotWrite
 from fedarena.results.watch import at_work
 
@@ -19,15 +19,15 @@ def alone(root: Path) -> Iterator[None]:
     """The folder is ours as long as this lasts, or it is refused."""
     place = root.resolve()
     with contextlib.ExitStack() as stack:
-        busy = place in _HELD
+        busy = place in HELD
         if not busy:
             with writing(root):
                 lock = stack.enter_context((root / "lock").open("w"))
-            busy = not _locked(lock.fileno())
+            busy = not locked(lock.fileno())
         if busy:
             raise CannotWrite(f"another process is at work in {root}", remedy="wait for it, or choose another folder")
-        _HELD.add(place)
-        stack.callback(_HELD.discard, place)
+        HELD.add(place)
+        stack.callback(HELD.discard, place)
         yield
 
 

@@ -18,7 +18,7 @@ from fedarena.component import Component
 from fedarena.errors import BadValue
 from fedarena.registry import name_of
 from fedarena.results.comparison import folder_name
-from fedarena.spec import _assignment
+from fedarena.spec import assignment
 
 Table = dict[str, Any]
 Contestants = dict[str, Table]  # label -> what the experiment has instead: algorithm, and perhaps local settings
@@ -144,7 +144,7 @@ def _part(text: str, whole: str) -> Table:
     if bad is not None or not name.strip():
         what = "a name is missing" if bad is None else f"'{bad}' is no setting" if bad else "a setting is missing"
         raise BadValue(what, remedy=SYNTAX, where=f"-a {whole}")
-    return {"name": name.strip(), **dict(map(_assignment, settings))}
+    return {"name": name.strip(), **dict(map(assignment, settings))}
 
 
 def _split(text: str, mark: str) -> list[str]:

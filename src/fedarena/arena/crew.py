@@ -23,7 +23,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from fedarena.runtime.processes import TRIES, Start, _hidden_main, safe_start, usable_cores
+from fedarena.runtime.processes import TRIES, Start, hidden_main, safe_start, usable_cores
 
 Do = Callable[[Any], Any]
 
@@ -113,7 +113,7 @@ class Worker:
         # A forked child inherits our ends of all pipes; unless it closes them, nobody notices when we are gone.
         arguments = (do, [self.pipe, *others]) if start == "fork" else (cloudpickle.dumps(do), [])
         self._process: BaseProcess = context.Process(target=_work, args=(far_end, *arguments), daemon=True)
-        with _hidden_main() if start == "spawn" else contextlib.nullcontext():
+        with hidden_main() if start == "spawn" else contextlib.nullcontext():
             self._process.start()
         far_end.close()
 

@@ -225,7 +225,7 @@ def _folder(plan: Plan, out: single.Out, resume: str | Path | None) -> Iterator[
 
 def _new_folder(plan: Plan, out: str | Path | None) -> Path:
     if out is None:
-        return files._free_folder(f"{plan.experiment['data']['name']}-compare")
+        return files.free_folder(f"{plan.experiment['data']['name']}-compare")
     if (Path(out) / "comparison.json").exists():
         raise CannotWrite(
             f"{out} is there already and holds a comparison",

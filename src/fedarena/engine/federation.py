@@ -102,6 +102,12 @@ def open_site(experiment: Experiment) -> Site:
             remedy='set bn_buffers = "average", "local" or "server"',
             where="bn_buffers",
         )
+    if experiment.uplink == "mean_only" and site.algorithm.needs != "mean":
+        raise BadValue(
+            f"{experiment.algorithm.name} must see {site.algorithm.needs} by itself, and the uplink lets only means through",
+            remedy='set uplink = "plain", or choose an algorithm that needs only the mean, such as fedavg',
+            where="uplink",
+        )
     build_fleet(experiment, len(site.owners.clients))
     _ = site.initial
     return site

@@ -25,7 +25,7 @@ from fedarena.engine.work import Common, Memory
 from fedarena.errors import CannotWrite, DataBroken
 from fedarena.models.task import Buffers
 
-_HELD: set[Path] = set()  # folders at work in this process: the system's locks only tell processes apart
+HELD: set[Path] = set()  # folders at work in this process: the system's locks only tell processes apart
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -49,7 +49,7 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _locked(file: int) -> bool:
+def locked(file: int) -> bool:
     """Take a lock that ends with this process, however it ends, and that its workers do not inherit."""
     try:
         import fcntl
@@ -121,20 +121,20 @@ class Keeper:
         with writing(folder):
             (folder / "clients").mkdir(parents=True, exist_ok=True)
             self._place = folder.resolve()
-            busy = self._place in _HELD
+            busy = self._place in HELD
             if not busy:
                 self._lock = (folder / "lock").open("w")
-                busy = not _locked(self._lock.fileno())
+                busy = not locked(self._lock.fileno())
         if busy:
             raise CannotWrite(
                 f"another process is at work in {folder.parent}", remedy="wait for it, or choose another folder"
             )
-        _HELD.add(self._place)
+        HELD.add(self._place)
 
     def close(self) -> None:
         """Let others have the folder."""
         self._lock.close()
-        _HELD.discard(self._place)
+        HELD.discard(self._place)
 
     @classmethod
     def peek(cls, folder: Path, algorithm: Any, client: int) -> Memory | None:

@@ -20,7 +20,7 @@ from fedarena.engine.keep import Keeper, Snapshot
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import StopRule, participants
-from fedarena.engine.tree import Mean, leaves, nbytes
+from fedarena.engine.tree import Mean, leaves, nbytes, refuse_single_updates
 from fedarena.engine.work import Common, Memory
 from fedarena.errors import ClientFailed
 from fedarena.models.task import Buffers
@@ -90,6 +90,8 @@ class Exchange:
                 continue
             arrived = time.perf_counter()
             loop.remember(client, self.round, answer)
+            if exp.uplink == "mean_only":
+                refuse_single_updates(answer.reply.send, exp.algorithm.name)
             mean.add(answer.reply.send, answer.reply.weight)
             buffers.add(answer.buffers, float(loop.sizes[client]))
             answered.append(client)

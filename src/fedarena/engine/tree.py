@@ -172,6 +172,16 @@ class Mean:
         return _rebuild(self._first, (total / self._total if how == "mean" else total for total, how in parts))
 
 
+def refuse_single_updates(tree: Any, name: str) -> None:
+    """Where only means go up, nothing may be collected, whatever an algorithm says it needs."""
+    if "collect" in _treatment(tree):
+        raise BadValue(
+            f"{name} collects what each client sends, and the uplink lets only means through",
+            remedy='declare needs = "each update" in the algorithm, and set uplink = "plain"',
+            where="uplink",
+        )
+
+
 def _nothing(leaf: Any, how: str) -> Any:
     if how == "collect":
         return []

@@ -54,13 +54,13 @@ def new_folder(experiment: Experiment, out: str | Path | None) -> Path:
                 where="--out",
             )
     else:
-        return _free_folder(f"{experiment.data.name}-{experiment.algorithm.name}-seed{experiment.seed}")
+        return free_folder(f"{experiment.data.name}-{experiment.algorithm.name}-seed{experiment.seed}")
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def _free_folder(stem: str) -> Path:
+def free_folder(stem: str) -> Path:
     """The next free name under runs/; making it is taking it, whoever else is looking for one."""
     for number in itertools.count(1):
         path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")

@@ -262,7 +262,7 @@ def load(path: str | Path, **own: Any) -> Run:
         except SafetensorError as error:
             raise ValueError(f"model.safetensors: {error}") from error
     sha, notes = result["weights_sha256"], tuple(result["notes"])
-    used, ages = result["algorithm_settings"], result["ages"]
+    used, ages = result.get("algorithm_settings", {}), result.get("ages", {})
     return Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes, used, ages)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedarena.engine.keep import _HELD
+from fedarena.engine.keep import HELD
 from fedarena.engine.record import RoundRecord
 from fedarena.results.comparison import Plan, Split
 
@@ -78,7 +78,7 @@ def records(folder: Path) -> list[RoundRecord]:
 
 def at_work(folder: Path, unknown: bool = True) -> bool:
     """Does a process hold the lock of this folder? `unknown` is the answer where the system cannot say."""
-    if folder.resolve() in _HELD:  # ours; and closing a file of our own would let the lock go
+    if folder.resolve() in HELD:  # ours; and closing a file of our own would let the lock go
         return True
     if sys.platform != "linux":
         return unknown

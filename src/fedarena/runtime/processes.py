@@ -142,7 +142,7 @@ class Worker:
         # A forked child inherits our ends of all pipes; unless it closes them, nobody notices when we are gone.
         to_close = [self.pipe, *others] if start == "fork" else []
         self._process: BaseProcess = context.Process(target=work, args=(far_end, site, to_close), daemon=True)
-        with _hidden_main() if start == "spawn" else contextlib.nullcontext():
+        with hidden_main() if start == "spawn" else contextlib.nullcontext():
             self._process.start()
         far_end.close()
 
@@ -214,7 +214,7 @@ def _unpacked(site: Site | Packed, window: Window) -> Site | Failed:
 
 
 @contextlib.contextmanager
-def _hidden_main() -> Iterator[None]:
+def hidden_main() -> Iterator[None]:
     """Keep a fresh worker from importing the user's script again: what it needs of it travels by value."""
     main = sys.modules["__main__"]
     kept = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
