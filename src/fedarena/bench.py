@@ -34,23 +34,24 @@ class Work:
     clients: int
     local: dict[str, Any] = field(default_factory=dict)
     floor: float | None = None
+    algorithm: str = "fedavg"  # the plain loops always average
 
 
+MLP: dict[str, Any] = {"name": "mlp_2nn"}
+MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
+REPORT: dict[str, Any] = {"lr": 0.05, "epochs": 3, "batch": 64, "momentum": 0.9}  # as the CIFAR-10 report trains
 WORKS = {
     w.name: w
     for w in (
-        Work("W1", {"name": "mlp_2nn"}, (1, 28, 28), 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": 10}, 3.0),
-        Work("W2", {"name": "cnn_mcmahan"}, (1, 28, 28), 600, 10, 100, {"lr": 0.05, "epochs": 1, "batch": 10}, 2.5),
-        Work(
-            "W3",
-            {"name": "cnnnet", "norm": "bn"},
-            (3, 32, 32),
-            500,
-            10,
-            100,
-            {"lr": 0.05, "epochs": 3, "batch": 64, "momentum": 0.9},
-            2.5,
-        ),
+        Work("W1", MLP, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": 10}, 16.0),
+        Work("W1b", MLP, MNIST, 560, 10, 100, {"lr": 0.05, "epochs": 10, "batch": 20}, 10.0),
+        Work("W1c", MLP, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": float("inf")}, 4.0),
+        Work("W2", {"name": "cnn_mcmahan"}, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 1, "batch": 10}, 5.5),
+        Work("W3", {"name": "cnnnet", "norm": "bn"}, CIFAR, 500, 25, 100, REPORT, 9.0),
+        Work("W4", {"name": "lenet5_mod"}, CIFAR, 500, 5, 100, REPORT, 5.5),
+        Work("W5", {"name": "logreg"}, MNIST, 60, 1000, 1000, {"lr": 0.05, "epochs": 1, "batch": 10}),
+        Work("W6", MLP, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": 10}, algorithm="scaffold"),
+        Work("W7", MLP, MNIST, 560, 100, 100, {"lr": 0.05, "epochs": 1, "batch": 1}, algorithm="fsvrg"),
     )
 }
 DESIGNS = ("plain", "tensors", FLOOR_DESIGN)
@@ -64,7 +65,8 @@ def measure(
     peak = gemm_gflops()
     rows = []
     for work in works:
-        say(f"{work.name}: {work.model['name']}, {work.cohort} clients x {work.rows} rows, {work.local}")
+        how = ", ".join(f"{k} {v:g}" for k, v in work.local.items())
+        say(f"{work.name}: {work.algorithm}, {work.model['name']}, {work.cohort} clients x {work.rows} rows, {how}")
         rows.extend(_measure_one(work, rounds))
         peak = max(peak, gemm_gflops())  # a roof is what the machine can do at its best hour
     say(f"matrix products on this machine: {peak:.0f} GFLOP/s")
@@ -137,6 +139,7 @@ def _ours(work: Work, design: str) -> tuple[Callable[[], Any], Any]:
     x, y = made_up_rows(work, rows)
     settings: dict[str, Any] = {
         "model": work.model, "clients": work.clients, "per_round": work.cohort, "partition": "iid",
+        "algorithm": work.algorithm,
         "local": work.local, "rounds": 10**6, "evaluate": {"every": 10**6},
     }  # fmt: skip
     data = fa.arrays(x, y, x_test=x[:100], y_test=y[:100])
@@ -160,15 +163,14 @@ def _loop(work: Work, design: str) -> tuple[Callable[[], Any], Any]:
     raw, labels = made_up_rows(work, work.clients * work.rows)
     x, y = torch.from_numpy(raw).float() / 255, torch.from_numpy(labels)
     everything = TensorDataset(x, y)
+    batch = int(min(local["batch"], work.rows))
 
     def batches(client: int) -> Any:
         first = client * work.rows
         if design == "plain":
-            yield from DataLoader(
-                Subset(everything, range(first, first + work.rows)), batch_size=local["batch"], shuffle=True
-            )
+            yield from DataLoader(Subset(everything, range(first, first + work.rows)), batch_size=batch, shuffle=True)
         else:
-            for at in torch.split(first + torch.randperm(work.rows), local["batch"]):
+            for at in torch.split(first + torch.randperm(work.rows), batch):
                 yield x[at], y[at]
 
     def train(client: int) -> dict[str, Any]:

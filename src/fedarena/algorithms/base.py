@@ -282,7 +282,7 @@ class Asynchronous(Algorithm):
     who has answered makes room for one that rests. The engine keeps the virtual clock (engine/events.py).
     """
 
-    needs = "each update"
+    needs: ClassVar[Literal["mean", "each update"]] = "each update"
 
     def init(self, w: Vector) -> Any:
         """A dataclass with at least `w` and `age`; clients begin with age 0."""

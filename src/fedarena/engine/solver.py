@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -223,8 +224,11 @@ def _as_function(pull: Pull, with_b: bool) -> Callable[[Vector, Vector], Vector]
 
 def can_be_compiled(task: Task, local: Local, adjust: Adjust) -> bool:
     """Do the kernels know the model and the correction? A correction that is data they do, a Python function they cannot."""
-    described = adjust is None or isinstance(adjust, Pull) or (isinstance(adjust, Anchor) and not _scales(adjust))
-    return task.network is not None and described and local.clip is None
+    if task.network is None or local.clip is not None:
+        return False
+    if isinstance(adjust, Anchor):
+        return task.network.can_anchor and not _scales(adjust)
+    return adjust is None or isinstance(adjust, Pull)
 
 
 def _scales(anchor: Anchor) -> bool:
@@ -262,6 +266,9 @@ def train_compiled(
         w, velocity=velocity, centre=centre, shift=shift, beside=beside, anchor=anchor,
         momentum=local.momentum, decay=decay, mu=mu,
     )  # fmt: skip
+    buffers = task.buffers()
+    if task.has_batchnorm:
+        network.load_buffers(buffers.values)
     unit = UnitSolver(local.momentum, adjust.mu if isinstance(adjust, Pull) else 0.0)
     weights = None if task.class_weights is None else task.class_weights.numpy()
     steps, lr_sum, losses = 0, 0.0, []
@@ -278,6 +285,9 @@ def train_compiled(
         losses.append(total / seen if seen else math.nan)
     after = np.empty(task.size, np.float32)
     network.save(after, velocity)
+    if task.has_batchnorm:
+        network.save_buffers(buffers.values)
+        task.load_buffers(replace(buffers, counters=buffers.counters + steps))
     return Outcome(after, steps, lr_sum, -unit.x, unit.effective_steps, tuple(losses))
 
 

@@ -263,13 +263,17 @@ class ClientWork:
         for block in solver.blocks(sizes, numbers):
             stop = start + sum(block)
             x, y = self._gather(order[start:stop])
-            yield x.numpy(), y.numpy(), np.arange(stop - start), block
+            yield self._as_read(x), y.numpy(), np.arange(stop - start), block
             start = stop
 
     @cached_property
     def _all_rows(self) -> tuple[Vector, NDArray[np.int64]]:
         x, y = self._gather(np.arange(self.rows))
-        return x.numpy(), y.numpy()
+        return self._as_read(x), y.numpy()
+
+    def _as_read(self, x: Tensor) -> Vector:
+        assert self.task.network is not None
+        return self.task.network.rows(x)
 
     def _gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         noise = None if self._noise is None else self._noise[positions]

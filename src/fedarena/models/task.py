@@ -69,6 +69,7 @@ class Task:
         device: str = "cpu",
         freeze: tuple[str, ...] = (),
         fast: bool = True,
+        shape: tuple[int, ...] | None = None,
     ) -> None:
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.device = torch.device(device)
@@ -93,7 +94,7 @@ class Task:
         self._loss: Callable[[Tensor, Tensor], Tensor] = own_loss if callable(own_loss) else self._cross_entropy
         self.initial = self.vector()  # w_0, whatever becomes of the module
         self._tape = Tape.of(self.module, self.weights) if fast and own_loss is None else None
-        self.network = None if self._tape is None else Network.of(self._tape)
+        self.network = None if self._tape is None else Network.of(self._tape, shape)
 
     @property
     def path(self) -> str:
@@ -215,7 +216,7 @@ def build(
         if init == "glorot" and not isinstance(make, nn.Module):
             glorot(module)
         _check_output(module, shape, classes, is_text)
-    return Task(module, dtype=dtype, device=device, freeze=freeze, fast=fast)
+    return Task(module, dtype=dtype, device=device, freeze=freeze, fast=fast, shape=shape)
 
 
 def _call(make: Any, shape: tuple[int, ...], classes: int) -> nn.Module:

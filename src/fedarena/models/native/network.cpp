@@ -1,160 +1,328 @@
-// Local SGD of a stack of fully connected layers with softmax cross-entropy on top, many steps in one call.
+// Local SGD of a stack of layers with softmax cross-entropy on top, many steps in one call.
 //
 // Python translates the layers (models/compiled.py), loads weights and corrections, and hands over rows with the order in
 // which they come. Built once for AVX-512 and once for AVX2; which one runs is decided when it is loaded.
+//
+// A program is the shape of a row (channels, height, width) and ten numbers a layer, the kind first, unused ones last:
+//   0 linear        inputs, outputs, has bias
+//   1 convolution   inputs, outputs, kernel height and width, stride h w, padding h w, has bias
+//   2 batch norm    eps, momentum
+//   3 group norm    eps, groups
+//   4 max-pool      kernel h w, stride h w, padding h w, ceil
+//   5 global mean   (AdaptiveAvgPool2d(1))
+//   6 ReLU
+//   7 ELU           alpha
+//   8 flatten
+// Rows of images lie channels-last (height, width, channels); rows of plain numbers are (numbers, 1, 1). The flat vector
+// holds the parameters in the order of the modules, weights of convolutions channels-last (outputs, height, width,
+// inputs). Buffers are, for every batch norm in turn, its running mean and its running variance.
+#include <algorithm>
 #include <memory>
-#include <type_traits>
 #include <vector>
 
-#include "dense.h"
+#include "block.h"
+#include "stack.h"
 
 namespace {
 
-enum Activation { NONE = 0, RELU = 1, ELU = 2 };
+enum Kind { LINEAR, CONVOLUTION, BATCH_NORM, GROUP_NORM, MAX_POOL, GLOBAL_MEAN, RELU, ELU, FLATTEN };
+constexpr int NUMBERS = 10;
 
-struct Layer {
-    int inputs, outputs;   // of the layer
-    bool has_bias;
-    Activation activation;
-    float alpha;           // of ELU
-    int n;                 // numbers of an input row: inputs, the constant for the bias, padding
-    int outs;              // outputs in whole fours
-    size_t at;             // where its weights begin
-    Buffer x, dt, dx;      // input rows; gradient of the output, an output a row; gradient of the input
+// A vector as long as the weights that may be missing.
+struct Optional {
+    Buffer numbers;
+    bool is_there = false;
+    float* or_null() { return is_there ? (float*)numbers : nullptr; }
 };
 
 struct Network {
-    std::vector<Layer*> layers;
-    Buffer weights, velocity, centre, shift, beside, anchor, logits;
-    bool has_velocity = false, has_centre = false, has_shift = false, has_beside = false, has_anchor = false;
+    Map input;
+    std::vector<std::unique_ptr<Block>> blocks;
+    Stack stack;
+    Buffer weights, gradient, loose;  // gradient: of the blocks; loose: of the last block's output, without a stack
+    Optional velocity, centre, shift, beside, anchor;
     float momentum = 0, decay = 0, mu = 0;
-    size_t size = 0;
-    int capacity = 0, classes = 0, logit_stride = 0;
-    ~Network() {
-        for (Layer* layer : layers) delete layer;
+    size_t size = 0, block_size = 0;
+    int capacity = 0, classes = 0, lowest = 0;  // lowest: the first block with weights; nothing goes back below it
+
+    // ---- From a program to layers ----
+
+    // Take the layers one by one; a layer that does not fit into the block at hand begins another.
+    bool build(const double* program, int count) {
+        std::unique_ptr<Block> open;
+        Map map = input;
+        bool is_flat = map.height == 1 && map.width == 1;
+        auto close = [&] {
+            if (!open) return true;
+            if (!open->fit(map, size)) return false;
+            map = open->out();
+            blocks.push_back(std::move(open));
+            return true;
+        };
+        for (int i = 0; i < count; i++, program += NUMBERS) {
+            auto kind = (Kind)(int)program[0];
+            if (kind == FLATTEN) {
+                is_flat = true;
+            } else if (kind == LINEAR) {
+                if (!is_flat || !close() || !add_linear(program, map)) return false;
+            } else if (!stack.layers.empty()) {
+                if (!activate(program, stack.layers.back()->activation)) return false;
+            } else {
+                bool is_pointwise = kind == RELU || kind == ELU;
+                if (is_flat && !is_pointwise && (kind == CONVOLUTION || !blocks.empty() || open)) return false;
+                if (!open || !add(*open, program)) {
+                    if (!close()) return false;
+                    open = std::make_unique<Block>();
+                    if (!add(*open, program)) return false;
+                }
+            }
+        }
+        return is_flat && close() && finish(map);
     }
 
-    int stride_after(size_t i) const { return i + 1 < layers.size() ? layers[i + 1]->n : logit_stride; }
-    float* after(size_t i) { return i + 1 < layers.size() ? (float*)layers[i + 1]->x : (float*)logits; }
+    static bool activate(const double* program, Activation& activation) {
+        if (activation.kind || (program[0] != RELU && program[0] != ELU)) return false;
+        activation.kind = program[0] == RELU ? Activation::RELU : Activation::ELU;
+        activation.alpha = program[0] == ELU ? (float)program[1] : 0;
+        return activation.alpha >= 0;  // else it is not monotone, and its slope is not known from its output
+    }
 
+    // Whether a layer can be added to a block: convolution, norm, pool and activation stand in this order, but a
+    // max-pool may come before or after an activation, which never decreases.
+    static bool add(Block& block, const double* p) {
+        auto kind = (Kind)(int)p[0];
+        if (kind == RELU || kind == ELU) return activate(p, block.finish.activation);
+        if (block.has_pool() || (block.has_activation() && kind != MAX_POOL)) return false;
+        Pool& pool = block.finish.pool;
+        if (kind == CONVOLUTION) {
+            if (block.has_weights()) return false;
+            block.conv = std::make_unique<Convolution>();
+            block.conv->set((int)p[1], (int)p[2], (int)p[3], (int)p[4], (int)p[5], (int)p[6], (int)p[7], (int)p[8], p[9] != 0);
+        } else if (kind == BATCH_NORM || kind == GROUP_NORM) {
+            if (block.has_norm()) return false;
+            block.norm.kind = kind == BATCH_NORM ? Norm::BATCH : Norm::GROUP;
+            block.norm.eps = p[1];
+            if (kind == BATCH_NORM) block.norm.momentum = p[2];
+            else block.norm.groups = (int)p[2];
+        } else if (kind == MAX_POOL) {
+            pool = Pool{Pool::MAXIMUM, (int)p[1], (int)p[2], (int)p[3], (int)p[4], (int)p[5], (int)p[6], p[7] != 0, {}, {}};
+        } else if (kind == GLOBAL_MEAN) {
+            pool.kind = Pool::MEAN;
+        } else {
+            return false;
+        }
+        return true;
+    }
+
+    bool add_linear(const double* p, Map& map) {
+        auto layer = std::make_unique<Dense>();
+        layer->inputs = (int)p[1];
+        layer->outputs = (int)p[2];
+        layer->has_bias = p[3] != 0;
+        if (layer->inputs != map.channels * map.height * map.width) return false;
+        block_size = stack.layers.empty() ? size : block_size;
+        layer->fit(map.height * map.width * map.pixel, size);
+        map.channels = map.pixel = layer->outputs;
+        map.height = map.width = 1;
+        stack.layers.push_back(std::move(layer));
+        return true;
+    }
+
+    bool finish(const Map& map) {
+        if (map.height != 1 || map.width != 1) return false;
+        if (stack.layers.empty()) block_size = size;
+        else if (stack.layers.back()->activation.kind) return false;
+        classes = map.channels;
+        stack.logit_stride = round_up(classes + 1, LANES);
+        while (lowest < (int)blocks.size() && !blocks[lowest]->has_weights()) lowest++;
+        stack.has_below = lowest < (int)blocks.size();
+        weights.resize(size);
+        gradient.resize(block_size);
+        return size > 0;
+    }
+
+    // Working memory for so many rows, and who hands what to whom.
     void reserve(int rows) {
         if (rows <= capacity) return;
         capacity = rows;
-        for (Layer* layer : layers) {
-            layer->x.resize((size_t)rows * layer->n);
-            layer->dx.resize((size_t)rows * layer->n);
-            layer->dt.resize((size_t)rows * layer->outs);
+        stack.reserve(rows);
+        for (auto& block : blocks) block->reserve(rows);
+        for (size_t i = 0; i < blocks.size(); i++) {
+            Block& block = *blocks[i];
+            if (i + 1 < blocks.size()) {
+                Block& next = *blocks[i + 1];
+                block.output = {next.x, next.in.size(), next.in};
+                block.arrived.resize(rows * block.out().size());
+                block.gradient = {block.arrived, block.out().size(), block.out()};
+            } else if (!stack.layers.empty()) {
+                Dense& next = *stack.layers[0];
+                block.output = {next.x, (size_t)next.n, block.out()};
+                block.gradient = {next.dx, (size_t)next.n, block.out()};
+            } else {
+                loose.resize(rows * block.out().size());
+                block.output = {stack.logits, (size_t)stack.logit_stride, block.out()};
+                block.gradient = {loose, block.out().size(), block.out()};
+            }
         }
-        logits.resize((size_t)rows * logit_stride);
     }
 
-    // Between torch's order (weight, bias) and ours (padded rows with the bias at their end).
+    // ---- Between torch's order of weights and ours ----
+
+    // Call f(where in the flat vector, where among ours) for every number.
+    template <class F>
+    void each_weight(F f) const {
+        size_t flat = 0;
+        for (const auto& block : blocks) {
+            if (block->conv) {
+                const Convolution& conv = *block->conv;
+                size_t taps = conv.taps();
+                for (int o = 0; o < conv.outputs; o++)
+                    for (size_t t = 0; t < taps; t++)
+                        f(flat++, conv.at + (o / LANES * taps + t) * LANES + o % LANES);
+                for (int o = 0; o < conv.outputs && conv.has_bias; o++) f(flat++, conv.bias_at + o);
+            }
+            if (block->has_norm()) {
+                for (int c = 0; c < block->y.channels; c++) f(flat++, block->norm.gamma_at + c);
+                for (int c = 0; c < block->y.channels; c++) f(flat++, block->norm.beta_at + c);
+            }
+        }
+        Map map = blocks.empty() ? input : blocks.back()->out();
+        for (const auto& layer : stack.layers) {
+            for (int o = 0; o < layer->outputs; o++) {
+                size_t row = layer->at + (size_t)o * layer->n;
+                for (int c = 0; c < map.channels; c++)  // torch flattens channel by channel
+                    for (int p = 0; p < map.pixels(); p++) f(flat++, row + (size_t)p * map.pixel + c);
+            }
+            for (int o = 0; o < layer->outputs && layer->has_bias; o++)
+                f(flat++, layer->at + (size_t)o * layer->n + layer->wide);
+            map = Map{layer->outputs, 1, 1, layer->outputs};
+        }
+    }
+    void pack(const float* flat, Optional& to) const {
+        to.is_there = flat != nullptr;
+        if (!to.is_there) return;
+        to.numbers.resize(size);
+        pack(flat, to.numbers);
+    }
     void pack(const float* flat, float* packed) const {
         std::memset(packed, 0, size * sizeof(float));
-        for (const Layer* layer : layers) {
-            for (int o = 0; o < layer->outputs; o++, flat += layer->inputs)
-                std::memcpy(packed + layer->at + (size_t)o * layer->n, flat, layer->inputs * sizeof(float));
-            if (layer->has_bias)
-                for (int o = 0; o < layer->outputs; o++) packed[layer->at + (size_t)o * layer->n + layer->inputs] = *flat++;
-        }
+        each_weight([&](size_t from, size_t to) { packed[to] = flat[from]; });
     }
     void unpack(const float* packed, float* flat) const {
-        for (const Layer* layer : layers) {
-            for (int o = 0; o < layer->outputs; o++, flat += layer->inputs)
-                std::memcpy(flat, packed + layer->at + (size_t)o * layer->n, layer->inputs * sizeof(float));
-            if (layer->has_bias)
-                for (int o = 0; o < layer->outputs; o++) *flat++ = packed[layer->at + (size_t)o * layer->n + layer->inputs];
-        }
+        each_weight([&](size_t to, size_t from) { flat[to] = packed[from]; });
     }
 
-    void take_rows(const float* x, const int64_t* order, int rows, int first) {
-        Layer* layer = layers[0];
-        for (int b = 0; b < rows; b++) {
-            float* row = layer->x + (size_t)(first + b) * layer->n;
-            std::memcpy(row, x + (size_t)order[b] * layer->inputs, layer->inputs * sizeof(float));
-            row[layer->inputs] = layer->has_bias;
+    // ---- A step ----
+
+    // One row of the data as the first layer wants it.
+    void take_row(const float* row, int b) {
+        if (blocks.empty()) {
+            std::memcpy(stack.layers[0]->x + (size_t)b * stack.layers[0]->n, row, stack.layers[0]->inputs * sizeof(float));
+            return;
         }
+        const Map& map = blocks[0]->in;
+        float* image = blocks[0]->x + b * map.size();
+        int run = map.pixel == map.channels ? map.width : 1;  // pixels that lie side by side on both sides
+        for (int h = 0; h < map.height; h++)
+            for (int w = 0; w < map.width; w += run, row += run * map.channels)
+                std::memcpy(image + map.at(h, w), row, run * map.channels * sizeof(float));
     }
 
-    // From rows of the first layer's input to logits, for rows first..first + rows.
-    void forward(const float* w, int first, int rows) {
-        for (size_t i = 0; i < layers.size(); i++) {
-            Layer* layer = layers[i];
-            int stride = stride_after(i);
-            float* y = after(i) + (size_t)first * stride;
-            dense_forward(layer->x + (size_t)first * layer->n, layer->n, w + layer->at, layer->outs, y, stride, rows);
-            if (i + 1 == layers.size()) break;
-            activate(*layer, y, (size_t)rows * stride);
-            float constant = layers[i + 1]->has_bias;
-            for (int b = 0; b < rows; b++) y[(size_t)b * stride + layer->outputs] = constant;
+    // Output b of block i. A row goes through all blocks at once, while it is in the cache, up to a batch norm.
+    void produce(int i, int b, const float* x, const int64_t* order) {
+        if (i < 0) return take_row(x + order[b] * input.size(), b);
+        if (!blocks[i]->is_barrier()) {
+            produce(i - 1, b, x, order);
+            blocks[i]->convolve(b, weights);
         }
+        blocks[i]->emit(b);
     }
 
-    static void activate(const Layer& layer, float* y, size_t count) {
-        if (layer.activation == RELU)
-            for (size_t i = 0; i < count; i += LANES) store(y + i, maximum(zeros(), load(y + i)));
-        else if (layer.activation == ELU)
-            for (size_t i = 0; i < count; i += LANES) {
-                Vec v = load(y + i);
-                store(y + i, where_positive(v, v, all(layer.alpha) * (exponential(v) - all(1.0f))));
+    void forward(const float* x, const int64_t* order, int rows) {
+        int count = (int)blocks.size();
+        for (int i = 0; i < count; i++) {
+            if (!blocks[i]->is_barrier()) continue;
+            blocks[i]->norm.start();
+            for (int b = 0; b < rows; b++) {
+                produce(i - 1, b, x, order);
+                blocks[i]->convolve(b, weights);
             }
+            blocks[i]->norm.settle(rows, weights);
+        }
+        for (int b = 0; b < rows; b++) produce(count - 1, b, x, order);
+        stack.forward(weights, 0, rows);
+    }
+
+    // The rows once more at the anchor, behind those at the weights.
+    void forward_anchored(const float* x, const int64_t* order, int rows) {
+        for (int b = 0; b < rows; b++) take_row(x + order[b] * input.size(), rows + b);
+        stack.forward(anchor.numbers, rows, rows);
     }
 
     // Softmax cross-entropy of rows first..first + rows; its gradient, times `sign`, goes to the last layer.
     double loss(const int64_t* labels, const int64_t* order, const float* class_weights, bool normalise, int first,
                 int rows, float sign) {
-        Layer* last = layers.back();
-        float* dt = last->dt;
+        bool is_stack = !stack.layers.empty();
+        float* gradients = is_stack ? (float*)stack.layers.back()->dt : (float*)loose;
+        size_t class_step = is_stack ? capacity : 1, row_step = is_stack ? 1 : blocks.back()->out().size();
         double mass = 0, total = 0;
         for (int b = 0; b < rows; b++) mass += class_weights ? class_weights[labels[order[b]]] : 1.0;
         if (class_weights && !normalise) mass = rows;
         for (int b = 0; b < rows; b++) {
-            const float* z = logits + (size_t)(first + b) * logit_stride;
+            const float* z = stack.logits + (size_t)(first + b) * stack.logit_stride;
+            float* d = gradients + (first + b) * row_step;
             int64_t label = labels[order[b]];
             float most = z[0], sum = 0;
             for (int c = 1; c < classes; c++) most = z[c] > most ? z[c] : most;
             for (int c = 0; c < classes; c++) {
                 float e = std::exp(z[c] - most);
-                dt[(size_t)c * capacity + first + b] = e;
+                d[c * class_step] = e;
                 sum += e;
             }
             float part = (float)((class_weights ? class_weights[label] : 1.0) / mass);
             total += part * (std::log((double)sum) - (double)(z[label] - most));
-            for (int c = 0; c < classes; c++) {
-                float& d = dt[(size_t)c * capacity + first + b];
-                d = sign * part * (d / sum - (c == label));
-            }
+            for (int c = 0; c < classes; c++)
+                d[c * class_step] = sign * part * (d[c * class_step] / sum - (c == label));
         }
         return total;
     }
 
-    void backward(int rows, int anchored, const Rule& rule) {
-        int whole = rows + anchored;
-        for (size_t i = layers.size(); i-- > 0;) {
-            Layer* layer = layers[i];
-            float* dx = i ? (float*)layer->dx : nullptr;
-            if (i && anchored)
-                dense_back(layer->dt + rows, capacity, anchor + layer->at, layer->n, layer->outs,
-                           layer->dx + (size_t)rows * layer->n, anchored);
-            (is_plain(rule) ? dense_backward<true> : dense_backward<false>)(
-                layer->x, layer->n, layer->dt, capacity, weights + layer->at, layer->at, layer->outs, dx, whole, rows, rule);
-            if (i) hand_down(*layers[i - 1], *layer, whole);
-        }
+    // The gradient of output b of block i has arrived.
+    void descend(int i, int b) {
+        blocks[i]->gate(b, weights, gradient);
+        if (!blocks[i]->is_barrier()) pass(i, b);
+    }
+    void pass(int i, int b) {
+        blocks[i]->backward(b, gradient, i > lowest ? blocks[i - 1]->gradient.of(b) : nullptr);
+        if (i > lowest) descend(i - 1, b);
     }
 
-    // The gradient of a layer's output from that of the next one's input, through the activation.
-    void hand_down(Layer& below, const Layer& layer, int rows) {
-        for (int b = 0; b < rows; b++) {
-            const float* d = (const float*)layer.dx + (size_t)b * layer.n;
-            const float* h = (const float*)layer.x + (size_t)b * layer.n;
-            float* out = (float*)below.dt + b;
-            for (int o = 0; o < below.outputs; o++) {
-                float slope = below.activation == NONE || h[o] > 0 ? 1.0f
-                              : below.activation == RELU          ? 0.0f
-                                                                  : h[o] + below.alpha;
-                out[(size_t)o * capacity] = d[o] * slope;
-            }
+    void backward(int rows, int anchored, const Rule& rule) {
+        stack.backward(weights, anchor.numbers, rows, anchored, rule);
+        int last = (int)blocks.size() - 1;
+        if (last < lowest) return;
+        gradient.clear();
+        for (int i = lowest + 1; i <= last; i++)
+            if (blocks[i]->conv) blocks[i]->conv->turn(weights + blocks[i]->conv->at);
+        for (int b = 0; b < rows; b++) descend(last, b);
+        for (int i = last; i >= lowest; i--) {
+            if (!blocks[i]->is_barrier()) continue;
+            blocks[i]->norm.settle_back(rows, gradient);
+            for (int b = 0; b < rows; b++) pass(i, b);
         }
+        (is_plain(rule) ? update<true> : update<false>)(weights, gradient, block_size, rule);
+    }
+
+    template <bool PLAIN>
+    static void update(float* w, const float* g, size_t count, const Rule& rule) {
+        for (size_t i = 0; i < count; i += LANES) store(w + i, updated<PLAIN>(load(w + i), load(g + i), rule, i));
+    }
+
+    // A batch norm over one number has no variance; torch refuses it too.
+    bool can_take(int rows) const {
+        for (const auto& block : blocks)
+            if (block->is_barrier() && rows * block->y.pixels() == 1) return false;
+        return true;
     }
 };
 
@@ -162,84 +330,90 @@ struct Network {
 
 extern "C" {
 
+// Null where the layers are not known, or not in an order that is.
+void* fedarena_build(const double* program, int layers, int channels, int height, int width) {
+    auto net = std::make_unique<Network>();
+    net->input = Map{channels, height, width, channels};
+    return net->build(program, layers) ? net.release() : nullptr;
+}
+
 // Each layer is five numbers: inputs, outputs, has bias, activation, alpha of ELU.
 void* fedarena_new(const double* program, int layers) {
-    auto* net = new Network;
-    for (int i = 0; i < layers; i++, program += 5) {
-        auto* layer = new Layer;
-        layer->inputs = (int)program[0];
-        layer->outputs = (int)program[1];
-        layer->has_bias = program[2] != 0;
-        layer->activation = (Activation)(int)program[3];
-        layer->alpha = (float)program[4];
-        layer->n = round_up(layer->inputs + 1, LANES);
-        layer->outs = round_up(layer->outputs, 4);
-        layer->at = net->size;
-        net->size += (size_t)layer->outs * layer->n;
-        net->layers.push_back(layer);
+    std::vector<double> longer;
+    for (int i = 0; i < layers; i++) {
+        const double* p = program + 5 * i;
+        longer.insert(longer.end(), {LINEAR, p[0], p[1], p[2], 0, 0, 0, 0, 0, 0});
+        if (p[3]) longer.insert(longer.end(), {p[3] == 1 ? (double)RELU : (double)ELU, p[4], 0, 0, 0, 0, 0, 0, 0, 0});
     }
-    net->classes = net->layers.back()->outputs;
-    net->logit_stride = round_up(net->classes + 1, LANES);
-    net->weights.resize(net->size);
-    return net;
+    return fedarena_build(longer.data(), (int)longer.size() / NUMBERS, (int)program[0], 1, 1);
 }
 
 void fedarena_free(void* handle) { delete static_cast<Network*>(handle); }
+
+// Whether rows can be evaluated a second time, at an anchor.
+int fedarena_can_anchor(void* handle) { return static_cast<Network*>(handle)->blocks.empty(); }
 
 // Weights to start from, and the rule of every step; each vector may be null but the weights.
 void fedarena_load(void* handle, const float* w, const float* velocity, const float* centre, const float* shift,
                    const float* beside, const float* anchor, float momentum, float decay, float mu) {
     auto* net = static_cast<Network*>(handle);
-    auto take = [&](const float* from, Buffer& to, bool& has) {
-        has = from != nullptr;
-        if (!has) return;
-        to.resize(net->size);
-        net->pack(from, to);
-    };
     net->pack(w, net->weights);
-    take(velocity, net->velocity, net->has_velocity);
-    take(centre, net->centre, net->has_centre);
-    take(shift, net->shift, net->has_shift);
-    take(beside, net->beside, net->has_beside);
-    take(anchor, net->anchor, net->has_anchor);
+    net->pack(velocity, net->velocity);
+    net->pack(centre, net->centre);
+    net->pack(shift, net->shift);
+    net->pack(beside, net->beside);
+    net->pack(anchor, net->anchor);
     net->momentum = momentum;
     net->decay = decay;
     net->mu = mu;
 }
 
+// Running means and variances, both ways. Every step counts one batch; counting is left to the caller.
+void fedarena_load_buffers(void* handle, const float* buffers) {
+    for (auto& block : static_cast<Network*>(handle)->blocks)
+        for (auto* values : {&block->norm.running_mean, &block->norm.running_var})
+            for (float& value : *values) value = *buffers++;
+}
+void fedarena_save_buffers(void* handle, float* buffers) {
+    for (auto& block : static_cast<Network*>(handle)->blocks)
+        for (auto* values : {&block->norm.running_mean, &block->norm.running_var})
+            for (float value : *values) *buffers++ = value;
+}
+
 // Steps over batches of these sizes, rows of x (and labels) in this order; the mean loss of each goes to `losses`.
-void fedarena_train(void* handle, const float* x, const int64_t* labels, const int64_t* order,
-                    const float* class_weights, int normalise, const int32_t* sizes, const float* rates, int steps,
-                    double* losses) {
+// Returns how many steps were done: fewer where a batch is too small for a batch norm.
+int fedarena_train(void* handle, const float* x, const int64_t* labels, const int64_t* order,
+                   const float* class_weights, int normalise, const int32_t* sizes, const float* rates, int steps,
+                   double* losses) {
     auto* net = static_cast<Network*>(handle);
     for (int s = 0; s < steps; s++) {
-        int rows = sizes[s], anchored = net->has_anchor ? rows : 0;
+        int rows = sizes[s], anchored = net->anchor.is_there ? rows : 0;
+        if (!net->can_take(rows)) return s;
         net->reserve(rows + anchored);
         Rule rule{rates[s],
                   net->momentum,
                   net->decay,
                   net->mu,
-                  net->has_centre ? (const float*)net->centre : nullptr,
-                  net->has_shift ? (const float*)net->shift : nullptr,
-                  net->has_beside ? (const float*)net->beside : nullptr,
-                  net->has_velocity ? (float*)net->velocity : nullptr};
-        net->take_rows(x, order, rows, 0);
-        net->forward(net->weights, 0, rows);
+                  net->centre.or_null(),
+                  net->shift.or_null(),
+                  net->beside.or_null(),
+                  net->velocity.or_null()};
+        net->forward(x, order, rows);
         losses[s] = net->loss(labels, order, class_weights, normalise, 0, rows, 1.0f);
         if (anchored) {
-            net->take_rows(x, order, rows, rows);
-            net->forward(net->anchor, rows, rows);
+            net->forward_anchored(x, order, rows);
             net->loss(labels, order, class_weights, normalise, rows, rows, -1.0f);
         }
         net->backward(rows, anchored, rule);
         order += rows;
     }
+    return steps;
 }
 
 void fedarena_save(void* handle, float* w, float* velocity) {
     auto* net = static_cast<Network*>(handle);
     net->unpack(net->weights, w);
-    if (velocity && net->has_velocity) net->unpack(net->velocity, velocity);
+    if (velocity && net->velocity.is_there) net->unpack(net->velocity.numbers, velocity);
 }
 
 }  // extern "C"

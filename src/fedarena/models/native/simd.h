@@ -7,8 +7,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <type_traits>
 
 #define INLINE static inline __attribute__((always_inline))
+#define INLINE_MEMBER inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 32")
 
 #if defined(__AVX512F__)
@@ -17,6 +19,7 @@ using Vec = __m512;
 constexpr int LANES = 16;
 constexpr int ROWS = 6;  // rows and vectors of a register block: ROWS x VECS sums, and what they are made of
 constexpr int VECS = 4;
+constexpr int REGISTERS = 32;
 
 INLINE Vec load(const float* p) { return _mm512_loadu_ps(p); }
 INLINE void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
@@ -29,6 +32,18 @@ INLINE Vec power_of_two(Vec n) { return _mm512_scalef_ps(_mm512_set1_ps(1.0f), n
 INLINE Vec where_positive(Vec x, Vec yes, Vec no) {
     return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ), yes);
 }
+using Mask = __mmask16;
+using Index = __m512i;  // a whole number in each lane
+INLINE Mask both(Mask a, Mask b) { return a & b; }
+INLINE Mask is_number(Vec x) { return _mm512_cmp_ps_mask(x, x, _CMP_ORD_Q); }
+INLINE Mask not_at_most(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }  // true where either is NaN
+INLINE Vec choose(Mask m, Vec yes, Vec no) { return _mm512_mask_mov_ps(no, m, yes); }
+INLINE Vec where_true(Mask m, Vec x) { return _mm512_maskz_mov_ps(m, x); }
+INLINE Index every(int n) { return _mm512_set1_epi32(n); }
+INLINE Index choose(Mask m, Index yes, Index no) { return _mm512_mask_mov_epi32(no, m, yes); }
+INLINE Mask equal(Index a, Index b) { return _mm512_cmpeq_epi32_mask(a, b); }
+INLINE Index load_bytes(const uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)); }
+INLINE void store_bytes(uint8_t* p, Index v) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(v)); }
 // The sums over the lanes of four vectors.
 INLINE __m128 sums(Vec a, Vec b, Vec c, Vec d) {
     Vec ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
@@ -44,6 +59,7 @@ using Vec = __m256;
 constexpr int LANES = 8;
 constexpr int ROWS = 3;
 constexpr int VECS = 4;
+constexpr int REGISTERS = 16;
 
 INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }
 INLINE void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
@@ -58,6 +74,23 @@ INLINE Vec power_of_two(Vec n) {
 }
 INLINE Vec where_positive(Vec x, Vec yes, Vec no) {
     return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ));
+}
+using Mask = __m256;
+using Index = __m256i;
+INLINE Mask both(Mask a, Mask b) { return _mm256_and_ps(a, b); }
+INLINE Mask is_number(Vec x) { return _mm256_cmp_ps(x, x, _CMP_ORD_Q); }
+INLINE Mask not_at_most(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
+INLINE Vec choose(Mask m, Vec yes, Vec no) { return _mm256_blendv_ps(no, yes, m); }
+INLINE Vec where_true(Mask m, Vec x) { return _mm256_and_ps(m, x); }
+INLINE Index every(int n) { return _mm256_set1_epi32(n); }
+INLINE Index choose(Mask m, Index yes, Index no) {
+    return _mm256_castps_si256(choose(m, _mm256_castsi256_ps(yes), _mm256_castsi256_ps(no)));
+}
+INLINE Mask equal(Index a, Index b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
+INLINE Index load_bytes(const uint8_t* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)); }
+INLINE void store_bytes(uint8_t* p, Index v) {
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    _mm_storel_epi64((__m128i*)p, _mm_packus_epi16(words, words));
 }
 INLINE __m128 sums(Vec a, Vec b, Vec c, Vec d) {
     Vec ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));

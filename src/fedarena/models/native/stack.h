@@ -1,0 +1,94 @@
+// Fully connected layers on top of each other, with their activations.
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "activation.h"
+#include "dense.h"
+
+struct Dense {
+    int inputs = 0, outputs = 0;
+    bool has_bias = false;
+    Activation activation;
+    int wide = 0;      // numbers of an input row: the inputs, and zeros between them where pixels are padded
+    int n = 0;         // with the constant for the bias, in whole vectors
+    int outs = 0;      // outputs in whole fours
+    size_t at = 0;     // where its weights begin among all
+    Buffer x, dt, dx;  // input rows; gradient of the output, an output a row; gradient of the input
+
+    void fit(int numbers, size_t& size) {
+        wide = numbers;
+        n = round_up(wide + 1, LANES);
+        outs = round_up(outputs, 4);
+        at = size;
+        size += (size_t)outs * n;
+    }
+};
+
+struct Stack {
+    std::vector<std::unique_ptr<Dense>> layers;
+    Buffer logits;
+    int logit_stride = 0, capacity = 0;
+    bool has_below = false;  // something below the first layer wants its gradient
+
+    int stride_after(size_t i) const { return i + 1 < layers.size() ? layers[i + 1]->n : logit_stride; }
+    float* after(size_t i) { return i + 1 < layers.size() ? (float*)layers[i + 1]->x : (float*)logits; }
+
+    void reserve(int rows) {
+        capacity = rows;
+        for (auto& layer : layers) {
+            layer->x.resize((size_t)rows * layer->n);
+            layer->dx.resize((size_t)rows * layer->n);
+            layer->dt.resize((size_t)rows * layer->outs);
+        }
+        logits.resize((size_t)rows * logit_stride);
+    }
+
+    void set_constant(Dense& layer, int first, int rows) {
+        for (int b = first; b < first + rows; b++) layer.x[(size_t)b * layer.n + layer.wide] = layer.has_bias;
+    }
+
+    // From rows of the first layer's input to logits, for rows first..first + rows.
+    void forward(const float* w, int first, int rows) {
+        for (size_t i = 0; i < layers.size(); i++) {
+            Dense& layer = *layers[i];
+            set_constant(layer, first, rows);
+            int stride = stride_after(i);
+            float* y = after(i) + (size_t)first * stride;
+            dense_forward(layer.x + (size_t)first * layer.n, layer.n, w + layer.at, layer.outs, y, stride, rows);
+            for (size_t k = 0; k < (size_t)rows * stride && layer.activation.kind; k += LANES)
+                store(y + k, layer.activation.of(load(y + k)));
+        }
+    }
+
+    // Updates every layer from the last one's dt; the first layer's dx stays. `anchor` are the weights at which the
+    // last `anchored` rows were computed.
+    void backward(float* weights, const float* anchor, int rows, int anchored, const Rule& rule) {
+        int whole = rows + anchored;
+        for (size_t i = layers.size(); i-- > 0;) {
+            Dense& layer = *layers[i];
+            float* dx = i || has_below ? (float*)layer.dx : nullptr;
+            if (dx && anchored)
+                dense_back(layer.dt + rows, capacity, anchor + layer.at, layer.n, layer.outs,
+                           layer.dx + (size_t)rows * layer.n, anchored);
+            (is_plain(rule) ? dense_backward<true> : dense_backward<false>)(
+                layer.x, layer.n, layer.dt, capacity, weights + layer.at, layer.at, layer.outs, dx, whole, rows, rule);
+            if (i) hand_down(*layers[i - 1], layer, whole);
+        }
+    }
+
+    // The gradient of a layer's output from that of the next one's input, through the activation.
+    void hand_down(Dense& below, const Dense& layer, int rows) {
+        for (int b = 0; b < rows; b++) {
+            const float* d = layer.dx + (size_t)b * layer.n;
+            const float* h = layer.x + (size_t)b * layer.n;
+            for (int o = 0; o < below.outputs; o += LANES) {
+                float g[LANES];
+                store(g, below.activation.back(load(d + o), load(h + o)));
+                float* to = below.dt + (size_t)o * capacity + b;
+                for (int i = 0; i < std::min(LANES, below.outputs - o); i++) to[(size_t)i * capacity] = g[i];
+            }
+        }
+    }
+};
