@@ -42,7 +42,7 @@ def test_fedasync_mixes_by_age() -> None:
         alpha = 0.6 * (len(models) - 1 - began + 1) ** -0.5
         w_k = models[began] - 0.1 * (models[began] - CENTRES[k])
         models.append((1 - alpha) * models[-1] + alpha * w_k)
-    run = many(5, 4, 5, "fedasync", seed=2)
+    run = many(5, 4, 5, {"name": "fedasync", "rho": 0.0}, seed=2)
     np.testing.assert_allclose(run.state["w"].numpy(), models[-1], rtol=0, atol=1e-14)
 
 
@@ -79,7 +79,7 @@ def test_fedasync_with_a_spring_too_stiff_is_refused() -> None:
 
 
 def test_only_so_many_work_at_once_and_all_get_their_turn() -> None:
-    """2 of 10 at work: no answer can be older than one model, and the called are chosen evenly."""
+    """2 of 10 at work, and the called are chosen evenly: nobody is left out."""
     run = many(10, 100, 2, "fedasync")
     assert len(run.ages["histogram"]) > 1
     assert min(run.ages["merges_of_clients"]) > 5  # 20 each, and 10 binomial draws of 200 x 1/10 leave 5..35 at 4 sigma
@@ -89,3 +89,17 @@ def test_only_so_many_work_at_once_and_all_get_their_turn() -> None:
 def test_the_buffer_fits_the_federation() -> None:
     assert many(5, 1, 4, "fedbuff").used["buffer"] == 4
     assert many(20, 1, 20, "fedbuff").used["buffer"] == 10
+
+
+def test_rates_decay_with_the_rounds_of_the_federation() -> None:
+    """A training begun after r x 5 answers is in round r, whoever makes it: eta / (1 + lambda r)."""
+    models, rounds = [np.zeros(2)], []
+    for k, began in events(5, seed=2, answers=20):
+        rounds.append(began // 5)
+        eta = 0.1 / (1 + 0.5 * rounds[-1])
+        alpha = 0.6 * (len(models) - 1 - began + 1) ** -0.5
+        models.append((1 - alpha) * models[-1] + alpha * (models[began] - eta * (models[began] - CENTRES[k])))
+    local = {"lr": 0.1, "batch": 1, "decay": 0.5, "decay_counter": "round"}
+    run = many(5, 4, 5, {"name": "fedasync", "rho": 0.0}, seed=2, local=local)
+    assert max(rounds) == 3
+    np.testing.assert_allclose(run.state["w"].numpy(), models[-1], rtol=0, atol=1e-14)

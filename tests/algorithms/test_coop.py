@@ -183,3 +183,32 @@ def test_work_that_is_thrown_away_is_counted() -> None:
     """One row, one epoch: a step a training, whether its result was merged, kept or thrown away."""
     last = many(10, 20, 5, {"name": "coop", "b_l": 3, "b_u": 6}, devices={"durations": "exponential"}).final
     assert last.steps == last.samples == last.uploads + last.outdated + last.overactive
+
+
+def test_only_an_answer_that_is_wanted_takes_the_time_to_send_it() -> None:
+    """Alone: train, ask, hear yes, send the model; then fetch. Two merges of one client, by the clock, nothing random."""
+    devices = {"speed": 10.0, "jitter": 0, "latency": 0.5, "bandwidth": 100.0}
+    run = many(1, 2, 1, {"name": "coop", "b_l": 0, "b_u": 1}, devices=devices)
+    ask, model, training = 0.5 + 8 / 100, 0.5 + 16 / 100, 1 / 10
+    first = training + ask + ask + model
+    assert [r.clock for r in run.records] == pytest.approx([first, first + model + first], rel=1e-12)
+
+
+def test_polls_that_send_nothing_take_no_time_to_send_it() -> None:
+    """The same trainings with a line so slow that a model takes 1000 s: who is turned away is back after the ages."""
+    devices = {"durations": "exponential", "bandwidth": 16 / 1000}
+    run = many(6, 10, 3, {"name": "coop", "b_l": 2, "b_u": 30}, devices=devices)
+    assert run.final.overactive > 0
+    assert run.ages["merges"] == 30
+    assert run.final.clock < 30 * (1000 + 1000 + 3 * 500 + 10)  # each merge a model up and one down, and ages of 500 s
+
+
+def test_a_diverging_run_is_no_deadlock() -> None:
+    """Lost answers leave a client as old as it was: nobody becomes overactive by losing."""
+    run = fa.run(
+        "digits", algorithm="coop", clients=10, partition="iid", model="logreg", rounds=3, local={"lr": 1e38},
+        out=False, runtime="serial",
+    )  # fmt: skip
+    assert run.diverged
+    assert not run.ages["deadlock"]
+    assert run.final.dropped == 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,8 +126,29 @@ def test_a_failing_client_stops_the_run_with_its_name_unless_dropouts_are_allowe
 
 def test_an_upload_budget_ends_the_run() -> None:
     run = on_blobs(clients=10, share=0.5, rounds=None, uploads=23)
-    assert [r.uploads for r in run.records] == [5, 10, 15, 20, 25]
+    assert [r.uploads for r in run.records] == [5, 10, 15, 20]
     assert on_blobs("centralized", clients=10, share=0.5, rounds=None, uploads=23).final.round == 5
+
+
+def test_nobody_is_judged_by_what_lies_beyond_the_budget() -> None:
+    """10 clients, 3 a round, 25 uploads: FSVRG sends 20 in a round, SCAFFOLD 6, FedAvg 3; none may go on to 26."""
+    ends = {name: on_blobs(name, clients=10, share=0.3, rounds=None, uploads=25).final.uploads for name in
+            ("fsvrg", "scaffold", "fedavg", "coop")}  # fmt: skip
+    assert ends == {"fsvrg": 20, "scaffold": 24, "fedavg": 24, "coop": 24}
+
+
+def test_a_budget_below_one_round_gives_one_round() -> None:
+    assert on_blobs(clients=10, rounds=None, uploads=3).final.uploads == 10
+
+
+def test_troubles_are_counted_across_a_resume(tmp_path: Path) -> None:
+    """What a user should know at the end does not depend on whether the run was stopped in between."""
+    settings = {"clients": 4, "local": {"lr": 1e30}, "model": small_net, "partition": "iid", "runtime": "serial"}
+    whole = fa.run(blobs(), rounds=4, out=False, **settings)
+    fa.run(blobs(), rounds=4, out=tmp_path / "r", on_round=lambda r: r.round == 2, **settings)
+    resumed = fa.run(blobs(), rounds=4, resume=tmp_path / "r", **settings)
+    assert resumed.notes == whole.notes
+    assert any("16 updates were not finite" in note for note in whole.notes)
 
 
 def test_evaluation_every_k_rounds_and_at_the_end() -> None:

@@ -222,15 +222,19 @@ ALGORITHMS: list[tuple[Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("algorithm", "local"), ALGORITHMS, ids=str)
 def test_a_round_is_the_same_on_either_path(algorithm: Any, local: dict[str, Any]) -> None:
-    """Two rounds with the kernels and with autograd: the same up to what float32 loses (ReLUs that flip, for FSVRG)."""
-    settings = {"rounds": 2, "clients": 4, "partition": {"name": "label_dirichlet", "beta": 0.5}}
+    """Two rounds with the kernels and with autograd: the same up to what float32 loses.
+
+    FSVRG takes a step for every row; a linear model keeps it from being chaos, where a ReLU that flips would not.
+    """
+    settings: dict[str, Any] = {"rounds": 2, "clients": 4, "partition": {"name": "label_dirichlet", "beta": 0.5}}
+    if algorithm == "fsvrg":
+        settings["model"] = "logreg"
     runs = [
         fa.run("digits", algorithm=algorithm, local=local, out=False, runtime="serial", fast=fast, **settings)
         for fast in (True, False)
     ]
     ours, theirs = (np.concatenate([v.numpy().ravel() for v in run.state.values()]) for run in runs)
-    atol = 0.05 if algorithm == "fsvrg" else 5e-5
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=atol)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-5)
     a, b = (run.records[-1] for run in runs)
     assert (a.steps, a.samples, a.bytes_up) == (b.steps, b.samples, b.bytes_up)
-    assert a.train_loss == pytest.approx(b.train_loss, rel=1e-2 if algorithm == "fsvrg" else 1e-4)
+    assert a.train_loss == pytest.approx(b.train_loss, rel=1e-4)

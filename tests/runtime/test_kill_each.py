@@ -112,7 +112,7 @@ def everything(run: fa.Run, folder: Path) -> str:
     memories = [Keeper.peek(folder / "checkpoint", algorithm, k) for k in range(6)]
     totals = {name: total for name, total in snapshot.totals.items() if name not in TIMES}
     state = [bits(tree) for tree in (snapshot.state, snapshot.buffers, snapshot.queue, memories)]
-    return repr((run.weights_sha256, records, run.client_accuracy.tolist(), totals, state))
+    return repr((run.weights_sha256, records, run.client_accuracy.tolist(), run.notes, totals, state))
 
 
 def bits(tree: Any) -> list[Any]:

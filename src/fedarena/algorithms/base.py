@@ -161,6 +161,7 @@ class Setting:
     participants: int  # asked each round
     has_batchnorm: bool
     has_dropout: bool
+    has_classes: bool  # rows have one class each: neither texts nor a loss of one's own
     features: int | None = None  # inputs of a model that is linear in them
 
 
@@ -283,6 +284,7 @@ class Asynchronous(Algorithm):
     """
 
     needs: ClassVar[Literal["mean", "each update"]] = "each update"
+    asks: ClassVar[bool] = False  # clients ask whether an answer is wanted before they send it
 
     def init(self, w: Vector) -> Any:
         """A dataclass with at least `w` and `age`; clients begin with age 0."""

@@ -98,6 +98,16 @@ class FedIR(Companion):
     target: Literal["pooled", "uniform"] = "pooled"
     normalise: Literal["self", "none"] = "self"
 
+    def check(self, setting: Setting) -> None:
+        """Weights of classes need rows that have one."""
+        if not setting.has_classes:
+            raise BadValue(
+                "fedir weighs rows by their class, and these rows have none of their own",
+                remedy="leave fedir out for texts and for models with a loss of their own",
+                where="algorithm.with",
+            )
+        super().check(setting)
+
     def prepare(self, work: Work) -> None:
         """w_k(y) = N_y n_k / (n N_ky), in whole numbers: exactly 1 where the client is like the whole, 0 if y is absent."""
         own, whole = work.class_counts

@@ -28,6 +28,7 @@ class COOP(Asynchronous):
     allow_deadlock: bool = False
 
     everyone = True
+    asks = True
 
     def settled(self, setting: Setting) -> Self:
         """The published filter, scaled: it belongs to 100 clients."""

@@ -115,7 +115,8 @@ def _traced(fleet: Fleet, path: str, clients: int) -> Fleet:
     for client, values in rows:
         for name, value in zip(given, values, strict=True):
             lowest = 0.0 if name in ("latency", "dropout") else np.nextafter(0, 1)
-            if not (lowest <= value and (name != "dropout" or value < 1)):
+            fits = lowest <= value and (name == "bandwidth" or value < np.inf) and (name != "dropout" or value < 1)
+            if not fits:
                 raise BadValue(
                     f"{path}: client {client} has {name} = {value:g}", remedy=f"mend its {name}", where=where
                 )

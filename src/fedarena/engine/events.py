@@ -5,7 +5,8 @@ of two that end together the lower client comes first. What a client computes de
 on the number of its training, so it may be computed at any time in between, on any worker: those that are due next are
 computed together, ahead of the clock.
 
-A round, for records and budgets, is as many answers as a synchronous round has participants.
+A round, for records and budgets, is as many answers as a synchronous round has participants. An algorithm that asks first
+(CO-OP) sends its model up only after the server's yes; others send it at once.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Flight(NamedTuple):
     client: int
     number: int  # of the client's trainings
     age: int  # of the model it fetched
+    round: int  # that the federation was in when it began
+    accepted: int = -1  # the answer is on its way up: how old it was when the server said yes
 
 
 class EventLoop(Loop):
@@ -60,6 +63,7 @@ class EventLoop(Loop):
         self.begun = np.zeros(clients, np.int64)  # trainings of each client
         self.merged = np.zeros(clients, np.int64)  # answers of each client that were taken
         self.at_age: dict[int, int] = {}  # d -> answers taken that were so old
+        self.finished = 0  # answers taken or lost: so many make a round
         self.called = 0  # times a resting client was called to work
         self.waiting: set[int] = set()  # overactive since the server's model last changed, or anyone fetched it
         self.stuck = False
@@ -92,14 +96,22 @@ class EventLoop(Loop):
         """The earliest answer arrives."""
         flight = heapq.heappop(self.flights)
         self.clock, client = flight.due, flight.client
+        if flight.accepted >= 0:
+            return self._merge(state, flight, flight.accepted, round, facts)
         if self.fleet.stays_away(client, flight.number):
             self._ready.pop(client, None)
-            self._lose(facts)
-            return self._fetch(state, client, round)
-        poll = self.rules.poll(state, state.age - flight.age)
+            return self._lose(state, flight, round, facts)
+        d = state.age - flight.age
+        poll = self.rules.poll(state, d)
         memory = None
         self.totals["bytes_up"] += AGE if poll != "merge" else 0  # with an answer it is counted there
         self.totals["bytes_down"] += AGE
+        if poll == "merge":
+            sending = self._sending(client) if self.rules.asks else 0.0
+            if sending == 0:
+                return self._merge(state, flight, d, round, facts)
+            heapq.heappush(self.flights, flight._replace(due=self.clock + sending, accepted=d))
+            return state
         if poll == "outdated" and not self._leaves_traces:  # nobody will ever see what it computed
             self._ready.pop(client, None)
             self._count_work(client)
@@ -109,11 +121,7 @@ class EventLoop(Loop):
             facts.seconds_train += time.perf_counter() - began
             if isinstance(answer, Skipped | Failed):
                 self.complain(client, round, answer)
-                self._lose(facts)
-                return self._fetch(state, client, round)
-            facts.seconds_slowest = max(facts.seconds_slowest, answer.seconds)
-            if poll == "merge":
-                return self._merge(state, flight, answer, round, facts)
+                return self._lose(state, flight, round, facts)
             self.totals["steps"] += answer.steps
             self.totals["samples"] += answer.samples
             memory = answer.memory
@@ -122,26 +130,38 @@ class EventLoop(Loop):
         self.totals["outdated"] += 1
         return self._fetch(state, client, round, memory)
 
-    def _merge(self, state: Any, flight: Flight, answer: Answer, round: int, facts: Facts) -> Any:
-        """The server takes the answer, and the client the new model."""
-        client = flight.client
+    def _merge(self, state: Any, flight: Flight, d: int, round: int, facts: Facts) -> Any:
+        """The server takes an answer that was d models old when it was asked for, and the client the new model."""
+        client, began = flight.client, time.perf_counter()
+        answer = self._answer(flight, state)
+        facts.seconds_train += time.perf_counter() - began
+        if isinstance(answer, Skipped | Failed):
+            self.complain(client, round, answer)
+            return self._lose(state, flight, round, facts)
+        facts.seconds_slowest = max(facts.seconds_slowest, answer.seconds)
         self.count_up(answer)
         if not answer.finite and self.experiment.on_nan != "keep":
             self.complain(client, round, answer)
             facts.non_finite += 1
-            self._lose(facts)
-            return self._fetch(state, client, round)
-        d = state.age - flight.age
+            return self._lose(state, flight, round, facts)
         state = self.rules.merge(state, answer.reply.send, d)
         self._mix_buffers(answer.buffers, self.rules.share(d))
         self.merged[client] += 1
         self.at_age[d] = self.at_age.get(d, 0) + 1
         facts.losses.append(answer.loss)
         facts.selected, facts.answered = facts.selected + 1, facts.answered + 1
+        self.finished += 1
         return self._fetch(state, client, round, answer.memory)
 
-    def _lose(self, facts: Facts) -> None:
+    def _lose(self, state: Any, flight: Flight, round: int, facts: Facts) -> Any:
+        """An answer that never came, or was no use: another client is called, or the same begins again with what it had."""
         facts.selected, facts.dropped = facts.selected + 1, facts.dropped + 1
+        self.finished += 1
+        if not self.algorithm.everyone:
+            return self._fetch(state, flight.client, round)
+        self.waiting.discard(flight.client)
+        self._begin(flight.client, flight.age, self.clock)
+        return state
 
     # Who works next, on what
 
@@ -183,8 +203,13 @@ class EventLoop(Loop):
         number = int(self.begun[client])
         self.begun[client] += 1
         training = self.fleet.training(client, number, int(self.sizes[client]) * self.experiment.local.epochs)
-        due = ready + training + self.fleet.message(client, self._model_bytes)
-        heapq.heappush(self.flights, Flight(due, client, number, age))
+        up = AGE if self.rules.asks else self._model_bytes
+        due = ready + training + self.fleet.message(client, up)
+        heapq.heappush(self.flights, Flight(due, client, number, age, self.finished // self.participants))
+
+    def _sending(self, client: int) -> float:
+        """From asking to the arrival of the answer: the server's yes comes down, the model goes up."""
+        return self.fleet.message(client, AGE) + self.fleet.message(client, self._model_bytes)
 
     def _remembered(self, client: int) -> Memory:
         return self.memory(client) or Memory(kept=self.algorithm.remember(self.site.initial))
@@ -203,7 +228,7 @@ class EventLoop(Loop):
             batch = [flight]
             if workers > 1:
                 batch += [f for f in heapq.nsmallest(AHEAD * workers, self.flights) if self._is_wanted(f, state)]
-            jobs = (ClientJob(f.number, f.client, "client", self.memory(f.client)) for f in batch)
+            jobs = (ClientJob(f.round, f.client, "client", self.memory(f.client), f.number) for f in batch)
             for f, answer in zip(batch, in_order(self.runtime.map(jobs, self._first)), strict=True):
                 self._ready[f.client] = answer
         return self._ready.pop(flight.client)
@@ -248,6 +273,7 @@ class EventLoop(Loop):
             "begun": self.begun.copy(),
             "merged": self.merged.copy(),
             "at_age": dict(self.at_age),
+            "finished": self.finished,
             "called": self.called,
             "waiting": sorted(self.waiting),
             "stuck": self.stuck,
@@ -259,7 +285,8 @@ class EventLoop(Loop):
         heapq.heapify(self.flights)
         self.begun, self.merged = queue["begun"].copy(), queue["merged"].copy()
         self.at_age = {int(d): int(n) for d, n in queue["at_age"].items()}
-        self.called, self.waiting, self.stuck = int(queue["called"]), set(queue["waiting"]), bool(queue["stuck"])
+        self.finished, self.called = int(queue["finished"]), int(queue["called"])
+        self.waiting, self.stuck = set(queue["waiting"]), bool(queue["stuck"])
 
     @property
     def ages(self) -> dict[str, Any]:

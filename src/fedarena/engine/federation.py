@@ -92,6 +92,7 @@ def open_site(experiment: Experiment) -> Site:
         participants=participants(experiment, owners),
         has_batchnorm=site.task.has_batchnorm,
         has_dropout=site.task.has_dropout,
+        has_classes=not site.is_text and not site.task.has_own_loss,
         features=input_features(site.task),
     )
     site.algorithm = site.algorithm.settled(setting)

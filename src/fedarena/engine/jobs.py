@@ -58,6 +58,7 @@ class ClientJob:
     client: int
     do: str
     memory: Memory | None
+    number: int | None = None  # of the client's training, where that is not the round: its random numbers go by it
 
     def run(self, site: Site, common: Common) -> Answer | Skipped:
         """Load the client's buffers, let the algorithm's client half work, bring back the answer."""
@@ -67,8 +68,9 @@ class ClientJob:
         buffers = memory.buffers or common.buffers
         site.task.load_buffers(buffers)
         site.task.class_weights = None
-        work = ClientWork(site, self.client, self.round, memory)
-        with torch_seeded(torch_seed(site.experiment.seed, "dropout", self.round, self.client)):
+        number = self.round if self.number is None else self.number
+        work = ClientWork(site, self.client, number, memory, self.round)
+        with torch_seeded(torch_seed(site.experiment.seed, "dropout", number, self.client)):
             try:
                 reply = site.algorithm.act(self.do, common.message, memory.kept, work)
             except ClientCannotTrain as error:

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,7 @@ class Snapshot:
     buffers: Buffers
     totals: dict[str, float]
     client_accuracy: NDArray[np.float64]  # at the last evaluation, NaN where a client has no test rows
+    noted: dict[str, Any] = field(default_factory=dict)  # troubles so far: how often, and the first case
     queue: Any = None  # who is at work, where clients keep no rounds (engine/events.py)
 
 

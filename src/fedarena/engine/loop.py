@@ -269,6 +269,7 @@ class Loop:
             self.totals = {k: int(snapshot.totals[k]) for k in self.totals}
             before, self.clock = snapshot.totals["wall_seconds"], snapshot.totals["clock"]
             self.client_accuracy = snapshot.client_accuracy
+            self._noted = {what: (int(n), str(first)) for what, (n, first) in snapshot.noted.items()}
             self.take_up(snapshot.queue)
         self.state = state
         rule = self.rule
@@ -308,7 +309,8 @@ class Loop:
                 wall_seconds=time.perf_counter() - started,
             )
             totals = {**self.totals, "wall_seconds": record.wall_seconds, "clock": self.clock}
-            snapshot = Snapshot(done, state, self.buffers, totals, self.client_accuracy, self.queue())
+            noted = {what: list(seen) for what, seen in self._noted.items()}
+            snapshot = Snapshot(done, state, self.buffers, totals, self.client_accuracy, noted, self.queue())
             self.keeper.save(snapshot, asdict(record))
             rule.see(record)
             self.state = state

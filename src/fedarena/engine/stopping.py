@@ -25,6 +25,7 @@ class StopRule:
         self._best: float | None = None
         self._stale = 0
         self._target_at: int | None = None
+        self._uploads = self._last_round = 0  # so far, and in the last round seen
 
     def best(self, record: RoundRecord) -> float | None:
         """The best accuracy including this record."""
@@ -32,7 +33,8 @@ class StopRule:
         return max(known) if known else None
 
     def see(self, record: RoundRecord) -> None:
-        """Take an evaluation into account."""
+        """Take a round into account."""
+        self._last_round, self._uploads = record.uploads - self._uploads, record.uploads
         if record.accuracy is None:
             return
         self._stale = 0 if self._best is None or record.accuracy > self._best else self._stale + 1
@@ -50,5 +52,8 @@ class StopRule:
             return True
         if self.experiment.uploads is None or not self.algorithm.communicates:
             return done >= self.nominal_rounds
-        # A federation whose clients hardly ever answer would never spend its uploads.
-        return uploads >= self.experiment.uploads or done >= 100 * self.nominal_rounds
+        # A round is not begun if another like the last would go beyond the budget: algorithms that send more in a round
+        # must not be judged by what they reach later. One whose clients hardly ever answer would never spend it.
+        like_the_last = uploads - self._uploads or self._last_round
+        spent = uploads + like_the_last > self.experiment.uploads or uploads >= self.experiment.uploads
+        return (done > 0 and spent) or done >= 100 * self.nominal_rounds

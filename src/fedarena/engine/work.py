@@ -47,8 +47,11 @@ class ClientCannotTrain(Exception):
 class ClientWork:
     """A client at work in one round: what `algorithm.client` is given (see algorithms.base.Work)."""
 
-    def __init__(self, site: Site, client: int, round: int, memory: Memory) -> None:
+    def __init__(self, site: Site, client: int, round: int, memory: Memory, decay_round: int | None = None) -> None:
         self.site, self.client, self.round, self.memory = site, client, round, memory
+        self.decay_round = (
+            round if decay_round is None else decay_round
+        )  # of the federation, for rates that decay by it
         self.local, self.task = site.experiment.local, site.task
         self.index = site.partition.clients[client]
         self.rows = len(self.index)
@@ -92,11 +95,11 @@ class ClientWork:
         """eta / (1 + lambda i), i counted as the experiment says (algorithms 0.5)."""
         counter, made = self.local.decay_counter, self.steps + step
         if counter == "global":
-            made += self.round * (self.site.algorithm.steps_a_round or self.local.epochs * len(self.sizes))
+            made += self.decay_round * (self.site.algorithm.steps_a_round or self.local.epochs * len(self.sizes))
         elif counter == "per_client":
             made += self.memory.steps
         elif counter == "round":
-            made = self.round
+            made = self.decay_round
         return (self.local.lr if lr is None else lr) / (1.0 + self.local.decay * made)
 
     @property

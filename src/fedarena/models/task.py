@@ -91,6 +91,7 @@ class Task:
         self.class_weights: Tensor | None = None  # importance of each class in the loss, set for one client's work
         self.normalise_weights = True  # divide by the sum of the weights in a batch, or by its size
         own_loss = getattr(self.module, "loss", None)
+        self.has_own_loss = callable(own_loss)
         self._loss: Callable[[Tensor, Tensor], Tensor] = own_loss if callable(own_loss) else self._cross_entropy
         self.initial = self.vector()  # w_0, whatever becomes of the module
         self._tape = Tape.of(self.module, self.weights) if fast and own_loss is None else None

@@ -26,6 +26,7 @@ from fedarena.results.run import Run, load
 from fedarena.spec import COMPONENTS, Experiment
 
 Score = Literal["best", "final"]
+OWN_PARTS = ("algorithm", "local")  # of a contestant; all else is the same for everyone: so scores are pairs
 SIGNS = {"+": "better", "=": "practically equal", "-": "worse", "?": "undecided"}
 
 
@@ -263,10 +264,11 @@ class Comparison:
     def _row(self, label: str) -> dict[str, Any]:
         runs = self.runs[label]
         arrived = [r for r in (_first_at(run, self.target) for run in runs) if r is not None]
-        most = len(arrived) * 2 > len(runs)
 
         def middle(values: list[float]) -> float | None:
-            return float(np.median(values)) if most else None
+            """The median over all runs; those that never got there took longer than any."""
+            found = float(np.median([*values, *[math.inf] * (len(runs) - len(values))]))
+            return found if math.isfinite(found) else None
 
         def over(values: list[float | None]) -> float | None:
             known = [v for v in values if v is not None and math.isfinite(v)]
