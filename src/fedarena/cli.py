@@ -250,7 +250,7 @@ def compare(
         progress=not quiet,
         overrides=set_ or [],
     )
-    for note in result.plan.notes:
+    for note in result.notes:
         _say(f"note: {note}", quiet)
     if json_:
         _print_json(result.as_dict())
@@ -384,6 +384,7 @@ def report(
 @app.command("list")
 def list_(
     kind: Annotated[Listed, typer.Argument(help="What to list.")],
+    file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -395,6 +396,7 @@ def list_(
     """
     from fedarena.registry import components
 
+    _load(file)
     entries = components(kind.value[:-1]).values()  # type: ignore[arg-type]
     if json_:
         _print_json([entry.describe() for entry in entries])
@@ -501,7 +503,7 @@ def verify(
         )
     elif verdict.same:
         rounds = len(verdict.run.records)
-        print(f"the same bits: {rounds} rounds, weights sha256 {verdict.again.weights_sha256[:16]}")
+        print(f"the same bits: {rounds} round{'s' * (rounds != 1)}, weights sha256 {verdict.again.weights_sha256[:16]}")
     else:
         print("\n".join(["not the same:", *verdict.differences[:10]]))
     if not verdict.same:
@@ -574,6 +576,7 @@ def ui(
     open_: Annotated[
         bool | None, typer.Option("--open/--no-open", help="Open it in a browser; where there is a screen by default.")
     ] = None,
+    file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -585,6 +588,7 @@ def ui(
     """
     from fedarena.ui.server import open_server, serve
 
+    _load(file)
     server = open_server(folder, port)
     with contextlib.suppress(KeyboardInterrupt):  # its normal end
         if json_:

@@ -105,6 +105,8 @@ class Entry:
                     where=at,
                 )
             annotation = self.parameters[key].annotation
+            if isinstance(value, str) and annotation in (tuple[str, ...], tuple[str, ...] | None):
+                value = (value,)  # one name is a list of one
             try:
                 config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
                 values[key] = TypeAdapter(annotation, config=config).validate_python(value)
@@ -167,7 +169,7 @@ def find(kind: Kind, name: str, where: str = "") -> Entry:
     if name not in known:
         raise UnknownName(
             f"no {kind} is called '{name}'",
-            remedy=suggest(name, known, f"`fedarena list {kind}s` shows them all"),
+            remedy=suggest(name, known, f"`fedarena list {kind}s` shows them all; give --file FILE.py if it is yours"),
             where=where,
         )
     return known[name]

@@ -93,6 +93,8 @@ def test_a_mapping_gives_names() -> None:
         ({"A": "fedavg", "a": "fedprox"}, "'A' and 'a' cannot be told apart"),
         ({"..": "fedavg", "a": "fedprox"}, "'..' is no name"),
         ({"a": "b=fedavg", "c": "fedprox"}, "two names"),
+        ({"a" * 201: "fedavg", "b": "fedprox"}, "'aaaaaaaaaaaaaaaaaaaa...' is too long for the name of a folder: 201 bytes"),
+        ({"ä" * 101: "fedavg", "b": "fedprox"}, "202 bytes"),
         (["fedavg", "scafold"], r"no algorithm is called 'scafold'  \(-a scafold, algorithm.name\)\n.*'scaffold'"),
         (["fedavg", "fedprox:nu=1"], "has no setting 'nu'"),
         (["fedavg", "fedprox:mu=much"], "mu = 'much' does not fit"),

@@ -17,6 +17,7 @@ from tests.federations import blobs
 from typer.testing import CliRunner, Result
 
 import fedarena as fa
+from fedarena.arena import matrix
 from fedarena.arena.alone import alone
 from fedarena.cli import app
 from fedarena.engine.federation import open_site
@@ -266,6 +267,50 @@ def test_a_full_disk_stops_everything_and_loses_nothing() -> None:
     assert bits(go(resume="c"))["a"] == bits(go(out=False))["a"]
 
 
+@dataclass(frozen=True)
+class Sociable(fa.FedAvg):
+    """Needs three clients."""
+
+    def check(self, setting: Any) -> None:
+        if setting.clients < 3:
+            raise fa.FedarenaError("two are no company", remedy="bring a friend")
+
+
+def test_trouble_of_a_later_split_shows_before_any_work() -> None:
+    """Rows are dealt to folds in turn: the only row of b is held out in the second fold, which then has two clients."""
+    x, y = blobs(11)
+    owners = np.array([0] * 3 + [1] + [2] * 7)
+    how: dict[str, Any] = {"folds": 2, "baseline": False, "rounds": 1, "model": "logreg", "partition": "natural"}
+    with pytest.raises(fa.FedarenaError, match="per_round = 3, but only 2 clients have rows"):
+        fa.compare((x, y, owners), ["fedavg", "fedprox"], per_round=3, **how)
+    with pytest.raises(fa.FedarenaError, match="two are no company"):
+        fa.compare((x, y, owners), {"fedavg": "fedavg", "sociable": Sociable()}, **how)
+    assert not Path("runs").exists()
+
+
+def test_killed_while_what_failed_is_cleared_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files go in any order: had failure.txt gone first, the rest would look like a run that can be gone on with."""
+    experiment, cell = fa.Experiment.make("digits", **SMALL), Path("c/cells/fedavg/seed0")
+    fa.run(experiment, out=cell, runtime="serial")
+    whole = {file.name: file.read_bytes() for file in cell.iterdir() if file.is_file()}
+    (cell / "result.json").unlink()
+    (cell / "checkpoint" / "rounds.jsonl").unlink()
+    (cell / "failure.txt").write_text("broken")
+
+    def killed(folder: Path, **how: Any) -> None:
+        if Path(folder).exists():
+            (Path(folder) / "failure.txt").unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            matrix._run(experiment, cell)
+    assert matrix._run(experiment, cell) is None
+    assert (cell / "model.safetensors").read_bytes() == whole["model.safetensors"]
+    assert [folder.name for folder in cell.parent.iterdir()] == ["seed0"]
+
+
 # The folder
 
 
@@ -302,6 +347,17 @@ def test_another_plan_is_refused() -> None:
             go(names, resume="c", **how)
     with pytest.raises(fa.FedarenaError, match="stays as it was"):
         fa.compare(resume="c", rounds=3)
+
+
+def test_what_a_resumed_comparison_cannot_have_is_refused() -> None:
+    Path("spaces.toml").write_text("[fedavg]\nlocal.lr = { choices = [0.1] }\n")
+    fa.compare("digits", ["fedavg", "fedprox"], seeds=2, out="c", **SMALL)
+    fa.compare("digits", ["fedavg", "fedprox"], seeds=2, out="without", baseline=False, **SMALL)
+    for words in (["--spaces", "spaces.toml"], ["--tune-method", "grid"], ["--tune-per", "once"], ["--no-baseline"]):
+        result = call("compare", "--resume", "c", *words)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "a resumed comparison stays as it was" in result.stderr
+    assert call("compare", "--resume", "without", "--no-baseline", "-q").exit_code == 0  # as it was
 
 
 def test_one_at_a_time() -> None:

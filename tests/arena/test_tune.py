@@ -114,6 +114,27 @@ def test_spaces_of_ones_own() -> None:
         plan(rows(), ["fedprox", "fedavg"], 5, spaces={"fedprox": {"algorithm.mu": {"choices": [-1.0]}}})
 
 
+@pytest.mark.parametrize("key", ["share", "model.norm", "bn_buffers", "init", "algorithm", "algorithm.name"])
+def test_what_makes_scores_pairs_is_not_tuned(key: str) -> None:
+    """One who may choose its own model or share of clients is compared on another task."""
+    with pytest.raises(FedarenaError, match=f"{key} cannot differ between algorithms.*the search space of fedavg"):
+        plan(rows(), ["fedprox", "fedavg"], 5, spaces={"fedavg": {key: {"choices": ["a", "b"]}}})
+
+
+def test_who_stays_untuned_is_named() -> None:
+    """FedProx refuses a spring that overshoots (rate times mu of 2 or more), and only where it is tried."""
+    stiff = {"fedprox": {"algorithm.mu": {"choices": [50.0, 100.0]}}}
+    words = ["digits", "-a", "fedavg", "-a", "fedprox", "--no-baseline", "--seeds", "2", *SET]
+    Path("spaces.toml").write_text("[fedprox]\nalgorithm.mu = { choices = [50.0, 100.0] }\n")
+    result = call(*words, "--tune", "2", "--spaces", "spaces.toml", "--out", "c", "--report", "r.html", "--json")
+    told = "fedprox: no trial gave a result; it keeps its own settings"
+    assert json.loads(result.stdout)["notes"][1:] == [told]
+    assert f"note: {told}" in result.stderr
+    assert told in Path("r.html").read_text(encoding="utf-8")
+    assert fa.Comparison.load("c").runs["fedprox"][0].experiment.algorithm.settings["mu"] == fa.FedProx().mu
+    assert plan(rows(), ["fedavg", "fedprox"], 2, spaces=stiff).tuning["given"] == ["fedprox"]
+
+
 # Never the test fold
 
 
@@ -164,14 +185,35 @@ def test_tuned_once_is_one_search_for_each() -> None:
 # Interrupted
 
 
+HOLD = """
+import time
+from pathlib import Path
+from fedarena.arena.study import Study
+
+take = Study.take
+
+def hold(study, trial):
+    take(study, trial)
+    while study._stored >= 2:
+        Path("held").touch()
+        time.sleep(1)
+
+Study.take = hold
+"""
+
+
 def test_killed_and_resumed() -> None:
     """kill -9 while tuning; the comparison goes on and ends as if nothing had been."""
     words = ["digits", "-a", "fedavg", "-a", "fedprox", "--no-baseline", "--seeds", "2", "--tune", "4", *SET, "-q"]
-    process = subprocess.Popen([sys.executable, "-m", "fedarena", "compare", *words, "--out", "killed"])
-    while process.poll() is None and stored("killed/tuning/study.db") < 3:
-        time.sleep(0.002)
+    Path("hold.py").write_text(HOLD)  # it waits for the kill when two trials of a study are on disk
+    start = [sys.executable, "-m", "fedarena", "compare", *words, "--out", "killed", "--file", "hold.py"]
+    process = subprocess.Popen(start)
+    while not Path("held").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    assert 2 <= stored("killed/tuning/study.db") < 16
     assert not Path("killed/tuning.json").exists()
     resumed = json.loads(call("--resume", "killed", "--json", "-q").stdout)
     whole = json.loads(call(*words, "--json", "--out", "whole").stdout)

@@ -9,14 +9,16 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.browser import asked_for, browser, complaints, overflow, prefer, resize
+from tests.federations import blobs
 from tests.matches import six
 from typer.testing import CliRunner, Result
 
@@ -31,10 +33,11 @@ from fedarena.results.comparison import Comparison, Plan
 from fedarena.results.report import gather, why_no_verdict, write_report
 from fedarena.results.report.charts import Pair, Series, breakable, line_chart, posterior_chart, style_sheet
 from fedarena.results.report.curves import Axis, axes, curve
+from fedarena.results.report.entered import typed
 from fedarena.results.report.gather import together
 from fedarena.results.report.page import SECTIONS
 from fedarena.results.report.posteriors import chance, typeset
-from fedarena.results.report.repeating import typed
+from fedarena.results.report.repeating import about, commands, toml
 from fedarena.results.run import Run
 
 
@@ -315,6 +318,76 @@ def test_a_contestant_is_typed_as_it_was(label: str, table: dict[str, Any]) -> N
     assert base.with_(**again).algorithm == base.with_(**table).algorithm
     assert again.get("local") == table.get("local")
     assert isinstance(base.with_(**again).algorithm, Component)
+
+
+def test_rope_and_threshold_are_told_to_the_last_digit() -> None:
+    plan = Plan({}, {"fedavg": {"algorithm": "fedavg"}}, repeats=2, rope=0.0123456789, threshold=0.9999999)
+    [command] = commands(Comparison(plan, {"fedavg": [made_up("fedavg", [0.5])]}))
+    assert "--rope 0.0123456789 --threshold 0.9999999" in command
+
+
+def test_a_tuned_comparison_is_repeated_as_it_was_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(
+        "[fast]\nlocal.lr = { low = 0.1, high = 0.9 }\nlocal.clip = { choices = [1.0, 9.0] }\n"
+    )
+    entered = ["fast=fedavg", "fedprox:mu=0.01", "slow=fedprox:mu=0.01,local.lr=0.001", "fedavgm"]
+    small: dict[str, Any] = {"rounds": 2, "clients": 4, "model": "logreg", "local": {"lr": 0.05}}
+    how: dict[str, Any] = {"tune": 3, "tune_per": "once", "tune_method": "random", "spaces": "mine.toml"}
+    first = fa.compare("digits", entered, seeds=2, baseline=False, out="c", report="r.html", **how, **small)
+    Path("mine.toml").unlink()
+    page = read(Path("r.html"))
+    assert "<dt>Local training</dt><dd>tuned, 3 trials each (tuning.json)</dd>" in page
+    blocks = [html.unescape(text) for text in re.findall(r"<pre><code>(.*?)</code></pre>", page, re.DOTALL)]
+    words = shlex.split(blocks[0].replace("\\\n", ""))
+    assert [text for word, text in pairwise(words) if word == "-a"] == entered
+    Path("experiment.toml").write_text(blocks[1], encoding="utf-8")
+    Path("spaces.toml").write_text(blocks[2], encoding="utf-8")
+    assert "lr = 0.05" in blocks[1]
+    again = call(*words[1:], "--out", "again", "-q")
+    assert again.exit_code == 0, again.output
+    found = fa.Comparison.load("again")
+    assert found.plan.tuned == first.plan.tuned
+    assert found.plan.notes == first.plan.notes
+    assert found.scores() == first.scores()
+
+
+def in_code(text: str, **known: Any) -> Comparison:
+    """What the page says to run in Python."""
+    exec(text.replace("fa.compare(", "again = fa.compare("), known)
+    again: Comparison = known["again"]
+    return again
+
+
+def test_a_name_that_cannot_be_typed_is_repeated_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"a: b": fa.FedProx(mu=0.5), "c+d=e": {"algorithm": "fedavg", "local": {"lr": 0.01}}}
+    first = fa.compare("digits", names, seeds=2, rounds=2, clients=4, model="logreg", out="c", threshold=0.9999999)
+    assert "This comparison was made from Python" in about(first)
+    Path("experiment.toml").write_text(toml(first), encoding="utf-8")
+    again = in_code(commands(first)[0])
+    assert again.plan.contestants == first.plan.contestants
+    assert again.plan.threshold == 0.9999999
+    assert again.scores() == first.scores()
+
+
+@dataclass(frozen=True)
+class Half(fa.FedAvg):
+    """Only this file knows it."""
+
+    server_lr: float = 0.5
+
+
+def test_what_came_from_python_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = fa.arrays(*blobs())
+    how: dict[str, Any] = {"rounds": 2, "clients": 4, "model": "logreg", "folds": 2, "baseline": False}
+    first = fa.compare(data, {"half": Half(), "whole": "fedavg"}, out=False, **how)
+    assert "with your own data, half in place of the dots" in about(first)
+    Path("experiment.toml").write_text(toml(first), encoding="utf-8")
+    text = commands(first)[0]
+    filled = text.replace("data=...", "data=data").replace("'half': ...", "'half': half")
+    assert in_code(filled, data=data, half=Half()).scores() == first.scores()
 
 
 # What the pictures show

@@ -1,4 +1,4 @@
-"""One process at a time works in a folder."""
+"""One process at a time works in a folder, and may be interrupted."""
 
 from __future__ import annotations
 
@@ -29,6 +29,17 @@ def alone(root: Path) -> Iterator[None]:
         HELD.add(place)
         stack.callback(HELD.discard, place)
         yield
+
+
+@contextlib.contextmanager
+def interruptible(command: str, root: Path | None) -> Iterator[None]:
+    """Ctrl-C loses at most the rounds under way; say how to go on, if something is kept."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        if root is not None:
+            stopped.add_note(f"saved; go on with: fedarena {command} --resume {root}")
+        raise
 
 
 def wait_until_left(runs: Iterable[Path]) -> None:

@@ -17,14 +17,14 @@ from typing import Any
 from fedarena.component import Component
 from fedarena.errors import BadValue
 from fedarena.registry import name_of
-from fedarena.results.comparison import folder_name
+from fedarena.results.comparison import OWN_PARTS, folder_name
 from fedarena.spec import assignment
 
 Table = dict[str, Any]
 Contestants = dict[str, Table]  # label -> what the experiment has instead: algorithm, and perhaps local settings
-OWN_PARTS = ("algorithm", "local")  # all else is the same for everyone: that is what makes scores pairs
 SYNTAX = "write NAME, NAME:setting=value,... or NAME+COMPANION, e.g. -a fedavgm:beta=0.9+fedir"
 OPEN, CLOSE = "[{(", "]})"
+LONGEST = 200  # bytes of a folder's name; file systems end at 255, and tuning adds the split
 
 
 def contestants(choices: Iterable[Any] | Mapping[str, Any]) -> Contestants:
@@ -41,6 +41,12 @@ def contestants(choices: Iterable[Any] | Mapping[str, Any]) -> Contestants:
         if not re.match(r"\w", label):
             raise BadValue(f"'{label}' is no name", remedy="begin it with a letter or a digit", where="-a")
         folder = folder_name(label).casefold()  # some file systems do not tell A from a
+        if len(folder.encode()) > LONGEST:
+            raise BadValue(
+                f"'{label[:20]}...' is too long for the name of a folder: {len(folder.encode())} bytes",
+                remedy=f"give it one of at most {LONGEST} bytes: -a short=fedavg:...",
+                where="-a",
+            )
         if folder in folders:
             alike = f"'{label}' twice" if label == folders[folder] else f"'{folders[folder]}' and '{label}'"
             raise BadValue(

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.arena import single
-from fedarena.arena.alone import alone, wait_until_left
+from fedarena.arena.alone import alone, interruptible, wait_until_left
 from fedarena.arena.contestants import Contestants, contestants
 from fedarena.arena.crew import Crew, Lost
 from fedarena.arena.live import Unseen, watcher
+from fedarena.arena.search import check_numbers
 from fedarena.arena.spaces import Method
 from fedarena.arena.tune import Per, tuned, with_tuning
-from fedarena.engine.federation import open_site
+from fedarena.engine.federation import deal, open_site
 from fedarena.engine.keep import writing
 from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.registry import name_of
 from fedarena.results import folder as files
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison, Plan, Split
 from fedarena.results.watch import Cell, cells
 from fedarena.runtime.one_job import failure, one_thread
 from fedarena.spec import Experiment
@@ -65,16 +66,18 @@ def compare(
     >>> [len(scores) for scores in duel.scores().values()]
     [2, 2]
     """
-    _check_numbers(folds=(folds, 2), repeats=(repeats, 1), seeds=(seeds, 2), workers=(workers, 1))
+    check_numbers(folds=(folds, 2), repeats=(repeats, 1), seeds=(seeds, 2), workers=(workers, 1))
+    _check_splits(folds, repeats, seeds)
     _check_judging(rope, threshold)
     _check_places(out, resume, report)
     judging: dict[str, Any] = {k: v for k, v in (("rope", rope), ("threshold", threshold)) if v is not None}
     if resume is not None and source is None and not algorithms:
-        if overrides or settings or folds or repeats or seeds or tune:
+        plan = replace(Plan.read(Path(resume)), **judging)
+        without = not baseline and plan.reference is not None
+        if overrides or settings or folds or repeats or seeds or tune or tune_per or tune_method or spaces or without:
             raise BadValue(
                 "a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume"
             )
-        plan = replace(Plan.read(Path(resume)), **judging)
     else:
         experiment = Experiment.make(source, overrides, **settings)
         entered = contestants(algorithms)
@@ -102,11 +105,8 @@ def compare(
 # Before any work
 
 
-def _check_numbers(**counts: tuple[Any, int]) -> None:
-    for name, (value, least) in counts.items():
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise BadValue(f"{name} = {value!r}", remedy=f"give a whole number, at least {least}", where=f"--{name}")
-    if counts["seeds"][0] is not None and (counts["folds"][0] is not None or counts["repeats"][0] is not None):
+def _check_splits(folds: int | None, repeats: int | None, seeds: int | None) -> None:
+    if seeds is not None and (folds is not None or repeats is not None):
         raise BadValue(
             "folds and seeds exclude each other", remedy="give --folds and --repeats, or --seeds", where="--seeds"
         )
@@ -195,10 +195,16 @@ def _difference(key: str, old: Any, new: Any) -> str:
 
 
 def _open_all(plan: Plan) -> None:
-    """Every contestant on the first split: what can be wrong with it shows here."""
+    """Every split, and every contestant with each number of clients that have rows: what can be wrong shows here."""
+    anyone = next(iter(plan.contestants))
     with one_thread():  # before workers are forked, nothing here may start threads of its own
-        for label in plan.contestants:
-            open_site(plan.cell(label, plan.splits[0]))
+        populations: dict[int, Split] = {}
+        for split in plan.splits:
+            _, partition = deal(plan.cell(anyone, split))
+            populations.setdefault(len(partition.population), split)
+        for split in populations.values():
+            for label in plan.contestants:
+                open_site(plan.cell(label, split))
 
 
 # The folder
@@ -216,7 +222,7 @@ def _folder(plan: Plan, out: single.Out, resume: str | Path | None) -> Iterator[
         else:
             root = _new_folder(plan, out)
         if resume is not None or out is not False:
-            stack.enter_context(_interruptible(root))
+            stack.enter_context(interruptible("compare", root))
         stack.enter_context(alone(root))
         wait_until_left(cell.folder for cell in cells(plan, root))
         plan.write(root)  # first: a folder that has it can be resumed
@@ -233,16 +239,6 @@ def _new_folder(plan: Plan, out: str | Path | None) -> Path:
             where="--out",
         )
     return files.new_folder(plan.cell(next(iter(plan.contestants)), plan.splits[0]), out)
-
-
-@contextlib.contextmanager
-def _interruptible(root: Path) -> Iterator[None]:
-    """Ctrl-C loses at most the rounds under way; say how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        stopped.add_note(f"saved; go on with: fedarena compare --resume {root}")
-        raise
 
 
 # The work
@@ -272,9 +268,9 @@ def _play(plan: Plan, root: Path, workers: int | None, view: Unseen) -> None:
 def _run(experiment: Experiment, folder: Path) -> str | CannotWrite | None:
     """One cell, in a worker: begun, or gone on with. What is wrong comes back as a value, the others go on."""
     begun = (folder / "experiment.toml").exists() and not (folder / "failure.txt").exists()
-    if not begun:  # nothing that could be gone on with
-        shutil.rmtree(folder, ignore_errors=True)
     try:
+        if not begun:  # nothing that could be gone on with
+            _remove(folder)
         single.run(experiment, runtime="serial", **{"resume" if begun else "out": folder})  # type: ignore[arg-type]
     except CannotWrite as error:  # it will not be better for the next one
         return error
@@ -284,6 +280,16 @@ def _run(experiment: Experiment, folder: Path) -> str | CannotWrite | None:
         failed = failure(error)
         return f"{failed.error} ({failed.place})" if failed.place else failed.error
     return None
+
+
+def _remove(folder: Path) -> None:
+    """At once, as others see it: half a folder, left by a kill, might look like a run that can be gone on with."""
+    aside = folder.with_name(f"{folder.name}.old")
+    shutil.rmtree(aside, ignore_errors=True)
+    if folder.exists():
+        with writing(folder):
+            folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _note(cell: Cell, problem: str | CannotWrite | Lost | None) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from fedarena.arena.alone import alone, wait_until_left
+from fedarena.arena.alone import alone, interruptible, wait_until_left
 from fedarena.arena.single import Out
 from fedarena.arena.spaces import Method, Space, own_space
 from fedarena.arena.spaces import preset as published
@@ -197,7 +197,7 @@ def _folder(wanted: Search, trials: int, name: str, out: Out, study: Any) -> Ite
             root = Path(stack.enter_context(temporary))
         else:
             root = _home(wanted, name, out)
-            stack.enter_context(_interruptible(root))
+            stack.enter_context(interruptible("search", root))
         stack.enter_context(alone(root))
         wait_until_left(sorted((root / "trials").glob("*")))
         told = {"name": name, "trials": trials, "study": None if study is None else str(study), **wanted.as_dict()}
@@ -252,16 +252,6 @@ def _read(root: Path, trials: int | None) -> tuple[Search, int, str | None]:
     how = {key: table[key] for key in ("method", "seed", "score", "ahead", "prune")}
     wanted = Search(Experiment.make(experiment), Space.make(table["space"]), **how)
     return wanted, trials or table["trials"], table["study"]
-
-
-@contextlib.contextmanager
-def _interruptible(root: Path) -> Iterator[None]:
-    """Ctrl-C loses at most the rounds under way; say how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        stopped.add_note(f"saved; go on with: fedarena search --resume {root}")
-        raise
 
 
 def _found(study: Study, root: Path, file: Path) -> Found:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedarena.arena.alone import interruptible
 from fedarena.component import component_settings
 from fedarena.engine.events import open_loop
 from fedarena.engine.federation import open_site
@@ -204,7 +205,7 @@ def _under_way(
         else:
             path = files.new_folder(site.experiment, out)
         kept = None if out is False and resume is None else path
-        stack.enter_context(_interruptible(kept))
+        stack.enter_context(interruptible("run", kept))
         keeper = Keeper(path / "checkpoint", site.algorithm, resumable=kept is not None)
         stack.callback(keeper.close)
         if resume is not None:
@@ -215,17 +216,6 @@ def _under_way(
         pool = Serial(site) if runtime == "serial" else Processes(site, workers)
         stack.callback(pool.close)
         yield open_loop(site, pool, keeper), kept
-
-
-@contextlib.contextmanager
-def _interruptible(path: Path | None) -> Iterator[None]:
-    """Ctrl-C loses at most the round under way; say how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        if path is not None:
-            stopped.add_note(f"saved; go on with: fedarena run --resume {path}")
-        raise
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from fedarena.arena.spaces import Method, Space, own_space, read_tables
 from fedarena.arena.study import HELD_OUT, Search, Study, need_optuna
 from fedarena.arena.trials import conduct, in_lines, in_silence
 from fedarena.errors import BadValue, UnknownName, suggest
-from fedarena.results.comparison import Plan, Split, folder_name
+from fedarena.results.comparison import OWN_PARTS, Plan, Split, folder_name
 from fedarena.results.folder import as_json, write_text
 
 Per = Literal["split", "repeat", "once"]
@@ -45,17 +45,35 @@ def with_tuning(
     check_numbers(tune=(trials, 1))
     check_names(tune_method=(method, Method), tune_per=(per, Per))
     given = _by_label(plan, spaces)
-    chosen = {}
+    chosen, fixed = {}, {}
     for label in plan.contestants:
         experiment = plan.cell(label, plan.splits[0])
-        space = given.get(label) or _rest(own_space(experiment), contestants.get(label, {}))
+        own = own_space(experiment)
+        space = given.get(label) or _rest(own, contestants.get(label, {}))
+        _check_own(space, f"the search space of {label}")
         space.check(experiment, f"the search space of {label}")
         if method == "grid":
             _ = space.grid
         chosen[label] = space.as_table()
+        if label not in given and (said := [key for key in own.keys if key not in space.keys]):
+            fixed[label] = said
     if not any(chosen.values()):
         raise BadValue("nothing is left to tune: every setting is given", remedy="leave out --tune", where="--tune")
-    return replace(plan, tuning={"trials": trials, "method": method or "tpe", "per": per or "split", "spaces": chosen})
+    how = {"trials": trials, "method": method or "tpe", "per": per or "split", "spaces": chosen}
+    also = {"given": list(given), "fixed": fixed}  # to say it again as it was said
+    return replace(plan, tuning=how | {key: value for key, value in also.items() if value})
+
+
+def _check_own(space: Space, where: str) -> None:
+    """Only what an algorithm has of its own: with other rounds, models or clients for one, scores would be no pairs."""
+    for key in space.keys:
+        part, dot, _ = key.partition(".")
+        if part not in OWN_PARTS or not dot or key in ("algorithm.name", "algorithm.with"):
+            raise BadValue(
+                f"{key} cannot differ between algorithms",
+                remedy="tune settings of the algorithm and local.*; --set changes the rest for all",
+                where=f"{where}, {key}",
+            )
 
 
 def _by_label(plan: Plan, spaces: Any) -> dict[str, Space]:
@@ -101,12 +119,14 @@ def tuned(plan: Plan, root: Path, workers: int | None = None, progress: bool = F
                 studies[label, source] = _study(plan, label, source, home)
     conduct(list(studies.values()), workers, in_lines if progress else in_silence)
     found: dict[str, dict[str, dict[str, Any]]] = {}
+    notes = [note(plan)]
     for label, table in how["spaces"].items():
         if table:
             best = {split.name: studies[label, tuned_on(plan, split, how["per"])].best for split in plan.splits}
             found[label] = {name: trial.values for name, trial in best.items() if trial is not None}
+            notes += _left_alone(label, [name for name, trial in best.items() if trial is None], len(plan.splits))
     write_text(root / "tuning.json", as_json({**how, "found": _in_full(studies)}))
-    return replace(plan, tuned=found, notes=(*plan.notes, note(plan)))
+    return replace(plan, tuned=found, notes=(*plan.notes, *notes))
 
 
 def tuned_on(plan: Plan, split: Split, per: Per) -> Split:
@@ -128,6 +148,14 @@ def note(plan: Plan) -> str:
         f"tuned: {how['trials']} trials ({how['method']}) for every algorithm {where}, "
         f"judged on {share:.0%} of the training rows; {seen}"
     )
+
+
+def _left_alone(label: str, splits: list[str], of: int) -> list[str]:
+    """Whose trials all failed is compared as it came, and everybody should know."""
+    if not splits:
+        return []
+    where = "" if len(splits) == of else f" in {', '.join(splits)}"
+    return [f"{label}: no trial gave a result{where}; it keeps its own settings" + " there" * bool(where)]
 
 
 def _study(plan: Plan, label: str, split: Split, home: Path) -> Study:

@@ -289,6 +289,11 @@ class EventLoop(Loop):
         self.waiting, self.stuck = set(queue["waiting"]), bool(queue["stuck"])
 
     @property
+    def never_moved(self) -> bool:
+        """Also where a buffer never filled."""
+        return bool(self.state.age == self.algorithm.init(self.site.initial).age)
+
+    @property
     def ages(self) -> dict[str, Any]:
         """Age statistics (metrics 3)."""
         merges = int(self.merged.sum())

@@ -123,6 +123,7 @@ class BufferMean:
         return None if values is None else Buffers(values, self.counters)
 
 
+STILL = "the server's model never changed: no answer came, or too few for its buffer"
 TOTALS = ("uploads", "bytes_up", "bytes_down", "steps", "samples", "outdated", "overactive")
 
 
@@ -255,7 +256,13 @@ class Loop:
     @property
     def notes(self) -> list[str]:
         """What a user should know, each kind of trouble once, with its first case."""
-        return [f"{n} {what}, the first: {first}" if first else what for what, (n, first) in self._noted.items()]
+        told = [f"{n} {what}, the first: {first}" if first else what for what, (n, first) in self._noted.items()]
+        return [*told, *([STILL] if self.never_moved else [])]
+
+    @property
+    def never_moved(self) -> bool:
+        """Did the server end with the model it began with, for want of answers?"""
+        return self.algorithm.communicates and self.totals["uploads"] == 0
 
     # The loop itself
 

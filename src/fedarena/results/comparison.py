@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -321,7 +322,8 @@ class Comparison:
         for other in ranked[1:]:
             if other not in beside:
                 against.setdefault(self.duel(first, other).verdict, []).append(other)
-        told = [f"{first} has the highest mean accuracy, {means[first]:.1%}."]
+        among = " of those that train together" if beside else ""
+        told = [f"{first} has the highest mean accuracy{among}, {means[first]:.1%}."]
         rope, sure = points(self.plan.rope), f"{self.plan.threshold:.0%}"
         if "+" in against:
             told.append(f"It is better by more than {rope}, with over {sure} probability, than {_and(against['+'])}.")
@@ -344,6 +346,25 @@ class Comparison:
                 told.append(f"{label} diverged in {self.diverged(label)} of {len(self.runs[label])} runs.")
         return told + failed
 
+    @property
+    def notes(self) -> list[str]:
+        """How it was tuned, and what runs noted: once for all where all did, else by algorithm, with the first case."""
+        kinds: dict[str, dict[str, tuple[int, str]]] = {}  # note without its numbers -> label -> how often, the first
+        for label, runs in self.runs.items():
+            for note in (note for run in runs for note in dict.fromkeys(run.notes)):
+                seen = kinds.setdefault(re.sub(r"\d+", "#", note), {})
+                count, first = seen.get(label, (0, note))
+                seen[label] = (count + 1, first)
+        told = list(self.plan.notes)
+        for seen in kinds.values():
+            firsts = {first for _, first in seen.values()}
+            if len(firsts) == 1 and len(seen) == len(self.runs):
+                told.append(firsts.pop())
+                continue
+            for label, (count, first) in seen.items():
+                told.append(f"{label}: {first} (in {count} of {len(self.runs[label])} runs)")
+        return told
+
     def as_dict(self) -> dict[str, Any]:
         """What `fedarena compare --json` prints."""
         return {
@@ -359,9 +380,29 @@ class Comparison:
             "test": self.plan.test,
             "verdict": self.words,
             "failures": self.failures,
-            "notes": list(self.plan.notes),
+            "notes": self.notes,
             "dir": None if self.dir is None else str(self.dir),
         }
+
+    def __str__(self) -> str:
+        return "\n".join([*self.words, self.plan.test])
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the verdict in words, and the table of signs."""
+        duels = {(duel.row, duel.column): duel for duel in self.duels()}
+
+        def cell(row: str, column: str) -> str:
+            if row == column:
+                return "<td></td>"
+            duel = duels[row, column]
+            chances = f"{duel.p_better:.2f} / {duel.p_equal:.2f} / {duel.p_worse:.2f}"
+            return f"<td style='text-align:center' title='{chances}'><b>{duel.verdict}</b><br><small>{chances}</small></td>"
+
+        names = self.ranked
+        head = "".join(f"<th>{escape(name)}</th>" for name in names)
+        rows = "".join(f"<tr><th>{escape(a)}</th>{''.join(cell(a, b) for b in names)}</tr>" for a in names)
+        words = "".join(f"<p>{escape(line)}</p>" for line in self.words)
+        return f"<div>{words}<table><tr><th></th>{head}</tr>{rows}</table><small>{escape(self.plan.test)}</small></div>"
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(self.labels)}: {self.plan.test}>"

@@ -201,7 +201,8 @@ class Run:
 
     def __repr__(self) -> str:
         s = self.summary()
-        return f"<Run {s['algorithm']} on {s['dataset']}: {s['rounds']} rounds, accuracy {s['final_accuracy']:.4f}>"
+        rounds = f"{s['rounds']} round{'s' * (s['rounds'] != 1)}"
+        return f"<Run {s['algorithm']} on {s['dataset']}: {rounds}, accuracy {s['final_accuracy']:.4f}>"
 
     def __str__(self) -> str:
         s = self.summary()

@@ -82,12 +82,18 @@ def show_comparison(comparison: Comparison, console: Console | None = None) -> N
         console.print(
             f"best, final: mean accuracy over {len(comparison.plan.splits)} runs ± deviation, in percent; worst: the "
             "worst tenth of clients.\n"
-            f"rounds, uploads, MB, time (simulated seconds): median to {comparison.target:.0%}; - if most runs did not "
-            "get there.\n"
-            "relative: weighted accuracy over that of training on all rows in one place.\n",
+            f"rounds, uploads, MB, time (simulated seconds): median to {comparison.target:.0%}{_chosen(comparison)}; - if "
+            "most runs did not get there.\n"
+            "relative: accuracy on clients' own test rows, by their size, over that of pooled training on all of them.\n",
             style="dim",
         )
     console.print("\n".join(comparison.words), markup=False)
+
+
+def _chosen(comparison: Comparison) -> str:
+    """Where the target comes from, if nobody set it."""
+    given = comparison.runs[comparison.labels[0]][0].experiment.evaluate.target
+    return "" if given is not None else " (no target was set: the highest whole percent all reach on average)"
 
 
 def _show_signs(comparison: Comparison, console: Console) -> None:

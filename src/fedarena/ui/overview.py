@@ -102,9 +102,10 @@ def _card(match: Match) -> str:
 def _contestant(match: Match, label: str, mean: float | None, index: int) -> str:
     aside = match.plan is not None and label == match.plan.reference
     look = "aside" if aside else f"s{index % 8}"
+    known = "failed" if any(sight.state == "failed" for sight in match.cells[label]) else percent(mean)
     return (
         f'<li class="{look}"><span>{escape(label)}</span>'
-        f"{bar(mean or 0.0, 'own', 'mean best accuracy')}<b>{percent(mean)}</b></li>"
+        f"{bar(mean or 0.0, 'own', 'mean best accuracy')}<b>{known}</b></li>"
     )
 
 

@@ -29,9 +29,15 @@ def score(sight: Sight) -> float | None:
 
 
 def means(match: Match) -> dict[str, float | None]:
-    """Of everybody's best accuracies: over the runs that are over, or, before there is one, over those under way."""
+    """Of everybody's best accuracies: over the runs that are over, or, before there is one, over those under way.
+
+    Who failed on a split has none: a mean over the others would not be of the same splits.
+    """
     found: dict[str, float | None] = {}
     for label, row in match.cells.items():
+        if any(sight.state == "failed" for sight in row):
+            found[label] = None
+            continue
         over = [known for known in map(score, row) if known is not None]
         begun = [sight.best for sight in row if sight.best is not None]
         values = over or begun

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.errors import BadValue
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import OWN_PARTS, Comparison, Plan
 from fedarena.results.folder import read_facts
 from fedarena.results.run import Run, load
 
 SPLIT = ("seed", "folds", "fold")
-OWN_PARTS = ("algorithm", "local")  # what contestants may have of their own; all else is common to them
 SAME = ("data_sha256", "partition_sha256", "model_sha256")  # of a split, whatever the algorithm
 MAX_NAMED = 3
 

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from fedarena.results.comparison import Comparison
+from fedarena.results.comparison import Comparison, Plan, Split
 from fedarena.results.folder import read_facts
+from fedarena.results.report.entered import entered, in_python, is_own
 
 TOLD = ("fedarena", "python", "torch", "numpy", "scipy", "platform", "processor", "cores")
 ELSEWHERE = ("algorithm", "folds", "fold")  # keys of an experiment that the command gives
@@ -19,7 +20,12 @@ def about(result: Comparison) -> str:
     """What the commands do."""
     if is_gathered(result):
         return "Every run is repeated, and compared bit by bit, from its folder:"
-    return "Save the experiment below as experiment.toml and type:"
+    files = "the files below" if spaces(result) else "the experiment below as experiment.toml"
+    if not _needs_python(result.plan):
+        return f"Save {files} and type:"
+    own = [*_own_keys(result.plan), *(label for label, text in in_python(result.plan).items() if text == "...")]
+    missing = f", with your own {', '.join(own)} in place of the dots" if own else ""
+    return f"This comparison was made from Python. Save {files} and call{missing}:"
 
 
 def commands(result: Comparison) -> list[str]:
@@ -28,16 +34,7 @@ def commands(result: Comparison) -> list[str]:
         folders = [str(run.dir) for runs in result.runs.values() for run in runs]
         more = [f"# and {len(folders) - LISTED} more"] if len(folders) > LISTED else []
         return [f"fedarena verify {shlex.quote(folder)}" for folder in folders[:LISTED]] + more
-    plan = result.plan
-    names = {label: _name(table["algorithm"]) for label, table in plan.contestants.items()}
-    words = [
-        f"-a {shlex.quote(typed(label, table))}" for label, table in plan.contestants.items() if label != plan.reference
-    ]
-    words.append(f"--folds {plan.folds} --repeats {plan.repeats}" if plan.folds else f"--seeds {plan.repeats}")
-    words.append(f"--rope {plan.rope:g} --threshold {plan.threshold:g}")
-    if "centralized" not in names.values():
-        words.append("--no-baseline")
-    return [" \\\n    ".join(["fedarena compare experiment.toml", *words])]
+    return [_call(result.plan) if _needs_python(result.plan) else _command(result.plan)]
 
 
 def is_gathered(result: Comparison) -> bool:
@@ -45,47 +42,83 @@ def is_gathered(result: Comparison) -> bool:
     return result.dir is None and any(run.dir is not None for runs in result.runs.values() for run in runs)
 
 
-def typed(label: str, table: Mapping[str, Any]) -> str:
-    """A contestant as `-a` takes it, with every setting that is not the default.
-
-    >>> typed("tuned", {"algorithm": {"name": "fedprox", "mu": 0.5}, "local": {"lr": 0.05}})
-    'tuned=fedprox:mu=0.5,local.lr=0.05'
-    """
-    algorithm = table["algorithm"]
-    own = dict(algorithm) if isinstance(algorithm, Mapping) else {"name": algorithm}
-    companions = own.pop("with", [])
-    local = {f"local.{key}": value for key, value in table.get("local", {}).items()}
-    text = "+".join([_part(own, local), *(_part(dict(companion), {}) for companion in companions)])
-    return text if label == text or ":" in label or "+" in label else f"{label}={text}"
+def _command(plan: Plan) -> str:
+    words = [f"-a {shlex.quote(text)}" for text in entered(plan).values() if text is not None]
+    words += [" ".join(f"--{key.replace('_', '-')} {value}" for key, value in group.items()) for group in _how(plan)]
+    if not _has_baseline(plan):
+        words.append("--no-baseline")
+    return " \\\n    ".join(["fedarena compare experiment.toml", *words])
 
 
-def _part(table: dict[str, Any], local: dict[str, Any]) -> str:
-    name = str(table.pop("name"))
-    usual = {} if table.pop("own", False) else _defaults(name)
-    settings = {k: v for k, v in table.items() if v is not None and usual.get(k) != v} | local
-    return name + ":" * bool(settings) + ",".join(f"{k}={_value(v)}" for k, v in settings.items())
+def _call(plan: Plan) -> str:
+    """The same in Python, where a label may be any text."""
+    how = [", ".join(f"{key}={value!r}" for key, value in group.items()) for group in _how(plan)]
+    inner = [
+        '"experiment.toml"',
+        *(f"{key}=..." for key in _own_keys(plan)),
+        "algorithms={",
+        *(f"    {label!r}: {text}," for label, text in in_python(plan).items()),
+        "}",
+        *how,
+        *(() if _has_baseline(plan) else ("baseline=False",)),
+    ]
+    lines = (f"    {text}" + "," * (text[-1] not in "{,") for text in inner)
+    return "\n".join(["import fedarena as fa", "", "fa.compare(", *lines, ")"])
 
 
-def _defaults(name: str) -> dict[str, Any]:
-    from fedarena.registry import find
+def _how(plan: Plan) -> list[dict[str, Any]]:
+    """How they were split, judged and tuned: a line each."""
+    split = {"folds": plan.folds, "repeats": plan.repeats} if plan.folds else {"seeds": plan.repeats}
+    told: list[dict[str, Any]] = [split, {"rope": float(plan.rope), "threshold": float(plan.threshold)}]
+    if plan.tuning:
+        tuning = {"tune": "trials", "tune_per": "per", "tune_method": "method"}
+        given = {"spaces": "spaces.toml"} if plan.tuning.get("given") else {}
+        told.append({key: plan.tuning[name] for key, name in tuning.items()} | given)
+    return told
 
-    return {key: parameter.default for key, parameter in find("algorithm", name).parameters.items()}
 
-
-def _value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str, separators=(",", ":"))
+def _has_baseline(plan: Plan) -> bool:
+    return "centralized" in (_name(table["algorithm"]) for table in plan.contestants.values())
 
 
 def _name(algorithm: Any) -> str:
     return str(algorithm["name"] if isinstance(algorithm, Mapping) else getattr(algorithm, "name", algorithm))
 
 
+def _needs_python(plan: Plan) -> bool:
+    return bool(_own_keys(plan)) or None in entered(plan).values()
+
+
+def _own_keys(plan: Plan) -> list[str]:
+    """Keys of the experiment whose values no text can name."""
+    return [key for key, value in plan.experiment.items() if is_own(value)]
+
+
 def toml(result: Comparison) -> str:
-    """What all have in common, complete."""
-    first = next(iter(result.runs.values()))[0].experiment
-    common = {key: result.plan.experiment[key] for key in ("seed", "local") if key in result.plan.experiment}
-    lines = first.with_(**common).to_toml().splitlines()
-    return "\n".join(text for text in lines if text.partition(" ")[0] not in ELSEWHERE)
+    """What all have in common, complete, as it was before anything was tuned."""
+    plan, first = result.plan, next(iter(result.runs.values()))[0].experiment
+    if "data" in plan.experiment and "algorithm" not in plan.experiment:  # planned, not gathered
+        first = Plan(plan.experiment, {"": {}}, own=plan.own).cell("", Split(0))
+    aside = (*ELSEWHERE, *_own_keys(plan))
+    return "\n".join(text for text in first.to_toml().splitlines() if text.partition(" ")[0] not in aside)
+
+
+def spaces(result: Comparison) -> str:
+    """The search spaces that were given, a table a label; nothing where everyone had its own."""
+    tuning = result.plan.tuning
+    return "\n".join(
+        f"[{_quoted(label)}]\n"
+        + "\n".join(f"{_quoted(key)} = {_inline(d)}" for key, d in tuning["spaces"][label].items())
+        for label in tuning.get("given", ())
+    )
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _inline(table: Mapping[str, Any]) -> str:
+    return "{ " + ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()) + " }"
 
 
 def versions(result: Comparison) -> dict[str, str]:

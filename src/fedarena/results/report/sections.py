@@ -112,6 +112,10 @@ def _participants(subject: Subject) -> str:
 
 
 def _local(subject: Subject) -> str:
+    plan = subject.result.plan
+    if any(key.startswith("local.") for space in plan.tuning.get("spaces", {}).values() for key in space):
+        where = "" if subject.result.dir is None else " (tuning.json)"
+        return f"tuned, {plan.tuning['trials']} trials each{where}"
     tables = [subject.result.runs[label][0].experiment.local for label in subject.result.labels]
     if any(local != tables[0] for local in tables):
         return "not the same for all: the command under Repeat it has the settings of each"
@@ -350,5 +354,10 @@ def repeat(subject: Subject) -> str:
     return (
         f"<p>{escape(repeating.about(subject.result))}</p><pre><code>{escape(commands)}</code></pre>"
         f"<p>experiment.toml, complete:</p><pre><code>{escape(repeating.toml(subject.result))}</code></pre>"
+        f"{_spaces(repeating.spaces(subject.result))}"
         f'<p class="how">Made with {escape(made)}.</p>'
     )
+
+
+def _spaces(toml: str) -> str:
+    return f"<p>spaces.toml, what was searched:</p><pre><code>{escape(toml)}</code></pre>" if toml else ""
