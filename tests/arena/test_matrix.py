@@ -385,8 +385,9 @@ def test_json_and_nothing_else() -> None:
 def test_a_line_for_every_run_then_the_verdict() -> None:
     result = call("compare", "digits", "-a", "fedavg", "-a", "fedprox:mu=0.1", *QUICK, "--no-baseline", "--out", "c")
     assert result.exit_code == 0
-    title, *lines = result.stderr.splitlines()
+    title, *lines, note = result.stderr.splitlines()
     assert title == "fedavg, fedprox:mu=0.1 · digits · label_dirichlet · logreg · 2 x 5 runs"
+    assert note == "note: beta = 0.3 over the clients of each class; unequal sizes"
     assert [line.split()[0] for line in lines] == [f"{n}/10" for n in range(1, 11)]
     assert "the highest mean accuracy" in result.stdout
     assert "1 x 5 folds" in result.stdout
@@ -459,3 +460,43 @@ def test_help_has_examples() -> None:
     text = call("compare", "--help").stdout.replace("\n", " ")
     assert "fedarena compare digits -a fedavg -a fedprox:mu=0.1 -a scaffold" in text
     assert call("compare").exit_code == 2
+
+
+def test_an_error_names_the_contestant(tmp_path: Path) -> None:
+    with pytest.raises(fa.FedarenaError, match="fedprox diverges") as error:
+        fa.compare("digits", ["fedavg", "fedprox:mu=100", "fedprox:mu=0.1"], folds=2, rounds=1, out=tmp_path / "c")
+    assert "fedprox:mu=100" in error.value.where
+    assert not (tmp_path / "c").exists()
+
+
+def test_another_rope_after_the_scores_are_known_is_told(tmp_path: Path) -> None:
+    fa.compare("digits", ["fedavg", "fedsgd"], folds=2, rounds=1, model="logreg", out=tmp_path / "c", baseline=False)
+    again = fa.compare(resume=tmp_path / "c", rope=0.05)
+    assert any("rope was 0.01 at first, and became 0.05 later" in note for note in again.notes)
+    assert again.plan.rope == 0.05
+
+
+@pytest.mark.parametrize("count", [{"seeds": 10**8}, {"folds": 10**5}])
+def test_nobody_means_so_many(count: dict[str, int]) -> None:
+    with pytest.raises(fa.FedarenaError, match="at most 1000"):
+        fa.compare("digits", ["fedavg", "fedsgd"], out=False, **count)
+
+
+def test_a_resumed_comparison_is_not_half_given(tmp_path: Path) -> None:
+    fa.compare("digits", ["fedavg", "fedsgd"], folds=2, rounds=1, model="logreg", out=tmp_path / "c", baseline=False)
+    for source, algorithms in (("digits", ()), (None, ["fedavg"])):
+        with pytest.raises(fa.FedarenaError, match="stays as it was"):
+            fa.compare(source, algorithms, resume=tmp_path / "c")
+
+
+def test_notes_of_cells_are_told_once_with_their_algorithm() -> None:
+    duel = fa.compare(
+        "digits", ["fedavg", "fedbuff:buffer=1000"], folds=2, rounds=1, model="logreg", out=False, baseline=False
+    )
+    told = [note for note in duel.notes if "never changed" in note]
+    assert told == [
+        "fedbuff:buffer=1000: the server's model never changed: no answer came, or too few for its buffer (in 2 of 2 runs)"
+    ]
+    assert sum("beta" in note for note in duel.notes) == 1
+    assert "fedavg" in duel._repr_html_()
+    assert duel.words[0] in str(duel)

@@ -609,3 +609,12 @@ def test_paper_gets_everything_in_ink(sight: Any) -> None:
     assert overflow(sight) == 0
     printed = sight.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"]
     assert len(printed) > 50_000
+
+
+def test_a_run_is_as_good_as_its_folder(tmp_path: Path) -> None:
+    run = fa.run("digits", rounds=1, clients=3, partition="iid", out=tmp_path / "r", runtime="serial")
+    assert fa.report(run) == tmp_path / "r" / "report.html"
+    with pytest.raises(BadValue, match="not kept in a folder"):
+        fa.report(fa.run("digits", rounds=1, clients=3, partition="iid", out=False, runtime="serial"))
+    with pytest.raises(BadValue, match="neither a run nor a comparison"):
+        fa.report(5)

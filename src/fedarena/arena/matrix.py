@@ -28,6 +28,7 @@ from fedarena.results.watch import Cell, cells
 from fedarena.runtime.one_job import failure, one_thread
 from fedarena.spec import Experiment
 
+MOST = 1000  # folds, repeats or seeds: nobody means more
 TICK = 0.25  # seconds between two looks at the folders
 
 
@@ -70,9 +71,11 @@ def compare(
     _check_splits(folds, repeats, seeds)
     _check_judging(rope, threshold)
     _check_places(out, resume, report)
+    if resume is not None and (source is None) != (not algorithms):
+        raise BadValue("a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume")
     judging: dict[str, Any] = {k: v for k, v in (("rope", rope), ("threshold", threshold)) if v is not None}
     if resume is not None and source is None and not algorithms:
-        plan = replace(Plan.read(Path(resume)), **judging)
+        plan = _judged_anew(Plan.read(Path(resume)), judging)
         without = not baseline and plan.reference is not None
         if overrides or settings or folds or repeats or seeds or tune or tune_per or tune_method or spaces or without:
             raise BadValue(
@@ -84,7 +87,7 @@ def compare(
         plan = _plan(experiment, entered, baseline, folds, repeats, seeds, judging)
         plan = with_tuning(plan, tune, entered, tune_method, tune_per, spaces)
         if resume is not None:
-            plan = replace(_same_plan(plan, Path(resume)), **judging)
+            plan = _judged_anew(_same_plan(plan, Path(resume)), judging)
     _open_all(plan)
     with _folder(plan, out, resume) as root:
         if plan.tuning and not plan.tuned:
@@ -105,7 +108,17 @@ def compare(
 # Before any work
 
 
+def _judged_anew(plan: Plan, judging: Mapping[str, float]) -> Plan:
+    """Another rope or threshold for scores that are known already may be had, but not in silence."""
+    changed: dict[str, Any] = {key: new for key, new in judging.items() if getattr(plan, key) != new}
+    told = [f"{key} was {getattr(plan, key):g} at first, and became {new:g} later" for key, new in changed.items()]
+    return replace(plan, **changed, notes=(*plan.notes, *told))
+
+
 def _check_splits(folds: int | None, repeats: int | None, seeds: int | None) -> None:
+    for name, count in (("folds", folds), ("repeats", repeats), ("seeds", seeds)):
+        if count is not None and count > MOST:
+            raise BadValue(f"{name} = {count}", remedy=f"give at most {MOST}: each of them is a run", where=f"--{name}")
     if seeds is not None and (folds is not None or repeats is not None):
         raise BadValue(
             "folds and seeds exclude each other", remedy="give --folds and --repeats, or --seeds", where="--seeds"
@@ -204,7 +217,19 @@ def _open_all(plan: Plan) -> None:
             populations.setdefault(len(partition.population), split)
         for split in populations.values():
             for label in plan.contestants:
-                open_site(plan.cell(label, split))
+                with _named_in_errors(label):
+                    open_site(plan.cell(label, split))
+
+
+@contextlib.contextmanager
+def _named_in_errors(label: str) -> Iterator[None]:
+    """Of several contestants, which one is it?"""
+    try:
+        yield
+    except FedarenaError as error:
+        raise type(error)(
+            error.what, remedy=error.remedy, where=f"{label}: {error.where}" if error.where else label
+        ) from None
 
 
 # The folder

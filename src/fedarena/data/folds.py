@@ -40,6 +40,6 @@ def split_in_folds(
         served += len(mixed)
     held = [rows[fold_of[rows] == fold] for rows in dealt.clients]
     kept: list[Rows] = [rows[fold_of[rows] != fold] for rows in dealt.clients]
-    if not any(map(len, held)) or not any(map(len, kept)):
+    if 2 * folds > served or not any(map(len, held)) or not any(map(len, kept)):
         raise PartitionImpossible(f"{served} rows make no {folds} folds", remedy="use fewer folds", where="folds")
     return replace(dealt, clients=kept, test=np.sort(np.concatenate(held)), client_tests=held)

@@ -3,6 +3,8 @@
 // Weights lie as torch has them, a row an output, but with rows padded to whole vectors and the bias as a last column,
 // for an input that is always 1. So there is no bias to treat apart, and no vector is ever cut.
 #pragma once
+#include <algorithm>
+
 #include "simd.h"
 
 // w <- w - rate (u + beside), u <- momentum u + g + decay w + mu (w - centre) + shift: SGD with whatever is affine in w.
@@ -30,11 +32,14 @@ INLINE Vec updated(Vec w, Vec g, const Rule& rule, size_t at) {
     return fma(all(-rule.rate), g, w);
 }
 
-// y[b][o] for B rows and four outputs: sums of products along the row, each in a vector of partial sums.
+// y[b][o] for B rows and four outputs: sums of products along the row, each in a vector of partial sums. A long row
+// comes in parts, between which the partial sums rest in `partial`.
 template <int B>
-INLINE void dense_forward_block(const float* x, int xs, const float* w, int ws, int n, float* y, int ys) {
+INLINE void dense_forward_block(const float* x, int xs, const float* w, int ws, int n, float* partial, bool is_first,
+                                bool is_last, float* y, int ys) {
     Vec a[B][4];
-    UNROLL for (int b = 0; b < B; b++) UNROLL for (int o = 0; o < 4; o++) a[b][o] = zeros();
+    UNROLL for (int b = 0; b < B; b++) UNROLL for (int o = 0; o < 4; o++)
+        a[b][o] = is_first ? zeros() : load(partial + (b * 4 + o) * LANES);
     for (int f = 0; f < n; f += LANES) {
         Vec v[4];
         UNROLL for (int o = 0; o < 4; o++) v[o] = load(w + (size_t)o * ws + f);
@@ -43,21 +48,35 @@ INLINE void dense_forward_block(const float* x, int xs, const float* w, int ws, 
             UNROLL for (int o = 0; o < 4; o++) a[b][o] = fma(u, v[o], a[b][o]);
         }
     }
-    UNROLL for (int b = 0; b < B; b++) _mm_storeu_ps(y + (size_t)b * ys, sums(a[b][0], a[b][1], a[b][2], a[b][3]));
+    UNROLL for (int b = 0; b < B; b++) {
+        if (is_last) _mm_storeu_ps(y + (size_t)b * ys, sums(a[b][0], a[b][1], a[b][2], a[b][3]));
+        else UNROLL for (int o = 0; o < 4; o++) store(partial + (b * 4 + o) * LANES, a[b][o]);
+    }
 }
 
 // x: rows of n padded inputs; w: outs (a multiple of 4) rows; y: rows of ys.
-inline void dense_forward(const float* x, int n, const float* w, int outs, float* y, int ys, int rows) {
-    int tile = 32768 / (n * (int)sizeof(float));  // rows that stay in the first-level cache while all weights pass by
-    tile = tile < ROWS ? ROWS : tile;
-    for (int t = 0; t < rows; t += tile) {
-        int in_tile = rows - t < tile ? rows - t : tile;
-        for (int o = 0; o < outs; o += 4)
-            in_pieces<ROWS>(in_tile, [&](int b, auto known) __attribute__((always_inline)) {
-                dense_forward_block<known()>(x + (size_t)(t + b) * n, n, w + (size_t)o * n, n, n,
-                                             y + (size_t)(t + b) * ys + o, ys);
-            });
-    }
+//
+// Weights are read from far away once: so many outputs at a time that theirs stay in the second cache while all rows
+// pass by. A few rows, or parts of them, stay in the first cache while those weights pass by.
+inline void dense_forward(const float* x, int n, const float* w, int outs, float* y, int ys, int rows,
+                          Buffer& partial) {
+    constexpr int NEAR = 32768 / sizeof(float), FAR = 655360 / sizeof(float);
+    int part = ROWS * n <= NEAR ? n : 1024, block = std::max(4, FAR / n / 4 * 4);
+    int pieces = (rows + ROWS - 1) / ROWS, size = (rows + pieces - 1) / pieces;
+    int together = std::max(1, NEAR / (size * n));  // pieces
+    if (part < n) partial.resize((size_t)rows * block * LANES);
+    for (int first = 0; first < outs; first += block)
+        for (int f = 0; f < n; f += part)
+            for (int piece = 0; piece < pieces; piece += together)
+                for (int o = first; o < std::min(first + block, outs); o += 4) {
+                    Range some{piece, piece + together};
+                    some_pieces<ROWS>(rows, some, [&](int b, auto known) __attribute__((always_inline)) {
+                        float* rest = partial + ((size_t)b * block + (o - first) * known()) * LANES;
+                        dense_forward_block<known()>(x + (size_t)b * n + f, n, w + (size_t)o * n + f, n,
+                                                     std::min(part, n - f), rest, f == 0, f + part >= n,
+                                                     y + (size_t)b * ys + o, ys);
+                    });
+                }
 }
 
 // dx[b][panel] = sum over outputs of dt[o][b] w[o][panel].

@@ -27,6 +27,12 @@ inline Map with_border(Map map, int h, int w) {
     return map;
 }
 
+// What a convolution or a pool looks through.
+struct Window {
+    int kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
+    bool fits(const Map& map) const { return map.height + 2 * pad_h >= kernel_h && map.width + 2 * pad_w >= kernel_w; }
+};
+
 // One image for every row of a batch.
 struct Images {
     float* data = nullptr;

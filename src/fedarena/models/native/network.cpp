@@ -47,11 +47,11 @@ struct Network {
 
     // ---- From a program to layers ----
 
-    // Take the layers one by one; a layer that does not fit into the block at hand begins another.
+    // Take the layers one by one; one that does not fit into the block at hand begins another.
     bool build(const double* program, int count) {
         std::unique_ptr<Block> open;
         Map map = input;
-        bool is_flat = map.height == 1 && map.width == 1;
+        bool is_flat = false;
         auto close = [&] {
             if (!open) return true;
             if (!open->fit(map, size)) return false;
@@ -61,20 +61,21 @@ struct Network {
         };
         for (int i = 0; i < count; i++, program += NUMBERS) {
             auto kind = (Kind)(int)program[0];
+            bool is_start = blocks.empty() && !open && stack.layers.empty();
+            bool is_pointwise = kind == RELU || kind == ELU;
+            if (is_start && input.pixels() == 1 && kind == LINEAR) is_flat = true;  // rows of plain numbers
             if (kind == FLATTEN) {
                 is_flat = true;
             } else if (kind == LINEAR) {
                 if (!is_flat || !close() || !add_linear(program, map)) return false;
             } else if (!stack.layers.empty()) {
                 if (!activate(program, stack.layers.back()->activation)) return false;
-            } else {
-                bool is_pointwise = kind == RELU || kind == ELU;
-                if (is_flat && !is_pointwise && (kind == CONVOLUTION || !blocks.empty() || open)) return false;
-                if (!open || !add(*open, program)) {
-                    if (!close()) return false;
-                    open = std::make_unique<Block>();
-                    if (!add(*open, program)) return false;
-                }
+            } else if (is_flat && !is_pointwise) {
+                return false;
+            } else if (!open || !add(*open, program)) {
+                if (!close()) return false;
+                open = std::make_unique<Block>();
+                if (!add(*open, program)) return false;
             }
         }
         return is_flat && close() && finish(map);
@@ -93,11 +94,13 @@ struct Network {
         auto kind = (Kind)(int)p[0];
         if (kind == RELU || kind == ELU) return activate(p, block.finish.activation);
         if (block.has_pool() || (block.has_activation() && kind != MAX_POOL)) return false;
-        Pool& pool = block.finish.pool;
         if (kind == CONVOLUTION) {
             if (block.has_weights()) return false;
             block.conv = std::make_unique<Convolution>();
-            block.conv->set((int)p[1], (int)p[2], (int)p[3], (int)p[4], (int)p[5], (int)p[6], (int)p[7], (int)p[8], p[9] != 0);
+            static_cast<Window&>(*block.conv) = window(p + 3);
+            block.conv->inputs = (int)p[1];
+            block.conv->outputs = (int)p[2];
+            block.conv->has_bias = p[9] != 0;
         } else if (kind == BATCH_NORM || kind == GROUP_NORM) {
             if (block.has_norm()) return false;
             block.norm.kind = kind == BATCH_NORM ? Norm::BATCH : Norm::GROUP;
@@ -105,13 +108,18 @@ struct Network {
             if (kind == BATCH_NORM) block.norm.momentum = p[2];
             else block.norm.groups = (int)p[2];
         } else if (kind == MAX_POOL) {
-            pool = Pool{Pool::MAXIMUM, (int)p[1], (int)p[2], (int)p[3], (int)p[4], (int)p[5], (int)p[6], p[7] != 0, {}, {}};
+            static_cast<Window&>(block.finish.pool) = window(p + 1);
+            block.finish.pool.kind = Pool::MAXIMUM;
+            block.finish.pool.ceil = p[7] != 0;
         } else if (kind == GLOBAL_MEAN) {
-            pool.kind = Pool::MEAN;
+            block.finish.pool.kind = Pool::MEAN;
         } else {
             return false;
         }
         return true;
+    }
+    static Window window(const double* p) {
+        return {(int)p[0], (int)p[1], (int)p[2], (int)p[3], (int)p[4], (int)p[5]};
     }
 
     bool add_linear(const double* p, Map& map) {
@@ -168,33 +176,37 @@ struct Network {
 
     // ---- Between torch's order of weights and ours ----
 
-    // Call f(where in the flat vector, where among ours) for every number.
+    // Call f(where in the flat vector, where among ours, how many, how far apart among ours) for every run of weights.
     template <class F>
-    void each_weight(F f) const {
+    void each_run(F f) const {
         size_t flat = 0;
+        auto run = [&](size_t ours, size_t count, size_t apart) {
+            f(flat, ours, count, apart);
+            flat += count;
+        };
         for (const auto& block : blocks) {
             if (block->conv) {
                 const Convolution& conv = *block->conv;
-                size_t taps = conv.taps();
                 for (int o = 0; o < conv.outputs; o++)
-                    for (size_t t = 0; t < taps; t++)
-                        f(flat++, conv.at + (o / LANES * taps + t) * LANES + o % LANES);
-                for (int o = 0; o < conv.outputs && conv.has_bias; o++) f(flat++, conv.bias_at + o);
+                    for (int kh = 0; kh < conv.kernel_h; kh++)
+                        for (int kw = 0; kw < conv.kernel_w; kw++)
+                            run(conv.at + conv.weight(o, kh, kw, 0), conv.inputs, LANES);
+                if (conv.has_bias) run(conv.bias_at, conv.outputs, 1);
             }
             if (block->has_norm()) {
-                for (int c = 0; c < block->y.channels; c++) f(flat++, block->norm.gamma_at + c);
-                for (int c = 0; c < block->y.channels; c++) f(flat++, block->norm.beta_at + c);
+                run(block->norm.gamma_at, block->y.channels, 1);
+                run(block->norm.beta_at, block->y.channels, 1);
             }
         }
         Map map = blocks.empty() ? input : blocks.back()->out();
         for (const auto& layer : stack.layers) {
             for (int o = 0; o < layer->outputs; o++) {
                 size_t row = layer->at + (size_t)o * layer->n;
-                for (int c = 0; c < map.channels; c++)  // torch flattens channel by channel
-                    for (int p = 0; p < map.pixels(); p++) f(flat++, row + (size_t)p * map.pixel + c);
+                if (map.pixels() == 1) run(row, map.channels, 1);
+                else  // torch flattens channel by channel
+                    for (int c = 0; c < map.channels; c++) run(row + c, map.pixels(), map.pixel);
             }
-            for (int o = 0; o < layer->outputs && layer->has_bias; o++)
-                f(flat++, layer->at + (size_t)o * layer->n + layer->wide);
+            if (layer->has_bias) run(layer->at + layer->wide, layer->outputs, layer->n);
             map = Map{layer->outputs, 1, 1, layer->outputs};
         }
     }
@@ -206,10 +218,18 @@ struct Network {
     }
     void pack(const float* flat, float* packed) const {
         std::memset(packed, 0, size * sizeof(float));
-        each_weight([&](size_t from, size_t to) { packed[to] = flat[from]; });
+        each_run([&](size_t from, size_t to, size_t count, size_t apart) {
+            if (apart == 1) std::memcpy(packed + to, flat + from, count * sizeof(float));
+            else
+                for (size_t i = 0; i < count; i++) packed[to + i * apart] = flat[from + i];
+        });
     }
     void unpack(const float* packed, float* flat) const {
-        each_weight([&](size_t to, size_t from) { flat[to] = packed[from]; });
+        each_run([&](size_t to, size_t from, size_t count, size_t apart) {
+            if (apart == 1) std::memcpy(flat + to, packed + from, count * sizeof(float));
+            else
+                for (size_t i = 0; i < count; i++) flat[to + i] = packed[from + i * apart];
+        });
     }
 
     // ---- A step ----
@@ -217,7 +237,8 @@ struct Network {
     // One row of the data as the first layer wants it.
     void take_row(const float* row, int b) {
         if (blocks.empty()) {
-            std::memcpy(stack.layers[0]->x + (size_t)b * stack.layers[0]->n, row, stack.layers[0]->inputs * sizeof(float));
+            Dense& first = *stack.layers[0];
+            std::memcpy(first.x + (size_t)b * first.n, row, first.inputs * sizeof(float));
             return;
         }
         const Map& map = blocks[0]->in;
@@ -335,17 +356,6 @@ void* fedarena_build(const double* program, int layers, int channels, int height
     auto net = std::make_unique<Network>();
     net->input = Map{channels, height, width, channels};
     return net->build(program, layers) ? net.release() : nullptr;
-}
-
-// Each layer is five numbers: inputs, outputs, has bias, activation, alpha of ELU.
-void* fedarena_new(const double* program, int layers) {
-    std::vector<double> longer;
-    for (int i = 0; i < layers; i++) {
-        const double* p = program + 5 * i;
-        longer.insert(longer.end(), {LINEAR, p[0], p[1], p[2], 0, 0, 0, 0, 0, 0});
-        if (p[3]) longer.insert(longer.end(), {p[3] == 1 ? (double)RELU : (double)ELU, p[4], 0, 0, 0, 0, 0, 0, 0, 0});
-    }
-    return fedarena_build(longer.data(), (int)longer.size() / NUMBERS, (int)program[0], 1, 1);
 }
 
 void fedarena_free(void* handle) { delete static_cast<Network*>(handle); }

@@ -51,8 +51,8 @@ struct Norm {
         Buffer scale, offset, pull, push, mean, inverse, total;
     };
     std::vector<Set> sets;
-    Buffer shift, s, q;                       // sums over one image
-    std::vector<double> sum, square;          // over the batch: of y, later of the gradient
+    Buffer shift, s, q;               // sums over one image, and from where they are taken
+    std::vector<double> sum, square;  // over the batch: of y, later of the gradient
 
     const Set& of(int b) const { return sets[kind == GROUP ? b : 0]; }
     Set& of(int b) { return sets[kind == GROUP ? b : 0]; }
@@ -163,7 +163,8 @@ struct Norm {
         }
     }
 
-    void look_back_at_groups(Set& set, const float* s, const float* q, const float* weights, float* gradient, float* bias_gradient) {
+    void look_back_at_groups(Set& set, const float* s, const float* q, const float* weights, float* gradient,
+                             float* bias_gradient) {
         int size = y.channels / groups;
         double n = (double)size * y.pixels();
         for (int c = 0; c < y.channels; c += size) {

@@ -3,9 +3,8 @@
 #include "activation.h"
 #include "norm.h"
 
-struct Pool {
+struct Pool : Window {
     enum Kind { NONE, MAXIMUM, MEAN } kind = NONE;
-    int kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
     bool ceil = false;  // a last window may hang over the edge
     Map from, to;
 
@@ -19,15 +18,15 @@ struct Pool {
         from = to = input;
         if (kind == MEAN) to.height = to.width = 1;
         if (kind != MAXIMUM) return true;
-        if (input.height + 2 * pad_h < kernel_h || input.width + 2 * pad_w < kernel_w) return false;
+        if (!fits(input)) return false;
         to.height = windows(input.height, kernel_h, stride_h, pad_h, ceil);
         to.width = windows(input.width, kernel_w, stride_w, pad_w, ceil);
         return kernel_h * kernel_w <= 256;  // the place of the maximum is kept in a byte
     }
 
     bool is_two_by_two() const {
-        return kind == MAXIMUM && kernel_h == 2 && kernel_w == 2 && stride_h == 2 && stride_w == 2 && !pad_h && !pad_w &&
-               !ceil;
+        bool is_square = kernel_h == 2 && kernel_w == 2 && stride_h == 2 && stride_w == 2;
+        return kind == MAXIMUM && is_square && !pad_h && !pad_w && !ceil;
     }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -132,6 +133,7 @@ class Buffer {
         if (count <= size_) return;
         std::free(data_);
         data_ = nullptr;
+        size_ = 0;
         void* p = nullptr;
         if (posix_memalign(&p, 64, (count + 2 * LANES) * sizeof(float))) throw std::bad_alloc();
         data_ = static_cast<float*>(p);
@@ -156,6 +158,12 @@ INLINE void with_number(int n, F f) {
     }
 }
 
+// From first to last, without the last.
+struct Range {
+    int first, last;
+    int count() const { return last - first; }
+};
+
 // Cut 0..n into the fewest pieces of at most MOST, as even as can be: f(start, compile-time size).
 template <int MOST, class F>
 INLINE void in_pieces(int n, F f) {
@@ -165,4 +173,14 @@ INLINE void in_pieces(int n, F f) {
         with_number<MOST>(size, [&](auto known) __attribute__((always_inline)) { f(start, known); });
         start += size;
     }
+}
+
+// The same for some of these pieces.
+template <int MOST, class F>
+INLINE void some_pieces(int n, Range some, F f) {
+    int count = (n + MOST - 1) / MOST, size = n / count, longer = n % count;  // the first so many have one more
+    for (int i = some.first; i < std::min(some.last, count); i++)
+        with_number<MOST>(size + (i < longer), [&](auto known) __attribute__((always_inline)) {
+            f(i * size + std::min(i, longer), known);
+        });
 }

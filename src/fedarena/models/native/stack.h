@@ -28,7 +28,7 @@ struct Dense {
 
 struct Stack {
     std::vector<std::unique_ptr<Dense>> layers;
-    Buffer logits;
+    Buffer logits, partial;  // what comes out; sums under way
     int logit_stride = 0, capacity = 0;
     bool has_below = false;  // something below the first layer wants its gradient
 
@@ -56,7 +56,8 @@ struct Stack {
             set_constant(layer, first, rows);
             int stride = stride_after(i);
             float* y = after(i) + (size_t)first * stride;
-            dense_forward(layer.x + (size_t)first * layer.n, layer.n, w + layer.at, layer.outs, y, stride, rows);
+            const float* x = layer.x + (size_t)first * layer.n;
+            dense_forward(x, layer.n, w + layer.at, layer.outs, y, stride, rows, partial);
             for (size_t k = 0; k < (size_t)rows * stride && layer.activation.kind; k += LANES)
                 store(y + k, layer.activation.of(load(y + k)));
         }

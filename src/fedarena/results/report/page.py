@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import fedarena
 from fedarena.errors import BadValue
@@ -15,6 +16,7 @@ from fedarena.results.report import sections
 from fedarena.results.report.charts import escape, style_sheet
 from fedarena.results.report.gather import gather
 from fedarena.results.report.subject import Subject
+from fedarena.results.run import Run
 
 # Nothing may be fetched from anywhere: the browser itself holds the page to that.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -34,7 +36,7 @@ SECTIONS: dict[str, tuple[str, Section]] = {
 }
 
 
-def report(source: Comparison | str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
+def report(source: Comparison | Run | str | Path | Sequence[Run | str | Path], out: str | Path | None = None) -> Path:
     """Write the report of a comparison, or of run folders taken together; into their (first) folder unless `out` is given.
 
     >>> import fedarena as fa
@@ -44,9 +46,20 @@ def report(source: Comparison | str | Path | Sequence[str | Path], out: str | Pa
     """
     if isinstance(source, Comparison):
         return write_report(source, out or (source.dir or Path()) / "report.html")
-    folders = [source] if isinstance(source, str | Path) else list(source)
+    several = isinstance(source, Sequence) and not isinstance(source, str)
+    folders = [_folder(one) for one in (source if several else [source])]  # type: ignore[union-attr]
     result = gather(folders)
-    return write_report(result, out or Path(folders[0]) / "report.html")
+    return write_report(result, out or folders[0] / "report.html")
+
+
+def _folder(source: Any) -> Path:
+    """Of a run, or as it is given."""
+    if isinstance(source, Run) and source.dir is not None:
+        return source.dir
+    if not isinstance(source, str | Path):
+        kept = "was not kept in a folder" if isinstance(source, Run) else "is neither a run nor a comparison"
+        raise BadValue(f"{source!r} {kept}", remedy="give a comparison, runs kept with out='FOLDER', or their folders")
+    return Path(source)
 
 
 def write_report(result: Comparison, path: str | Path) -> Path:
