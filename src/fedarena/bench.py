@@ -43,12 +43,12 @@ REPORT: dict[str, Any] = {"lr": 0.05, "epochs": 3, "batch": 64, "momentum": 0.9}
 WORKS = {
     w.name: w
     for w in (
-        Work("W1", MLP, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": 10}, 16.0),
-        Work("W1b", MLP, MNIST, 560, 10, 100, {"lr": 0.05, "epochs": 10, "batch": 20}, 10.0),
-        Work("W1c", MLP, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": float("inf")}, 4.0),
-        Work("W2", {"name": "cnn_mcmahan"}, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 1, "batch": 10}, 5.5),
-        Work("W3", {"name": "cnnnet", "norm": "bn"}, CIFAR, 500, 25, 100, REPORT, 9.0),
-        Work("W4", {"name": "lenet5_mod"}, CIFAR, 500, 5, 100, REPORT, 5.5),
+        Work("W1", MLP, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": 10}, 8.0),
+        Work("W1b", MLP, MNIST, 560, 10, 100, {"lr": 0.05, "epochs": 10, "batch": 20}, 7.0),
+        Work("W1c", MLP, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": float("inf")}, 2.5),
+        Work("W2", {"name": "cnn_mcmahan"}, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 1, "batch": 10}, 3.5),
+        Work("W3", {"name": "cnnnet", "norm": "bn"}, CIFAR, 500, 25, 100, REPORT, 2.5),
+        Work("W4", {"name": "lenet5_mod"}, CIFAR, 500, 5, 100, REPORT),
         Work("W5", {"name": "logreg"}, MNIST, 60, 1000, 1000, {"lr": 0.05, "epochs": 1, "batch": 10}),
         Work("W6", MLP, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": 10}, algorithm="scaffold"),
         Work("W7", MLP, MNIST, 560, 100, 100, {"lr": 0.05, "epochs": 1, "batch": 1}, algorithm="fsvrg"),
