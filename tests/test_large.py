@@ -45,9 +45,10 @@ def test_fedavg_reaches_97_percent_on_mnist_as_published() -> None:
     assert 60 <= (run.rounds_to(0.97) or 999) <= 130
 
 
-def measured(script: str, folder: Path) -> list[float]:
+def measured(script: str, folder: Path, *arguments: str) -> list[float]:
     """Numbers that a script prints, run in a process of its own so that its memory is its own."""
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, cwd=folder)
+    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     return [float(word) for word in done.stdout.split()]
 
@@ -107,3 +108,38 @@ def test_memories_of_ten_thousand_clients_lie_on_disk(tmp_path: Path) -> None:
     assert visited > 2500
     assert on_disk > 190
     assert last - first < 40
+
+
+CALLS_OF_A_ROUND = """
+    import cProfile, gc, sys
+    import numpy as np
+    import fedarena as fa
+    from fedarena.bench import proportional_megabytes
+
+    clients = int(sys.argv[1])
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (10 * clients, 20), dtype=np.uint8), rng.integers(0, 10, 10 * clients)
+    test = rng.integers(0, 256, (100, 20), dtype=np.uint8), rng.integers(0, 10, 100)
+    rounds = fa.rounds(fa.arrays(x, y, x_test=test[0], y_test=test[1]), model="logreg", algorithm="scaffold",
+                       partition="iid", clients=clients, per_round=20, rounds=99, evaluate={"every": 99},
+                       local={"batch": 10}, runtime="serial")
+    for _ in range(3):
+        next(rounds)
+    calls = []
+    for _ in range(5):
+        profile = cProfile.Profile()
+        profile.runcall(next, rounds)
+        calls.append(sum(entry.callcount for entry in profile.getstats()))
+    gc.collect()
+    print(sorted(calls)[2], proportional_megabytes())
+"""
+
+
+@pytest.mark.slow
+@linux
+def test_a_round_does_not_notice_how_many_clients_are_not_asked(tmp_path: Path) -> None:
+    """Twenty clients a round, of 500 and of 20,000: as many calls, and hardly more memory than rows take (4 MB, twice)."""
+    few, small = measured(CALLS_OF_A_ROUND, tmp_path, "500")
+    many, large = measured(CALLS_OF_A_ROUND, tmp_path, "20000")
+    assert many < 1.1 * few
+    assert large - small < 28

@@ -539,29 +539,35 @@ def check(
 
 @app.command()
 def bench(
-    work: Annotated[list[str] | None, typer.Argument(help="Which works; all by default.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a ratio is below its floor.")] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="Timed rounds of each design; the median counts.")] = 3,
+    name: Annotated[
+        list[str] | None,
+        typer.Argument(help="Works (W1 ... W8) or suites (rounds, population, vertical); all works by default."),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a promise is not kept.")] = False,
+    turns: Annotated[
+        int, typer.Option("--turns", "--rounds", min=1, help="Timed turns of each design; the median counts.")
+    ] = 3,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure speed against two plain PyTorch loops, side by side in one run, on made-up data.
+    """Measure speed against plain PyTorch loops, side by side in one run, on made-up data.
 
     `fedarena bench`
 
-    `fedarena bench W1 --check`
-    """
-    from fedarena.bench import measure, print_table
+    `fedarena bench W1 W2 --check`
 
-    rows = measure(work or None, rounds=rounds, say=lambda text: _say(text, quiet))
+    `fedarena bench population`
+    """
+    from fedarena.bench import broken, measure, print_tables
+
+    measured = measure(name, turns=turns, say=lambda text: _say(text, quiet))
     if json_:
-        _print_json(rows)
+        _print_json([row for rows in measured.values() for row in rows])
     else:
-        print_table(rows)
-    slow = [row for row in rows if row["floor"] is not None and row["ratio_to_plain"] < row["floor"]]
-    if check and slow:
-        for row in slow:
-            _say(f"{row['work']} {row['design']}: {row['ratio_to_plain']:.2f}, its floor is {row['floor']}", False)
+        print_tables(measured)
+    if check and (promises := broken(measured)):
+        for told in promises:
+            _say(told, False)
         raise typer.Exit(1)
 
 

@@ -11,6 +11,8 @@ array([3, 2, 1, 0])
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import zlib
 from typing import Literal
 
@@ -37,11 +39,27 @@ Purpose = Literal[
 ]
 
 
+@functools.cache
+def number_of(purpose: Purpose) -> int:
+    """What stands for it in a key."""
+    return zlib.crc32(purpose.encode())
+
+
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
     """An independent generator for this purpose and key (round, client, ...)."""
-    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *key])
+    words = (seed, number_of(purpose), *key)
+    if max(words) < 1 << 32:  # the same stream: numpy would take the numbers apart into these words, one by one
+        return np.random.Generator(np.random.PCG64(np.array(words, np.uint32)))
+    return np.random.default_rng(words)
 
 
 def torch_seed(seed: int, purpose: Purpose, *key: int) -> int:
     """A 63-bit seed for `torch.manual_seed`, from the stream of the same name."""
     return int(stream(seed, purpose, *key).integers(0, 2**63 - 1))
+
+
+def quick_seed(seed: int, purpose: Purpose, *key: int) -> int:
+    """The same in a twentieth of the time, by a hash: for what every client needs in every round, and few ever use."""
+    words = (seed, number_of(purpose), *key)
+    digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -149,6 +149,7 @@ class Experiment(Table):
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     fast: bool = True
+    compile: bool = False  # models that the kernels do not know go through torch.compile
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Experiment:

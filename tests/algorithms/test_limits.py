@@ -20,10 +20,10 @@ import fedarena as fa
 from fedarena.algorithms import CoLearning, FedAvgM, FedIR, FedNova, FedPAGE, FedProx, FedVC, LoAdaBoost
 from fedarena.algorithms.base import Cohort
 from fedarena.algorithms.loadaboost import Judged
-from fedarena.engine.dispatch import Failed
+from fedarena.engine.bundles import Bundle
 from fedarena.engine.events import open_loop
 from fedarena.engine.federation import open_site
-from fedarena.engine.jobs import ClientJob
+from fedarena.engine.jobs import ClientJob, Failed
 from fedarena.engine.keep import Keeper
 from fedarena.engine.record import TIMES
 from fedarena.engine.tree import leaves
@@ -147,7 +147,7 @@ class Silenced(Serial):
             yield from super().map(jobs, common)
             return
         for position, job in enumerate(jobs):
-            trains = isinstance(job, ClientJob)
+            trains = isinstance(job, ClientJob | Bundle)
             yield position, Failed("gone") if trains else run_job(self.site, job, common)
 
 

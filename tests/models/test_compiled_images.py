@@ -12,6 +12,7 @@ import torch
 from tests.models.test_compiled import ABLE
 from torch import nn
 
+from fedarena.models.compiled import Source
 from fedarena.models.task import Task, build
 from fedarena.registry import find
 
@@ -47,9 +48,7 @@ def one_step(make: Make, shape: tuple[int, ...], batches: list[int], momentum: f
     before, buffers = task.vector(), task.buffers().values
     if task.has_batchnorm:
         task.network.load_buffers(buffers)
-    losses = task.network.train(
-        task.network.rows(task.batch_layout(x)), y.numpy(), np.arange(len(y)), batches, np.full(len(batches), 0.01)
-    )
+    losses = task.network.train(Source(x.numpy(), y.numpy()), np.arange(len(y)), batches, np.full(len(batches), 0.01))
     after = np.empty_like(before)
     task.network.save(after, velocity)
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.01, momentum=momentum, weight_decay=decay)
@@ -162,15 +161,15 @@ def test_the_same_bits_whatever_came_before(kernels: str) -> None:
     make, shape = STACKS["batch norm"]
     task = Task(make(), shape=shape)
     x, y = rows_like(shape, 40, 3)
-    rows, w, found = task.network.rows(task.batch_layout(x)), task.vector(), []
+    rows, w, found = Source(x.numpy(), y.numpy()), task.vector(), []
     for between in (7, 40, 2):
         task.network.load(w)
         task.network.load_buffers(task.buffers().values)
-        task.network.train(rows, y.numpy(), np.arange(40), [8] * 5, np.full(5, 0.05))
+        task.network.train(rows, np.arange(40), [8] * 5, np.full(5, 0.05))
         found.append(np.empty_like(w))
         task.network.save(found[-1])
         task.network.load(-w)
-        task.network.train(rows, y.numpy(), np.arange(between), [between], np.ones(1))
+        task.network.train(rows, np.arange(between), [between], np.ones(1))
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
 
@@ -181,7 +180,7 @@ def test_what_is_not_a_number_is_not_hidden(kernels: str) -> None:
     x, y = rows_like(shape, 4, 0)
     x[1, 0, 3, 3] = float("nan")
     task.network.load(task.vector())
-    losses = task.network.train(task.network.rows(task.batch_layout(x)), y.numpy(), np.arange(4), [4], np.ones(1))
+    losses = task.network.train(Source(x.numpy(), y.numpy()), np.arange(4), [4], np.ones(1))
     assert np.isnan(losses[0])
 
 
@@ -191,7 +190,9 @@ def test_a_batch_of_one_value_has_no_variance(kernels: str) -> None:
     assert task.network is not None
     task.network.load(task.vector())
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        task.network.train(np.ones((1, 4, 4, 2), np.float32), np.zeros(1, np.int64), np.arange(1), [1], np.ones(1))
+        task.network.train(
+            Source(np.ones((1, 2, 4, 4), np.float32), np.zeros(1, np.int64)), np.arange(1), [1], np.ones(1)
+        )
 
 
 @pytest.mark.parametrize(

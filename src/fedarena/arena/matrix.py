@@ -19,13 +19,14 @@ from fedarena.arena.search import check_numbers
 from fedarena.arena.spaces import Method
 from fedarena.arena.tune import Per, tuned, with_tuning
 from fedarena.engine.federation import deal, open_site
+from fedarena.engine.jobs import Failed
 from fedarena.engine.keep import writing
 from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.registry import name_of
 from fedarena.results import folder as files
 from fedarena.results.comparison import Comparison, Plan, Split
 from fedarena.results.watch import Cell, cells
-from fedarena.runtime.one_job import failure, one_thread
+from fedarena.runtime.one_job import one_thread
 from fedarena.spec import Experiment
 
 MOST = 1000  # folds, repeats or seeds: nobody means more
@@ -302,7 +303,7 @@ def _run(experiment: Experiment, folder: Path) -> str | CannotWrite | None:
     except FedarenaError as error:
         return f"{error.what} ({error.where})" if error.where else error.what
     except Exception as error:
-        failed = failure(error)
+        failed = Failed.by(error)
         return f"{failed.error} ({failed.place})" if failed.place else failed.error
     return None
 

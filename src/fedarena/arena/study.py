@@ -21,12 +21,12 @@ from typing import Any, Literal
 
 from fedarena.arena.single import run
 from fedarena.arena.spaces import Method, Range, Space
+from fedarena.engine.jobs import Failed
 from fedarena.engine.keep import writing
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue, CannotWrite, DataBroken, DataMissing, FedarenaError, ResumeMismatch
 from fedarena.results.comparison import Score
 from fedarena.results.run import Run
-from fedarena.runtime.one_job import failure
 from fedarena.seeds import stream, torch_seed
 from fedarena.spec import Experiment
 
@@ -131,7 +131,7 @@ class Attempt:
         except OUR_TROUBLE:
             raise
         except Exception as error:
-            why = error.what if isinstance(error, FedarenaError) else failure(error).error
+            why = error.what if isinstance(error, FedarenaError) else Failed.by(error).error
             return Trial(self.number, self.values, "failed", None, curve, why)
         record = done.best if search.score == "best" else done.final
         return Trial(self.number, self.values, "pruned" if judge.hopeless else "done", record.accuracy, curve)

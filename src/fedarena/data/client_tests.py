@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -25,7 +25,7 @@ def client_tests(
     rng: np.random.Generator,
     how: How = "same_distribution",
     replacement: Replacement = "across",
-) -> tuple[list[Rows], tuple[str, ...]]:
+) -> tuple[Sequence[Rows], tuple[str, ...]]:
     """Test rows of each client, drawn from the global test set with the classes of its training rows, and notes.
 
     `same_distribution`: class by class a fifth of the training rows. `balanced`: equally many of each class.
@@ -71,7 +71,7 @@ def _even(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _draw(
     pools: list[Rows], quotas: Iterable[NDArray[np.int64]], rng: np.random.Generator, replacement: Replacement
-) -> tuple[list[Rows], tuple[str, ...]]:
+) -> tuple[Sequence[Rows], tuple[str, ...]]:
     """So many rows of each pool for each client; a pool that is too small gives all it has, and a note."""
     stock = np.array([len(pool) for pool in pools])
     tests, short = [], []

@@ -6,8 +6,9 @@ Train and test lie in one index space, so that a partition, a fold or a client's
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,32 +72,84 @@ class Dataset:
         return digest.hexdigest()
 
 
+@dataclass(frozen=True, eq=False)
+class RowLists(Sequence[Rows]):
+    """The rows of many clients in one array: a hundred thousand small arrays would cost more than the rows in them.
+
+    >>> lists = RowLists.of([np.array([4, 7]), np.array([1])])
+    >>> lists[0], len(lists), lists.flat, lists.sizes
+    (array([4, 7]), 2, array([4, 7, 1]), array([2, 1]))
+    """
+
+    flat: Rows  # of the first client, then of the second, ...
+    bounds: Rows  # client k has flat[bounds[k] : bounds[k + 1]]
+
+    @classmethod
+    def of(cls, lists: Sequence[Rows]) -> RowLists:
+        """These arrays, one after the other."""
+        sizes = np.fromiter(map(len, lists), np.int64, len(lists))
+        flat = np.concatenate([np.empty(0, np.int64), *lists])
+        return cls(flat, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each."""
+        return np.diff(self.bounds)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @overload
+    def __getitem__(self, at: int) -> Rows: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Rows]: ...
+    def __getitem__(self, at: int | slice) -> Rows | list[Rows]:
+        if isinstance(at, slice):
+            return [self[k] for k in range(*at.indices(len(self)))]
+        k = range(len(self))[at]
+        return self.flat[self.bounds[k] : self.bounds[k + 1]]
+
+
 @dataclass(frozen=True)
 class Partition:
     """Who owns which rows: one array of row numbers a client, and the rows held back for testing."""
 
-    clients: list[Rows]
+    clients: Sequence[Rows]
     test: Rows  # the global test set; a held-out fold for fold-wise partitions
-    client_tests: list[Rows] = field(default_factory=list)  # each client's own test rows, see data/client_tests.py
+    client_tests: Sequence[Rows] = field(default_factory=list)  # each client's own test rows, see data/client_tests.py
     noise: NDArray[np.float64] | None = None  # standard deviation of each client's feature noise
     frozen_noise: bool = True  # the same noise at every look, or a new draw each round
     unused: int = 0  # training rows that nobody owns
     notes: tuple[str, ...] = ()  # what a user should know about how it came out
     names: tuple[str, ...] = ()  # of the clients, where they have any
 
+    def __post_init__(self) -> None:
+        for name in ("clients", "client_tests"):
+            object.__setattr__(self, name, _packed(getattr(self, name)))
+
     @property
     def sizes(self) -> NDArray[np.int64]:
         """n_k: rows of each client."""
-        return np.array([len(rows) for rows in self.clients], dtype=np.int64)
+        return _sizes(self.clients)
+
+    @property
+    def test_sizes(self) -> NDArray[np.int64]:
+        """Test rows of each client."""
+        return _sizes(self.client_tests)
+
+    @property
+    def dealt(self) -> Rows:
+        """The rows of all clients, one client after the other."""
+        return _flat(self.clients)
 
     @property
     def population(self) -> list[int]:
         """Clients that own rows; the others are never selected nor counted."""
-        return [k for k, rows in enumerate(self.clients) if len(rows)]
+        return [int(k) for k in np.flatnonzero(self.sizes)]
 
     def pooled(self) -> Partition:
         """All rows in one place, in the order of clients; everything else as it was."""
-        return replace(self, clients=[np.concatenate(self.clients)], names=())
+        return replace(self, clients=[self.dealt], names=())
 
     def fingerprint(self) -> str:
         """sha256 over all index arrays."""
@@ -107,6 +160,22 @@ class Partition:
         if self.noise is not None:
             digest.update(self.noise.tobytes())
         return digest.hexdigest()
+
+
+def _packed(lists: Sequence[Rows]) -> Sequence[Rows]:
+    """In one array, if they are arrays of row numbers; what is not stays as it came, for the checks to name."""
+    if isinstance(lists, RowLists):
+        return lists
+    fits = all(isinstance(rows, np.ndarray) and rows.dtype == np.int64 and rows.ndim == 1 for rows in lists)
+    return RowLists.of(lists) if fits else lists
+
+
+def _sizes(lists: Sequence[Rows]) -> NDArray[np.int64]:
+    return lists.sizes if isinstance(lists, RowLists) else np.array([len(rows) for rows in lists], dtype=np.int64)
+
+
+def _flat(lists: Sequence[Rows]) -> Rows:
+    return lists.flat if isinstance(lists, RowLists) else np.concatenate(lists)
 
 
 class Source(Protocol):

@@ -7,6 +7,7 @@ on the order of execution or on the machine this runs on.
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedarena.data.files import reading
 from fedarena.errors import BadValue
+from fedarena.models.compiled import can_shuffle, uniform
 from fedarena.seeds import stream
 from fedarena.spec import Experiment
 
@@ -35,10 +37,21 @@ class Fleet:
 
     def training(self, client: int, number: int, rows: float) -> float:
         """Seconds for forward and backward of so many rows, in this client's training of this number."""
-        usual = rows / self.speed[client]
-        rng = stream(self.seed, "latency", number, client)
-        factor = rng.exponential() if self.exponential else rng.uniform(1 - self.jitter, 1 + self.jitter)
-        return float(usual * factor)
+        return self.usual(client, rows) * float(self.paces([client], number)[0])
+
+    def usual(self, client: int, rows: float) -> float:
+        """The same for a training that is neither slow nor fast."""
+        return float(rows / self.speed[client])
+
+    def paces(self, clients: Sequence[int], number: int) -> NDArray[np.float64]:
+        """Of each client: this training's seconds over the usual ones."""
+        if self.exponential or not can_shuffle(self.seed):
+            return np.array([self._pace(stream(self.seed, "latency", number, client)) for client in clients])
+        low, high = 1 - self.jitter, 1 + self.jitter
+        return low + (high - low) * uniform(self.seed, "latency", number, clients)
+
+    def _pace(self, rng: np.random.Generator) -> float:
+        return rng.exponential() if self.exponential else rng.uniform(1 - self.jitter, 1 + self.jitter)
 
     def message(self, client: int, nbytes: int) -> float:
         """Seconds for a message either way."""

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedarena.engine.jobs import Job
 from fedarena.engine.work import Common
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A job that raised: the error in words, and the line of the user's own code it came from."""
-
-    error: str
-    place: str = ""
 
 
 class Runtime(Protocol):

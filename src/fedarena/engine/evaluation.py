@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Vector
 from fedarena.data.dataset import Rows
-from fedarena.engine.dispatch import Failed, Runtime, in_order
-from fedarena.engine.jobs import EvaluateJob
+from fedarena.engine.dispatch import Runtime, in_order
+from fedarena.engine.jobs import EvaluateJob, Failed
 from fedarena.engine.site import EVALUATION_ROWS, Site
 from fedarena.engine.work import Common
 from fedarena.errors import ClientFailed
@@ -24,7 +24,7 @@ class Looked:
 
     accuracy: float | None
     loss: float
-    own: list[float | None]  # None for a client without test rows
+    own: NDArray[np.float64]  # NaN for a client without test rows
 
 
 OwnModel = tuple[Vector | None, Buffers | None]  # of a client; None for what it shares with all
@@ -38,14 +38,16 @@ class Evaluation:
         self.own_rows = self.owners.clients if site.experiment.evaluate.on == "train" else self.owners.client_tests
         self.rows = np.unique(np.concatenate([self.owners.test, *self.own_rows]))
         self._test = np.searchsorted(self.rows, self.owners.test)
-        self._own = [np.searchsorted(self.rows, rows) for rows in self.own_rows]
+        sizes = [len(rows) for rows in self.own_rows]
+        self._own = np.searchsorted(self.rows, np.concatenate([np.empty(0, np.int64), *self.own_rows]))
+        self._bounds = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
     def shared(self, common: Common) -> Looked:
         """One model for all, in pieces over the workers."""
         pieces = [self.rows[i : i + EVALUATION_ROWS] for i in range(0, len(self.rows), EVALUATION_ROWS)]
         parts = list(self._scores((EvaluateJob(piece) for piece in pieces), common))
         scores = Scores(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("right", "count", "loss")))
-        own = [accuracy(scores, rows) for rows in self._own]
+        own = self._own_accuracy(scores)
         if self.owners.noise is not None:  # clients with feature noise see it in their test rows too
             own = self._noisy((EvaluateJob(rows, k) for k, rows in enumerate(self.own_rows)), common)
         return Looked(accuracy(scores, self._test), mean_loss(scores, self._test), own)
@@ -57,19 +59,25 @@ class Evaluation:
             return EvaluateJob(rows, noise_of, *own_model(k))
 
         sizes = self.owners.sizes[people]
-        own: list[float | None] = [None] * len(self._own)
+        own = np.full(len(self.own_rows), np.nan)
         on_test = losses = 0.0
         all_scores = self._scores((job(k, self.rows) for k in people), common)
         for k, p, scores in zip(people, sizes / sizes.sum(), all_scores, strict=True):
             on_test += p * (accuracy(scores, self._test) or 0.0)
             losses += p * mean_loss(scores, self._test)
-            own[k] = accuracy(scores, self._own[k])
+            own[k] = accuracy(scores, self._own[self._bounds[k] : self._bounds[k + 1]])
         if self.owners.noise is not None:
             own = self._noisy((job(k, rows, k) for k, rows in enumerate(self.own_rows)), common)
         return Looked(float(on_test), float(losses), own)
 
-    def _noisy(self, jobs: Iterable[EvaluateJob], common: Common) -> list[float | None]:
-        return [accuracy(scores) for scores in self._scores(jobs, common)]
+    def _own_accuracy(self, scores: Scores) -> NDArray[np.float64]:
+        """Of all clients at once: whole counts, then one division each."""
+        right, count = (np.concatenate([[0], np.cumsum(part[self._own])]) for part in (scores.right, scores.count))
+        right, count = (np.diff(sums[self._bounds]) for sums in (right, count))
+        return np.where(count > 0, right / np.maximum(count, 1), np.nan)
+
+    def _noisy(self, jobs: Iterable[EvaluateJob], common: Common) -> NDArray[np.float64]:
+        return np.array([accuracy(scores) for scores in self._scores(jobs, common)], dtype=np.float64)
 
     def _scores(self, jobs: Iterable[EvaluateJob], common: Common) -> Iterator[Scores]:
         for scores in in_order(self.runtime.map(jobs, common)):

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedarena.algorithms.base import Asynchronous
-from fedarena.engine.dispatch import Failed, Runtime, in_order
-from fedarena.engine.jobs import Answer, ClientJob, Skipped
+from fedarena.engine.dispatch import Runtime, in_order
+from fedarena.engine.jobs import Answer, ClientJob, Failed, Skipped
 from fedarena.engine.keep import Keeper
 from fedarena.engine.loop import Facts, Loop
 from fedarena.engine.site import Site
@@ -72,7 +72,7 @@ class EventLoop(Loop):
         self._first = Common(self.algorithm.broadcast(self.algorithm.init(site.initial)), self.buffers)
 
     @cached_property
-    def _model_bytes(self) -> int:
+    def _message_bytes(self) -> int:
         travel = self.site.buffer_policy == "average"
         return nbytes(self._first.message) + (nbytes(self._first.buffers) if travel else 0)
 
@@ -122,9 +122,9 @@ class EventLoop(Loop):
             if isinstance(answer, Skipped | Failed):
                 self.complain(client, round, answer)
                 return self._lose(state, flight, round, facts)
-            self.totals["steps"] += answer.steps
-            self.totals["samples"] += answer.samples
-            memory = answer.memory
+            self.totals["steps"] += answer.report.steps
+            self.totals["samples"] += answer.report.samples
+            memory = answer.report.memory
             if poll == "overactive":
                 return self._go_on(state, flight, answer, round)
         self.totals["outdated"] += 1
@@ -138,20 +138,21 @@ class EventLoop(Loop):
         if isinstance(answer, Skipped | Failed):
             self.complain(client, round, answer)
             return self._lose(state, flight, round, facts)
-        facts.seconds_slowest = max(facts.seconds_slowest, answer.seconds)
-        self.count_up(answer)
-        if not answer.finite and self.experiment.on_nan != "keep":
-            self.complain(client, round, answer)
+        report = answer.report
+        facts.seconds_slowest = max(facts.seconds_slowest, report.seconds)
+        self.count_up(report)
+        if not report.finite and self.experiment.on_nan != "keep":
+            self.complain(client, round, report)
             facts.non_finite += 1
             return self._lose(state, flight, round, facts)
         state = self.rules.merge(state, answer.reply.send, d)
         self._mix_buffers(answer.buffers, self.rules.share(d))
         self.merged[client] += 1
         self.at_age[d] = self.at_age.get(d, 0) + 1
-        facts.losses.append(answer.loss)
+        facts.losses.append(report.loss)
         facts.selected, facts.answered = facts.selected + 1, facts.answered + 1
         self.finished += 1
-        return self._fetch(state, client, round, answer.memory)
+        return self._fetch(state, client, round, report.memory)
 
     def _lose(self, state: Any, flight: Flight, round: int, facts: Facts) -> Any:
         """An answer that never came, or was no use: another client is called, or the same begins again with what it had."""
@@ -180,9 +181,9 @@ class EventLoop(Loop):
             self.called += 1
             client = resting[int(stream(self.experiment.seed, "select", self.called).integers(len(resting)))]
         start = Common(self.algorithm.broadcast(state), self.buffers)
-        self.totals["bytes_down"] += self._model_bytes
+        self.totals["bytes_down"] += self._message_bytes
         self._keep(client, round, replace(memory or self._remembered(client), start=start))
-        self._begin(client, state.age, self.clock + self.fleet.message(client, self._model_bytes))
+        self._begin(client, state.age, self.clock + self.fleet.message(client, self._message_bytes))
         return state
 
     def _go_on(self, state: Any, flight: Flight, answer: Answer, round: int) -> Any:
@@ -190,7 +191,8 @@ class EventLoop(Loop):
         client = flight.client
         self.totals["overactive"] += 1
         self.waiting.add(client)
-        self._keep(client, round, replace(answer.memory, start=Common(answer.reply.send, answer.buffers)))
+        memory = replace(answer.report.memory or Memory(), start=Common(answer.reply.send, answer.buffers))
+        self._keep(client, round, memory)
         self._begin(client, flight.age, self.clock + self.fleet.message(client, AGE))
         if len(self.waiting) == len(self.flights):
             self.stuck = True
@@ -203,20 +205,18 @@ class EventLoop(Loop):
         number = int(self.begun[client])
         self.begun[client] += 1
         training = self.fleet.training(client, number, int(self.sizes[client]) * self.experiment.local.epochs)
-        up = AGE if self.rules.asks else self._model_bytes
+        up = AGE if self.rules.asks else self._message_bytes
         due = ready + training + self.fleet.message(client, up)
         heapq.heappush(self.flights, Flight(due, client, number, age, self.finished // self.participants))
 
     def _sending(self, client: int) -> float:
         """From asking to the arrival of the answer: the server's yes comes down, the model goes up."""
-        return self.fleet.message(client, AGE) + self.fleet.message(client, self._model_bytes)
+        return self.fleet.message(client, AGE) + self.fleet.message(client, self._message_bytes)
 
     def _remembered(self, client: int) -> Memory:
         return self.memory(client) or Memory(kept=self.algorithm.remember(self.site.initial))
 
     def _keep(self, client: int, round: int, memory: Memory) -> None:
-        if self.experiment.local.decay_counter != "per_client":
-            memory = replace(memory, steps=0)
         self.keeper.remember(client, round + 1, memory)
 
     # What they compute
@@ -249,10 +249,7 @@ class EventLoop(Loop):
     def _count_work(self, client: int) -> None:
         """A training that was not computed, because its result was outdated, has still cost the device its time."""
         local = self.experiment.local
-        rule = local.last_batch
-        if rule == "auto":
-            rule = "merge_one" if self.site.task.has_batchnorm else "keep"
-        sizes = batch_sizes(int(self.sizes[client]), local.batch, rule)
+        sizes = batch_sizes(int(self.sizes[client]), local.batch, self.site.last_batch)
         self.totals["steps"] += local.epochs * len(sizes)
         self.totals["samples"] += local.epochs * sum(sizes)
 

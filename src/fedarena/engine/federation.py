@@ -70,10 +70,10 @@ def _check_rows(data: Dataset, partition: Partition) -> None:
     elif not partition.population:
         problem = "the partition gives rows to no client"
     else:
-        dealt = np.concatenate([*partition.clients, partition.test])
+        dealt = np.concatenate([partition.dealt, partition.test])
         if dealt.dtype.kind not in "iu" or dealt.min() < 0 or dealt.max() >= len(data.x):
             problem = "the partition deals rows that do not exist"
-        elif len(np.unique(dealt)) < len(dealt):
+        elif np.bincount(dealt).max() > 1:
             problem = "the partition deals a row twice, or deals a test row"
     if problem:
         raise PartitionImpossible(problem, remedy="mend it; `fedarena check NAME` says more", where="partition")

@@ -4,34 +4,49 @@ site, which is why any process may run any job, in any order, again."""
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+import fedarena
 from fedarena.algorithms.base import Reply, Vector
 from fedarena.data.dataset import Rows
+from fedarena.engine.ahead import Ahead
 from fedarena.engine.site import Site
-from fedarena.engine.tree import is_finite
+from fedarena.engine.tree import is_finite, nbytes
 from fedarena.engine.work import ClientCannotTrain, ClientWork, Common, Memory
-from fedarena.models.task import Buffers, Scores, torch_seeded
-from fedarena.seeds import torch_seed
+from fedarena.models.task import Buffers, Scores, seed_torch, torch_seeded, torch_untouched
+from fedarena.seeds import quick_seed, torch_seed
+
+OURS = str(Path(fedarena.__file__).parent)
+
+
+class Report(NamedTuple):
+    """Facts about one client's work, and what it keeps for its next round."""
+
+    client: int
+    finite: bool  # is all that it sent?
+    steps: int
+    samples: int
+    loss: float
+    seconds: float  # here
+    device_seconds: float  # on its own device, by the virtual clock
+    sent: int  # bytes of its reply
+    sent_buffers: int  # and of BatchNorm's statistics
+    memory: Memory | None  # None: it has nothing to remember, and never had
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What comes back from a client: its reply, what it keeps, and facts about its work."""
+    """What comes back from a client."""
 
-    client: int
+    report: Report
     reply: Reply
-    memory: Memory
     buffers: Buffers
-    finite: bool
-    steps: int
-    samples: int
-    loss: float
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,21 @@ class Skipped:
 
     client: int
     reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A job that raised: the error in words, and the line of the user's own code it came from."""
+
+    error: str
+    place: str = ""
+
+    @classmethod
+    def by(cls, error: Exception) -> Failed:
+        """The error in words, with the last line of it that is not inside an installed package."""
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(OURS)]
+        return cls(f"{type(error).__name__}: {error}", f"{own[-1].filename}, line {own[-1].lineno}" if own else "")
 
 
 class Job(Protocol):
@@ -61,6 +91,13 @@ class ClientJob:
     number: int | None = None  # of the client's training, where that is not the round: its random numbers go by it
 
     def run(self, site: Site, common: Common) -> Answer | Skipped:
+        """Let the client work as if it were alone in the world."""
+        number = self.round if self.number is None else self.number
+        pace = site.fleet.paces([self.client], number)[0]
+        with torch_untouched():
+            return self.serve(site, common, pace)
+
+    def serve(self, site: Site, common: Common, pace: float, ahead: Ahead | None = None) -> Answer | Skipped:
         """Load the client's buffers, let the algorithm's client half work, bring back the answer."""
         started = time.perf_counter()
         memory = self.memory or Memory(kept=site.algorithm.remember(site.initial))
@@ -69,29 +106,41 @@ class ClientJob:
         site.task.load_buffers(buffers)
         site.task.class_weights = None
         number = self.round if self.number is None else self.number
-        work = ClientWork(site, self.client, number, memory, self.round)
-        with torch_seeded(torch_seed(site.experiment.seed, "dropout", number, self.client)):
-            try:
-                reply = site.algorithm.act(self.do, common.message, memory.kept, work)
-            except ClientCannotTrain as error:
-                return Skipped(self.client, str(error))
+        work = ClientWork(site, self.client, number, memory, self.round, ahead)
+        seed_torch(quick_seed(site.experiment.seed, "dropout", number, self.client))
+        try:
+            reply = site.algorithm.act(self.do, common.message, memory.kept, work)
+        except ClientCannotTrain as error:
+            return Skipped(self.client, str(error))
         policy = site.buffer_policy
-        after = site.task.buffers() if policy != "server" else common.buffers
+        after = site.task.buffers() if policy != "server" and site.task.has_buffers else common.buffers
         # A constant buffer may well be infinite (a mask); what matters is what training made of it.
-        sound = np.isfinite(after.values) | (after.values == buffers.values)
-        finite = is_finite(reply.send) and bool(sound.all()) and (not site.algorithm.personal or is_finite(reply.keep))
-        memory = replace(
-            memory,
+        sound = not len(after.values) or bool((np.isfinite(after.values) | (after.values == buffers.values)).all())
+        report = Report(
+            self.client,
+            finite=sound and is_finite(reply.send) and (not site.algorithm.personal or is_finite(reply.keep)),
+            steps=work.steps,
+            samples=work.samples,
+            loss=work.last_loss,
+            seconds=time.perf_counter() - started,
+            device_seconds=site.fleet.usual(self.client, work.samples) * pace,
+            sent=nbytes(reply.send),
+            sent_buffers=nbytes(after),
+            memory=self._remembered(site, memory, reply, work, after),
+        )
+        return Answer(report, reply, after)
+
+    def _remembered(
+        self, site: Site, memory: Memory, reply: Reply, work: ClientWork, buffers: Buffers
+    ) -> Memory | None:
+        counts = site.experiment.local.decay_counter == "per_client"
+        kept = Memory(
             kept=reply.keep,
             momentum=work.momentum_to_keep,
-            steps=memory.steps + work.steps,
-            start=None,
-            buffers=after if policy == "local" else None,
+            buffers=buffers if site.buffer_policy == "local" else None,
+            steps=memory.steps + work.steps if counts else 0,
         )
-        return Answer(
-            self.client, replace(reply, keep=None), memory, after, finite,
-            work.steps, work.samples, work.last_loss, time.perf_counter() - started,
-        )  # fmt: skip
+        return kept if self.memory is not None or kept.holds_anything else None
 
 
 @dataclass(frozen=True)

@@ -159,8 +159,7 @@ class Keeper:
 
     def remember(self, client: int, round: int, memory: Memory) -> None:
         """Keep a client's memory of this round; valid once the round's snapshot is saved."""
-        nothing = all(part is None for part in (memory.kept, memory.momentum, memory.buffers, memory.start))
-        if nothing and not memory.steps and client not in self._at:
+        if not memory.holds_anything and client not in self._at:
             return
         self._types |= types_in(memory)
         save_tree(self._memory_path(client, round), memory)

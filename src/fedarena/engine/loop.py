@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Vector
-from fedarena.engine.devices import build_fleet
-from fedarena.engine.dispatch import Failed, Runtime, in_order
+from fedarena.engine.bundles import BufferMean, Bundle, Folded, bundle_size
+from fedarena.engine.dispatch import Runtime, in_order
 from fedarena.engine.evaluation import Evaluation
 from fedarena.engine.fairness import fairness, weighted_accuracy
-from fedarena.engine.jobs import Answer, ClientJob, Skipped, StatisticsJob
+from fedarena.engine.jobs import Failed, Report, Skipped, StatisticsJob
 from fedarena.engine.keep import Keeper, Snapshot
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
@@ -76,51 +76,39 @@ class Exchange:
         mean, buffers = Mean(), BufferMean()
         answered = []
         took = aggregating = 0.0
-        jobs = (ClientJob(self.round, k, do, loop.memory(k)) for k in present)
-        for client, answer in zip(present, in_order(loop.runtime.map(jobs, common)), strict=True):
-            if isinstance(answer, Skipped | Failed):
-                loop.complain(client, self.round, answer)
-                self.dropped.add(client)
-                continue
-            took = max(took, loop.simulated_seconds(client, self.round, answer.samples, down, loop.count_up(answer)))
-            if not answer.finite and exp.on_nan != "keep":
-                loop.complain(client, self.round, answer)
-                self.dropped.add(client)
-                facts.non_finite += 1
-                continue
+        bundles = [tuple(present[i : i + loop.bundle]) for i in range(0, len(present), loop.bundle)]
+        jobs = (Bundle(self.round, do, clients, tuple(map(loop.memory, clients))) for clients in bundles)
+        for clients, folded in zip(bundles, in_order(loop.runtime.map(jobs, common)), strict=True):
             arrived = time.perf_counter()
-            loop.remember(client, self.round, answer)
-            if exp.uplink == "mean_only":
-                refuse_single_updates(answer.reply.send, exp.algorithm.name)
-            mean.add(answer.reply.send, answer.reply.weight)
-            buffers.add(answer.buffers, float(loop.sizes[client]))
-            answered.append(client)
-            facts.losses.append(answer.loss)
+            reports = folded.reports if isinstance(folded, Folded) else [folded] * len(clients)
+            for client, report in zip(clients, reports, strict=True):
+                if isinstance(report, Skipped | Failed):
+                    loop.complain(client, self.round, report)
+                    self.dropped.add(client)
+                    continue
+                loop.count_up(report)
+                took = max(took, loop.simulated_seconds(report, down))
+                facts.seconds_slowest = max(facts.seconds_slowest, report.seconds)
+                if not report.finite and exp.on_nan != "keep":
+                    loop.complain(client, self.round, report)
+                    self.dropped.add(client)
+                    facts.non_finite += 1
+                    continue
+                loop.remember(report, self.round)
+                answered.append(client)
+                facts.losses.append(report.loss)
+            if isinstance(folded, Folded):
+                if exp.uplink == "mean_only":
+                    refuse_single_updates(folded.mean.first, exp.algorithm.name)
+                mean.merge(folded.mean)
+                buffers.merge(folded.buffers)
             aggregating += time.perf_counter() - arrived
-            facts.seconds_slowest = max(facts.seconds_slowest, answer.seconds)
         loop.clock += took  # the round waits for its slowest client
         self.cohort = loop.cohort(self.selected, answered)
         facts.selected, facts.answered, facts.dropped = len(self.selected), len(answered), len(self.dropped)
         self.buffers = buffers.result()
         facts.seconds_train += time.perf_counter() - began - aggregating
         return mean.result()
-
-
-class BufferMean:
-    """BatchNorm's statistics averaged by rows; a counter of batches takes the largest."""
-
-    def __init__(self) -> None:
-        self.values, self.counters = Mean(), np.empty(0, np.int64)
-
-    def add(self, buffers: Buffers, weight: float) -> None:
-        """Take one client's in."""
-        self.values.add(buffers.values, weight)
-        self.counters = np.maximum(self.counters, buffers.counters) if len(self.counters) else buffers.counters
-
-    def result(self) -> Buffers | None:
-        """The mean, or None if nobody sent any."""
-        values = self.values.result()
-        return None if values is None else Buffers(values, self.counters)
 
 
 STILL = "the server's model never changed: no answer came, or too few for its buffer"
@@ -141,10 +129,14 @@ class Loop:
         self.buffers = site.task.buffers()
         self.totals: dict[str, int] = dict.fromkeys(TOTALS, 0)
         self.clock = 0.0  # simulated seconds since the start
-        fleet = build_fleet(self.experiment, len(site.owners.clients))
-        self.fleet = fleet.fastest() if self.algorithm.pooled else fleet
+        self.fleet = site.fleet
         self.client_accuracy: NDArray[np.float64] = np.full(len(site.owners.clients), np.nan)  # at the last look
         self._noted: dict[str, tuple[int, str]] = {}  # what -> how often, and the first case
+        self.bundle = bundle_size(site, self.asked)
+        self._people = np.array(self.population)
+        self._people_sizes = self.sizes[self._people]
+        self._total_rows = int(self.sizes.sum())
+        self._model_bytes = site.initial.nbytes
         self._evaluation = Evaluation(site, runtime)
 
     # Who takes part
@@ -159,8 +151,9 @@ class Loop:
         if self.algorithm.everyone:
             return list(self.population)
         rng = stream(self.experiment.seed, "select", round)
-        chosen = self.algorithm.select(self.sizes[self.population], self.participants, rng)
-        return sorted(self.population[i] for i in chosen)
+        chosen = self.algorithm.select(self._people_sizes, self.participants, rng)
+        who: list[int] = np.sort(self._people[chosen]).tolist()
+        return who
 
     def stays_away(self, round: int, client: int) -> bool:
         """A simulated dropout: asked, but never answers."""
@@ -173,7 +166,7 @@ class Loop:
             tuple(answered),
             len(self.population),
             int(self.sizes[answered].sum()) if answered else 0,
-            int(self.sizes.sum()),
+            self._total_rows,
             self.experiment.local.lr,
         )
 
@@ -188,24 +181,25 @@ class Loop:
         self.totals["bytes_down"] += clients * sent
         return sent
 
-    def count_up(self, answer: Answer) -> int:
-        """Bytes, uploads and work of one answer. Returns its bytes."""
-        self.totals["steps"] += answer.steps
-        self.totals["samples"] += answer.samples
-        if not self.algorithm.communicates:
-            return 0
-        travel = self.site.buffer_policy == "average"  # recomputed ones are sent later, once they are known
-        sent = nbytes(answer.reply.send) + 8 + (nbytes(answer.buffers) if travel else 0)  # 8: n_k, or the model's age
-        self.totals["bytes_up"] += sent
-        self.totals["uploads"] += max(round(nbytes(answer.reply.send) / max(self.site.initial.nbytes, 1)), 1)
-        return sent
+    def count_up(self, report: Report) -> None:
+        """Bytes, uploads and work of one answer."""
+        self.totals["steps"] += report.steps
+        self.totals["samples"] += report.samples
+        if self.algorithm.communicates:
+            self.totals["bytes_up"] += self._bytes_up(report)
+            self.totals["uploads"] += max(round(report.sent / max(self._model_bytes, 1)), 1)
 
-    def simulated_seconds(self, client: int, number: int, samples: int, down: int, up: int) -> float:
+    def _bytes_up(self, report: Report) -> int:
+        travel = self.site.buffer_policy == "average"  # recomputed ones are sent later, once they are known
+        return report.sent + 8 + (report.sent_buffers if travel else 0)  # 8: n_k, or the model's age
+
+    def simulated_seconds(self, report: Report, down: int) -> float:
         """How long a client's part takes on the virtual clock: fetch, train, send."""
-        training = self.fleet.training(client, number, samples)
         if not self.algorithm.communicates:
-            return training
-        return self.fleet.message(client, down) + training + self.fleet.message(client, up)
+            return report.device_seconds
+        up = self._bytes_up(report)
+        fleet, client = self.fleet, report.client
+        return fleet.message(client, down) + report.device_seconds + fleet.message(client, up)
 
     # What clients remember
 
@@ -220,14 +214,12 @@ class Loop:
             return None, None
         return (memory.kept if self.algorithm.personal else None), memory.buffers
 
-    def remember(self, client: int, round: int, answer: Answer) -> None:
+    def remember(self, report: Report, round: int) -> None:
         """Keep it for the client; a dropped client's memory stays as it was."""
-        memory = answer.memory
-        if self.experiment.local.decay_counter != "per_client":
-            memory = replace(memory, steps=0)
-        self.keeper.remember(client, round + 1, memory)
+        if report.memory is not None:
+            self.keeper.remember(report.client, round + 1, report.memory)
 
-    def complain(self, client: int, round: int, answer: Answer | Skipped | Failed) -> None:
+    def complain(self, client: int, round: int, answer: Report | Skipped | Failed) -> None:
         """A client without a usable answer: stop or note it, as the experiment says."""
         if isinstance(answer, Skipped):
             self._note(f"client {client} cannot take part: {answer.reason}")
@@ -380,7 +372,7 @@ class Loop:
             seen = self._evaluation.personal(common, self.population, self.own_model)
         else:
             seen = self._evaluation.shared(common)
-        self.client_accuracy = np.array([np.nan if a is None else a for a in seen.own])
+        self.client_accuracy = seen.own
         spread = fairness(self.client_accuracy)
         return {
             "accuracy": seen.accuracy,

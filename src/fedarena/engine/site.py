@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Algorithm, Vector
-from fedarena.data.dataset import Dataset, Partition, Rows
+from fedarena.data.dataset import Dataset, Partition, RowLists, Rows
 from fedarena.data.prepare import test_batch, training_batch
+from fedarena.engine.devices import Fleet, build_fleet
+from fedarena.models.compiled import Source
 from fedarena.models.task import Scores, Task, as_tensor, build
 from fedarena.seeds import stream, torch_seed
 from fedarena.spec import Experiment
@@ -59,6 +61,12 @@ class Site:
             fast=exp.fast,
         )
 
+    @cached_property
+    def fleet(self) -> Fleet:
+        """What clients compute and send with."""
+        fleet = build_fleet(self.experiment, len(self.owners.clients))
+        return fleet.fastest() if self.algorithm.pooled else fleet
+
     @property
     def initial(self) -> Vector:
         """w_0."""
@@ -81,10 +89,46 @@ class Site:
         """Does a row look different every time it is trained on?"""
         return self.data.prepare in ("mcmahan", "niid")
 
+    @cached_property
+    def rows_of_clients(self) -> tuple[Rows, Rows] | None:
+        """Those of all clients in one array, and where those of each begin; None where they do not lie so."""
+        clients = self.partition.clients
+        return (clients.flat, clients.bounds) if isinstance(clients, RowLists) else None
+
+    @property
+    def last_batch(self) -> str:
+        """What becomes of a short last batch."""
+        rule = self.experiment.local.last_batch
+        return rule if rule != "auto" else "merge_one" if self.task.has_batchnorm else "keep"
+
+    def class_counts(self, rows: Rows) -> NDArray[np.int64]:
+        """How many of these rows have each class."""
+        return np.bincount(self.data.y[rows], minlength=self.data.classes)
+
+    @cached_property
+    def all_class_counts(self) -> NDArray[np.int64]:
+        """The same for the rows of all clients together."""
+        return self.class_counts(self.partition.dealt)
+
     @property
     def is_text(self) -> bool:
         """Rows are sequences of symbols."""
         return self.data.y.ndim == 2
+
+    @cached_property
+    def source(self) -> Source | None:
+        """The data set's own rows for the kernels, where a row looks the same to every client and every time."""
+        x, how = np.asarray(self.data.x), self.data.prepare
+        if self.owners.noise is not None or self.is_text or not x.flags.c_contiguous:
+            return None
+        y = np.ascontiguousarray(self.data.y, np.int64)
+        if x.dtype == np.float32 and how == "none":
+            return Source(x, y)
+        if x.dtype != np.uint8 or x.ndim != 4 or how not in ("scale", "standardise"):
+            return None
+        every = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1).expand(256, x.shape[1], 1, 1)
+        numbers = test_batch(every, how, self.data.pixel_stats, torch.float32).view(256, -1)
+        return Source(x, y, np.ascontiguousarray(numbers.T.numpy()))
 
     @cached_property
     def _x(self) -> Tensor:

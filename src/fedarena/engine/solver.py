@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Pull, Vector
+from fedarena.models.compiled import Source
 from fedarena.models.task import Task, as_tensor
 from fedarena.spec import Local
 
@@ -235,7 +236,7 @@ def _scales(anchor: Anchor) -> bool:
     return anchor.scale is not None and not bool((anchor.scale == 1).all())
 
 
-Stretch = tuple[Vector, NDArray[np.int64], NDArray[np.int64], list[int]]  # rows, labels, their order, sizes of batches
+Stretch = tuple[Source, NDArray[np.int64], list[int]]  # rows, the order they come in, sizes of batches
 
 
 def train_compiled(
@@ -247,25 +248,10 @@ def train_compiled(
     adjust: Adjust,
     momentum: Tensor | None,
 ) -> Outcome:
-    """The same as `train`, many steps a call; `rates(j, n)` are the learning rates of steps j to j + n.
-
-    Every correction is affine in the weights: g + decay w + mu (w - centre) + shift.
-    """
+    """The same as `train`, many steps a call; `rates(j, n)` are the learning rates of steps j to j + n."""
     assert task.network is not None
-    network, decay, mu = task.network, local.weight_decay, 0.0
-    centre = shift = beside = anchor = None
-    if isinstance(adjust, Anchor):
-        anchor = adjust.w
-        shift = adjust.gradient - np.float32(decay) * adjust.w if decay else adjust.gradient
-    elif isinstance(adjust, Pull):
-        outside = adjust.outside and momentum is not None  # without momentum inside and outside are one
-        beside, shift = (adjust.b, None) if outside else (None, adjust.b)
-        centre, mu = (adjust.centre, float(adjust.mu)) if adjust.mu else (None, 0.0)
-    velocity = None if momentum is None else momentum.numpy()
-    network.load(
-        w, velocity=velocity, centre=centre, shift=shift, beside=beside, anchor=anchor,
-        momentum=local.momentum, decay=decay, mu=mu,
-    )  # fmt: skip
+    network, velocity = task.network, None if momentum is None else momentum.numpy()
+    load(task, w, local, adjust, velocity)
     buffers = task.buffers()
     if task.has_batchnorm:
         network.load_buffers(buffers.values)
@@ -274,9 +260,9 @@ def train_compiled(
     steps, lr_sum, losses = 0, 0.0, []
     for stretches in epochs:
         total, seen = 0.0, 0
-        for x, y, order, sizes in stretches:
+        for source, order, sizes in stretches:
             pace = rates(steps, len(sizes))
-            each = network.train(x, y, order, sizes, pace, weights, task.normalise_weights)
+            each = network.train(source, order, sizes, pace, weights, task.normalise_weights)
             total += float(each @ np.asarray(sizes))
             seen += sum(sizes)
             unit.steps(pace)
@@ -289,6 +275,24 @@ def train_compiled(
         network.save_buffers(buffers.values)
         task.load_buffers(replace(buffers, counters=buffers.counters + steps))
     return Outcome(after, steps, lr_sum, -unit.x, unit.effective_steps, tuple(losses))
+
+
+def load(task: Task, w: Vector, local: Local, adjust: Adjust, velocity: Vector | None) -> None:
+    """Where the kernels start, and by which rule: each correction is affine, g + decay w + mu (w - centre) + shift."""
+    assert task.network is not None
+    decay, mu = local.weight_decay, 0.0
+    centre = shift = beside = anchor = None
+    if isinstance(adjust, Anchor):
+        anchor = adjust.w
+        shift = adjust.gradient - np.float32(decay) * adjust.w if decay else adjust.gradient
+    elif isinstance(adjust, Pull):
+        outside = adjust.outside and velocity is not None  # without momentum inside and outside are one
+        beside, shift = (adjust.b, None) if outside else (None, adjust.b)
+        centre, mu = (adjust.centre, float(adjust.mu)) if adjust.mu else (None, 0.0)
+    task.network.load(
+        w, velocity=velocity, centre=centre, shift=shift, beside=beside, anchor=anchor,
+        momentum=local.momentum, decay=decay, mu=mu,
+    )  # fmt: skip
 
 
 def train(

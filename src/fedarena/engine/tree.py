@@ -4,6 +4,8 @@ and stored here, leaf by leaf, never by position in a list."""
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -14,13 +16,23 @@ from numpy.typing import NDArray
 from fedarena.errors import BadValue
 
 
+@functools.cache
+def _names(cls: Any) -> tuple[str, ...] | None:
+    """Fields of a dataclass; None for any other type."""
+    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
+
+
 def leaves(tree: Any) -> Iterator[NDArray[Any] | float]:
     """Arrays and numbers of a tree, in order."""
-    if tree is None or isinstance(tree, str):
+    cls: Any = type(tree)
+    names = _names(cls)
+    if isinstance(tree, np.ndarray):
+        yield tree
+    elif names is not None:
+        for name in names:
+            yield from leaves(getattr(tree, name))
+    elif tree is None or isinstance(tree, str):
         return
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        for field in dataclasses.fields(tree):
-            yield from leaves(getattr(tree, field.name))
     elif isinstance(tree, list | tuple):
         for item in tree:
             yield from leaves(item)
@@ -33,15 +45,34 @@ def leaves(tree: Any) -> Iterator[NDArray[Any] | float]:
 
 def nbytes(tree: Any) -> int:
     """Bytes of a message: its arrays, and eight for every number (metrics 3), less what is already known."""
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        sent = [field for field in dataclasses.fields(tree) if not field.metadata.get("known")]
-        return sum(nbytes(getattr(tree, field.name)) for field in sent)
+    cls: Any = type(tree)
+    names = _sent(cls)
+    if isinstance(tree, np.ndarray):
+        return int(tree.nbytes)
+    if names is not None:
+        return sum([nbytes(getattr(tree, name)) for name in names])
     return sum(leaf.nbytes if isinstance(leaf, np.ndarray) else 8 for leaf in leaves(tree))
+
+
+@functools.cache
+def _sent(cls: Any) -> tuple[str, ...] | None:
+    """Fields of a dataclass that travel; None for any other type."""
+    if not dataclasses.is_dataclass(cls):
+        return None
+    return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get("known"))
 
 
 def is_finite(tree: Any) -> bool:
     """No array or number in it is NaN or infinite."""
-    return all(bool(np.isfinite(leaf).all()) for leaf in leaves(tree))
+    return all(_all_finite(leaf) for leaf in leaves(tree))
+
+
+def _all_finite(leaf: NDArray[Any] | float) -> bool:
+    """One bad number spoils a sum, which is quicker than to look at each; a sum may also be too large, so look then."""
+    if not isinstance(leaf, np.ndarray):
+        return math.isfinite(leaf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(np.add.reduce(leaf, axis=None)) or bool(np.isfinite(leaf).all())
 
 
 def dismantle(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
@@ -143,33 +174,59 @@ class Mean:
     """
 
     def __init__(self) -> None:
-        self._first: Any = None
+        self.first: Any = None  # tree
         self._unit = 1.0
-        self._total = 0.0
-        self._sums: list[Any] = []
+        self._total = 0.0  # of the ratios
+        self._treatment: list[str] = []
+        self._sums: list[Any] | None = None  # none while there is but one tree: it is its own sum
 
     def add(self, tree: Any, weight: float) -> None:
         """Take one tree in."""
-        if self._first is None:
-            self._first, self._unit = tree, weight or 1.0
-            self._sums = [_nothing(leaf, how) for leaf, how in zip(leaves(tree), _treatment(tree), strict=True)]
+        if self.first is None:
+            self.first, self._unit = tree, weight or 1.0
+            self._total, self._treatment = weight / self._unit, list(_treatment(tree))
+            return
         ratio = weight / self._unit
-        for i, (leaf, how) in enumerate(zip(leaves(tree), _treatment(tree), strict=True)):
+        self._take(leaves(tree), ratio)
+        self._total += ratio
+
+    def merge(self, later: Mean) -> None:
+        """Take in the sum of trees that were added elsewhere, and come after those here."""
+        if later.first is None:
+            return
+        if self.first is None:
+            vars(self).update(vars(later))
+        elif later._sums is None:
+            self.add(later.first, later._total * later._unit)
+        else:
+            ratio = later._unit / self._unit
+            self._take(iter(later._sums), ratio, are_sums=True)
+            self._total += later._total * ratio
+
+    def _opened(self) -> list[Any]:
+        """The sums, begun with the first tree."""
+        if self._sums is None:
+            self._sums = [_nothing(leaf, how) for leaf, how in zip(leaves(self.first), self._treatment, strict=True)]
+            self._take(leaves(self.first), self._total)
+        return self._sums
+
+    def _take(self, parts: Iterator[Any], ratio: float, are_sums: bool = False) -> None:
+        sums = self._opened()
+        for i, (part, how) in enumerate(zip(parts, self._treatment, strict=True)):
             factor = ratio if how == "mean" else 1.0
             if how == "collect":
-                self._sums[i].append(leaf)
-            elif isinstance(leaf, np.ndarray):
-                self._sums[i] += leaf if factor == 1.0 else np.multiply(leaf, factor, dtype=np.float64)
+                sums[i].extend(part if are_sums else [part])
+            elif isinstance(part, np.ndarray):
+                sums[i] += part if factor == 1.0 else np.multiply(part, factor, dtype=np.float64)
             else:
-                self._sums[i] += factor * float(leaf)
-        self._total += ratio
+                sums[i] += factor * float(part)
 
     def result(self) -> Any:
         """The mean, in the types of the first tree; None if nothing was added."""
-        if self._first is None:
+        if self.first is None:
             return None
-        parts = zip(self._sums, _treatment(self._first), strict=True)
-        return _rebuild(self._first, (total / self._total if how == "mean" else total for total, how in parts))
+        parts = zip(self._opened(), self._treatment, strict=True)
+        return _rebuild(self.first, (total / self._total if how == "mean" else total for total, how in parts))
 
 
 def refuse_single_updates(tree: Any, name: str) -> None:

@@ -15,7 +15,9 @@ from torch import Tensor
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
 from fedarena.data.dataset import PADDING
 from fedarena.engine import solver
+from fedarena.engine.ahead import Ahead
 from fedarena.engine.site import EVALUATION_ROWS, Site
+from fedarena.models.compiled import Source
 from fedarena.models.linear import spread
 from fedarena.models.task import Buffers, as_tensor
 from fedarena.seeds import Purpose, stream
@@ -39,6 +41,12 @@ class Memory:
     steps: int = 0  # optimizer steps made so far
     start: Common | None = None  # what it trains from, where clients do not all hear the same
 
+    @property
+    def holds_anything(self) -> bool:
+        """Is there something to keep for the next round?"""
+        parts = (self.kept, self.momentum, self.buffers, self.start)
+        return self.steps > 0 or any(part is not None for part in parts)
+
 
 class ClientCannotTrain(Exception):
     """A single row and BatchNorm over a single value: there is no variance to divide by."""
@@ -47,8 +55,17 @@ class ClientCannotTrain(Exception):
 class ClientWork:
     """A client at work in one round: what `algorithm.client` is given (see algorithms.base.Work)."""
 
-    def __init__(self, site: Site, client: int, round: int, memory: Memory, decay_round: int | None = None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        client: int,
+        round: int,
+        memory: Memory,
+        decay_round: int | None = None,
+        ahead: Ahead | None = None,
+    ) -> None:
         self.site, self.client, self.round, self.memory = site, client, round, memory
+        self._ahead = ahead  # until something about this client's training becomes its own
         self.decay_round = (
             round if decay_round is None else decay_round
         )  # of the federation, for rates that decay by it
@@ -57,17 +74,16 @@ class ClientWork:
         self.rows = len(self.index)
         self.steps = self.samples = 0
         self.last_loss = float("nan")
-        self.sizes = solver.batch_sizes(self.rows, self.local.batch, self._last_batch)
+        self.sizes = solver.batch_sizes(self.rows, self.local.batch, site.last_batch)
         self._momentum: Tensor | None = None
-
-    @property
-    def _last_batch(self) -> str:
-        rule = self.local.last_batch
-        return rule if rule != "auto" else "merge_one" if self.task.has_batchnorm else "keep"
+        self._epochs_ahead = 0  # whose order was drawn elsewhere
 
     @cached_property
     def _shuffle(self) -> np.random.Generator:
-        return self.stream("shuffle")
+        rng = self.stream("shuffle")
+        for _ in range(self._epochs_ahead):
+            rng.permutation(self.rows)
+        return rng
 
     @cached_property
     def _augment(self) -> np.random.Generator:
@@ -105,13 +121,11 @@ class ClientWork:
     @property
     def class_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows of each class: this client's, and those of all clients together."""
-        data, clients = self.site.data, self.site.partition.clients
-        owned = (clients[self.client], np.concatenate(clients))
-        own, whole = (np.bincount(data.y[rows], minlength=data.classes) for rows in owned)
-        return own, whole
+        return self.site.class_counts(self.site.partition.clients[self.client]), self.site.all_class_counts
 
     def weigh_classes(self, weights: NDArray[np.float64], normalise: bool) -> None:
         """Let each class count so much in the loss, for the rest of this client's round."""
+        self._ahead = None
         self.task.class_weights = torch.from_numpy(weights).to(self.task.flat)
         self.task.normalise_weights = normalise
 
@@ -134,6 +148,7 @@ class ClientWork:
 
         With `split`, a client that has rows for several disjoint blocks always has the same ones, and works on any.
         """
+        self._ahead = None
         rng = self.stream("vc")
         blocks = self.rows // count
         if split and blocks > 1:
@@ -145,7 +160,7 @@ class ClientWork:
         self.index, self.rows = self.index[chosen], count
         self.__dict__.pop("_all_rows", None)
         self._noise = None if self._noise is None else self._noise[chosen]
-        self.sizes = solver.batch_sizes(count, self.local.batch, self._last_batch)
+        self.sizes = solver.batch_sizes(count, self.local.batch, self.site.last_batch)
 
     def train(
         self,
@@ -158,9 +173,12 @@ class ClientWork:
         pace: Callable[[int, float], float] | None = None,
     ) -> Outcome:
         """Local SGD from `w`; a second call in a round goes on with the same streams and counters."""
+        as_usual = epochs is None and lr is None and batch is None and pace is None
+        if self._ahead is not None and as_usual and (out := self._from_ahead(w, adjust)):
+            return out
         self._check_single_row()
         whole, broken = divmod(self.local.epochs if epochs is None else epochs, 1)
-        sizes = self.sizes if batch is None else solver.batch_sizes(self.rows, batch, self._last_batch)
+        sizes = self.sizes if batch is None else solver.batch_sizes(self.rows, batch, self.site.last_batch)
         plan = [sizes] * int(whole) + ([sizes[: round(broken * len(sizes))]] if broken else [])
         total = sum(map(len, plan))
 
@@ -180,8 +198,21 @@ class ClientWork:
             anchor = self.site.anchor if isinstance(adjust, Anchor) else None
             batches = (self.epoch(part) for part in plan)
             out = solver.train(self.task, w, batches, rate, self.local, adjust, self._start_momentum(), anchor)
+        return self._count(out, sum(map(sum, plan)))
+
+    def _from_ahead(self, w: Vector, adjust: Adjust) -> Outcome | None:
+        """The result of the first training, if all of the bundle were trained at once; later ones are always made here."""
+        assert self._ahead is not None
+        out = self._ahead.outcome(self.client, w, adjust)
+        self._ahead = None
+        if out is None:
+            return None
+        self._epochs_ahead = self.local.epochs
+        return self._count(out, self.local.epochs * sum(self.sizes))
+
+    def _count(self, out: Outcome, samples: int) -> Outcome:
         self.steps += out.steps
-        self.samples += sum(map(sum, plan))
+        self.samples += samples
         self.last_loss = out.losses[-1] if out.losses else float("nan")
         return out
 
@@ -257,26 +288,26 @@ class ClientWork:
             start = stop
 
     def _stretches(self, sizes: list[int]) -> Iterator[solver.Stretch]:
-        """The same batches for the kernels: rows once, where nothing about them is random, and the order they come in."""
+        """The same batches for the kernels, which read the data set's own rows unless something about them is random."""
         order, start = self._order(), 0
         numbers = int(np.prod(self.site.data.x.shape[1:]))
-        if not self.site.is_augmented and self.rows * numbers <= solver.BLOCK:
-            yield *self._all_rows, order, sizes
-            return
-        for block in solver.blocks(sizes, numbers):
-            stop = start + sum(block)
-            x, y = self._gather(order[start:stop])
-            yield self._as_read(x), y.numpy(), np.arange(stop - start), block
-            start = stop
+        if self.site.source is not None:
+            yield self.site.source, self.index[order], sizes
+        elif not self.site.is_augmented and self.rows * numbers <= solver.BLOCK:
+            yield self._all_rows, order, sizes
+        else:
+            for block in solver.blocks(sizes, numbers):
+                stop = start + sum(block)
+                yield self._as_read(order[start:stop]), np.arange(stop - start), block
+                start = stop
 
     @cached_property
-    def _all_rows(self) -> tuple[Vector, NDArray[np.int64]]:
-        x, y = self._gather(np.arange(self.rows))
-        return self._as_read(x), y.numpy()
+    def _all_rows(self) -> Source:
+        return self._as_read(np.arange(self.rows))
 
-    def _as_read(self, x: Tensor) -> Vector:
-        assert self.task.network is not None
-        return self.task.network.rows(x)
+    def _as_read(self, positions: NDArray[np.int64]) -> Source:
+        x, y = self._gather(positions)
+        return Source(np.ascontiguousarray(x.numpy(), np.float32), y.numpy())
 
     def _gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         noise = None if self._noise is None else self._noise[positions]

@@ -11,6 +11,7 @@ import functools
 import importlib.machinery
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from fedarena.models.tape import (
     ReLU,
     Tape,
 )
+from fedarena.seeds import Purpose, number_of, stream
 
 Vector = NDArray[Any]
 
@@ -47,17 +49,54 @@ def library(wanted: str = "") -> tuple[str, ctypes.CDLL] | None:
         path = Path(__file__).parent / f"_native_{name}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
         if path.exists() and wanted in ("", name):
             loaded = ctypes.CDLL(str(path))
-            loaded.fedarena_build.restype = ctypes.c_void_p
-            return name, loaded
+            return name, _declared(loaded)
     return None
+
+
+def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
+    """Addresses are 64 bits wide; a plain number would be cut to 32."""
+    at, whole, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
+    rows = [at, at, at, whole, whole, at, at, at, whole, at, at]
+    for name, types in {
+        "build": [at, whole, whole, whole, whole],
+        "free": [at],
+        "can_anchor": [at],
+        "load": [at] * 7 + [real] * 3,
+        "train": [*rows, whole, at],
+        "train_each": [*rows, at, whole, at, at, ctypes.c_size_t],
+        "save": [at] * 3,
+        "orders": [at, whole, at, at, at, whole, whole, at],
+        "uniforms": [at, whole, at, whole, at],
+        "load_buffers": [at] * 2,
+        "save_buffers": [at] * 2,
+    }.items():
+        getattr(kernels, f"fedarena_{name}").argtypes = types
+    kernels.fedarena_build.restype = at
+    return kernels
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows as data sets have them: floats, or bytes with the number that each byte stands for, channel by channel."""
+
+    x: NDArray[Any]  # float32 or bytes, the channels of an image first
+    y: NDArray[np.int64]
+    tables: NDArray[np.float32] | None = None  # channels x 256
+
+    @functools.cached_property
+    def arguments(self) -> tuple[int, int | None, int, int, int]:
+        """What the kernels are told of them."""
+        channels = 1 if self.tables is None and self.x.ndim < 4 else self.x.shape[1]
+        numbers = self.x.size // max(len(self.x), 1)
+        tables = None if self.tables is None else self.tables.ctypes.data
+        return self.x.ctypes.data, tables, channels, numbers // channels, self.y.ctypes.data
 
 
 class Network:
     """A stack of layers that the kernels know, with their working memory."""
 
-    def __init__(self, build: str, kernels: Any, handle: int, is_image: bool) -> None:
-        self.build, self._kernels, self._handle = build, kernels, ctypes.c_void_p(handle)
-        self.is_image = is_image  # rows are height x width x channels
+    def __init__(self, build: str, kernels: Any, handle: int) -> None:
+        self.build, self._kernels, self._handle = build, kernels, handle
         self.can_anchor = bool(kernels.fedarena_can_anchor(self._handle))
 
     def __del__(self) -> None:
@@ -77,11 +116,7 @@ class Network:
         rows = (*shape,) if is_image and shape else (int(program[0][1]), 1, 1)
         numbers = np.array(program, dtype=np.float64)
         handle = found[1].fedarena_build(_at(numbers), len(program), *rows)
-        return cls(*found, handle, is_image) if handle else None
-
-    def rows(self, x: torch.Tensor) -> NDArray[np.float32]:
-        """A batch as the kernels read it: images channels-last, other rows flat."""
-        return _floats(x.permute(0, 2, 3, 1).numpy() if self.is_image else x.flatten(1).numpy())
+        return cls(*found, handle) if handle else None
 
     def load(
         self,
@@ -101,33 +136,43 @@ class Network:
         With an `anchor`, g is the gradient of a batch at w less that of the same batch at the anchor.
         """
         vectors = [None if v is None else _floats(v) for v in (w, velocity, centre, shift, beside, anchor)]
-        numbers = map(ctypes.c_float, (momentum, decay, mu))
-        self._kernels.fedarena_load(self._handle, *map(_at, vectors), *numbers)
+        self._kernels.fedarena_load(self._handle, *map(_at, vectors), momentum, decay, mu)
 
     def train(
         self,
-        x: Vector,
-        y: NDArray[np.int64],
+        source: Source,
         order: NDArray[np.int64],
         sizes: Sequence[int],
         rates: NDArray[np.float64],
         class_weights: Vector | None = None,
         normalise: bool = True,
     ) -> NDArray[np.float64]:
-        """One step for every size, on the next so many rows of `order`; the mean loss of each batch.
-
-        Rows are as `rows` makes them.
-        """
+        """One step for every size, on the next so many of the rows that `order` names; the mean loss of each batch."""
         losses = np.empty(len(sizes))
-        weights = None if class_weights is None else _floats(class_weights)
-        labels, places = (np.ascontiguousarray(numbers, np.int64) for numbers in (y, order))
-        arrays: list[NDArray[Any] | None] = [_floats(x), labels, places, weights]
-        batches, steps = np.asarray(sizes, np.int32), _floats(rates)
-        done = self._kernels.fedarena_train(
-            self._handle, *map(_at, arrays), int(normalise), _at(batches), _at(steps), len(sizes), _at(losses)
-        )
+        told = _Steps(source, order, sizes, rates, class_weights, normalise)
+        done = self._kernels.fedarena_train(self._handle, *told.arguments, len(sizes), _at(losses))
         if done < len(sizes):  # as torch's own layer does: there is no variance of one value
             raise ValueError(f"Expected more than 1 value per channel when training, got a batch of {sizes[done]}")
+        return losses
+
+    def train_each(
+        self,
+        source: Source,
+        order: NDArray[np.int64],
+        sizes: Sequence[int],
+        rates: NDArray[np.float64],
+        counts: Sequence[int],
+        after: NDArray[np.float32],
+    ) -> NDArray[np.float64]:
+        """Several clients in one call, each from what was loaded: the next `counts[k]` steps are client k's.
+
+        Its weights go to row k of `after`. Not for networks with buffers, which would go from client to client.
+        """
+        losses, steps = np.empty(len(sizes)), np.asarray(counts, np.int32)
+        told = _Steps(source, order, sizes, rates, None, True)
+        self._kernels.fedarena_train_each(
+            self._handle, *told.arguments, _at(steps), len(counts), _at(losses), _at(after), after.shape[1]
+        )
         return losses
 
     def save(self, w: Vector, velocity: Vector | None = None) -> None:
@@ -141,6 +186,71 @@ class Network:
     def save_buffers(self, values: Vector) -> None:
         """Write them where they are wanted."""
         self._kernels.fedarena_save_buffers(self._handle, _at(values))
+
+
+class _Steps:
+    """Which steps to make; holds the arrays as long as the kernels look at them."""
+
+    def __init__(
+        self,
+        source: Source,
+        order: NDArray[np.int64],
+        sizes: Sequence[int],
+        rates: NDArray[np.float64],
+        class_weights: Vector | None,
+        normalise: bool,
+    ) -> None:
+        self._arrays = (
+            np.ascontiguousarray(order, np.int64),
+            None if class_weights is None else _floats(class_weights),
+            np.asarray(sizes, np.int32),
+            _floats(rates),
+        )
+        places, weights, batches, steps = map(_at, self._arrays)
+        self.arguments = (*source.arguments, places, weights, int(normalise), batches, steps)
+
+
+def can_shuffle(seed: int) -> bool:
+    """Do the kernels draw what numpy draws, for keys with this seed?"""
+    on = os.environ.get(SWITCH, "") != "off" and library() is not None
+    return seed < 1 << 32 and on and _draws_like_numpy()
+
+
+@functools.cache
+def _draws_like_numpy() -> bool:
+    """Streams are numpy's to define: should it ever draw otherwise, its own generators do the work."""
+    rows, bounds = np.arange(100), np.array([0, 40, 100])
+    drawn = shuffled(3, 5, (rows, bounds), [1], 2)
+    rng = stream(3, "shuffle", 5, 1)
+    expected = np.concatenate([40 + rng.permutation(60), 40 + rng.permutation(60)])
+    return bool((drawn == expected).all()) and uniform(3, "latency", 5, [1])[0] == stream(3, "latency", 5, 1).random()
+
+
+def shuffled(
+    seed: int, round: int, rows: tuple[NDArray[np.int64], NDArray[np.int64]], clients: Sequence[int], epochs: int
+) -> NDArray[np.int64]:
+    """The rows of these clients in the order of their epochs, one client after the other.
+
+    `rows` are those of all clients together, and where those of each begin.
+    """
+    flat, bounds = rows
+    who = np.array(clients)
+    order = np.empty(epochs * int((bounds[who + 1] - bounds[who]).sum()), np.int64)
+    key = np.array([seed, number_of("shuffle"), round], np.uint32)
+    found = library()
+    assert found is not None
+    found[1].fedarena_orders(_at(key), len(key), _at(flat), _at(bounds), _at(who), len(who), epochs, _at(order))
+    return order
+
+
+def uniform(seed: int, purpose: Purpose, round: int, clients: Sequence[int]) -> NDArray[np.float64]:
+    """The first number of each client's stream."""
+    who, numbers = np.array(clients), np.empty(len(clients))
+    key = np.array([seed, number_of(purpose), round], np.uint32)
+    found = library()
+    assert found is not None
+    found[1].fedarena_uniforms(_at(key), len(key), _at(who), len(who), _at(numbers))
+    return numbers
 
 
 LINEAR, CONVOLUTION, BATCH_NORM, GROUP_NORM, MAX_POOL, GLOBAL_MEAN, RELU, ELU_, FLATTEN = range(9)
@@ -194,5 +304,5 @@ def _floats(array: Any) -> NDArray[np.float32]:
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
-def _at(array: NDArray[Any] | None) -> ctypes.c_void_p | None:
-    return None if array is None else ctypes.c_void_p(array.ctypes.data)
+def _at(array: NDArray[Any] | None) -> int | None:
+    return None if array is None else array.ctypes.data

@@ -28,8 +28,10 @@ from fedarena.errors import BadValue, FedarenaError, ModelMismatch
 from fedarena.models.compiled import Network
 from fedarena.models.initial import glorot
 from fedarena.models.tape import Tape
+from fedarena.models.torch_compile import compiled
 
 Vector = NDArray[Any]
+HAS_CUDA = torch.cuda.is_available()
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Task:
         freeze: tuple[str, ...] = (),
         fast: bool = True,
         shape: tuple[int, ...] | None = None,
+        compile_batch: float | None = None,
     ) -> None:
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.device = torch.device(device)
@@ -85,6 +88,7 @@ class Task:
             parameter.data = view
         self._float_buffers = [b for b in self.module.buffers() if b.is_floating_point()]
         self._counters = [b for b in self.module.buffers() if not b.is_floating_point()]
+        self.has_buffers = bool(self._float_buffers or self._counters)
         self.has_batchnorm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
         self.has_dropout = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in self.module.modules())
         self.channels_last = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
@@ -96,11 +100,17 @@ class Task:
         self.initial = self.vector()  # w_0, whatever becomes of the module
         self._tape = Tape.of(self.module, self.weights) if fast and own_loss is None else None
         self.network = None if self._tape is None else Network.of(self._tape, shape)
+        self._training_loss, self.is_compiled = self._loss, False
+        if compile_batch is not None and self.network is None:  # kernels are faster still
+            self._training_loss, self.is_compiled = compiled(self._loss, compile_batch, self.device), True
+            self._tape = None
 
     @property
     def path(self) -> str:
         """Which code trains: `compiled` kernels, the `tape` (known layers by hand) or `autograd` (any module)."""
-        return f"compiled {self.network.build}" if self.network else "tape" if self._tape else "autograd"
+        if self.network:
+            return f"compiled {self.network.build}"
+        return "tape" if self._tape else "autograd with torch.compile" if self.is_compiled else "autograd"
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """A flat vector seen as the parameters, each in its own shape."""
@@ -156,7 +166,7 @@ class Task:
         """
         if self._tape:
             return self._tape.accumulate(x, y, into, scale, self._row_weights(y))
-        loss = self._loss(x, y)
+        loss = self._training_loss(x, y)
         gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         with torch.no_grad():
             torch._foreach_add_(into, gradients, alpha=scale)
@@ -206,6 +216,7 @@ def build(
     device: str = "cpu",
     freeze: tuple[str, ...] = (),
     fast: bool = True,
+    compile_batch: float | None = None,
 ) -> Task:
     """A task from a module, from a function of (shape, classes), or from a function of nothing.
 
@@ -217,7 +228,7 @@ def build(
         if init == "glorot" and not isinstance(make, nn.Module):
             glorot(module)
         _check_output(module, shape, classes, is_text)
-    return Task(module, dtype=dtype, device=device, freeze=freeze, fast=fast, shape=shape)
+    return Task(module, dtype=dtype, device=device, freeze=freeze, fast=fast, shape=shape, compile_batch=compile_batch)
 
 
 def _call(make: Any, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -282,15 +293,26 @@ def torch_seeded(seed: int) -> Iterator[None]:
 
     `torch.manual_seed` would take a millisecond, and queue itself up for accelerators that are not there.
     """
-    generator = torch.default_generator
-    before = generator.get_state()
-    generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)
+    with torch_untouched():
+        seed_torch(seed)
+        yield
+
+
+@contextlib.contextmanager
+def torch_untouched() -> Iterator[None]:
+    """Whatever is drawn in between, torch's own random numbers go on as before."""
+    before = torch.default_generator.get_state()
     try:
         yield
     finally:
-        generator.set_state(before)
+        torch.default_generator.set_state(before)
+
+
+def seed_torch(seed: int) -> None:
+    """Torch's own random numbers from this seed."""
+    torch.default_generator.manual_seed(seed)
+    if HAS_CUDA:
+        torch.cuda.manual_seed_all(seed)
 
 
 def freeze_parameters(module: nn.Module, patterns: tuple[str, ...]) -> None:

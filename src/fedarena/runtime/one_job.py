@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 
-import fedarena
-from fedarena.engine.dispatch import Failed
-from fedarena.engine.jobs import Job
+from fedarena.engine.jobs import Failed, Job
 from fedarena.engine.site import Site
 from fedarena.engine.work import Common
-
-OURS = str(Path(fedarena.__file__).parent)
 
 
 def run_job(site: Site, job: Job, common: Common) -> Any:
@@ -25,17 +19,9 @@ def run_job(site: Site, job: Job, common: Common) -> Any:
     try:
         return job.run(site, common)
     except Exception as error:
-        return failure(error)
+        return Failed.by(error)
     finally:
         torch.set_flush_denormal(False)
-
-
-def failure(error: Exception) -> Failed:
-    """The error in words, with the last line of it that is not inside an installed package."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(OURS)]
-    place = f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
-    return Failed(f"{type(error).__name__}: {error}", place)
 
 
 @contextlib.contextmanager

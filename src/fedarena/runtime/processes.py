@@ -7,6 +7,7 @@ the result has the same bits. Workers are forked where that is safe, else starte
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -22,17 +23,17 @@ from typing import Any, Literal
 import cloudpickle
 import torch
 
-from fedarena.engine.dispatch import Failed
-from fedarena.engine.jobs import Job
+from fedarena.engine.jobs import Failed, Job
 from fedarena.engine.site import Site
 from fedarena.engine.tree import types_near
 from fedarena.engine.work import Common
 from fedarena.errors import ClientFailed
-from fedarena.runtime.one_job import failure, run_job
+from fedarena.runtime.one_job import run_job
 from fedarena.runtime.shared import Block, Packed, Window, own_copy
 
 Start = Literal["fork", "spawn"]
 AHEAD = 4  # jobs a worker may be ahead of the slowest one
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 TRIES = 3  # a job that takes down three workers would take down all of them
 
 
@@ -187,6 +188,7 @@ def work(pipe: Connection, site: Site | Packed, to_close: list[Connection]) -> N
     for other in to_close:
         other.close()
     torch.set_num_threads(1)
+    keep_freed_memory()
     window = Window()
     here: Site | Failed = _unpacked(site, window)
     seen, common = 0, None
@@ -202,8 +204,17 @@ def work(pipe: Connection, site: Site | Packed, to_close: list[Connection]) -> N
         try:
             packed = window.pack(result, outbox)
         except Exception as error:  # something in the answer that no process can hand over
-            packed = window.pack(failure(error), outbox)
+            packed = window.pack(Failed.by(error), outbox)
         pipe.send(packed)
+
+
+def keep_freed_memory() -> None:
+    """Let what is freed stay with the process: a model's arrays come anew with every client, and to fetch their pages from
+    the system each time takes longer than to fill them."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(M_TRIM_THRESHOLD, 512 << 20)
 
 
 def _unpacked(site: Site | Packed, window: Window) -> Site | Failed:

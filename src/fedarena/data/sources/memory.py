@@ -47,17 +47,17 @@ class Arrays:
         rows = _rows(x, y)
         codes, classes, class_names = _classes(rows, y)
         owner, owner_names = self._owners(x)
-        if self.x_test is not None:
-            train, test = np.split(np.arange(len(x)), [len(self.x)])
-        else:
+        n_train: int = len(self.x)
+        order: Rows | slice = slice(None)  # in order already: no second copy of what may be large
+        if self.x_test is None:
             strata = codes if codes.ndim == 1 else np.zeros(len(codes), dtype=np.int64)
             train, test = split_rows(strata, owner, self.test, self.split_seed)
-        order = np.concatenate([train, test])
+            n_train, order = len(train), np.concatenate([train, test])
         return Dataset(
             "arrays",
             rows[order],
             codes[order],
-            len(train),
+            n_train,
             classes,
             prepare="scale" if rows.dtype == np.uint8 else "none",
             owner=None if owner is None else owner[order],

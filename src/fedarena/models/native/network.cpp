@@ -13,15 +13,17 @@
 //   6 ReLU
 //   7 ELU           alpha
 //   8 flatten
-// Rows of images lie channels-last (height, width, channels); rows of plain numbers are (numbers, 1, 1). The flat vector
-// holds the parameters in the order of the modules, weights of convolutions channels-last (outputs, height, width,
-// inputs). Buffers are, for every batch norm in turn, its running mean and its running variance.
+// A row of plain numbers has the shape (numbers, 1, 1). The flat vector holds the parameters in the order of the modules,
+// weights of convolutions channels-last (outputs, height, width, inputs). Buffers are, for every batch norm in turn, its
+// running mean and its running variance.
 #include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "block.h"
+#include "rows.h"
 #include "stack.h"
+#include "streams.h"
 
 namespace {
 
@@ -235,49 +237,45 @@ struct Network {
     // ---- A step ----
 
     // One row of the data as the first layer wants it.
-    void take_row(const float* row, int b) {
+    void take_row(const Rows& rows, int64_t row, int b) {
         if (blocks.empty()) {
             Dense& first = *stack.layers[0];
-            std::memcpy(first.x + (size_t)b * first.n, row, first.inputs * sizeof(float));
+            float* x = first.x + (size_t)b * first.n;
+            for (int c = 0; c < rows.channels; c++) rows.read(row, c, 0, rows.pixels, x + c * rows.pixels, 1);
             return;
         }
         const Map& map = blocks[0]->in;
         float* image = blocks[0]->x + b * map.size();
-        int run = map.pixel == map.channels ? map.width : 1;  // pixels that lie side by side on both sides
-        for (int h = 0; h < map.height; h++)
-            for (int w = 0; w < map.width; w += run, row += run * map.channels)
-                std::memcpy(image + map.at(h, w), row, run * map.channels * sizeof(float));
+        for (int c = 0; c < map.channels; c++)
+            for (int h = 0; h < map.height; h++)
+                rows.read(row, c, (size_t)h * map.width, map.width, image + map.at(h, 0) + c, map.pixel);
     }
 
-    // Output b of block i. A row goes through all blocks at once, while it is in the cache, up to a batch norm.
-    void produce(int i, int b, const float* x, const int64_t* order) {
-        if (i < 0) return take_row(x + order[b] * input.size(), b);
+    // Output b of block i, at these weights. A row goes through all blocks at once, while it is in the cache, up to a
+    // batch norm.
+    void produce(int i, int b, const Rows& rows, int64_t row, const float* w) {
+        if (i < 0) return take_row(rows, row, b);
         if (!blocks[i]->is_barrier()) {
-            produce(i - 1, b, x, order);
-            blocks[i]->convolve(b, weights);
+            produce(i - 1, b, rows, row, w);
+            blocks[i]->convolve(b, w);
         }
         blocks[i]->emit(b);
     }
 
-    void forward(const float* x, const int64_t* order, int rows) {
-        int count = (int)blocks.size();
-        for (int i = 0; i < count; i++) {
+    // The logits of `count` rows, which take the places from `first` on in the working memory, at these weights.
+    void forward(const Rows& rows, const int64_t* order, int first, int count, const float* w) {
+        int last = (int)blocks.size() - 1;
+        for (int i = 0; i <= last; i++) {
             if (!blocks[i]->is_barrier()) continue;
             blocks[i]->norm.start();
-            for (int b = 0; b < rows; b++) {
-                produce(i - 1, b, x, order);
-                blocks[i]->convolve(b, weights);
+            for (int b = 0; b < count; b++) {
+                produce(i - 1, b, rows, order[b], w);
+                blocks[i]->convolve(b, w);
             }
-            blocks[i]->norm.settle(rows, weights);
+            blocks[i]->norm.settle(count, w);
         }
-        for (int b = 0; b < rows; b++) produce(count - 1, b, x, order);
-        stack.forward(weights, 0, rows);
-    }
-
-    // The rows once more at the anchor, behind those at the weights.
-    void forward_anchored(const float* x, const int64_t* order, int rows) {
-        for (int b = 0; b < rows; b++) take_row(x + order[b] * input.size(), rows + b);
-        stack.forward(anchor.numbers, rows, rows);
+        for (int b = 0; b < count; b++) produce(last, first + b, rows, order[b], w);
+        stack.forward(w, first, count);
     }
 
     // Softmax cross-entropy of rows first..first + rows; its gradient, times `sign`, goes to the last layer.
@@ -285,7 +283,7 @@ struct Network {
                 int rows, float sign) {
         bool is_stack = !stack.layers.empty();
         float* gradients = is_stack ? (float*)stack.layers.back()->dt : (float*)loose;
-        size_t class_step = is_stack ? capacity : 1, row_step = is_stack ? 1 : blocks.back()->out().size();
+        size_t class_step = is_stack ? stack.capacity : 1, row_step = is_stack ? 1 : blocks.back()->out().size();
         double mass = 0, total = 0;
         for (int b = 0; b < rows; b++) mass += class_weights ? class_weights[labels[order[b]]] : 1.0;
         if (class_weights && !normalise) mass = rows;
@@ -308,29 +306,35 @@ struct Network {
         return total;
     }
 
-    // The gradient of output b of block i has arrived.
-    void descend(int i, int b) {
-        blocks[i]->gate(b, weights, gradient);
-        if (!blocks[i]->is_barrier()) pass(i, b);
+    // The gradient of output b of block i has arrived, which was computed at these weights.
+    void descend(int i, int b, const float* w) {
+        blocks[i]->gate(b, w, gradient);
+        if (!blocks[i]->is_barrier()) pass(i, b, w);
     }
-    void pass(int i, int b) {
+    void pass(int i, int b, const float* w) {
         blocks[i]->backward(b, gradient, i > lowest ? blocks[i - 1]->gradient.of(b) : nullptr);
-        if (i > lowest) descend(i - 1, b);
+        if (i > lowest) descend(i - 1, b, w);
+    }
+
+    // Adds to the gradient what rows first..first + rows say.
+    void descend_all(int first, int rows, const float* w) {
+        int last = (int)blocks.size() - 1;
+        for (int i = lowest + 1; i <= last; i++)
+            if (blocks[i]->conv) blocks[i]->conv->turn(w + blocks[i]->conv->at);
+        for (int b = first; b < first + rows; b++) descend(last, b, w);
+        for (int i = last; i >= lowest; i--) {
+            if (!blocks[i]->is_barrier()) continue;
+            blocks[i]->norm.settle_back(rows, gradient);
+            for (int b = 0; b < rows; b++) pass(i, b, w);
+        }
     }
 
     void backward(int rows, int anchored, const Rule& rule) {
         stack.backward(weights, anchor.numbers, rows, anchored, rule);
-        int last = (int)blocks.size() - 1;
-        if (last < lowest) return;
+        if (!stack.has_below) return;
         gradient.clear();
-        for (int i = lowest + 1; i <= last; i++)
-            if (blocks[i]->conv) blocks[i]->conv->turn(weights + blocks[i]->conv->at);
-        for (int b = 0; b < rows; b++) descend(last, b);
-        for (int i = last; i >= lowest; i--) {
-            if (!blocks[i]->is_barrier()) continue;
-            blocks[i]->norm.settle_back(rows, gradient);
-            for (int b = 0; b < rows; b++) pass(i, b);
-        }
+        descend_all(0, rows, weights);
+        if (anchored) descend_all(rows, anchored, anchor.numbers);
         (is_plain(rule) ? update<true> : update<false>)(weights, gradient, block_size, rule);
     }
 
@@ -344,6 +348,21 @@ struct Network {
         for (const auto& block : blocks)
             if (block->is_barrier() && rows * block->y.pixels() == 1) return false;
         return true;
+    }
+
+    double step(const Rows& rows, const int64_t* labels, const int64_t* order, const float* class_weights,
+                bool normalise, int count, float rate) {
+        int anchored = anchor.is_there ? count : 0;
+        reserve(count + anchored);
+        Rule rule{rate, momentum, decay, mu, centre.or_null(), shift.or_null(), beside.or_null(), velocity.or_null()};
+        forward(rows, order, 0, count, weights);
+        double mean = loss(labels, order, class_weights, normalise, 0, count, 1.0f);
+        if (anchored) {
+            forward(rows, order, count, count, anchor.numbers);
+            loss(labels, order, class_weights, normalise, count, count, -1.0f);
+        }
+        backward(count, anchored, rule);
+        return mean;
     }
 };
 
@@ -360,8 +379,12 @@ void* fedarena_build(const double* program, int layers, int channels, int height
 
 void fedarena_free(void* handle) { delete static_cast<Network*>(handle); }
 
-// Whether rows can be evaluated a second time, at an anchor.
-int fedarena_can_anchor(void* handle) { return static_cast<Network*>(handle)->blocks.empty(); }
+// Whether rows can be evaluated a second time, at an anchor. Batch norms would have to remember two batches.
+int fedarena_can_anchor(void* handle) {
+    for (const auto& block : static_cast<Network*>(handle)->blocks)
+        if (block->is_barrier()) return 0;
+    return 1;
+}
 
 // Weights to start from, and the rule of every step; each vector may be null but the weights.
 void fedarena_load(void* handle, const float* w, const float* velocity, const float* centre, const float* shift,
@@ -390,34 +413,72 @@ void fedarena_save_buffers(void* handle, float* buffers) {
             for (float value : *values) *buffers++ = value;
 }
 
-// Steps over batches of these sizes, rows of x (and labels) in this order; the mean loss of each goes to `losses`.
-// Returns how many steps were done: fewer where a batch is too small for a batch norm.
-int fedarena_train(void* handle, const float* x, const int64_t* labels, const int64_t* order,
-                   const float* class_weights, int normalise, const int32_t* sizes, const float* rates, int steps,
-                   double* losses) {
+// Steps over batches of these sizes, rows of the data (and labels) in this order; the mean loss of each goes to `losses`.
+// Rows are floats, or bytes with a table of 256 numbers for each of their channels. Returns how many steps were done:
+// fewer where a batch is too small for a batch norm.
+int fedarena_train(void* handle, const void* x, const float* tables, int channels, int pixels, const int64_t* labels,
+                   const int64_t* order, const float* class_weights, int normalise, const int32_t* sizes,
+                   const float* rates, int steps, double* losses) {
     auto* net = static_cast<Network*>(handle);
-    for (int s = 0; s < steps; s++) {
-        int rows = sizes[s], anchored = net->anchor.is_there ? rows : 0;
-        if (!net->can_take(rows)) return s;
-        net->reserve(rows + anchored);
-        Rule rule{rates[s],
-                  net->momentum,
-                  net->decay,
-                  net->mu,
-                  net->centre.or_null(),
-                  net->shift.or_null(),
-                  net->beside.or_null(),
-                  net->velocity.or_null()};
-        net->forward(x, order, rows);
-        losses[s] = net->loss(labels, order, class_weights, normalise, 0, rows, 1.0f);
-        if (anchored) {
-            net->forward_anchored(x, order, rows);
-            net->loss(labels, order, class_weights, normalise, rows, rows, -1.0f);
-        }
-        net->backward(rows, anchored, rule);
-        order += rows;
+    Rows rows(x, tables, channels, pixels);
+    for (int s = 0; s < steps; order += sizes[s++]) {
+        if (!net->can_take(sizes[s])) return s;
+        losses[s] = net->step(rows, labels, order, class_weights, normalise, sizes[s], rates[s]);
     }
     return steps;
+}
+
+// Several clients one after the other, each from what was loaded: client k makes `counts[k]` steps on the next rows of
+// `order`, and its weights go to `after`, in torch's order, one client behind the other.
+int fedarena_train_each(void* handle, const void* x, const float* tables, int channels, int pixels,
+                        const int64_t* labels, const int64_t* order, const float* class_weights, int normalise,
+                        const int32_t* sizes, const float* rates, const int32_t* counts, int clients, double* losses,
+                        float* after, size_t apart) {
+    auto* net = static_cast<Network*>(handle);
+    Buffer start, still;
+    start.copy(net->weights, net->size);
+    if (net->velocity.is_there) still.copy(net->velocity.numbers, net->size);
+    for (int k = 0; k < clients; k++) {
+        std::memcpy(net->weights, start, net->size * sizeof(float));
+        if (net->velocity.is_there) std::memcpy(net->velocity.numbers, still, net->size * sizeof(float));
+        int done = fedarena_train(handle, x, tables, channels, pixels, labels, order, class_weights, normalise, sizes,
+                                  rates, counts[k], losses);
+        if (done < counts[k]) return k;
+        net->unpack(net->weights, after + k * apart);
+        for (int s = 0; s < counts[k]; s++) order += sizes[s];
+        sizes += counts[k];
+        rates += counts[k];
+        losses += counts[k];
+    }
+    return clients;
+}
+
+// For each client the order in which its rows come: `epochs` permutations from the stream of (key..., client), as numbers
+// of rows of the data set; client k owns rows[bounds[k]] to rows[bounds[k + 1]].
+void fedarena_orders(const uint32_t* key, int words, const int64_t* rows, const int64_t* bounds,
+                     const int64_t* clients, int count, int epochs, int64_t* to) {
+    std::vector<uint32_t> whole(key, key + words);
+    whole.push_back(0);
+    for (int i = 0; i < count; i++) {
+        whole[words] = (uint32_t)clients[i];
+        const int64_t* mine = rows + bounds[clients[i]];
+        int n = (int)(bounds[clients[i] + 1] - bounds[clients[i]]);
+        Stream stream(whole.data(), words + 1);
+        for (int e = 0; e < epochs; e++, to += n) {
+            stream.permutation(to, n);
+            for (int j = 0; j < n; j++) to[j] = mine[to[j]];
+        }
+    }
+}
+
+// The first number from 0 to 1 of each client's stream.
+void fedarena_uniforms(const uint32_t* key, int words, const int64_t* clients, int count, double* to) {
+    std::vector<uint32_t> whole(key, key + words);
+    whole.push_back(0);
+    for (int i = 0; i < count; i++) {
+        whole[words] = (uint32_t)clients[i];
+        to[i] = Stream(whole.data(), words + 1).uniform();
+    }
 }
 
 void fedarena_save(void* handle, float* w, float* velocity) {

@@ -6,7 +6,7 @@
 
 #include "image.h"
 
-// s + sum of (y - shift), q + sum of (y - shift)^2 over `count` pixels, for V vectors of channels.
+// The sums of y - shift (to s) and of its square (to q) over `count` pixels, for V vectors of channels.
 template <int V>
 INLINE void shifted_sums_block(const float* y, int count, int pixel, const float* shift, float* s, float* q) {
     constexpr int U = 4 / V;  // several sums side by side: one would wait for itself

@@ -45,6 +45,7 @@ INLINE Index choose(Mask m, Index yes, Index no) { return _mm512_mask_mov_epi32(
 INLINE Mask equal(Index a, Index b) { return _mm512_cmpeq_epi32_mask(a, b); }
 INLINE Index load_bytes(const uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)); }
 INLINE void store_bytes(uint8_t* p, Index v) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(v)); }
+INLINE Vec to_floats(Index v) { return _mm512_cvtepi32_ps(v); }
 // The sums over the lanes of four vectors.
 INLINE __m128 sums(Vec a, Vec b, Vec c, Vec d) {
     Vec ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
@@ -52,6 +53,28 @@ INLINE __m128 sums(Vec a, Vec b, Vec c, Vec d) {
     Vec t = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xEE));
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(t), _mm512_extractf32x8_ps(t, 1));
     return _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+}
+// Rows become columns.
+INLINE void transpose(Vec r[16]) {
+    Vec t[16];
+    UNROLL for (int i = 0; i < 16; i += 2) {  // pairs of rows, then fours, within each quarter of a vector
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4) UNROLL for (int k = 0; k < 2; k++) {
+        r[i + 2 * k] = _mm512_shuffle_ps(t[i + k], t[i + k + 2], 0x44);
+        r[i + 2 * k + 1] = _mm512_shuffle_ps(t[i + k], t[i + k + 2], 0xEE);
+    }
+    UNROLL for (int k = 0; k < 4; k++) {  // then the quarters
+        t[k] = _mm512_shuffle_f32x4(r[k], r[k + 4], 0x88);
+        t[k + 4] = _mm512_shuffle_f32x4(r[k], r[k + 4], 0xDD);
+        t[k + 8] = _mm512_shuffle_f32x4(r[k + 8], r[k + 12], 0x88);
+        t[k + 12] = _mm512_shuffle_f32x4(r[k + 8], r[k + 12], 0xDD);
+    }
+    UNROLL for (int k = 0; k < 8; k++) {
+        r[k] = _mm512_shuffle_f32x4(t[k], t[k + 8], 0x88);
+        r[k + 8] = _mm512_shuffle_f32x4(t[k], t[k + 8], 0xDD);
+    }
 }
 
 #else
@@ -93,11 +116,28 @@ INLINE void store_bytes(uint8_t* p, Index v) {
     __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     _mm_storel_epi64((__m128i*)p, _mm_packus_epi16(words, words));
 }
+INLINE Vec to_floats(Index v) { return _mm256_cvtepi32_ps(v); }
 INLINE __m128 sums(Vec a, Vec b, Vec c, Vec d) {
     Vec ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
     Vec cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
     Vec t = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
     return _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+}
+INLINE void transpose(Vec r[8]) {
+    Vec t[8];
+    UNROLL for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4) UNROLL for (int k = 0; k < 2; k++) {
+        r[i + 2 * k] = _mm256_shuffle_ps(t[i + k], t[i + k + 2], 0x44);
+        r[i + 2 * k + 1] = _mm256_shuffle_ps(t[i + k], t[i + k + 2], 0xEE);
+    }
+    UNROLL for (int k = 0; k < 4; k++) {
+        t[k] = _mm256_permute2f128_ps(r[k], r[k + 4], 0x20);
+        t[k + 4] = _mm256_permute2f128_ps(r[k], r[k + 4], 0x31);
+    }
+    UNROLL for (int k = 0; k < 8; k++) r[k] = t[k];
 }
 
 #endif
@@ -139,6 +179,10 @@ class Buffer {
         data_ = static_cast<float*>(p);
         size_ = count;
         clear();
+    }
+    void copy(const float* from, size_t count) {
+        resize(count);
+        std::memcpy(data_, from, count * sizeof(float));
     }
     void clear() { std::memset(data_, 0, (size_ + 2 * LANES) * sizeof(float)); }
     operator float*() { return data_; }

@@ -29,18 +29,19 @@ struct Dense {
 struct Stack {
     std::vector<std::unique_ptr<Dense>> layers;
     Buffer logits, partial;  // what comes out; sums under way
-    int logit_stride = 0, capacity = 0;
+    int logit_stride = 0;
+    int capacity = 0;        // rows there is room for, in whole vectors: from one output to the next in dt
     bool has_below = false;  // something below the first layer wants its gradient
 
     int stride_after(size_t i) const { return i + 1 < layers.size() ? layers[i + 1]->n : logit_stride; }
     float* after(size_t i) { return i + 1 < layers.size() ? (float*)layers[i + 1]->x : (float*)logits; }
 
     void reserve(int rows) {
-        capacity = rows;
+        capacity = round_up(rows, LANES);
         for (auto& layer : layers) {
             layer->x.resize((size_t)rows * layer->n);
             layer->dx.resize((size_t)rows * layer->n);
-            layer->dt.resize((size_t)rows * layer->outs);
+            layer->dt.resize((size_t)capacity * layer->outs);
         }
         logits.resize((size_t)rows * logit_stride);
     }
@@ -79,17 +80,19 @@ struct Stack {
         }
     }
 
-    // The gradient of a layer's output from that of the next one's input, through the activation.
+    // The gradient of a layer's output from that of the next one's input, through the activation; rows become columns.
     void hand_down(Dense& below, const Dense& layer, int rows) {
-        for (int b = 0; b < rows; b++) {
-            const float* d = layer.dx + (size_t)b * layer.n;
-            const float* h = layer.x + (size_t)b * layer.n;
+        for (int first = 0; first < rows; first += LANES)
             for (int o = 0; o < below.outputs; o += LANES) {
-                float g[LANES];
-                store(g, below.activation.back(load(d + o), load(h + o)));
-                float* to = below.dt + (size_t)o * capacity + b;
-                for (int i = 0; i < std::min(LANES, below.outputs - o); i++) to[(size_t)i * capacity] = g[i];
+                Vec g[LANES];
+                UNROLL for (int i = 0; i < LANES; i++) {
+                    size_t at = (size_t)std::min(first + i, rows - 1) * layer.n + o;
+                    g[i] = below.activation.back(load(layer.dx + at), load(layer.x + at));
+                }
+                transpose(g);
+                float* to = below.dt + (size_t)o * capacity + first;
+                UNROLL for (int i = 0; i < LANES; i++)
+                    if (o + i < below.outputs) store(to + (size_t)i * capacity, g[i]);
             }
-        }
     }
 };

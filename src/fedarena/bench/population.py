@@ -1,0 +1,67 @@
+"""The suite of large populations: a round asks a hundred clients, and should not notice how many others there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fedarena.bench.designs import OURS
+from fedarena.bench.tables import Row, number, print_table
+from fedarena.bench.turns import take_turns
+from fedarena.bench.works import MNIST, Work
+
+POPULATIONS = (1_000, 10_000, 100_000)
+ROWS, COHORT = 10, 100
+GROWTH = 1.25  # at most: seconds a round with the most clients, to those with the fewest
+MEGABYTES = 2000  # at most: with the most clients
+
+
+def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> list[Row]:
+    """One row for each size of the population."""
+    say(f"population: scaffold, logreg, {COHORT} clients a round x {ROWS} rows")
+    works = [_work(clients) for clients in POPULATIONS]
+    timings = take_turns([(work, OURS) for work in works], turns)
+    fewest = timings[0].median
+    return [
+        {
+            "work": "population",
+            "design": OURS,
+            "clients": work.clients,
+            "samples_per_second": work.samples / timing.median,
+            "seconds_per_round": timing.median,
+            "times": timing.median / fewest,
+            "memory_mb": timing.megabytes,
+            "startup_seconds": timing.startup,
+            "ratio_to_plain": None,
+            "roofline_percent": None,
+        }
+        for work, timing in zip(works, timings, strict=True)
+    ]
+
+
+def _work(clients: int) -> Work:
+    local = {"lr": 0.05, "epochs": 1, "batch": 10}
+    return Work(f"{clients:,} clients", {"name": "logreg"}, MNIST, ROWS, COHORT, clients, local, algorithm="scaffold")
+
+
+def broken(rows: Sequence[Row]) -> list[str]:
+    """What grows with the population and should not, in words."""
+    found = []
+    for row in rows:
+        name = f"population of {row['clients']:,}"
+        if row["times"] > GROWTH:
+            found.append(f"{name}: a round takes {row['times']:.2f} times as long as with {POPULATIONS[0]:,}")
+        if row["memory_mb"] is not None and row["memory_mb"] > MEGABYTES:
+            found.append(f"{name}: {row['memory_mb']:,.0f} MB, at most {MEGABYTES:,} are promised")
+    return found
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """For people."""
+    columns: dict[str, Callable[[Row], str]] = {
+        "clients": lambda r: number(r["clients"]),
+        "a round": lambda r: number(1000 * r["seconds_per_round"], 1, " ms"),
+        "to the first": lambda r: number(r["times"], 2),
+        "memory": lambda r: number(r["memory_mb"], unit=" MB"),
+        "start-up": lambda r: number(r["startup_seconds"], 1, " s"),
+    }
+    print_table(f"{COHORT} clients a round, of ever more", columns, rows, left=())

@@ -1,0 +1,53 @@
+"""Which suites there are, and which one a name belongs to.
+
+A suite is a module with `measure(names, turns, say)`, `broken(rows)` and `print_rows(rows)`; it is imported when asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fedarena.bench.tables import Row
+from fedarena.bench.works import WORKS
+from fedarena.errors import UnknownName, suggest
+
+ROUNDS = "rounds"
+SUITES = {
+    ROUNDS: "fedarena.bench.rounds",
+    "population": "fedarena.bench.population",
+    "vertical": "fedarena.vertical.timing",
+}
+
+
+def measure(
+    names: Sequence[str] | None = None, turns: int = 3, say: Callable[[str], None] = lambda text: None
+) -> dict[str, list[Row]]:
+    """What each suite measured, by its name: that of federated rounds unless others, or works of it, are named."""
+    chosen: dict[str, list[str]] = {}
+    for name in names or (ROUNDS,):
+        if name not in SUITES and name not in WORKS:
+            known = (*WORKS, *SUITES)
+            raise UnknownName(
+                f"no work or suite is called '{name}'", remedy=suggest(name, known, f"they are: {', '.join(known)}")
+            )
+        chosen.setdefault(ROUNDS if name in WORKS else name, []).extend([name] if name in WORKS else [])
+        if name == ROUNDS:
+            chosen[ROUNDS] = list(WORKS)
+    return {suite: _module(suite).measure(works, turns, say) for suite, works in chosen.items()}
+
+
+def broken(measured: dict[str, list[Row]]) -> list[str]:
+    """Promises that were not kept, in words."""
+    return [told for suite, rows in measured.items() for told in _module(suite).broken(rows)]
+
+
+def print_tables(measured: dict[str, list[Row]]) -> None:
+    """For people."""
+    for suite, rows in measured.items():
+        _module(suite).print_rows(rows)
+
+
+def _module(suite: str) -> Any:
+    return importlib.import_module(SUITES[suite])

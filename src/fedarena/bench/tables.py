@@ -1,0 +1,34 @@
+"""How measurements look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+Row = dict[str, Any]  # one measurement: what `--json` prints
+
+
+def print_table(
+    title: str, columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row], left: Collection[str]
+) -> None:
+    """Columns by name, numbers to the right; a column that is empty all the way down is left out."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
+    shown = {name: column for name, column in cells.items() if any(column)}
+    for name in shown:
+        table.add_column(name, justify="left" if name in left else "right")
+    for line in zip(*shown.values(), strict=True):
+        table.add_row(*line)
+    Console().print(table)
+
+
+def number(value: float | None, digits: int = 0, unit: str = "") -> str:
+    """A number with its unit, nothing for None.
+
+    >>> number(1234.5), number(0.125, 2, " s"), number(None)
+    ('1,234', '0.12 s', '')
+    """
+    return "" if value is None else f"{value:,.{digits}f}{unit}"

@@ -1,0 +1,124 @@
+"""What is measured, and what we promise of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.data.dataset import Dataset
+
+TEST_ROWS = 100  # of works that train; nobody looks at them
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The least we owe on two cores; None where nothing is promised."""
+
+    ratio: float | None = None  # to the plain loop, in samples a second
+    roofline: float | None = None  # percent of the speed of large matrix products
+    times: float | None = None  # at most so many times the seconds of the work it stands beside
+
+
+@dataclass(frozen=True)
+class Work:
+    """A federated round, or an evaluation, to be measured."""
+
+    name: str
+    model: dict[str, Any]
+    shape: tuple[int, ...]
+    rows: int  # of each client
+    cohort: int
+    clients: int
+    local: dict[str, Any] = field(default_factory=dict)
+    algorithm: str = "fedavg"  # the plain loops always average
+    test_rows: int = TEST_ROWS
+    beside: str | None = None  # a work that our engine does too, turn by turn with this one
+    promise: Promise = Promise()
+
+    @property
+    def kind(self) -> Literal["training", "evaluation"]:
+        """What a turn does."""
+        return "training" if self.cohort else "evaluation"
+
+    @property
+    def samples(self) -> int:
+        """Rows that go through the model in a round, every epoch counted."""
+        return self.cohort * self.rows * self.local["epochs"] if self.cohort else self.test_rows
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The same as an experiment; what it learns from is `MadeUp.of(work)`."""
+        return {
+            "model": self.model, "clients": self.clients, "per_round": self.cohort or 1, "partition": "iid",
+            "algorithm": self.algorithm, "local": self.local, "rounds": 10**6, "evaluate": {"every": 10**6},
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        what = f"{self.name}: {self.model['name']}"
+        if not self.cohort:
+            return f"{what}, evaluation of {self.test_rows:,} rows"
+        how = ", ".join(f"{key} {value:g}" for key, value in self.local.items())
+        return f"{what}, {self.algorithm}, {self.cohort:,} clients x {self.rows} rows, {how}"
+
+
+MLP: dict[str, Any] = {"name": "mlp_2nn"}
+CNN: dict[str, Any] = {"name": "cnn_mcmahan"}
+MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
+MCMAHAN: dict[str, Any] = {"lr": 0.05, "epochs": 5, "batch": 10}
+REPORT: dict[str, Any] = {"lr": 0.05, "epochs": 3, "batch": 64, "momentum": 0.9}  # as the CIFAR-10 report trains
+
+# Floors held in whole runs of `fedarena bench --check` on two cores with AVX-512, with a fifth to spare or more: timings
+# drift by a quarter from hour to hour, ratios by a tenth.
+FLOORS = {
+    "W1": Promise(ratio=8.0),
+    "W1b": Promise(ratio=7.0),
+    "W1c": Promise(ratio=2.5),
+    "W2": Promise(ratio=3.5),
+    "W3": Promise(ratio=2.5),
+    "W6": Promise(times=1.25),
+}
+
+
+def _works() -> list[Work]:
+    one_epoch = {"lr": 0.05, "epochs": 1, "batch": 10}
+    return [
+        Work("W1", MLP, MNIST, 600, 10, 100, MCMAHAN),
+        Work("W1b", MLP, MNIST, 560, 10, 100, {"lr": 0.05, "epochs": 10, "batch": 20}),
+        Work("W1c", MLP, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": float("inf")}),
+        Work("W2", CNN, MNIST, 600, 10, 100, one_epoch),
+        Work("W3", {"name": "cnnnet", "norm": "bn"}, CIFAR, 500, 25, 100, REPORT),
+        Work("W4", {"name": "lenet5_mod"}, CIFAR, 500, 5, 100, REPORT),
+        Work("W5", {"name": "logreg"}, MNIST, 60, 1000, 1000, one_epoch),
+        Work("W6", MLP, MNIST, 600, 10, 100, MCMAHAN, algorithm="scaffold", beside="W1"),
+        Work("W7", MLP, MNIST, 560, 100, 100, {"lr": 0.05, "epochs": 1, "batch": 1}, algorithm="fsvrg"),
+        Work("W8", CNN, MNIST, 10, 0, 10, one_epoch, test_rows=10_000),
+    ]
+
+
+WORKS = {work.name: Work(**{**vars(work), "promise": FLOORS.get(work.name, Promise())}) for work in _works()}
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """Noise with labels, the same for everyone who asks: what counts is its shape."""
+
+    shape: tuple[int, ...]
+    train: int
+    test: int = TEST_ROWS
+
+    @classmethod
+    def of(cls, work: Work) -> MadeUp:
+        """The rows of a work."""
+        return cls(work.shape, work.clients * work.rows, work.test_rows)
+
+    def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Pixels and labels, training rows first."""
+        rng, rows = np.random.default_rng(0), self.train + self.test
+        return rng.integers(0, 256, (rows, *self.shape), dtype=np.uint8), rng.integers(0, 10, rows)
+
+    def load(self, seed: int) -> Dataset:
+        """As a data set of an experiment."""
+        return Dataset("made up", *self.arrays(), self.train, 10, prepare="scale")

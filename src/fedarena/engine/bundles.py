@@ -1,0 +1,100 @@
+"""Clients of one exchange in bundles: a worker takes several, one after the other, and brings back one sum.
+
+A thousand clients that each take 50 microseconds must not cost a message each. How many make a bundle depends on the
+experiment alone, never on the workers: the order of all additions, and so every bit, stays the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.engine.ahead import Ahead
+from fedarena.engine.jobs import ClientJob, Failed, Report, Skipped
+from fedarena.engine.site import Site
+from fedarena.engine.tree import Mean
+from fedarena.engine.work import Common, Memory
+from fedarena.models.task import Buffers, torch_untouched
+
+LIGHT = 5e7  # multiplications that are worth a message of their own: a few milliseconds
+PIECES = 32  # a round is in at least so many, for many workers to share
+
+
+class BufferMean:
+    """BatchNorm's statistics averaged by rows; a counter of batches takes the largest."""
+
+    def __init__(self) -> None:
+        self.values = Mean()
+        self.counters: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def add(self, buffers: Buffers, weight: float) -> None:
+        """Take one client's in."""
+        self.values.add(buffers.values, weight)
+        self._count(buffers.counters)
+
+    def merge(self, later: BufferMean) -> None:
+        """Take in those of clients that come after."""
+        self.values.merge(later.values)
+        self._count(later.counters)
+
+    def _count(self, counters: NDArray[np.int64]) -> None:
+        self.counters = np.maximum(self.counters, counters) if len(self.counters) else counters
+
+    def result(self) -> Buffers | None:
+        """The mean, or None if nobody sent any."""
+        values = self.values.result()
+        return None if values is None else Buffers(values, self.counters)
+
+
+@dataclass
+class Folded:
+    """What comes back from a bundle: a report of each client, and the sum of all that is of use."""
+
+    reports: list[Report | Skipped | Failed] = field(default_factory=list)
+    mean: Mean = field(default_factory=Mean)
+    buffers: BufferMean = field(default_factory=BufferMean)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Several clients' parts in one exchange of a round."""
+
+    round: int
+    do: str
+    clients: tuple[int, ...]
+    memories: tuple[Memory | None, ...]
+
+    def run(self, site: Site, common: Common) -> Folded:
+        """One client after the other; one that fails does not keep the others from working."""
+        folded = Folded()
+        ahead = Ahead(site, self.round, self.clients) if len(self.clients) > 1 and Ahead.serves(site) else None
+        paces = site.fleet.paces(self.clients, self.round).tolist()
+        with torch_untouched():
+            for client, memory, pace in zip(self.clients, self.memories, paces, strict=True):
+                self._fold(ClientJob(self.round, client, self.do, memory), site, common, pace, ahead, folded)
+        return folded
+
+    @staticmethod
+    def _fold(job: ClientJob, site: Site, common: Common, pace: float, ahead: Ahead | None, folded: Folded) -> None:
+        try:
+            answer = job.serve(site, common, pace, ahead)
+        except Exception as error:
+            folded.reports.append(Failed.by(error))
+            return
+        if isinstance(answer, Skipped):
+            folded.reports.append(answer)
+            return
+        folded.reports.append(answer.report)
+        if answer.report.finite or site.experiment.on_nan == "keep":
+            folded.mean.add(answer.reply.send, answer.reply.weight)
+            if site.task.has_buffers:
+                folded.buffers.add(answer.buffers, float(len(site.partition.clients[job.client])))
+
+
+def bundle_size(site: Site, participants: int) -> int:
+    """Clients in a bundle: one, where each has much to do."""
+    rows = site.partition.sizes.mean()
+    work = site.experiment.local.epochs * rows * site.task.size
+    return max(1, min(int(LIGHT / max(work, 1.0)), participants // PIECES))
