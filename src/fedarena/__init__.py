@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedarena.results.run import Run
     from fedarena.results.track import track
     from fedarena.spec import Evaluate, Experiment, Local
+    from fedarena.vertical.estimators import SecureBoostClassifier, SecureBoostRegressor
 
 __version__ = "0.2.0"
 
@@ -60,6 +61,8 @@ __all__ = [
     "Reply",
     "Run",
     "Scaffold",
+    "SecureBoostClassifier",
+    "SecureBoostRegressor",
     "Step",
     "Verdict",
     "arrays",
@@ -91,6 +94,7 @@ _HOMES = (
     "fedarena.results.plots",
     "fedarena.results.track",
     "fedarena.api",
+    "fedarena.vertical.estimators",
 )
 
 

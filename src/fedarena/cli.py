@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 import typer.core
 
+from fedarena.cli_vertical import app as vertical_app
 from fedarena.errors import CannotWrite, FedarenaError
 
 
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Get data sets and look at how they are dealt to clients.")
 app.add_typer(data_app, name="data")
+app.add_typer(vertical_app, name="vertical")
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]

@@ -76,6 +76,22 @@ class Deadlock(FedarenaError):
     """Every client waits for the others."""
 
 
+class FrameRefused(FedarenaError):
+    """A frame between parties that is damaged, repeated, or of another session, key or protocol version."""
+
+
+class TranscriptDiffers(FedarenaError):
+    """Two parties that did not see the same frames: something on the line changed them."""
+
+
+class PartyLost(FedarenaError):
+    """A party that cannot be reached or did not answer in time; the tree under way can be grown anew."""
+
+
+class PartyFailed(FedarenaError):
+    """A party that answered with an error, or broke off."""
+
+
 def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
     """The remedy for a misspelt name: the nearest known one, or `otherwise`."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

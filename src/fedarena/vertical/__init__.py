@@ -1,0 +1,1 @@
+"""Vertical federated boosting: parties hold different columns about the same people."""

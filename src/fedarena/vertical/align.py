@@ -1,0 +1,296 @@
+"""Which people do both parties know? Private set intersection on ids, over the same channel as everything else.
+
+The elliptic-curve Diffie-Hellman protocol is openmined-psi's. The guest learns which of its ids a host has, and tells
+every host the ids common to all, as salted hashes; nothing else about ids leaves a party, but their number. Both end
+with the same order, sorted by id, and compare its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.errors import BadValue, DataMissing, FrameRefused
+from fedarena.vertical import fields as read
+from fedarena.vertical.channel import Channel
+from fedarena.vertical.frames import CHUNK, Fields, Kind, refused
+
+SMALLEST = 50  # common rows; below that, sums over a bin are sums over single people
+BATCH = 10_000  # ids in one request
+HASH = 32
+MOST_PARTS = 4096  # of a host's set: eight gigabytes
+METHODS = ("psi", "hashed", "same")
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The rows of a party's own table that all parties know, in the common order."""
+
+    rows: Rows
+    digest: str  # of the common order, the same at all parties
+    counts: dict[str, int]  # rows of each party before, by name
+
+
+def check_ids(ids: Sequence[str], smallest: int = SMALLEST) -> list[str]:
+    """Ids as they are compared, each once and none empty; anything else is refused with counts."""
+    found = [str(i) for i in ids]
+    empty = sum(not i for i in found)
+    if empty:
+        raise BadValue(f"{empty} of {len(found)} ids are empty", remedy="give every row an id, or delete those rows")
+    repeated = {i: times for i, times in Counter(found).items() if times > 1}
+    if repeated:
+        rows = sum(repeated.values())
+        raise BadValue(
+            f"{len(repeated)} ids occur more than once, in {rows} of {len(found)} rows",
+            remedy="keep one row for each id",
+        )
+    if len(found) < smallest:
+        raise BadValue(f"there are only {len(found)} rows", remedy=f"at least {smallest} are needed")
+    return found
+
+
+def align(
+    channels: Sequence[Channel],
+    ids: Sequence[str],
+    *,
+    insecure_hashed_ids: bool = False,
+    smallest: int = SMALLEST,
+    say: Callable[[str], None] = lambda _: None,
+) -> Alignment:
+    """The guest's part: find the ids that every host has, and tell the hosts. HELLO must have been said."""
+    ours = check_ids(ids, smallest)
+    find = _by_hashes if insecure_hashed_ids else _by_psi
+    method = METHODS[insecure_hashed_ids]
+    with ThreadPoolExecutor(len(channels)) as pool:
+        found = list(pool.map(lambda channel: find(channel, ours, method, say), channels))
+    common = set.intersection(*(known for _, known in found))
+    counts = {"guest": len(ours), **{c.name: count for c, (count, _) in zip(channels, found, strict=True)}}
+    _check_size(len(common), counts, smallest)
+    order = sorted(common, key=lambda i: ours[i].encode())
+    rows = np.array(order, dtype=np.int64)
+    digest = order_digest([ours[i] for i in order])
+    with ThreadPoolExecutor(len(channels)) as pool:
+        list(pool.map(lambda channel: _tell(channel, [ours[i] for i in order], digest), channels))
+    return Alignment(rows, digest, counts)
+
+
+def order_digest(ids: Sequence[str]) -> str:
+    """Of ids in their order."""
+    whole = hashlib.sha256()
+    for i in ids:
+        whole.update(hashlib.sha256(i.encode()).digest())
+    return whole.hexdigest()
+
+
+def _check_size(common: int, counts: dict[str, int], smallest: int) -> None:
+    if common < smallest:
+        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise BadValue(
+            f"only {common} ids are known to all parties ({told}); at least {smallest} are needed"
+            if common
+            else f"no id is known to all parties ({told})",
+            remedy="check that all write ids alike ('007' is not '7')"
+            + (", or lower --min-rows knowing that sums over few rows tell much" if common else ""),
+        )
+
+
+def _by_psi(channel: Channel, ids: list[str], method: str, say: Callable[[str], None]) -> tuple[int, set[int]]:
+    """How many ids a host has, and which of ours are among them. Its own set comes first: it cannot adapt it."""
+    psi = library()
+    count = _start(channel, method, len(ids))
+    setup = psi.ServerSetup()
+    try:
+        setup.ParseFromString(_parts(channel, Kind.ALIGN_SETUP))
+        client = psi.client.CreateWithNewKey(True)
+        known: set[int] = set()
+        for start in range(0, len(ids), BATCH):
+            request = client.CreateRequest(ids[start : start + BATCH]).SerializeToString()
+            response = psi.Response()
+            response.ParseFromString(read.raw(channel.ask(Kind.ALIGN_REQUEST, {"request": request}), "response"))
+            known |= {start + int(i) for i in client.GetIntersection(setup, response)}
+            say(f"aligning with {channel.name}: {min(start + BATCH, len(ids))} of {len(ids)} ids")
+    except (RuntimeError, ValueError, psi.DecodeError):
+        raise refused(f"host '{channel.name}': its part of the intersection is damaged") from None
+    return count, known
+
+
+def _by_hashes(channel: Channel, ids: list[str], method: str, say: Callable[[str], None]) -> tuple[int, set[int]]:
+    """The same by plain hashes, which anyone can reverse who can guess ids."""
+    count = _start(channel, method, len(ids))
+    raw = _parts(channel, Kind.ALIGN_HASHES)
+    if len(raw) != HASH * count:
+        raise refused(f"host '{channel.name}': its part of the intersection is damaged")
+    theirs = {raw[i : i + HASH] for i in range(0, len(raw), HASH)}
+    say(f"aligning with {channel.name}: {len(ids)} of {len(ids)} ids")
+    return count, {i for i, name in enumerate(ids) if salted(b"", name) in theirs}
+
+
+def _start(channel: Channel, method: str, count: int) -> int:
+    return read.whole(channel.ask(Kind.ALIGN_START, {"method": method, "count": count}), "count")
+
+
+def _parts(channel: Channel, kind: Kind) -> bytes:
+    first = channel.ask(kind, {"part": 0})
+    parts = read.whole(first, "parts", 1, MOST_PARTS)
+    rest = [read.raw(channel.ask(kind, {"part": i}), "data") for i in range(1, parts)]
+    return b"".join([read.raw(first, "data"), *rest])
+
+
+def _tell(channel: Channel, ids: list[str], digest: str) -> None:
+    """The common ids in their order, to one host."""
+    salt = secrets.token_bytes(16)
+    step = CHUNK // HASH
+    for start in range(0, len(ids), step):
+        data = b"".join(salted(salt, i) for i in ids[start : start + step])
+        last = start + step >= len(ids)
+        reply = channel.ask(Kind.ALIGN_ROWS, {"salt": salt, "data": data, "last": last, "first": start == 0})
+    theirs = read.text(reply, "digest")
+    if theirs != digest:
+        raise FrameRefused(
+            f"host '{channel.name}' has another order of rows: {theirs}, here it is {digest}",
+            remedy="run the alignment again",
+        )
+
+
+def salted(salt: bytes, name: str) -> bytes:
+    """The hash of an id under a salt."""
+    return hashlib.sha256(salt + name.encode()).digest()
+
+
+def align_same(channels: Sequence[Channel], rows: int) -> Alignment:
+    """Tables without ids, whose rows are the same people in the same order already: only their number is compared."""
+    counts = {"guest": rows, **{channel.name: _start(channel, "same", rows) for channel in channels}}
+    return same_rows(rows, counts)
+
+
+def same_rows(rows: int, counts: dict[str, int]) -> Alignment:
+    """All rows as they are."""
+    return Alignment(np.arange(rows), f"{rows} rows as they are", counts)
+
+
+class SameRows:
+    """A host's part where it has no ids."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self.result: Alignment | None = None
+
+    def answer(self, kind: Kind, fields: dict[str, Any]) -> Fields:
+        """The number of rows, if the guest has as many."""
+        if kind is not Kind.ALIGN_START or read.text(fields, "method") != "same":
+            raise BadValue("this host was started without ids", remedy="start it with --id, or the guest without")
+        count = read.whole(fields, "count")
+        if count != self._rows:
+            raise BadValue(
+                f"this host has {self._rows} rows, the guest {count}",
+                remedy="align by ids: start all parties with --id",
+            )
+        self.result = same_rows(self._rows, {"guest": self._rows, "host": self._rows})
+        return {"count": self._rows}
+
+
+class HostAlignment:
+    """A host's part: answers the ALIGN frames, and knows its rows in the common order when they are done."""
+
+    def __init__(self, ids: Sequence[str], *, insecure_hashed_ids: bool = False, smallest: int = SMALLEST) -> None:
+        self._ids = check_ids(ids, smallest)
+        self._insecure, self._smallest = insecure_hashed_ids, smallest
+        self._server: Any = None
+        self._setup = self._order = b""
+        self._asked = self._allowed = 0
+        self.result: Alignment | None = None
+
+    def answer(self, kind: Kind, fields: dict[str, Any]) -> Fields:
+        """One step of it."""
+        if kind is Kind.ALIGN_START:
+            return self._begin(read.text(fields, "method"), read.whole(fields, "count", 1))
+        if kind is Kind.ALIGN_REQUEST:
+            return self._respond(read.raw(fields, "request"))
+        if kind is Kind.ALIGN_ROWS:
+            flags = read.whole(fields, "first", 0, 1), read.whole(fields, "last", 0, 1)
+            return self._accept(read.raw(fields, "salt"), read.raw(fields, "data"), *flags)
+        return self._part(read.whole(fields, "part"))
+
+    def _begin(self, method: str, count: int) -> Fields:
+        if method not in METHODS:
+            raise refused(f"there is no alignment by '{method}'")
+        if method == "same":
+            raise BadValue("this host aligns by ids", remedy="start the guest with --id, too, or this host without")
+        if method == "hashed" and not self._insecure:
+            raise BadValue(
+                "the guest wants to align by hashed ids, which can be reversed by guessing",
+                remedy="let the guest align by private set intersection, or start this host with --insecure-hashed-ids",
+            )
+        self.result, self._asked, self._allowed = None, 0, count
+        if method == "hashed":
+            self._server, self._setup = None, b"".join(sorted(salted(b"", i) for i in self._ids))
+        else:
+            psi = library()
+            self._server = psi.server.CreateWithNewKey(True)
+            raw = psi.DataStructure.RAW  # no false positives
+            self._setup = self._server.CreateSetupMessage(1e-9, count, self._ids, raw).SerializeToString()
+        return {"count": len(self._ids)}
+
+    def _part(self, part: int) -> Fields:
+        parts = max(1, -(-len(self._setup) // CHUNK))
+        if not self._setup or not 0 <= part < parts:
+            raise refused("an alignment was asked for a part that is not there")
+        return {"data": self._setup[part * CHUNK : (part + 1) * CHUNK], "parts": parts}
+
+    def _respond(self, raw: bytes) -> Fields:
+        psi = library()
+        if self._server is None:
+            raise refused("an ALIGN_REQUEST frame came before ALIGN_START")
+        request = psi.Request()
+        try:
+            request.ParseFromString(raw)
+            self._asked += len(request.encrypted_elements)
+            if self._asked > self._allowed:
+                raise refused("the guest asks about more ids than it has")
+            return {"response": self._server.ProcessRequest(request).SerializeToString()}
+        except (RuntimeError, ValueError, psi.DecodeError):
+            raise refused("an ALIGN_REQUEST frame is damaged") from None
+
+    def _accept(self, salt: bytes, data: bytes, first: int, last: int) -> Fields:
+        self._order = data if first else self._order + data
+        if len(data) % HASH or len(self._order) > HASH * len(self._ids):
+            raise refused("the guest names more common ids than this host has")
+        if not last:
+            return {}
+        place = {salted(salt, name): row for row, name in enumerate(self._ids)}
+        hashes = [self._order[i : i + HASH] for i in range(0, len(self._order), HASH)]
+        strange = sum(h not in place for h in hashes)
+        if strange or len(set(hashes)) < len(hashes):
+            raise refused(f"{strange} of {len(hashes)} common ids are not known here, or are repeated")
+        counts = {"guest": self._allowed, "host": len(self._ids)}
+        _check_size(len(hashes), counts, self._smallest)
+        rows = np.array([place[h] for h in hashes], dtype=np.int64)
+        digest = order_digest([self._ids[row] for row in rows])
+        self.result = Alignment(rows, digest, counts)
+        return {"digest": digest}
+
+
+def library() -> Any:
+    """openmined-psi, or how to get it."""
+    try:
+        import private_set_intersection.python as psi
+        from google.protobuf.message import DecodeError
+    except ImportError:
+        raise DataMissing(
+            "private set intersection needs the package openmined-psi",
+            remedy="pip install 'fedarena[vertical]' (Linux on x86-64 or macOS, Python 3.11 to 3.13), or align by hashes "
+            "that can be guessed: --insecure-hashed-ids",
+        ) from None
+    from types import SimpleNamespace
+
+    names = ("client", "server", "ServerSetup", "Request", "Response", "DataStructure")
+    return SimpleNamespace(DecodeError=DecodeError, **{name: getattr(psi, name) for name in names})

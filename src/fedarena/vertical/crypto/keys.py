@@ -1,0 +1,31 @@
+"""Paillier's cryptosystem (Paillier 1999), additively homomorphic: products of ciphertexts are sums of plaintexts.
+
+c = (1 + m n) r^n mod n². Whoever knows n = p q draws the mask r^n from tables of powers modulo p² and q²: with exponents
+as long as p and q it is uniform, as r^n is; with short ones it is faster, and rests on one more assumption.
+
+>>> from fedarena.vertical.crypto import plaintexts
+>>> key = generate()
+>>> c = key.encrypt(plaintexts([3, 4, 5]))
+>>> key.decrypt(key.public.sums(c, rows=[0, 1, 2, 0], starts=[0, 2, 4]))
+[7, 8]
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedarena.vertical.crypto import primes
+from fedarena.vertical.crypto.private import Exponents, PrivateKey
+from fedarena.vertical.crypto.public import PublicKey, check_size
+
+__all__ = ["Exponents", "PrivateKey", "PublicKey", "generate"]
+
+
+def generate(bits: int = 2048, *, allow_1024: bool = False) -> PrivateKey:
+    """A new key pair."""
+    check_size(bits, allow_1024)
+    while True:
+        p, q = primes.key_prime(bits // 2), primes.key_prime(bits // 2)
+        is_far_apart = abs(p - q) >> (bits // 2 - 100)  # else n is taken apart from its square root
+        if is_far_apart and math.gcd(p * q, (p - 1) * (q - 1)) == 1:
+            return PrivateKey(p, q)

@@ -1,0 +1,65 @@
+"""A small real host for tests of the line: it sums what it is sent, and keeps what it finished in a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedarena.errors import BadValue
+from fedarena.vertical.certificates import Identity
+from fedarena.vertical.frames import Fields, Kind
+from fedarena.vertical.network import NetworkChannel, Server
+
+
+class SmallHost:
+    """Adds the numbers of ROWS frames; LEVEL gives the sum; a finished tree is remembered on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "finished"
+        self.total = 0
+
+    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        """One step of it."""
+        if kind is Kind.HELLO:
+            return {"finished": int(self.file.read_text()) if self.file.exists() else 0}
+        if kind is Kind.TREE_START:
+            self.total = 0
+        elif kind is Kind.ROWS:
+            if (fields["x"] < 0).any():
+                raise BadValue("a number is negative", remedy="send none")
+            self.total += int(fields["x"].sum())
+        elif kind is Kind.LEVEL:
+            return {"sum": self.total}
+        elif kind is Kind.TREE_END:
+            self.file.write_text(str(tree))
+        elif kind is Kind.PUBLIC_KEY:
+            return {"fingerprint": fields["key"].hex()}
+        elif kind is Kind.SETUP:
+            time.sleep(float(fields.get("seconds", 0)))
+        elif kind is Kind.SPLIT:
+            raise ZeroDivisionError("a mistake of ours")
+        return {}
+
+
+def channel(name: str, port: int, keys: Path, **settings: Any) -> NetworkChannel:
+    """A line from the guest whose keys these are."""
+    return NetworkChannel(name, f"127.0.0.1:{port}", Identity.load(keys), **settings)
+
+
+def wait_for(truth: Callable[[], object], seconds: float = 20.0) -> None:
+    """Until it holds; a test that waits in vain fails."""
+    end = time.monotonic() + seconds
+    while not truth():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":  # a host as a process of its own: folder, keys, port
+    folder, keys, port = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    with Server(SmallHost(folder), f"127.0.0.1:{port}", Identity.load(keys)) as server:
+        (folder / "port.new").write_text(str(server.port))
+        (folder / "port.new").rename(folder / "port")
+        time.sleep(120)

@@ -1,0 +1,165 @@
+"""Two parties find their common people without showing the others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedarena.errors import BadValue, FrameRefused
+from fedarena.vertical.align import HostAlignment, align, check_ids, salted
+from fedarena.vertical.channel import LocalChannel
+from fedarena.vertical.frames import Fields, Kind
+
+
+class Aligning:
+    """A host that does nothing but align."""
+
+    def __init__(self, ids: list[str], **settings: Any) -> None:
+        self.ids = ids
+        self.part = HostAlignment(ids, **settings)
+
+    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        """One step of it."""
+        return {} if kind is Kind.HELLO else self.part.answer(kind, fields)
+
+
+class Overheard(LocalChannel):
+    """A line that keeps all that passes."""
+
+    heard = b""
+
+    def carry(self, raw: bytes, kind: Kind) -> bytes:
+        """Keep and pass on."""
+        got = super().carry(raw, kind)
+        self.heard += raw + got
+        return got
+
+
+def connect(*hosts: Aligning) -> list[Overheard]:
+    lines = [Overheard(host, f"host-{i}") for i, host in enumerate(hosts)]
+    for line in lines:
+        line.ask(Kind.HELLO)
+    return lines
+
+
+def people(*spans: tuple[int, int]) -> list[str]:
+    ids = [f"person {i}" for low, high in spans for i in range(low, high)]
+    random.Random(0).shuffle(ids)
+    return ids
+
+
+@pytest.fixture(params=["psi", "hashed"])
+def insecure(request: pytest.FixtureRequest) -> bool:
+    if request.param == "psi":
+        pytest.importorskip("private_set_intersection")
+    return bool(request.param == "hashed")
+
+
+def test_all_parties_end_with_the_same_people_in_the_same_order(insecure: bool) -> None:
+    guest = people((0, 300))
+    hosts = [Aligning(ids, insecure_hashed_ids=insecure) for ids in (people((100, 400)), people((50, 250), (900, 999)))]
+    found = align(connect(*hosts), guest, insecure_hashed_ids=insecure)
+    common = [guest[i] for i in found.rows]
+    assert set(common) == set(people((100, 250)))
+    for host in hosts:
+        assert host.part.result is not None
+        assert [host.ids[i] for i in host.part.result.rows] == common
+        assert host.part.result.digest == found.digest
+    assert found.counts == {"guest": 300, "host-0": 300, "host-1": 299}
+
+
+def test_the_order_does_not_depend_on_the_files(insecure: bool) -> None:
+    """So that an alignment can be done anew after a restart and the training can go on."""
+    orders = []
+    for shuffle in (1, 2):
+        ids = people((0, 120))
+        random.Random(shuffle).shuffle(ids)
+        host = Aligning(people((20, 150)), insecure_hashed_ids=insecure)
+        orders.append([ids[i] for i in align(connect(host), ids, insecure_hashed_ids=insecure).rows])
+    assert orders[0] == orders[1]
+
+
+def test_no_id_and_no_plain_hash_crosses_the_line_in_a_private_intersection() -> None:
+    pytest.importorskip("private_set_intersection")
+    lines = connect(Aligning(people((50, 200))))
+    align(lines, people((0, 150)))
+    for i in range(200):
+        assert f"person {i}".encode() not in lines[0].heard
+        assert salted(b"", f"person {i}") not in lines[0].heard
+
+
+def test_hashed_ids_are_refused_unless_the_host_names_them_insecure() -> None:
+    lines = connect(Aligning(people((0, 100))))
+    with pytest.raises(BadValue, match=r"host 'host-0': .*reversed by guessing"):
+        align(lines, people((0, 100)), insecure_hashed_ids=True)
+
+
+def test_too_few_common_people_are_refused_with_their_number(insecure: bool) -> None:
+    for low, told in {200: "no id is known to all parties", 90: "only 10 ids are known"}.items():
+        lines = connect(Aligning(people((low, 300)), insecure_hashed_ids=insecure))
+        with pytest.raises(BadValue, match=rf"{told}.*guest 100, host-0 {300 - low}"):
+            align(lines, people((0, 100)), insecure_hashed_ids=insecure)
+
+
+def test_duplicate_and_empty_ids_are_refused_with_counts() -> None:
+    with pytest.raises(BadValue, match="2 ids occur more than once, in 5 of 102 rows"):
+        check_ids([*people((0, 97)), "a", "a", "a", "b", "b"])
+    with pytest.raises(BadValue, match="1 of 101 ids are empty"):
+        check_ids([*people((0, 100)), ""])
+    with pytest.raises(BadValue, match="only 3 rows"):
+        check_ids(["a", "b", "c"])
+
+
+BAD: dict[str, tuple[Kind, Callable[[], Fields]]] = {
+    "unknown method": (Kind.ALIGN_START, lambda: {"method": "trust", "count": 5}),
+    "no method": (Kind.ALIGN_START, dict),
+    "request before start": (Kind.ALIGN_REQUEST, lambda: {"request": b""}),
+    "part that is not there": (Kind.ALIGN_SETUP, lambda: {"part": 7}),
+    "stranger": (Kind.ALIGN_ROWS, lambda: {"salt": b"", "data": bytes(32), "first": 1, "last": 1}),
+    "half a hash": (Kind.ALIGN_ROWS, lambda: {"salt": b"", "data": bytes(31), "first": 1, "last": 1}),
+    "too many": (Kind.ALIGN_ROWS, lambda: {"salt": b"", "data": bytes(32 * 101), "first": 1, "last": 0}),
+    "wrong type": (Kind.ALIGN_ROWS, lambda: {"salt": 5, "data": np.ones(3), "first": 1, "last": 1}),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_host_refuses_steps_that_do_not_fit(name: str) -> None:
+    kind, fields = BAD[name]
+    with pytest.raises(FrameRefused):
+        HostAlignment(people((0, 100))).answer(kind, dict(fields()))
+
+
+def test_a_guest_cannot_ask_about_more_ids_than_it_said() -> None:
+    psi = pytest.importorskip("private_set_intersection.python")
+    host = HostAlignment(people((0, 100)))
+    host.answer(Kind.ALIGN_START, {"method": "psi", "count": 60})
+    client = psi.client.CreateWithNewKey(True)
+    request = client.CreateRequest(people((0, 61))).SerializeToString()
+    with pytest.raises(FrameRefused, match="more ids than it has"):
+        host.answer(Kind.ALIGN_REQUEST, {"request": request})
+
+
+def test_a_damaged_request_is_refused() -> None:
+    pytest.importorskip("private_set_intersection")
+    host = HostAlignment(people((0, 100)))
+    host.answer(Kind.ALIGN_START, {"method": "psi", "count": 60})
+    for raw in (b"\xff\xff", b"\x0a\x05junk!", b"\x12\x05junk!"):
+        with pytest.raises(FrameRefused, match="damaged"):
+            host.answer(Kind.ALIGN_REQUEST, {"request": raw})
+
+
+def test_a_host_that_orders_rows_otherwise_is_found(insecure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = connect(Aligning(people((0, 100)), insecure_hashed_ids=insecure))
+    answer = HostAlignment.answer
+
+    def lying(self: HostAlignment, kind: Kind, fields: dict[str, Any]) -> Fields:
+        reply = answer(self, kind, fields)
+        return {**reply, "digest": "0" * 64} if kind is Kind.ALIGN_ROWS else reply
+
+    monkeypatch.setattr(HostAlignment, "answer", lying)
+    with pytest.raises(FrameRefused, match="another order of rows"):
+        align(lines, people((0, 100)), insecure_hashed_ids=insecure)

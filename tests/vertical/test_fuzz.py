@@ -1,0 +1,302 @@
+"""Random, truncated and altered frames at both parties for a bounded time: refused, and nothing worse.
+
+No crash: every answer of a host is a frame, every failure of a guest is an error of ours. No hang: each frame has a
+moment only. No memory growth: what was refused is forgotten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedarena.errors import FedarenaError
+from fedarena.vertical.align import HostAlignment
+from fedarena.vertical.channel import LocalChannel
+from fedarena.vertical.frames import DTYPES, HEADER, Fields, Frame, Kind, pack_fields, unpack_fields
+from fedarena.vertical.guest import Guest
+from fedarena.vertical.host import Host, HostPolicy
+from fedarena.vertical.joining import HostParty, Matching
+from fedarena.vertical.model import HostModel
+from fedarena.vertical.prediction import PredictingHost, predict_margins
+from fedarena.vertical.settings import BoostSettings
+from fedarena.vertical.tables import Table
+
+SECONDS = float(os.environ.get("FEDARENA_FUZZ_SECONDS", "2"))  # for each party; more at a desk
+SLOWEST = 5.0  # seconds for one frame, on a busy machine
+GROWTH = 40 << 20  # bytes: allocators keep some, a leak of frames would be hundreds of megabytes
+ROWS = 60
+X = np.random.default_rng(5).normal(size=(ROWS, 4)).round(2)
+Y = (X @ [0.3, 0, 1, -1] > 0).astype(float)
+SETTINGS = BoostSettings(trees=3, depth=3, bins=8)
+SEED = random.randrange(2**32) if not os.environ.get("CI") else 0
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Recorder(LocalChannel):
+    """Keeps the frames of both directions."""
+
+    def __init__(self, host: Any) -> None:
+        super().__init__(host, "bank")
+        self.up: list[bytes] = []
+        self.down: list[bytes] = []
+
+    def carry(self, raw: bytes, kind: Kind) -> bytes:
+        """Pass it on."""
+        self.up.append(raw)
+        self.down.append(super().carry(raw, kind))
+        return self.down[-1]
+
+
+def host() -> Host:
+    return Host(X[:, 2:], policy=HostPolicy(plain=True))
+
+
+def recorded() -> Recorder:
+    line = Recorder(host())
+    Guest(X[:, :2], Y, [line], SETTINGS, cipher="none").train()
+    return line
+
+
+# Ways to spoil a frame
+
+
+def any_value(rng: random.Random) -> Any:
+    kind = rng.randrange(5)
+    if kind == 0:
+        return rng.choice([0, 1, -1, 2**31, -(2**63), 2**63 - 1, rng.randrange(-100, 100)])
+    if kind == 1:
+        return rng.choice([0.0, float("nan"), float("inf"), -1e308])
+    if kind == 2:
+        return "".join(chr(rng.randrange(1, 0x2FF)) for _ in range(rng.randrange(20)))
+    if kind == 3:
+        return rng.randbytes(rng.choice([0, 1, 8, 511, 512, 1024]))
+    shape = tuple(rng.randrange(0, 5) for _ in range(rng.randrange(0, 4)))
+    dtype = rng.choice(DTYPES)
+    size = int(np.prod(shape, dtype=int)) * dtype.itemsize
+    raw = bytes(b & 1 for b in rng.randbytes(size)) if dtype == np.bool_ else rng.randbytes(size)
+    return np.frombuffer(raw, dtype).reshape(shape)
+
+
+def other_fields(fields: dict[str, Any], rng: random.Random) -> Fields:
+    """The right names with other values, some gone, some new."""
+    changed = dict(fields)
+    for name in list(fields):
+        if rng.random() < 0.4:
+            changed[name] = any_value(rng)
+        elif isinstance(fields[name], np.ndarray) and fields[name].size and rng.random() < 0.4:
+            array = fields[name].copy()
+            array.reshape(-1)[rng.randrange(array.size)] = rng.choice([0, 1, 3, 100])
+            changed[name] = array
+        elif rng.random() < 0.1:
+            del changed[name]
+    if rng.random() < 0.1:
+        changed["more"] = any_value(rng)
+    return changed
+
+
+def spoiled(raw: bytes, rng: random.Random) -> bytes:
+    """Bytes that were a frame."""
+    way = rng.randrange(5)
+    if way == 0:
+        return rng.randbytes(rng.randrange(0, 400))
+    if way == 1:
+        return raw[: rng.randrange(len(raw))]
+    changed = bytearray(raw)
+    if way == 2:
+        for _ in range(rng.randrange(1, 5)):
+            changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    elif way == 3:  # the header holds, the body is noise
+        changed[HEADER.size :] = rng.randbytes(len(changed) - HEADER.size)
+    else:  # a length that lies
+        struct.pack_into("<Q", changed, HEADER.size - 8, rng.choice([0, 1, 2**32, 2**64 - 1, len(raw)]))
+    return bytes(changed)
+
+
+def clock(seconds: float) -> Iterator[int]:
+    """Counts until the time is over, each turn within its moment."""
+    end = time.monotonic() + seconds
+    turn = 0
+    while (began := time.monotonic()) < end:
+        yield turn
+        assert time.monotonic() - began < SLOWEST, "a frame took too long"
+        turn += 1
+
+
+def must_be_named(error: FedarenaError, kind: Kind) -> None:
+    """A host foresaw it: it did not stumble over something unexpected."""
+    assert "it failed with" not in error.what, f"seed {SEED}: {kind.name} gave {error}"
+
+
+# Both parties
+
+
+@pytest.mark.slow
+def test_a_host_survives_any_frames() -> None:
+    """In every state that a training has: frames up to a point are sent as they are, then spoiled ones."""
+    rng = random.Random(SEED)
+    good = [Frame.decode(raw) for raw in recorded().up]
+    before = refused = answered = 0
+    for turn in clock(SECONDS):
+        if turn == 30:
+            gc.collect()
+            before = resident()
+        line = LocalChannel(host(), "bank", key=good[0].key)
+        until = rng.randrange(1, len(good))
+        for frame in good[:until]:
+            line.ask(frame.kind, _question(frame), tree=frame.tree, level=frame.level)
+        for _ in range(8):
+            frame = good[rng.choice([until, rng.randrange(len(good))])]
+            if rng.random() < 0.5:
+                try:
+                    fields = other_fields(dict(_question(frame)), rng)
+                    line.ask(frame.kind, fields, tree=frame.tree, level=frame.level)
+                    answered += 1
+                except FedarenaError as error:
+                    refused += 1
+                    must_be_named(error, frame.kind)
+            else:
+                fresh = dataclasses.replace(frame, session=line._session, sequence=line._sequence)
+                reply = Frame.decode(line.session.handle(spoiled(fresh.encode(), rng)))
+                assert reply.reply
+                unpack_fields(reply.body)
+    assert refused > 20
+    assert answered > 0
+    gc.collect()
+    assert not before or resident() - before < GROWTH
+
+
+def _question(frame: Frame) -> Fields:
+    fields = unpack_fields(frame.body)
+    fields.pop("digest", None)
+    return fields
+
+
+class Spoiling(LocalChannel):
+    """A host that answers rightly up to a point, and nonsense from there on."""
+
+    def __init__(self, host: Any, rng: random.Random, good: int) -> None:
+        super().__init__(host, "bank")
+        self._rng, self._good = rng, good
+
+    def carry(self, raw: bytes, kind: Kind) -> bytes:
+        """Bring an answer, or what is left of it."""
+        got = super().carry(raw, kind)
+        self._good -= 1
+        if self._good >= 0:
+            return got
+        if self._rng.random() < 0.5:
+            return spoiled(got, self._rng)
+        frame = Frame.decode(got)
+        fields = other_fields(unpack_fields(frame.body), self._rng)
+        return dataclasses.replace(frame, body=pack_fields(fields)).encode()
+
+
+@pytest.mark.slow
+def test_a_guest_survives_any_answers() -> None:
+    rng = random.Random(SEED)
+    length = len(recorded().up)
+    before = failed = 0
+    for turn in clock(SECONDS):
+        if turn == 30:
+            gc.collect()
+            before = resident()
+        line = Spoiling(host(), rng, rng.randrange(length))
+        try:
+            Guest(X[:, :2], Y, [line], SETTINGS, cipher="none").train()
+        except FedarenaError:
+            failed += 1
+    assert failed > 5, f"seed {SEED}"
+    gc.collect()
+    assert not before or resident() - before < GROWTH
+
+
+@pytest.mark.slow
+def test_prediction_survives_any_frames_at_both_parties() -> None:
+    rng = random.Random(SEED)
+    trained = host()
+    model = Guest(X[:, :2], Y, [LocalChannel(trained, "bank")], SETTINGS, cipher="none").train()
+    half: HostModel = trained.model
+    refused = 0
+    for _ in clock(SECONDS / 3):
+        line = Spoiling(PredictingHost(half, X[:, 2:]), rng, rng.randrange(4))
+        try:
+            line.ask(Kind.HELLO)
+            predict_margins(model, X[:, :2], [line])
+        except FedarenaError:
+            refused += 1
+        plain = LocalChannel(PredictingHost(half, X[:, 2:]), "bank")
+        plain.ask(Kind.HELLO)
+        question = {"records": np.zeros(1, np.int32), "starts": np.array([0, 3]), "rows": np.arange(3, dtype=np.int32)}
+        try:
+            plain.ask(Kind.PREDICT_STEP, other_fields(question, rng))
+        except FedarenaError as error:
+            must_be_named(error, Kind.PREDICT_STEP)
+    assert refused > 5
+
+
+@pytest.mark.slow
+def test_alignment_survives_any_frames() -> None:
+    rng = random.Random(SEED)
+    ids = tuple(f"p{i}" for i in range(ROWS))
+    table = Table("bank", X, tuple("abcd"), ids=ids)
+    kinds = [kind for kind in Kind if kind.name.startswith("ALIGN")]
+    questions: dict[Kind, dict[str, Any]] = {
+        Kind.ALIGN_START: {"method": "hashed", "count": ROWS},
+        Kind.ALIGN_ROWS: {"salt": b"", "data": bytes(64), "first": 1, "last": 1},
+        Kind.ALIGN_REQUEST: {"request": b"\x0a\x21" + bytes(33)},
+    }
+    for _ in clock(SECONDS / 3):
+        party = HostParty(table, lambda rows: Host(rows.x), Matching(insecure_hashed_ids=True))
+        line = LocalChannel(party, "bank")
+        line.ask(Kind.HELLO)
+        for kind in rng.choices(kinds, k=10):
+            try:
+                line.ask(kind, other_fields(questions.get(kind, {"part": 0}), rng))
+            except FedarenaError as error:
+                must_be_named(error, kind)
+    assert HostAlignment(ids).result is None
+
+
+@pytest.mark.slow
+def test_a_listening_host_survives_noise_on_its_port(tmp_path: Path) -> None:
+    """Bytes that are no TLS, TLS that is no gRPC, connections that say nothing: the guest is still answered."""
+    pytest.importorskip("grpc")
+    pytest.importorskip("cryptography")
+    import ssl
+
+    from fedarena.vertical.certificates import Identity, make_keys
+    from fedarena.vertical.network import NetworkChannel, Server
+
+    rng = random.Random(SEED)
+    keys = make_keys(tmp_path, ["guest", "bank"])
+    context = ssl.create_default_context(cafile=keys["guest"] / "ca.pem")
+    context.load_cert_chain(keys["guest"] / "cert.pem", keys["guest"] / "key.pem")
+    with Server(host(), "127.0.0.1:0", Identity.load(keys["bank"])) as server:
+        silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
+        for turn in clock(SECONDS / 3):
+            try:
+                with socket.create_connection(("127.0.0.1", server.port), timeout=2) as noisy:
+                    line = context.wrap_socket(noisy, server_hostname="bank") if turn % 2 else noisy
+                    line.sendall(rng.randbytes(rng.randrange(1, 5000)))
+                    line.close()
+            except OSError:
+                continue
+        with NetworkChannel("bank", f"127.0.0.1:{server.port}", Identity.load(keys["guest"])) as line:
+            assert line.ask(Kind.HELLO)["rows"] == ROWS
+        for connection in silent:
+            connection.close()

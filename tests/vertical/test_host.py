@@ -1,0 +1,223 @@
+"""A host refuses what it does not allow or understand, and a guest a host whose answers cannot be true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.vertical.tables_of import breast_cancer
+
+from fedarena.errors import BadValue, FedarenaError, FrameRefused, PartyFailed
+from fedarena.vertical.channel import LocalChannel
+from fedarena.vertical.fields import as_bits
+from fedarena.vertical.frames import Fields, Kind
+from fedarena.vertical.guest import Guest
+from fedarena.vertical.host import Host, HostPolicy
+from fedarena.vertical.settings import BoostSettings
+
+TABLES, Y = breast_cancer()
+PLAIN = HostPolicy(plain=True)
+
+
+def guest(channel: LocalChannel, **values: Any) -> Guest:
+    return Guest(TABLES[0], Y, [channel], BoostSettings(**{"trees": 1, "depth": 3, **values}), cipher="none")
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (HostPolicy(plain=True, most_trees=0), "total_trees = 1 is not allowed"),
+        (HostPolicy(plain=True, most_depth=2), "depth = 3 is not allowed"),
+        (HostPolicy(plain=True, min_leaf_rows=5), "min_leaf_rows = 1 is not allowed"),
+        (HostPolicy(plain=True, min_bin_count=9), "min_bin_count = 1 is not allowed"),
+        (HostPolicy(), "the cipher 'none' is not allowed"),
+    ],
+    ids=str,
+)
+def test_policy_is_kept_before_anything_is_sent(policy: HostPolicy, says: str) -> None:
+    with pytest.raises(BadValue, match=f"host 'bank': {says}"):
+        guest(LocalChannel(Host(TABLES[1], policy=policy), "bank")).train()
+
+
+def test_unlike_numbers_of_rows_are_refused() -> None:
+    with pytest.raises(BadValue, match="this host has 100 rows, the guest 569"):
+        guest(LocalChannel(Host(TABLES[1][:100], policy=PLAIN))).train()
+
+
+def test_a_host_without_columns_or_with_infinity_is_refused() -> None:
+    with pytest.raises(BadValue, match="no columns"):
+        Host(TABLES[1][:, :0])
+    with pytest.raises(BadValue, match="infinity"):
+        Host(np.where(TABLES[1] > 1, np.inf, TABLES[1]))
+
+
+def test_columns_that_offer_nothing_do_no_harm() -> None:
+    """Constant and all missing: no candidate, no error, and the guest's columns do the work."""
+    host = Host(np.column_stack([np.full(len(Y), 3.0), np.full(len(Y), np.nan)]), policy=PLAIN)
+    model = guest(LocalChannel(host)).train()
+    assert {n.owner for n in model.trees[0].nodes} == {-1, 0}
+
+
+class Recorded(LocalChannel):
+    """Stops before a question of some kind and keeps it."""
+
+    def __init__(self, host: Host, stop: Kind) -> None:
+        super().__init__(host, "host")
+        self.stop = stop
+
+    def ask(self, kind: Kind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
+        if kind is self.stop:
+            self.fields = dict(fields or {})
+            raise PartyFailed("stopped", remedy="none")
+        return super().ask(kind, fields, tree=tree, level=level)
+
+
+def before(kind: Kind) -> tuple[Host, dict[str, Any]]:
+    """A host in mid-training, and the honest question that comes next."""
+    host = Host(TABLES[1], policy=PLAIN)
+    channel = Recorded(host, kind)
+    with pytest.raises(PartyFailed, match="stopped"):
+        guest(channel).train()
+    return host, channel.fields
+
+
+ROWS = len(Y)
+BAD: list[tuple[Kind, dict[str, Any]]] = [
+    (Kind.SETUP, {"settings": 3}),
+    (Kind.SETUP, {"training": b""}),
+    (Kind.SETUP, {"trees": -1}),
+    (Kind.PUBLIC_KEY, {"key": b"\x00" * 8}),
+    (Kind.PUBLIC_KEY, {"cipher": "affine"}),
+    (Kind.TREE_START, {"rows": b""}),
+    (Kind.ROWS, {"start": 1}),
+    (Kind.ROWS, {"part": 1}),
+    (Kind.ROWS, {"data": b"\x00" * 7}),
+    (Kind.ROWS, {"data": b"\x00" * 256 * (ROWS + 1)}),
+    (Kind.LEVEL, {"node": np.zeros(5, np.uint8)}),
+    (Kind.LEVEL, {"node": np.full(ROWS, 9, np.uint8)}),
+    (Kind.LEVEL, {"node": np.zeros(ROWS)}),
+    (Kind.LEVEL, {"nodes": 4}),
+    (Kind.LEVEL, {"build": np.array([1], np.int32)}),
+    (Kind.LEVEL, {"totals": b""}),
+    (Kind.SPLIT, {"candidates": np.array([-1], np.int32)}),
+    (Kind.SPLIT, {"candidates": np.array([10**6], np.int32)}),
+    (Kind.SPLIT, {"starts": np.array([0, 0], np.int32)}),
+    (Kind.SPLIT, {"nodes": np.array([3], np.int32)}),
+]
+
+
+@pytest.mark.parametrize(("kind", "wrong"), BAD, ids=str)
+def test_a_question_that_makes_no_sense_is_refused(kind: Kind, wrong: dict[str, Any]) -> None:
+    host, honest = before(kind)
+    with pytest.raises(FedarenaError):
+        host.answer(kind, {**honest, **wrong}, 0, 0)
+    for name in honest:
+        with pytest.raises(FedarenaError):
+            host.answer(kind, {n: v for n, v in honest.items() if n != name}, 0, 0)
+
+
+@pytest.mark.parametrize("kind", [Kind.SETUP, Kind.PUBLIC_KEY, Kind.TREE_START, Kind.ROWS, Kind.LEVEL, Kind.SPLIT])
+def test_questions_have_an_order(kind: Kind) -> None:
+    _, honest = before(kind)
+    fresh = Host(TABLES[1], policy=PLAIN)
+    if kind is not Kind.SETUP:
+        with pytest.raises(FrameRefused):
+            fresh.answer(kind, honest, 0, 0)
+    with pytest.raises(FrameRefused):
+        fresh.answer(Kind.PREDICT_START, {}, 0, 0)
+
+
+def test_a_tree_is_grown_from_training_rows_only() -> None:
+    host, honest = before(Kind.SETUP)
+    host.answer(Kind.SETUP, {**honest, "training": as_bits(np.arange(ROWS) > 3)}, 0, 0)
+    _, key = before(Kind.PUBLIC_KEY)
+    host.answer(Kind.PUBLIC_KEY, key, 0, 0)
+    with pytest.raises(FrameRefused, match="not for training"):
+        host.answer(Kind.TREE_START, {"rows": as_bits(np.ones(ROWS, bool)), "more": 1}, 0, 0)
+
+
+def test_a_node_is_shown_once_and_split_once() -> None:
+    """Else a guest could try every candidate on every row, and know the host's columns in the end."""
+    host, honest = before(Kind.SPLIT)
+    host.answer(Kind.SPLIT, honest, 0, 0)
+    with pytest.raises(FrameRefused, match="split twice"):
+        host.answer(Kind.SPLIT, {**honest, "candidates": honest["candidates"] * 0 + 1}, 0, 0)
+    host, honest = before(Kind.LEVEL)
+    host.answer(Kind.LEVEL, honest, 0, 0)
+    with pytest.raises(FrameRefused, match="asked for twice"):
+        host.answer(Kind.LEVEL, honest, 0, 0)
+
+
+def test_nodes_are_parts_of_those_above_and_not_too_small() -> None:
+    host, honest = before(Kind.LEVEL)
+    host.answer(Kind.LEVEL, {**honest, "node": (np.arange(ROWS) < 9).astype(np.uint8)}, 0, 0)  # nine rows are out
+    parts = {**honest, "nodes": 2, "build": np.array([0], np.int32)}
+    with pytest.raises(FrameRefused, match="not parts of those above"):
+        host.answer(Kind.LEVEL, {**parts, "node": (np.arange(ROWS) % 2).astype(np.uint8)}, 0, 1)
+    of_rest = np.where(np.arange(ROWS) < 9, 2, np.arange(ROWS) % 2).astype(np.uint8)
+    host.answer(Kind.LEVEL, {**parts, "node": of_rest}, 0, 1)
+    strict, honest = before(Kind.LEVEL)
+    strict.policy = HostPolicy(plain=True, min_leaf_rows=10)
+    with pytest.raises(BadValue, match="a node of 5 rows"):
+        strict.answer(Kind.LEVEL, {**honest, "node": (np.arange(ROWS) >= 5).astype(np.uint8)}, 0, 0)
+
+
+class Lying(Host):
+    """Changes its answers."""
+
+    lie: Callable[[Kind, dict[str, Any]], None]
+
+    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        reply = dict(super().answer(kind, fields, tree, level))
+        type(self).lie(kind, reply)
+        return reply
+
+
+def larger_counts(kind: Kind, reply: dict[str, Any]) -> None:
+    if kind is Kind.LEVEL:
+        reply["counts"] = reply["counts"] + 10**6
+
+
+def swapped_counts(kind: Kind, reply: dict[str, Any]) -> None:
+    if kind is Kind.LEVEL:
+        reply["counts"] = reply["counts"][:, ::-1].copy()
+
+
+def other_sums(kind: Kind, reply: dict[str, Any]) -> None:
+    if kind is Kind.LEVEL:
+        data = np.frombuffer(reply["sums"], np.uint64).copy()
+        data[1::4] ^= np.uint64(1)  # the last bit of some sums
+        reply["sums"] = data.tobytes()
+
+
+def huge_sums(kind: Kind, reply: dict[str, Any]) -> None:
+    if kind is Kind.LEVEL:
+        reply["sums"] = b"\xff" * len(reply["sums"])
+
+
+def fewer_sums(kind: Kind, reply: dict[str, Any]) -> None:
+    if kind is Kind.LEVEL:
+        reply["sums"] = reply["sums"][:256]
+
+
+def other_rows(kind: Kind, reply: dict[str, Any]) -> None:
+    if kind is Kind.SPLIT:
+        reply["left"] = bytes(255 - b for b in reply["left"])
+
+
+def no_rows(kind: Kind, reply: dict[str, Any]) -> None:
+    if kind is Kind.SPLIT:
+        reply["left"] = b""
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [larger_counts, swapped_counts, other_sums, huge_sums, fewer_sums, other_rows, no_rows],
+    ids=lambda f: f.__name__,
+)
+def test_answers_that_cannot_be_true_end_the_training(lie: Callable[[Kind, dict[str, Any]], None]) -> None:
+    kind = type("Liar", (Lying,), {"lie": staticmethod(lie)})
+    with pytest.raises((PartyFailed, FrameRefused)):
+        guest(LocalChannel(kind(TABLES[1], policy=PLAIN), "liar")).train()

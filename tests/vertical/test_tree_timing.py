@@ -1,0 +1,38 @@
+"""The bench of vertical training measures what it says, between two real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("cryptography")
+pytest.importorskip("gmpy2")
+from fedarena.errors import PartyFailed
+from fedarena.vertical.certificates import make_keys
+from fedarena.vertical.timing import FULL, ROWS, _row, broken, measure_training, print_rows, textbook_seconds
+
+
+@pytest.mark.slow
+def test_a_training_between_two_processes_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_keys(tmp_path / "keys", ["guest", "host"])
+    found = measure_training(tmp_path, 300, ("exponents=short",), trees=1)
+    assert 0 < found.seconds < 60
+    assert 300 * 512 < found.bytes_up < 400 * 512, "a ciphertext of 512 bytes for each row, and little else"
+    assert 0 < found.bytes_down < found.bytes_up
+    assert min(found.guest_mb, found.host_mb) > 20
+    print_rows([_row("here", 300, found.seconds, 0.03, found)])
+    assert "300" in capsys.readouterr().out
+    with pytest.raises(PartyFailed, match="no setting 'nothing'"):
+        measure_training(tmp_path, 300, ("nothing=1",))
+
+
+def test_a_row_of_the_textbook_costs_two_encryptions_at_least() -> None:
+    assert textbook_seconds(2) > 2e-3
+
+
+def test_what_breaks_a_promise_is_told() -> None:
+    assert broken([_row(FULL, ROWS, 14.9, 0.03)]) == []
+    assert "promised 15" in broken([_row(FULL, ROWS, 15.1, 0.03)])[0]
+    assert "promised 100" in broken([_row(FULL, 1000, 1.0, 0.03)])[0], "0.03 s a row against 0.001 is a ratio of 30"
