@@ -42,7 +42,7 @@ from fedarena.cli import app
 from fedarena.models.compiled import library
 from fedarena.models.task import build
 from fedarena.runtime.serial import Serial
-from fedarena.spec import Devices, Evaluate, Experiment, Local
+from fedarena.spec import Devices, Evaluate, Experiment, Local, Uplink
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -230,7 +230,8 @@ def rows_of_table(page: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("table", "prefix"), [(Experiment, ""), (Local, "local."), (Evaluate, "evaluate."), (Devices, "devices.")]
+    ("table", "prefix"),
+    [(Experiment, ""), (Local, "local."), (Evaluate, "evaluate."), (Devices, "devices."), (Uplink, "uplink.")],
 )
 def test_every_key_is_explained_with_its_default(table: type[BaseModel], prefix: str) -> None:
     explained = {name: (default, meaning) for name, _, default, meaning in rows_of_table("experiment.md")}
@@ -250,6 +251,7 @@ def test_keys_that_are_explained_exist() -> None:
         *(f"local.{key}" for key in Local.model_fields),
         *(f"evaluate.{key}" for key in Evaluate.model_fields),
         *(f"devices.{key}" for key in Devices.model_fields),
+        *(f"uplink.{key}" for key in Uplink.model_fields),
     ]
     assert {name for name, *_ in rows_of_table("experiment.md")} <= set(known)
 

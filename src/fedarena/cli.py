@@ -204,6 +204,9 @@ def compare(
     spaces: Annotated[
         Path | None, typer.Option(help="Other search spaces: a TOML file with a table for an algorithm.")
     ] = None,
+    sweep: Annotated[
+        str | None, typer.Option(help="Everyone at each value of a key of the uplink: `uplink.noise=0,0.5,1,2`.")
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Also write a report to this HTML file.")] = None,
     workers: Workers = None,
     file: File = None,
@@ -219,6 +222,8 @@ def compare(
     `fedarena compare digits -a fedavg:local.lr=0.05 -a slow=fedavg:local.lr=0.01 --seeds 8`
 
     `fedarena compare digits -a fedavg -a fedprox -a scaffold --tune 20`
+
+    `fedarena compare digits -a fedavg -a fedprox --seeds 3 --set uplink.clip=1 --sweep uplink.noise=0,0.5,1,2`
 
     `fedarena compare --resume runs/digits-compare`
 
@@ -248,6 +253,7 @@ def compare(
         tune_per=_value(tune_per),
         tune_method=_value(tune_method),
         spaces=spaces,
+        sweep=sweep,
         report=report,
         progress=not quiet,
         overrides=set_ or [],
@@ -259,6 +265,8 @@ def compare(
     else:
         show_comparison(result)
         print(result.dir)
+        if result.plan.sweep and result.dir is not None:
+            print(result.dir / "tradeoff.png")
         if report is not None:
             print(report)
     if len(result.labels) < 2:

@@ -118,6 +118,44 @@ class Devices(Table):
         return value
 
 
+class Uplink(Table):
+    """What is done to an answer on its way up, in this order; the server sees nothing but means."""
+
+    clip: Annotated[float, Field(gt=0)] | None = None  # largest L2 norm of all that a client sends
+    top_k: Annotated[float, Field(gt=0, le=1)] | None = None  # share of the numbers that is sent, the rest is kept
+    quantise: Annotated[int, Field(ge=2, le=16)] | None = None  # bits a number
+    secure: bool = False  # secure aggregation: fixed point, and masks that cancel in the sum
+    range: Annotated[float, Field(gt=0)] | None = None  # of secure without clip: the largest number; none is 8
+    noise: Annotated[float, Field(ge=0)] = 0.0  # deviation of the Gaussian noise on the sum, in units of clip
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None  # that epsilon is told at; none: clients ^ -1.1
+    sampling: Literal["fixed", "poisson"] = "fixed"  # so many a round, or each client by its own coin
+
+    @model_validator(mode="after")
+    def _what_goes_together(self) -> Uplink:
+        if self.noise and self.clip is None:
+            raise BadValue(
+                f"uplink.noise = {self.noise:g}, and nothing says how long an answer may be",
+                remedy="noise hides a client only if its answer is bounded: set uplink.clip, e.g. to 1.0",
+                where="uplink.clip",
+            )
+        if self.secure and self.top_k is not None:
+            raise BadValue(
+                "uplink.top_k and uplink.secure exclude each other: under masks nobody can tell whose numbers are missing",
+                remedy="leave one out; uplink.quantise makes masked answers smaller too",
+                where="uplink.top_k",
+            )
+        if self.secure and self.quantise is not None and self.noise:
+            raise BadValue(
+                "uplink.quantise would round away the share of noise that every client adds under uplink.secure",
+                remedy="leave out quantise, secure or noise",
+                where="uplink.quantise",
+            )
+        if self.range is not None and (not self.secure or self.clip is not None):
+            why = "follows from uplink.clip" if self.secure else "is for uplink.secure"
+            raise BadValue(f"uplink.range {why}", remedy="leave it out", where="uplink.range")
+        return self
+
+
 class Experiment(Table):
     """One experiment, complete. Build it with `Experiment.make`."""
 
@@ -142,7 +180,9 @@ class Experiment(Table):
     dropouts: Annotated[float, Field(ge=0, lt=1)] = 0.0  # chance that a selected client never answers
     on_error: Literal["stop", "drop"] = "stop"
     on_nan: Literal["drop", "raise", "keep"] = "drop"
-    uplink: Literal["plain", "mean_only"] = "plain"  # what the server sees: each update, or nothing but their mean
+    uplink: Literal["plain", "mean_only"] | Uplink = (
+        "plain"  # what the server sees: each update, nothing but their mean, or what these steps make of it
+    )
     bn_buffers: Literal["average", "server", "local", "recompute"] = "average"
     init: Literal["torch", "glorot"] = "torch"
     freeze: tuple[str, ...] = ()  # patterns of parameter names that stay as they are and are not sent
@@ -150,6 +190,13 @@ class Experiment(Table):
     device: str = "cpu"
     fast: bool = True
     compile: bool = False  # models that the kernels do not know go through torch.compile
+
+    @field_validator("uplink", mode="before")
+    @classmethod
+    def _word_or_steps(cls, value: Any) -> Any:
+        if not isinstance(value, Uplink) and value not in ("plain", "mean_only"):
+            raise ValueError('"plain", "mean_only", or a table of steps such as { clip = 1.0, noise = 0.5 }')
+        return value
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Experiment:
@@ -209,6 +256,11 @@ class Experiment(Table):
             table.setdefault("clients", 10)
         if isinstance(table.get("freeze"), str):
             table["freeze"] = (table["freeze"],)
+        try:
+            if isinstance(table.get("uplink"), Mapping):  # here: of a choice of types, complaints would name them all
+                table["uplink"] = Uplink.model_validate(table["uplink"])
+        except ValidationError as error:
+            raise _told(error, prefix, "uplink") from None
         try:
             return cls.model_validate(table)
         except ValidationError as error:
@@ -302,12 +354,15 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     head, _, rest = key.partition(".")
     if EITHER_OR.get(head):
         table.pop(EITHER_OR[head], None)
+    before = table.get(head, {})
+    if head == "uplink" and isinstance(before, str):  # "plain" is no name of steps
+        before = {}
     if not rest:
         if isinstance(value, Mapping) and "name" not in value:  # local={"lr": 1} changes lr, not the rest
-            value = {**_as_mapping(table.get(head, {})), **value}
+            value = {**_as_mapping(before), **value}
         table[head] = value
         return table
-    inner = _as_mapping(table.get(head, {}))
+    inner = _as_mapping(before)
     if rest == "name" and inner.get("name") != value:
         inner = {}
     table[head] = {**inner, rest: value}
@@ -336,13 +391,13 @@ def _under(defaults: Mapping[str, Any], table: dict[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _told(error: ValidationError, prefix: str) -> UnknownName | BadValue:
+def _told(error: ValidationError, prefix: str, *within: str) -> UnknownName | BadValue:
     """Pydantic's first complaint, in our words."""
     first = error.errors()[0]
-    keys = [str(part) for part in first["loc"]]
+    keys = [*within, *(str(part) for part in first["loc"])]
     where = prefix + ".".join(keys)
     if first["type"] == "extra_forbidden":
-        tables: dict[str, type[Table]] = {"local": Local, "evaluate": Evaluate, "devices": Devices}
+        tables: dict[str, type[Table]] = {"local": Local, "evaluate": Evaluate, "devices": Devices, "uplink": Uplink}
         known = tables[keys[0]].model_fields
         return UnknownName(
             f"{keys[0]} has no key '{keys[-1]}'",

@@ -27,7 +27,7 @@ OPEN, CLOSE = "[{(", "]})"
 LONGEST = 200  # bytes of a folder's name; file systems end at 255, and tuning adds the split
 
 
-def contestants(choices: Iterable[Any] | Mapping[str, Any]) -> Contestants:
+def contestants(choices: Iterable[Any] | Mapping[str, Any], least: int = 2) -> Contestants:
     """Texts, tables with a name or algorithm objects; a mapping gives them names of its own."""
     if isinstance(choices, Mapping):
         if "name" in choices:
@@ -54,7 +54,7 @@ def contestants(choices: Iterable[Any] | Mapping[str, Any]) -> Contestants:
             )
         folders[folder], found[label] = label, table
         Component.choose("algorithm", table["algorithm"], f"-a {label}, algorithm")
-    if len(found) < 2:
+    if len(found) < least:
         raise BadValue(
             f"{len(found) or 'no'} algorithm is no comparison",
             remedy="name two or more: -a fedavg -a scaffold",

@@ -17,6 +17,7 @@ from fedarena.arena.crew import Crew, Lost
 from fedarena.arena.live import Unseen, watcher
 from fedarena.arena.search import check_numbers
 from fedarena.arena.spaces import Method
+from fedarena.arena.sweep import Sweep, swept
 from fedarena.arena.tune import Per, tuned, with_tuning
 from fedarena.engine.federation import deal, open_site
 from fedarena.engine.jobs import Failed
@@ -24,6 +25,7 @@ from fedarena.engine.keep import writing
 from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.registry import name_of
 from fedarena.results import folder as files
+from fedarena.results import tradeoff
 from fedarena.results.comparison import Comparison, Plan, Split
 from fedarena.results.watch import Cell, cells
 from fedarena.runtime.one_job import one_thread
@@ -50,6 +52,7 @@ def compare(
     tune_per: Per | None = None,
     tune_method: Method | None = None,
     spaces: Mapping[str, Any] | str | Path | None = None,
+    sweep: Sweep | None = None,
     report: str | Path | None = None,
     progress: bool = False,
     overrides: Sequence[str] = (),
@@ -62,6 +65,7 @@ def compare(
     equal within `rope` (0.01); a verdict needs more than `threshold` (0.95) probability. The folder is `out`, or the next
     free name under `runs/`; `out=False` keeps none. `baseline` also trains on all rows in one place, to be shown beside.
     `tune` gives everyone so many trials of its own search space, or of `spaces`, on rows held out of the training rows.
+    `sweep` lets everyone take part at each value of a key of the uplink ("uplink.noise=0,0.5,1"), and draws what that costs.
 
     >>> import fedarena as fa
     >>> duel = fa.compare("digits", ["fedavg", fa.FedProx(mu=0.1)], seeds=2, rounds=2, model="logreg", out=False)
@@ -78,14 +82,17 @@ def compare(
     if resume is not None and source is None and not algorithms:
         plan = _judged_anew(Plan.read(Path(resume)), judging)
         without = not baseline and plan.reference is not None
-        if overrides or settings or folds or repeats or seeds or tune or tune_per or tune_method or spaces or without:
+        asked = (overrides, settings, folds, repeats, seeds, tune, tune_per, tune_method, spaces, without, sweep)
+        if any(asked):
             raise BadValue(
                 "a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume"
             )
     else:
         experiment = Experiment.make(source, overrides, **settings)
-        entered = contestants(algorithms)
-        plan = _plan(experiment, entered, baseline, folds, repeats, seeds, judging)
+        if sweep is not None and tune is not None:
+            raise BadValue("a sweep is not tuned", remedy="leave out --tune or --sweep", where="--sweep")
+        entered, what = (contestants(algorithms), {}) if sweep is None else swept(algorithms, sweep)
+        plan = replace(_plan(experiment, entered, baseline, folds, repeats, seeds, judging), sweep=what)
         plan = with_tuning(plan, tune, entered, tune_method, tune_per, spaces)
         if resume is not None:
             plan = _judged_anew(_same_plan(plan, Path(resume)), judging)
@@ -96,6 +103,8 @@ def compare(
             plan.write(root)
         _play(plan, root, workers, watcher(progress))
         result = Comparison.of(plan, root)
+        if plan.sweep:
+            tradeoff.write(result, root / "tradeoff.png")
         if resume is None and out is False:
             runs = {label: [replace(run, dir=None) for run in runs] for label, runs in result.runs.items()}
             result = replace(result, runs=runs, dir=None)

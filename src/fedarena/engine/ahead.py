@@ -8,8 +8,10 @@ finds its own result when it asks. Who asks for something else is served as alwa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Adjust, Outcome, Pull, Vector
 from fedarena.engine import solver
@@ -19,14 +21,25 @@ from fedarena.models.compiled import can_shuffle, shuffled
 NOTHING = Pull()
 
 
+class Plan(NamedTuple):
+    """The steps of a training, and what they come to whatever the rows are."""
+
+    sizes: list[int]  # rows of each step of an epoch
+    weights: NDArray[np.int64]  # the same
+    rows: int  # in an epoch
+    lr_sum: float
+    displacement: float
+    effective_steps: float
+
+
 class Ahead:
     """The trainings of a bundle's clients, all from the same weights."""
 
     def __init__(self, site: Site, round: int, clients: Sequence[int]) -> None:
         self.site, self.round, self.clients = site, round, clients
         self._asked: tuple[Vector, Pull] | None = None
-        self._found: dict[int, Outcome] = {}
-        self._paces: dict[int, tuple[float, float, float]] = {}
+        self._found: dict[int, tuple[Outcome, int]] = {}
+        self._plans: dict[int, Plan] = {}
 
     @staticmethod
     def serves(site: Site) -> bool:
@@ -36,8 +49,8 @@ class Ahead:
         compiled = solver.can_be_compiled(task, local, None) and site.source is not None
         return plain and compiled and site.rows_of_clients is not None and can_shuffle(site.experiment.seed)
 
-    def outcome(self, client: int, w: Vector, adjust: Adjust) -> Outcome | None:
-        """What this training comes to; None if it is another one than the bundle's."""
+    def trained(self, client: int, w: Vector, adjust: Adjust) -> tuple[Outcome, int] | None:
+        """What this training comes to, and its rows; None if it is another one than the bundle's."""
         pull = NOTHING if adjust is None else adjust
         if not isinstance(pull, Pull) or pull.outside:
             return None
@@ -54,32 +67,30 @@ class Ahead:
         assert site.source is not None
         assert site.rows_of_clients is not None
         order = shuffled(site.experiment.seed, self.round, site.rows_of_clients, self.clients, local.epochs)
-        epochs = [
-            solver.batch_sizes(len(site.partition.clients[k]), local.batch, site.last_batch) for k in self.clients
-        ]
-        counts = [local.epochs * len(sizes) for sizes in epochs]
-        sizes = [size for epoch in epochs for _ in range(local.epochs) for size in epoch]
+        bounds, who = site.rows_of_clients[1], np.array(self.clients)
+        plans = [self._plan(rows, pull.mu) for rows in (bounds[who + 1] - bounds[who]).tolist()]
+        sizes = [size for plan in plans for size in plan.sizes * local.epochs]
+        counts = [local.epochs * len(plan.sizes) for plan in plans]
         rates = np.full(len(sizes), local.lr)
         after = np.empty((len(self.clients), task.size), np.float32)
         solver.load(task, w, local, pull, None)
         losses = task.network.train_each(site.source, order, sizes, rates, counts, after)
         start = 0
-        for client, epoch, trained in zip(self.clients, epochs, after, strict=True):
-            means = []
-            for _ in range(local.epochs):
-                means.append(float(losses[start : start + len(epoch)] @ np.asarray(epoch)) / sum(epoch))
-                start += len(epoch)
-            self._found[client] = Outcome(
-                trained, local.epochs * len(epoch), *self._pace(len(epoch), pull.mu), tuple(means)
-            )
+        for client, plan, steps, end in zip(self.clients, plans, counts, after, strict=True):
+            stops = range(start, start + steps, len(plan.sizes))
+            means = tuple(float(losses[i : i + len(plan.sizes)] @ plan.weights) / plan.rows for i in stops)
+            outcome = Outcome(end, steps, plan.lr_sum, plan.displacement, plan.effective_steps, means)
+            self._found[client] = outcome, local.epochs * plan.rows
+            start += steps
 
-    def _pace(self, steps: int, mu: float) -> tuple[float, float, float]:
-        """Sum of rates, displacement and effective steps of so many steps an epoch: the same for most clients."""
-        if steps not in self._paces:
+    def _plan(self, rows: int, mu: float) -> Plan:
+        """The same for all clients with so many rows."""
+        if rows not in self._plans:
             local = self.site.experiment.local
-            unit, lr_sum, rates = solver.UnitSolver(0.0, mu), 0.0, np.full(steps, local.lr)
+            sizes = solver.batch_sizes(rows, local.batch, self.site.last_batch)
+            unit, lr_sum, rates = solver.UnitSolver(0.0, mu), 0.0, np.full(len(sizes), local.lr)
             for _ in range(local.epochs):
                 unit.steps(rates)
                 lr_sum += float(rates.sum())
-            self._paces[steps] = lr_sum, -unit.x, unit.effective_steps
-        return self._paces[steps]
+            self._plans[rows] = Plan(sizes, np.array(sizes), sum(sizes), lr_sum, -unit.x, unit.effective_steps)
+        return self._plans[rows]

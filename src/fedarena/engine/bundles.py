@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from fedarena.engine.ahead import Ahead
 from fedarena.engine.jobs import ClientJob, Failed, Report, Skipped
+from fedarena.engine.masks import Turn
 from fedarena.engine.site import Site
 from fedarena.engine.tree import Mean
+from fedarena.engine.uplink import CannotSend, Sealed, SealedSum
 from fedarena.engine.work import Common, Memory
 from fedarena.models.task import Buffers, torch_untouched
 
@@ -55,6 +57,8 @@ class Folded:
     reports: list[Report | Skipped | Failed] = field(default_factory=list)
     mean: Mean = field(default_factory=Mean)
     buffers: BufferMean = field(default_factory=BufferMean)
+    sealed: SealedSum = field(default_factory=SealedSum)  # in place of the mean, where answers are masked
+    refused: CannotSend | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Bundle:
     do: str
     clients: tuple[int, ...]
     memories: tuple[Memory | None, ...]
+    turn: Turn | None = None
 
     def run(self, site: Site, common: Common) -> Folded:
         """One client after the other; one that fails does not keep the others from working."""
@@ -73,13 +78,18 @@ class Bundle:
         paces = site.fleet.paces(self.clients, self.round).tolist()
         with torch_untouched():
             for client, memory, pace in zip(self.clients, self.memories, paces, strict=True):
-                self._fold(ClientJob(self.round, client, self.do, memory), site, common, pace, ahead, folded)
+                job = ClientJob(self.round, client, self.do, memory, turn=self.turn)
+                self._fold(job, site, common, pace, ahead, folded)
         return folded
 
     @staticmethod
     def _fold(job: ClientJob, site: Site, common: Common, pace: float, ahead: Ahead | None, folded: Folded) -> None:
         try:
             answer = job.serve(site, common, pace, ahead)
+        except CannotSend as error:
+            folded.refused = error
+            folded.reports.append(Failed.by(error))
+            return
         except Exception as error:
             folded.reports.append(Failed.by(error))
             return
@@ -88,7 +98,10 @@ class Bundle:
             return
         folded.reports.append(answer.report)
         if answer.report.finite or site.experiment.on_nan == "keep":
-            folded.mean.add(answer.reply.send, answer.reply.weight)
+            if isinstance(answer.reply.send, Sealed):
+                folded.sealed.add(answer.reply.send)
+            else:
+                folded.mean.add(answer.reply.send, answer.reply.weight)
             if site.task.has_buffers:
                 folded.buffers.add(answer.buffers, float(len(site.partition.clients[job.client])))
 

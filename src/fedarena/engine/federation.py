@@ -7,17 +7,19 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedarena.algorithms.base import Asynchronous, Setting
+from fedarena.algorithms.base import Algorithm, Asynchronous, Setting
+from fedarena.algorithms.companions import Companion
 from fedarena.data.client_tests import client_tests, hold_out
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.folds import split_in_folds
+from fedarena.engine.accountant import need_accountant
 from fedarena.engine.devices import build_fleet
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
 from fedarena.errors import BadValue, PartitionImpossible
 from fedarena.models.linear import input_features
 from fedarena.seeds import stream
-from fedarena.spec import Experiment
+from fedarena.spec import Experiment, Uplink
 
 
 def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
@@ -103,15 +105,64 @@ def open_site(experiment: Experiment) -> Site:
             remedy='set bn_buffers = "average", "local" or "server"',
             where="bn_buffers",
         )
-    if experiment.uplink == "mean_only" and site.algorithm.needs != "mean":
+    if experiment.uplink != "plain" and site.algorithm.needs != "mean":
         raise BadValue(
             f"{experiment.algorithm.name} must see {site.algorithm.needs} by itself, and the uplink lets only means through",
             remedy='set uplink = "plain", or choose an algorithm that needs only the mean, such as fedavg',
             where="uplink",
         )
+    _check_uplink(site)
     build_fleet(experiment, len(site.owners.clients))
     _ = site.initial
     return site
+
+
+def _check_uplink(site: Site) -> None:
+    """Refuse steps on the way up that would not do what they say."""
+    exp, wish = site.experiment, site.experiment.uplink
+    if not isinstance(wish, Uplink) or not site.algorithm.communicates:
+        return
+    if isinstance(site.algorithm, Asynchronous):
+        raise BadValue(
+            f"{exp.algorithm.name} takes answers as they come, and the steps of uplink are made for rounds",
+            remedy='set uplink = "plain" or "mean_only", or choose an algorithm with rounds, such as fedavg',
+            where="uplink",
+        )
+    if exp.on_nan == "keep":
+        raise BadValue(
+            'on_nan = "keep": what is no number can be neither clipped, rounded nor masked',
+            remedy='set on_nan = "drop" or "raise"',
+            where="on_nan",
+        )
+    private = wish.clip is not None or wish.secure
+    if private and site.task.has_buffers and site.buffer_policy in ("average", "recompute"):
+        raise BadValue(
+            "BatchNorm's statistics go up as they are, beside what uplink.clip and uplink.secure protect",
+            remedy='set bn_buffers = "local" or "server", or use a model without BatchNorm',
+            where="bn_buffers",
+        )
+    if (wish.noise or wish.sampling == "poisson") and not _draws_evenly(site.algorithm):
+        raise BadValue(
+            f"{exp.algorithm.name} does not draw all clients alike, and epsilon is that of an even draw",
+            remedy="leave out fedvc, or uplink.noise and uplink.sampling",
+            where="uplink.noise",
+        )
+    clients = len(site.owners.population)
+    if wish.secure and (clients if site.algorithm.everyone else participants(exp, clients)) < 2:
+        raise BadValue(
+            "one client a round cannot hide among others",
+            remedy="ask two or more: per_round = 2",
+            where="uplink.secure",
+        )
+    if wish.noise:
+        need_accountant()
+
+
+def _draws_evenly(algorithm: Algorithm) -> bool:
+    """Also a companion that leaves the draw to the one inside."""
+    inside = getattr(algorithm, "base", None)
+    own = type(algorithm).select not in (Algorithm.select, Companion.select)
+    return not own and (inside is None or _draws_evenly(inside))
 
 
 def _check_device(name: str) -> None:

@@ -16,8 +16,10 @@ import fedarena
 from fedarena.algorithms.base import Reply, Vector
 from fedarena.data.dataset import Rows
 from fedarena.engine.ahead import Ahead
+from fedarena.engine.masks import Turn
 from fedarena.engine.site import Site
 from fedarena.engine.tree import is_finite, nbytes
+from fedarena.engine.uplink import Residual
 from fedarena.engine.work import ClientCannotTrain, ClientWork, Common, Memory
 from fedarena.models.task import Buffers, Scores, seed_torch, torch_seeded, torch_untouched
 from fedarena.seeds import quick_seed, torch_seed
@@ -89,6 +91,7 @@ class ClientJob:
     do: str
     memory: Memory | None
     number: int | None = None  # of the client's training, where that is not the round: its random numbers go by it
+    turn: Turn | None = None  # in which it is asked, where answers are changed on their way up
 
     def run(self, site: Site, common: Common) -> Answer | Skipped:
         """Let the client work as if it were alone in the world."""
@@ -100,10 +103,11 @@ class ClientJob:
     def serve(self, site: Site, common: Common, pace: float, ahead: Ahead | None = None) -> Answer | Skipped:
         """Load the client's buffers, let the algorithm's client half work, bring back the answer."""
         started = time.perf_counter()
-        memory = self.memory or Memory(kept=site.algorithm.remember(site.initial))
+        memory = self.memory or newcomer(site)
         common = memory.start or common
         buffers = memory.buffers or common.buffers
-        site.task.load_buffers(buffers)
+        if site.task.has_buffers:
+            site.task.load_buffers(buffers)
         site.task.class_weights = None
         number = self.round if self.number is None else self.number
         work = ClientWork(site, self.client, number, memory, self.round, ahead)
@@ -116,31 +120,41 @@ class ClientJob:
         after = site.task.buffers() if policy != "server" and site.task.has_buffers else common.buffers
         # A constant buffer may well be infinite (a mask); what matters is what training made of it.
         sound = not len(after.values) or bool((np.isfinite(after.values) | (after.values == buffers.values)).all())
+        finite = sound and is_finite(reply.send) and (not site.algorithm.personal or is_finite(reply.keep))
+        size, residual = 0, memory.residual
+        if self.turn is not None and site.steps is not None and finite:
+            reply, size, residual = site.steps.send(reply, self.do, self.turn, self.client, residual)
         report = Report(
             self.client,
-            finite=sound and is_finite(reply.send) and (not site.algorithm.personal or is_finite(reply.keep)),
+            finite=finite,
             steps=work.steps,
             samples=work.samples,
             loss=work.last_loss,
             seconds=time.perf_counter() - started,
             device_seconds=site.fleet.usual(self.client, work.samples) * pace,
-            sent=nbytes(reply.send),
-            sent_buffers=nbytes(after),
-            memory=self._remembered(site, memory, reply, work, after),
+            sent=size or nbytes(reply.send),
+            sent_buffers=nbytes(after) if site.task.has_buffers else 0,
+            memory=self._remembered(site, memory, reply, work, after, residual),
         )
         return Answer(report, reply, after)
 
     def _remembered(
-        self, site: Site, memory: Memory, reply: Reply, work: ClientWork, buffers: Buffers
+        self, site: Site, memory: Memory, reply: Reply, work: ClientWork, buffers: Buffers, residual: Residual | None
     ) -> Memory | None:
-        counts = site.experiment.local.decay_counter == "per_client"
-        kept = Memory(
-            kept=reply.keep,
-            momentum=work.momentum_to_keep,
-            buffers=buffers if site.buffer_policy == "local" else None,
-            steps=memory.steps + work.steps if counts else 0,
-        )
-        return kept if self.memory is not None or kept.holds_anything else None
+        momentum = work.momentum_to_keep
+        own = buffers if site.buffer_policy == "local" else None
+        steps = memory.steps + work.steps if site.experiment.local.decay_counter == "per_client" else 0
+        nothing = reply.keep is None and momentum is None and own is None and not steps and residual is None
+        return None if nothing and self.memory is None else Memory(reply.keep, momentum, own, steps, None, residual)
+
+
+NEW = Memory()
+
+
+def newcomer(site: Site) -> Memory:
+    """What a client remembers that never took part."""
+    kept = site.algorithm.remember(site.initial)
+    return NEW if kept is None else Memory(kept)
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ class Snapshot:
     client_accuracy: NDArray[np.float64]  # at the last evaluation, NaN where a client has no test rows
     noted: dict[str, Any] = field(default_factory=dict)  # troubles so far: how often, and the first case
     queue: Any = None  # who is at work, where clients keep no rounds (engine/events.py)
+    spent: dict[Any, int] = field(default_factory=dict)  # privacy: what was released, and how often
 
 
 class Keeper:

@@ -11,16 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Vector
+from fedarena.engine.accountant import Spent, epsilon, usual_delta
 from fedarena.engine.bundles import BufferMean, Bundle, Folded, bundle_size
 from fedarena.engine.dispatch import Runtime, in_order
 from fedarena.engine.evaluation import Evaluation
 from fedarena.engine.fairness import fairness, weighted_accuracy
 from fedarena.engine.jobs import Failed, Report, Skipped, StatisticsJob
 from fedarena.engine.keep import Keeper, Snapshot
+from fedarena.engine.masks import Turn
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import StopRule, participants
 from fedarena.engine.tree import Mean, leaves, nbytes, refuse_single_updates
+from fedarena.engine.uplink import SealedSum
 from fedarena.engine.work import Common, Memory
 from fedarena.errors import ClientFailed
 from fedarena.models.task import Buffers
@@ -53,6 +56,7 @@ class Exchange:
         self.cohort = loop.cohort(self.selected, [])
         self.dropped: set[int] = set()
         self.buffers: Buffers | None = None
+        self.exchanges = 0
 
     @property
     def share(self) -> float:
@@ -72,22 +76,26 @@ class Exchange:
         common = Common(message, loop.buffers)
         present = [k for k in self.selected if not loop.stays_away(self.round, k)]
         self.dropped |= set(self.selected) - set(present)
-        down = loop.count_down(len(self.selected), common)
-        mean, buffers = Mean(), BufferMean()
+        turn = loop.turn(self.round, self.exchanges, self.selected, everyone)
+        self.exchanges += 1
+        down = loop.count_down(len(self.selected), common, turn)
+        mean, sealed, buffers = Mean(), SealedSum(), BufferMean()
         answered = []
         took = aggregating = 0.0
         bundles = [tuple(present[i : i + loop.bundle]) for i in range(0, len(present), loop.bundle)]
-        jobs = (Bundle(self.round, do, clients, tuple(map(loop.memory, clients))) for clients in bundles)
+        jobs = (Bundle(self.round, do, clients, tuple(map(loop.memory, clients)), turn) for clients in bundles)
         for clients, folded in zip(bundles, in_order(loop.runtime.map(jobs, common)), strict=True):
             arrived = time.perf_counter()
             reports = folded.reports if isinstance(folded, Folded) else [folded] * len(clients)
+            if isinstance(folded, Folded) and folded.refused is not None:
+                raise folded.refused
             for client, report in zip(clients, reports, strict=True):
                 if isinstance(report, Skipped | Failed):
                     loop.complain(client, self.round, report)
                     self.dropped.add(client)
                     continue
-                loop.count_up(report)
-                took = max(took, loop.simulated_seconds(report, down))
+                up = loop.count_up(report)
+                took = max(took, loop.simulated_seconds(report, down, up))
                 facts.seconds_slowest = max(facts.seconds_slowest, report.seconds)
                 if not report.finite and exp.on_nan != "keep":
                     loop.complain(client, self.round, report)
@@ -98,9 +106,10 @@ class Exchange:
                 answered.append(client)
                 facts.losses.append(report.loss)
             if isinstance(folded, Folded):
-                if exp.uplink == "mean_only":
+                if exp.uplink != "plain":
                     refuse_single_updates(folded.mean.first, exp.algorithm.name)
                 mean.merge(folded.mean)
+                sealed.merge(folded.sealed)
                 buffers.merge(folded.buffers)
             aggregating += time.perf_counter() - arrived
         loop.clock += took  # the round waits for its slowest client
@@ -108,7 +117,7 @@ class Exchange:
         facts.selected, facts.answered, facts.dropped = len(self.selected), len(answered), len(self.dropped)
         self.buffers = buffers.result()
         facts.seconds_train += time.perf_counter() - began - aggregating
-        return mean.result()
+        return mean.result() if turn is None else loop.receive(mean, sealed, turn, answered)
 
 
 STILL = "the server's model never changed: no answer came, or too few for its buffer"
@@ -129,6 +138,7 @@ class Loop:
         self.buffers = site.task.buffers()
         self.totals: dict[str, int] = dict.fromkeys(TOTALS, 0)
         self.clock = 0.0  # simulated seconds since the start
+        self.spent: Spent = {}  # privacy: what was released, and how often
         self.fleet = site.fleet
         self.client_accuracy: NDArray[np.float64] = np.full(len(site.owners.clients), np.nan)  # at the last look
         self._noted: dict[str, tuple[int, str]] = {}  # what -> how often, and the first case
@@ -151,7 +161,11 @@ class Loop:
         if self.algorithm.everyone:
             return list(self.population)
         rng = stream(self.experiment.seed, "select", round)
-        chosen = self.algorithm.select(self._people_sizes, self.participants, rng)
+        if self.site.steps is not None and self.site.steps.wish.sampling == "poisson":
+            rate = self.participants / len(self._people)
+            chosen = np.flatnonzero(rng.random(len(self._people)) < rate)
+        else:
+            chosen = self.algorithm.select(self._people_sizes, self.participants, rng)
         who: list[int] = np.sort(self._people[chosen]).tolist()
         return who
 
@@ -172,34 +186,64 @@ class Loop:
 
     # What it costs
 
-    def count_down(self, clients: int, common: Common) -> int:
-        """Bytes to the clients: the message, and buffers where they travel. Returns those to each."""
+    def count_down(self, clients: int, common: Common, turn: Turn | None = None) -> int:
+        """Bytes to the clients: the message, buffers where they travel, keys. Returns those to each."""
         if not self.algorithm.communicates:
             return 0
         travel = self.site.buffer_policy in ("average", "recompute")
         sent = nbytes(common.message) + (nbytes(common.buffers) if travel else 0)
+        if self.site.steps is not None and turn is not None:
+            sent += self.site.steps.bytes_down(turn)
         self.totals["bytes_down"] += clients * sent
         return sent
 
-    def count_up(self, report: Report) -> None:
-        """Bytes, uploads and work of one answer."""
-        self.totals["steps"] += report.steps
-        self.totals["samples"] += report.samples
-        if self.algorithm.communicates:
-            self.totals["bytes_up"] += self._bytes_up(report)
-            self.totals["uploads"] += max(round(report.sent / max(self._model_bytes, 1)), 1)
-
-    def _bytes_up(self, report: Report) -> int:
+    def count_up(self, report: Report) -> int:
+        """Bytes, uploads and work of one answer. Returns its bytes."""
+        totals = self.totals
+        totals["steps"] += report.steps
+        totals["samples"] += report.samples
+        if not self.algorithm.communicates:
+            return 0
         travel = self.site.buffer_policy == "average"  # recomputed ones are sent later, once they are known
-        return report.sent + 8 + (report.sent_buffers if travel else 0)  # 8: n_k, or the model's age
+        sent = report.sent + 8 + (report.sent_buffers if travel else 0)  # 8: n_k, or the model's age
+        totals["bytes_up"] += sent
+        totals["uploads"] += max(round(report.sent / max(self._model_bytes, 1)), 1)
+        return sent
 
-    def simulated_seconds(self, report: Report, down: int) -> float:
+    def simulated_seconds(self, report: Report, down: int, up: int) -> float:
         """How long a client's part takes on the virtual clock: fetch, train, send."""
         if not self.algorithm.communicates:
             return report.device_seconds
-        up = self._bytes_up(report)
         fleet, client = self.fleet, report.client
         return fleet.message(client, down) + report.device_seconds + fleet.message(client, up)
+
+    # What happens on the way up
+
+    def turn(self, round: int, exchange: int, asked: list[int], everyone: bool) -> Turn | None:
+        """An exchange, as the steps on the way up must know it; None where there are none."""
+        if self.site.steps is None:
+            return None
+        return Turn(round, exchange, tuple(asked), everyone or self.algorithm.everyone)
+
+    def receive(self, mean: Mean, sealed: SealedSum, turn: Turn, answered: list[int]) -> Any:
+        """The mean as the server gets it; what it tells about clients is noted."""
+        assert self.site.steps is not None
+        tree = self.site.steps.receive(mean, sealed, turn, answered)
+        if tree is None and answered:
+            self._note("sums stay masked, too few clients answered", f"round {turn.round + 1}")
+        release = self.site.steps.released(turn, len(answered) if tree is not None else 0, len(self.population))
+        if release is not None:
+            self.spent[release] = self.spent.get(release, 0) + 1
+        return tree
+
+    @property
+    def epsilon(self) -> float | None:
+        """Privacy spent so far; None where nothing bounds it."""
+        wish = None if self.site.steps is None else self.site.steps.wish
+        if wish is None or not wish.noise:
+            return None
+        clients = len(self.population)
+        return epsilon(self.spent, clients, wish.delta or usual_delta(clients))
 
     # What clients remember
 
@@ -269,6 +313,7 @@ class Loop:
             before, self.clock = snapshot.totals["wall_seconds"], snapshot.totals["clock"]
             self.client_accuracy = snapshot.client_accuracy
             self._noted = {what: (int(n), str(first)) for what, (n, first) in snapshot.noted.items()}
+            self.spent = dict(snapshot.spent)
             self.take_up(snapshot.queue)
         self.state = state
         rule = self.rule
@@ -309,7 +354,8 @@ class Loop:
             )
             totals = {**self.totals, "wall_seconds": record.wall_seconds, "clock": self.clock}
             noted = {what: list(seen) for what, seen in self._noted.items()}
-            snapshot = Snapshot(done, state, self.buffers, totals, self.client_accuracy, noted, self.queue())
+            so_far = (totals, self.client_accuracy, noted, self.queue(), dict(self.spent))
+            snapshot = Snapshot(done, state, self.buffers, *so_far)
             self.keeper.save(snapshot, asdict(record))
             rule.see(record)
             self.state = state
@@ -343,7 +389,8 @@ class Loop:
         due = record.round % self.experiment.evaluate.every == 0 or self.rule.over(record.round, record.uploads)
         if record.accuracy is None or due:
             return record
-        unseen: dict[str, Any] = dict.fromkeys(("accuracy", "loss", "weighted_accuracy", "client_std", "client_worst"))
+        seen = ("accuracy", "loss", "weighted_accuracy", "client_std", "client_worst", "epsilon")
+        unseen: dict[str, Any] = dict.fromkeys(seen)
         return replace(record, best_accuracy=self.rule.best(replace(record, accuracy=None)), **unseen)
 
     def _take_buffers(self, state: Any, ask: Exchange) -> None:
@@ -380,6 +427,7 @@ class Loop:
             "weighted_accuracy": weighted_accuracy(self.client_accuracy, self.site.owners.sizes),
             "client_std": spread.get("std"),
             "client_worst": spread.get("worst_tenth"),
+            "epsilon": self.epsilon,
         }
 
     def result_vectors(self) -> Iterator[Vector]:

@@ -28,6 +28,7 @@ class RoundRecord:
     samples: int = 0
     client_std: float | None = None  # spread of the clients' accuracies on their own test sets
     client_worst: float | None = None  # mean of the worst tenth of them
+    epsilon: float | None = None  # privacy spent so far, where the uplink adds noise
     clock: float = 0.0  # simulated seconds since the start, by the experiment's devices; the same on every machine
     seconds_select: float = 0.0
     seconds_train: float = 0.0

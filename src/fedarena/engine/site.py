@@ -17,10 +17,12 @@ from fedarena.algorithms.base import Algorithm, Vector
 from fedarena.data.dataset import Dataset, Partition, RowLists, Rows
 from fedarena.data.prepare import test_batch, training_batch
 from fedarena.engine.devices import Fleet, build_fleet
+from fedarena.engine.stopping import participants
+from fedarena.engine.uplink import Steps
 from fedarena.models.compiled import Source
 from fedarena.models.task import Scores, Task, as_tensor, build
 from fedarena.seeds import stream, torch_seed
-from fedarena.spec import Experiment
+from fedarena.spec import Experiment, Uplink
 
 EVALUATION_ROWS = 500  # rows in a batch when nothing is learned; fixed, so that sums do not depend on who computes them
 
@@ -59,6 +61,7 @@ class Site:
             device=exp.device,
             freeze=exp.freeze,
             fast=exp.fast,
+            compile_batch=exp.local.batch if exp.compile else None,
         )
 
     @cached_property
@@ -66,6 +69,15 @@ class Site:
         """What clients compute and send with."""
         fleet = build_fleet(self.experiment, len(self.owners.clients))
         return fleet.fastest() if self.algorithm.pooled else fleet
+
+    @cached_property
+    def steps(self) -> Steps | None:
+        """What happens to answers on their way up; None where nothing does."""
+        exp, wish = self.experiment, self.experiment.uplink
+        if not isinstance(wish, Uplink) or not self.algorithm.communicates:
+            return None
+        asked = participants(exp, len(self.owners.population))
+        return Steps(wish, exp.algorithm.name, exp.seed, float(self.partition.sizes.max()), asked)
 
     @property
     def initial(self) -> Vector:

@@ -22,25 +22,23 @@ def _names(cls: Any) -> tuple[str, ...] | None:
     return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
 
 
-def leaves(tree: Any) -> Iterator[NDArray[Any] | float]:
+def leaves(tree: Any) -> list[NDArray[Any] | float]:
     """Arrays and numbers of a tree, in order."""
+    if isinstance(tree, np.ndarray):
+        return [tree]
     cls: Any = type(tree)
     names = _names(cls)
-    if isinstance(tree, np.ndarray):
-        yield tree
-    elif names is not None:
-        for name in names:
-            yield from leaves(getattr(tree, name))
+    if names is not None:
+        items = [getattr(tree, name) for name in names]
     elif tree is None or isinstance(tree, str):
-        return
+        return []
     elif isinstance(tree, list | tuple):
-        for item in tree:
-            yield from leaves(item)
+        items = list(tree)
     elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from leaves(item)
+        items = list(tree.values())
     else:
-        yield tree
+        return [tree]
+    return items if all(isinstance(item, np.ndarray) for item in items) else [leaf for i in items for leaf in leaves(i)]
 
 
 def nbytes(tree: Any) -> int:
@@ -68,11 +66,10 @@ def is_finite(tree: Any) -> bool:
 
 
 def _all_finite(leaf: NDArray[Any] | float) -> bool:
-    """One bad number spoils a sum, which is quicker than to look at each; a sum may also be too large, so look then."""
+    """NaN is neither small nor large, and infinities are the smallest and the largest: two looks without a copy."""
     if not isinstance(leaf, np.ndarray):
         return math.isfinite(leaf)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return math.isfinite(np.add.reduce(leaf, axis=None)) or bool(np.isfinite(leaf).all())
+    return not leaf.size or (math.isfinite(leaf.max()) and math.isfinite(leaf.min()))
 
 
 def dismantle(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
@@ -162,7 +159,7 @@ def read_only(tree: Any) -> Any:
             leaf.flags.writeable = False
         return leaf
 
-    return _rebuild(tree, map(locked, leaves(tree)))
+    return rebuild(tree, map(locked, leaves(tree)))
 
 
 class Mean:
@@ -184,7 +181,7 @@ class Mean:
         """Take one tree in."""
         if self.first is None:
             self.first, self._unit = tree, weight or 1.0
-            self._total, self._treatment = weight / self._unit, list(_treatment(tree))
+            self._total, self._treatment = weight / self._unit, list(treatment(tree))
             return
         ratio = weight / self._unit
         self._take(leaves(tree), ratio)
@@ -200,7 +197,7 @@ class Mean:
             self.add(later.first, later._total * later._unit)
         else:
             ratio = later._unit / self._unit
-            self._take(iter(later._sums), ratio, are_sums=True)
+            self._take(later._sums, ratio, are_sums=True)
             self._total += later._total * ratio
 
     def _opened(self) -> list[Any]:
@@ -210,7 +207,7 @@ class Mean:
             self._take(leaves(self.first), self._total)
         return self._sums
 
-    def _take(self, parts: Iterator[Any], ratio: float, are_sums: bool = False) -> None:
+    def _take(self, parts: list[Any], ratio: float, are_sums: bool = False) -> None:
         sums = self._opened()
         for i, (part, how) in enumerate(zip(parts, self._treatment, strict=True)):
             factor = ratio if how == "mean" else 1.0
@@ -226,12 +223,12 @@ class Mean:
         if self.first is None:
             return None
         parts = zip(self._opened(), self._treatment, strict=True)
-        return _rebuild(self.first, (total / self._total if how == "mean" else total for total, how in parts))
+        return rebuild(self.first, (total / self._total if how == "mean" else total for total, how in parts))
 
 
 def refuse_single_updates(tree: Any, name: str) -> None:
     """Where only means go up, nothing may be collected, whatever an algorithm says it needs."""
-    if "collect" in _treatment(tree):
+    if "collect" in treatment(tree):
         raise BadValue(
             f"{name} collects what each client sends, and the uplink lets only means through",
             remedy='declare needs = "each update" in the algorithm, and set uplink = "plain"',
@@ -245,25 +242,26 @@ def _nothing(leaf: Any, how: str) -> Any:
     return np.zeros(leaf.shape) if isinstance(leaf, np.ndarray) else 0.0
 
 
-def _treatment(tree: Any, how: str = "mean") -> Iterator[str]:
+def treatment(tree: Any, how: str = "mean") -> Iterator[str]:
     """What becomes of each leaf: mean, sum or collect."""
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         for field in dataclasses.fields(tree):
             marks = [mark for mark in ("sum", "collect") if field.metadata.get(mark)]
-            yield from _treatment(getattr(tree, field.name), marks[0] if marks else how)
+            yield from treatment(getattr(tree, field.name), marks[0] if marks else how)
     else:
         yield from (how for _ in leaves(tree))
 
 
-def _rebuild(tree: Any, values: Iterator[Any]) -> Any:
+def rebuild(tree: Any, values: Iterator[Any]) -> Any:
+    """A tree of the same shape with other leaves, arrays in the types of those before."""
     if tree is None or isinstance(tree, str):
         return tree
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = {f.name: _rebuild(getattr(tree, f.name), values) for f in dataclasses.fields(tree)}
+        fields = {f.name: rebuild(getattr(tree, f.name), values) for f in dataclasses.fields(tree)}
         return type(tree)(**fields)
     if isinstance(tree, list | tuple):
-        return type(tree)(_rebuild(item, values) for item in tree)
+        return type(tree)(rebuild(item, values) for item in tree)
     if isinstance(tree, dict):
-        return {key: _rebuild(item, values) for key, item in tree.items()}
+        return {key: rebuild(item, values) for key, item in tree.items()}
     value = next(values)
     return value.astype(tree.dtype, copy=False) if isinstance(value, np.ndarray) else value

@@ -40,11 +40,12 @@ class Memory:
     buffers: Buffers | None = None  # where BatchNorm's statistics are local
     steps: int = 0  # optimizer steps made so far
     start: Common | None = None  # what it trains from, where clients do not all hear the same
+    residual: dict[str, list[Any]] | None = None  # what compression left out of its answers (engine/uplink.py)
 
     @property
     def holds_anything(self) -> bool:
         """Is there something to keep for the next round?"""
-        parts = (self.kept, self.momentum, self.buffers, self.start)
+        parts = (self.kept, self.momentum, self.buffers, self.start, self.residual)
         return self.steps > 0 or any(part is not None for part in parts)
 
 
@@ -74,9 +75,13 @@ class ClientWork:
         self.rows = len(self.index)
         self.steps = self.samples = 0
         self.last_loss = float("nan")
-        self.sizes = solver.batch_sizes(self.rows, self.local.batch, site.last_batch)
         self._momentum: Tensor | None = None
         self._epochs_ahead = 0  # whose order was drawn elsewhere
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Rows of each step of an epoch."""
+        return solver.batch_sizes(self.rows, self.local.batch, self.site.last_batch)
 
     @cached_property
     def _shuffle(self) -> np.random.Generator:
@@ -160,7 +165,7 @@ class ClientWork:
         self.index, self.rows = self.index[chosen], count
         self.__dict__.pop("_all_rows", None)
         self._noise = None if self._noise is None else self._noise[chosen]
-        self.sizes = solver.batch_sizes(count, self.local.batch, self.site.last_batch)
+        self.__dict__.pop("sizes", None)
 
     def train(
         self,
@@ -203,12 +208,12 @@ class ClientWork:
     def _from_ahead(self, w: Vector, adjust: Adjust) -> Outcome | None:
         """The result of the first training, if all of the bundle were trained at once; later ones are always made here."""
         assert self._ahead is not None
-        out = self._ahead.outcome(self.client, w, adjust)
+        out = self._ahead.trained(self.client, w, adjust)
         self._ahead = None
         if out is None:
             return None
         self._epochs_ahead = self.local.epochs
-        return self._count(out, self.local.epochs * sum(self.sizes))
+        return self._count(*out)
 
     def _count(self, out: Outcome, samples: int) -> Outcome:
         self.steps += out.steps

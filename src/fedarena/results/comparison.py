@@ -20,6 +20,7 @@ import numpy as np
 from fedarena.data.files import reading
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue
+from fedarena.results import tradeoff
 from fedarena.results.bayes import Posterior, posterior, verdict
 from fedarena.results.folder import as_json, write_text
 from fedarena.results.metrics import relative_accuracy
@@ -59,6 +60,7 @@ class Plan:
         default_factory=dict
     )  # trials for everyone, how, and of which spaces; see arena/tune.py
     tuned: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)  # label -> split -> settings found by it
+    sweep: dict[str, Any] = field(default_factory=dict)  # a key, and of each label its value; see arena/sweep.py
     notes: tuple[str, ...] = ()  # e.g. how it was tuned
     versions: dict[str, Any] = field(default_factory=dict)
     own: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # from Python, not in the file
@@ -293,6 +295,8 @@ class Comparison:
             "clock_to_target": middle([r.clock for r in arrived]),
             "uploads": over([run.records[-1].uploads for run in runs]),
             "bytes": over([run.bytes for run in runs]),
+            "bytes_up": over([run.records[-1].bytes_up for run in runs]),
+            "epsilon": over([run.epsilon for run in runs]),
             "clock": over([run.records[-1].clock for run in runs]),
             "wall_seconds": over([run.records[-1].wall_seconds for run in runs]),
             "weighted_accuracy": weighted,
@@ -380,6 +384,7 @@ class Comparison:
             "test": self.plan.test,
             "verdict": self.words,
             "failures": self.failures,
+            "sweep": tradeoff.as_dict(self),
             "notes": self.notes,
             "dir": None if self.dir is None else str(self.dir),
         }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedarena.engine.keep import writing
+from fedarena.results import tradeoff
 from fedarena.results.comparison import Comparison, points
 from fedarena.results.report.posteriors import chance, shown_range, typeset
 from fedarena.results.report.spreads import jitter
@@ -42,6 +43,8 @@ def write_figures(result: Comparison, folder: str | Path, form: Format = "pdf") 
     if subject.why_not is None:
         wanted |= {"posteriors": draw_posteriors, "verdicts": draw_verdicts}
     wanted["clients"] = draw_clients
+    if result.plan.sweep:
+        wanted["tradeoff"] = lambda subject: tradeoff.draw(subject.result)
     files = []
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -87,7 +87,8 @@ def check_room(path: Path, site: Site) -> None:
     """Refuse a disk that cannot even hold two checkpoints and what the clients keep."""
     local = site.experiment.local
     keeps_momentum = local.momentum > 0 and (site.algorithm.keeps_momentum or not local.reset_momentum)
-    vectors = (site.algorithm.remember(site.initial) is not None) + keeps_momentum
+    leaves_out = getattr(site.experiment.uplink, "top_k", None) is not None
+    vectors = (site.algorithm.remember(site.initial) is not None) + keeps_momentum + leaves_out
     people = len(site.partition.population)
     models = 4 + vectors * (people + participants(site.experiment, people))  # what is new stands beside what was
     needed = models * site.initial.nbytes + (1 << 20)

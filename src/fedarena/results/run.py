@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.data.files import reading
+from fedarena.engine.accountant import usual_delta
 from fedarena.engine.fairness import fairness
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import Keeper
@@ -89,6 +90,19 @@ class Run:
         """Spread of accuracy over clients on their own test rows, unweighted and by rows (metrics 5)."""
         return fairness(self.client_accuracy, self.client_sizes)
 
+    @property
+    def epsilon(self) -> float | None:
+        """Privacy spent by the end, at `delta`; None where nothing bounds it."""
+        return self.final.epsilon
+
+    @property
+    def delta(self) -> float | None:
+        """What epsilon is told at."""
+        if self.epsilon is None:
+            return None
+        own: float | None = getattr(self.experiment.uplink, "delta", None)
+        return own or usual_delta(int((self.client_sizes > 0).sum()))
+
     def summary(self) -> dict[str, Any]:
         """The numbers in short, as `fedarena run --json` prints them."""
         exp, last = self.experiment, self.records[-1]
@@ -116,6 +130,8 @@ class Run:
             "uploads": last.uploads,
             "bytes_up": last.bytes_up,
             "bytes_down": last.bytes_down,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
             "simulated_seconds": last.clock,
             "outdated": last.outdated,
             "overactive": last.overactive,
@@ -213,6 +229,8 @@ class Run:
             f"  loss {s['final_loss']:.4f}   {s['uploads']} uploads, {s['bytes_up'] / 1e6:.1f} MB up, "
             f"{s['bytes_down'] / 1e6:.1f} MB down   {s['wall_seconds']:.1f} s",
         ]
+        if self.epsilon is not None:
+            lines.append(f"  epsilon {self.epsilon:.3g} at delta {self.delta:.3g}")
         return "\n".join(lines + ([f"  {self.dir}"] if self.dir else []))
 
     def _repr_html_(self) -> str:
@@ -229,6 +247,8 @@ class Run:
             "sent": f"{s['bytes_up'] / 1e6:.1f} MB up, {s['bytes_down'] / 1e6:.1f} MB down",
             "time": f"{s['wall_seconds']:.1f} s",
         }
+        if s["epsilon"] is not None:
+            shown["privacy"] = f"epsilon {s['epsilon']:.3g} at delta {s['delta']:.3g}"
         cells = "".join(f"<tr><th style='text-align:left'>{k}</th><td>{v}</td></tr>" for k, v in shown.items())
         title = f"{s['algorithm']} · {s['dataset']} · {s['partition']} · {s['model']} · seed {s['seed']}"
         return (

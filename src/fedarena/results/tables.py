@@ -75,7 +75,7 @@ def show_comparison(comparison: Comparison, console: Console | None = None) -> N
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
-    if len(comparison.labels) > 1:
+    if len(comparison.labels) > 1 and not comparison.plan.sweep:  # everyone at every value against everyone is a flood
         _show_signs(comparison, console)
     if comparison.labels:
         console.print(_costs(comparison, console.width))
@@ -160,6 +160,8 @@ def _costs(comparison: Comparison, width: int) -> Table:
         "worst": [_number(r["client_worst"], 100, 1) for r in rows],
         "relative": [_number(r["relative_accuracy"], 1, 3) for r in rows],
     }
+    if any(r["epsilon"] is not None for r in rows):
+        columns = {"epsilon": [_number(r["epsilon"], 1, 2) for r in rows], **columns}
     label = min(max(len(r["algorithm"]) for r in rows), LABEL)
     for least in ("time", "uploads", "relative", "final"):
         if label + 3 + sum(max(map(len, [name, *cells])) + GAP for name, cells in columns.items()) > width:

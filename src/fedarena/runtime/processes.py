@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -57,6 +58,7 @@ class Processes:
         # Classes that cannot be imported (a notebook's) are known by a mark that cloudpickle makes at first sight: make
         # it before forking, so that what comes back is of the class it was.
         cloudpickle.dumps([site.algorithm, *types_near(site.algorithm).values()])
+        keep_freed_memory()  # here too, where answers arrive
         resource_tracker.ensure_running()  # before forking: all processes must share one, or each removes what others use
         for _ in range(self.workers):
             self._crew.append(self._hire())
@@ -189,6 +191,7 @@ def work(pipe: Connection, site: Site | Packed, to_close: list[Connection]) -> N
         other.close()
     torch.set_num_threads(1)
     keep_freed_memory()
+    gc.freeze()  # what is here stays to the end: no need to look through it again and again
     window = Window()
     here: Site | Failed = _unpacked(site, window)
     seen, common = 0, None
@@ -214,7 +217,7 @@ def keep_freed_memory() -> None:
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(M_TRIM_THRESHOLD, 512 << 20)
+        mallopt(M_TRIM_THRESHOLD, 128 << 20)
 
 
 def _unpacked(site: Site | Packed, window: Window) -> Site | Failed:

@@ -9,26 +9,40 @@
 
 // w <- w - rate (u + beside), u <- momentum u + g + decay w + mu (w - centre) + shift: SGD with whatever is affine in w.
 struct Rule {
+    enum Form { PLAIN, SHIFTED, CENTRED, MOVING, ANY };  // nothing, one thing or several of what may be there
     float rate, momentum, decay, mu;
     const float *centre, *shift, *beside;  // as long as the weights, or null
     float* velocity;
+
+    Form form() const {
+        if (decay != 0 || beside || !!centre + !!shift + !!velocity > 1) return ANY;
+        return centre ? CENTRED : shift ? SHIFTED : velocity ? MOVING : PLAIN;
+    }
 };
 
-INLINE bool is_plain(const Rule& rule) {
-    return rule.decay == 0 && !rule.centre && !rule.shift && !rule.beside && !rule.velocity;
+// Call f with the rule's form as a compile-time number: nothing is asked at every weight.
+template <class F>
+INLINE void with_form(const Rule& rule, F f) {
+    switch (rule.form()) {
+        case Rule::PLAIN: return f(std::integral_constant<Rule::Form, Rule::PLAIN>());
+        case Rule::SHIFTED: return f(std::integral_constant<Rule::Form, Rule::SHIFTED>());
+        case Rule::CENTRED: return f(std::integral_constant<Rule::Form, Rule::CENTRED>());
+        case Rule::MOVING: return f(std::integral_constant<Rule::Form, Rule::MOVING>());
+        case Rule::ANY: return f(std::integral_constant<Rule::Form, Rule::ANY>());
+    }
 }
 
-template <bool PLAIN>
+template <Rule::Form FORM>
 INLINE Vec updated(Vec w, Vec g, const Rule& rule, size_t at) {
-    if constexpr (PLAIN) return fma(all(-rule.rate), g, w);
-    if (rule.decay != 0) g = fma(all(rule.decay), w, g);
-    if (rule.centre) g = fma(all(rule.mu), w - load(rule.centre + at), g);
-    if (rule.shift) g = g + load(rule.shift + at);
-    if (rule.velocity) {
+    constexpr bool any = FORM == Rule::ANY;
+    if (any && rule.decay != 0) g = fma(all(rule.decay), w, g);
+    if (FORM == Rule::CENTRED || (any && rule.centre)) g = fma(all(rule.mu), w - load(rule.centre + at), g);
+    if (FORM == Rule::SHIFTED || (any && rule.shift)) g = g + load(rule.shift + at);
+    if (FORM == Rule::MOVING || (any && rule.velocity)) {
         g = fma(all(rule.momentum), load(rule.velocity + at), g);
         store(rule.velocity + at, g);
     }
-    if (rule.beside) g = g + load(rule.beside + at);
+    if (any && rule.beside) g = g + load(rule.beside + at);
     return fma(all(-rule.rate), g, w);
 }
 
@@ -96,7 +110,7 @@ INLINE void dense_back_block(const float* dt, int ds, const float* w, int ws, in
 }
 
 // w[o][panel] updated by the gradient sum over rows of dt[o][b] x[b][panel].
-template <bool PLAIN, int O, int V>
+template <int O, int V>
 INLINE void dense_update_block(const float* dt, int ds, const float* x, int xs, int rows, float* w, int ws, size_t at,
                                const Rule& rule) {
     Vec a[O][V];
@@ -109,10 +123,12 @@ INLINE void dense_update_block(const float* dt, int ds, const float* x, int xs, 
             UNROLL for (int v = 0; v < V; v++) a[o][v] = fma(d, u[v], a[o][v]);
         }
     }
-    UNROLL for (int o = 0; o < O; o++) UNROLL for (int v = 0; v < V; v++) {
-        size_t k = (size_t)o * ws + v * LANES;
-        store(w + k, updated<PLAIN>(load(w + k), a[o][v], rule, at + k));
-    }
+    with_form(rule, [&](auto form) __attribute__((always_inline)) {
+        UNROLL for (int o = 0; o < O; o++) UNROLL for (int v = 0; v < V; v++) {
+            size_t k = (size_t)o * ws + v * LANES;
+            store(w + k, updated<form()>(load(w + k), a[o][v], rule, at + k));
+        }
+    });
 }
 
 // dx = dt^T w, for rows that do not update these weights.
@@ -128,7 +144,6 @@ inline void dense_back(const float* dt, int ds, const float* w, int n, int outs,
 // One pass over the weights, panel by panel: the gradient of the input (unless dx is null), then the update.
 // dt: the gradient of the output, a row an output (outs x ds). `rows` columns of it count for the update; the first
 // `back` of them are asked for in dx.
-template <bool PLAIN>
 inline void dense_backward(const float* x, int n, const float* dt, int ds, float* w, size_t at, int outs, float* dx,
                            int rows, int back, const Rule& rule) {
     in_pieces<VECS>(n / LANES, [&](int panel, auto v) __attribute__((always_inline)) {
@@ -139,7 +154,7 @@ inline void dense_backward(const float* x, int n, const float* dt, int ds, float
                 dense_back_block<known(), V>(dt + b, ds, w + f, n, outs, dx + (size_t)b * n + f, n);
             });
         in_pieces<ROWS>(outs, [&](int o, auto known) __attribute__((always_inline)) {
-            dense_update_block<PLAIN, known(), V>(dt + (size_t)o * ds, ds, x + f, n, rows, w + (size_t)o * n + f, n,
+            dense_update_block<known(), V>(dt + (size_t)o * ds, ds, x + f, n, rows, w + (size_t)o * n + f, n,
                                                   at + (size_t)o * n + f, rule);
         });
     });

@@ -29,6 +29,7 @@ namespace {
 
 enum Kind { LINEAR, CONVOLUTION, BATCH_NORM, GROUP_NORM, MAX_POOL, GLOBAL_MEAN, RELU, ELU, FLATTEN };
 constexpr int NUMBERS = 10;
+constexpr int AHEAD = 64;  // rows of the next batch that are fetched while this one is at work
 
 // A vector as long as the weights that may be missing.
 struct Optional {
@@ -335,12 +336,13 @@ struct Network {
         gradient.clear();
         descend_all(0, rows, weights);
         if (anchored) descend_all(rows, anchored, anchor.numbers);
-        (is_plain(rule) ? update<true> : update<false>)(weights, gradient, block_size, rule);
+        update(weights, gradient, block_size, rule);
     }
 
-    template <bool PLAIN>
     static void update(float* w, const float* g, size_t count, const Rule& rule) {
-        for (size_t i = 0; i < count; i += LANES) store(w + i, updated<PLAIN>(load(w + i), load(g + i), rule, i));
+        with_form(rule, [&](auto form) __attribute__((always_inline)) {
+            for (size_t i = 0; i < count; i += LANES) store(w + i, updated<form()>(load(w + i), load(g + i), rule, i));
+        });
     }
 
     // A batch norm over one number has no variance; torch refuses it too.
@@ -423,6 +425,7 @@ int fedarena_train(void* handle, const void* x, const float* tables, int channel
     Rows rows(x, tables, channels, pixels);
     for (int s = 0; s < steps; order += sizes[s++]) {
         if (!net->can_take(sizes[s])) return s;
+        for (int i = 0; s + 1 < steps && i < std::min(sizes[s + 1], AHEAD); i++) rows.fetch(order[sizes[s] + i]);
         losses[s] = net->step(rows, labels, order, class_weights, normalise, sizes[s], rates[s]);
     }
     return steps;

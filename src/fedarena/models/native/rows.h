@@ -31,6 +31,13 @@ struct Rows {
         return fma(x, all(high), x * all(low));
     }
 
+    // A row that will be wanted soon: rows of a shuffled client lie all over the memory.
+    void fetch(int64_t row) const {
+        size_t size = channels * pixels * (tables ? 1 : sizeof(float));
+        const char* x = static_cast<const char*>(data) + row * size;
+        for (size_t i = 0; i < size; i += 64) _mm_prefetch(x + i, _MM_HINT_T1);
+    }
+
     // Write pixels first..first + count of one channel of a row, `apart` from each other.
     void read(int64_t row, int channel, size_t first, size_t count, float* to, size_t apart) const {
         size_t from = ((size_t)row * channels + channel) * pixels + first, i = 0;

@@ -86,7 +86,13 @@ def is_own(table: Any) -> bool:
 
 
 def _named(plan: Plan) -> dict[str, dict[str, Any]]:
-    return {label: table for label, table in plan.contestants.items() if label != plan.reference}
+    """Who was named; of a sweep, once for all values."""
+    of = plan.sweep.get("of", {})
+    named = {label: table for label, table in plan.contestants.items() if label != plan.reference}
+    return {
+        of[label]["algorithm"] if label in of else label: {k: v for k, v in table.items() if k != "uplink" or not of}
+        for label, table in named.items()
+    }
 
 
 def _fixed(plan: Plan, label: str) -> list[str]:

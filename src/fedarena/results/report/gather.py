@@ -61,7 +61,8 @@ def why_no_verdict(result: Comparison) -> str | None:
     labels, runs = result.labels, result.runs
     if len(labels) < 2:
         return f"Only one algorithm has results: {', '.join(labels)}."
-    differing = _differing([run for label in labels for run in runs[label]], (*OWN_PARTS, *SPLIT))
+    swept = [key.partition(".")[0] for key in result.plan.sweep.values() if isinstance(key, str)]
+    differing = _differing([run for label in labels for run in runs[label]], (*OWN_PARTS, *SPLIT, *swept))
     if differing:
         more = f" and {len(differing) - MAX_NAMED} more" if len(differing) > MAX_NAMED else ""
         return f"The runs are of different experiments: they differ in {', '.join(differing[:MAX_NAMED])}{more}."

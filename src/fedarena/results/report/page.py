@@ -26,6 +26,7 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "question": ("The question", sections.question),
     "verdict": ("The verdict", sections.verdict),
     "sure": ("How sure is that?", sections.posteriors),
+    "tradeoff": ("What privacy and bytes cost", sections.traded),
     "curves": ("Learning curves", sections.curves),
     "costs": ("What it gave and what it cost", sections.costs),
     "splits": ("Split by split", sections.splits),

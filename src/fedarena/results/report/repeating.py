@@ -74,6 +74,8 @@ def _how(plan: Plan) -> list[dict[str, Any]]:
         tuning = {"tune": "trials", "tune_per": "per", "tune_method": "method"}
         given = {"spaces": "spaces.toml"} if plan.tuning.get("given") else {}
         told.append({key: plan.tuning[name] for key, name in tuning.items()} | given)
+    if plan.sweep:
+        told.append({"sweep": f"{plan.sweep['key']}={','.join(map(str, plan.sweep['values']))}"})
     return told
 
 

@@ -32,6 +32,7 @@ from fedarena.results.report.gather import split_names
 from fedarena.results.report.posteriors import chance, signed, typeset
 from fedarena.results.report.subject import Subject, budget, counted, described
 from fedarena.results.report.table import rows_tables
+from fedarena.results.report.tradeoff import tradeoff
 
 MANY_SPLITS = 20  # from which a row a split would be too long a picture
 MANY_CLIENTS = 100  # rows of a heat map
@@ -67,6 +68,8 @@ def question(subject: Subject) -> str:
         "Local training": _local(subject),
         "Algorithms": ", ".join(result.labels),
     }
+    if on_the_way := uplink(subject):
+        facts["On the way up"] = on_the_way
     if result.plan.reference in result.runs:
         facts["Shown beside"] = f"{result.plan.reference}: not judged, it is what there is to reach"
     if subject.why_not is None:
@@ -81,13 +84,13 @@ def question(subject: Subject) -> str:
 
 
 def _asked(subject: Subject) -> str:
-    n = len(subject.result.labels)
+    n, swept = len(subject.result.labels), subject.result.plan.sweep.get("key")
     if subject.why_not is not None:
         return "What did the runs give, what did they cost, and on which rows?"
     return (
         f"Which of {counted(n)} algorithms learns best from these clients, by how much, and at what cost? All of them saw "
         "the same splits, the same clients in the same rounds, and began with the same weights: what differs is the "
-        "algorithm."
+        f"algorithm{f' and {swept}, each taken together as one' if swept else ''}."
     )
 
 
@@ -98,6 +101,19 @@ def _data(subject: Subject) -> str:
     data, partition = subject.dealt
     held = f"{int(partition.sizes.sum()):,} rows to train on, {len(partition.test):,} to test on"
     return f"{name}: {data.classes} classes, {held}"
+
+
+def uplink(subject: Subject) -> str:
+    """What was done to answers, where anything was; what a sweep changes is told where it is drawn."""
+    told = subject.experiment.uplink
+    if isinstance(told, str):
+        return "" if told == "plain" else "the server sees nothing but means"
+    swept = subject.result.plan.sweep.get("key", "").removeprefix("uplink.")
+    wishes = {k: v for k, v in told.model_dump().items() if v not in (None, False) and k != "sampling"}
+    steps = [key if value is True else f"{key} {value:g}" for key, value in wishes.items() if key != swept]
+    if told.noise or swept == "noise":
+        steps.append(f"{told.sampling} sampling")
+    return ", ".join(steps)
 
 
 def _participants(subject: Subject) -> str:
@@ -198,6 +214,11 @@ def posteriors(subject: Subject) -> str:
 
 
 # How it went
+
+
+def traded(subject: Subject) -> str:
+    """Accuracy against epsilon and bytes, of a sweep."""
+    return tradeoff(subject.result)
 
 
 def curves(subject: Subject) -> str:

@@ -61,6 +61,7 @@ def tables(subject: Subject) -> list[list[Column]]:
         Column(own, "deviation", "deviation over clients", "client_std", lambda r: f"{100 * r['client_std']:.1f}", min),
         Column("Whole run", "uploads", "uploads", "uploads", lambda r: f"{r['uploads']:,g}"),
         Column("Whole run", "sent", "sent", "bytes", lambda r: size(r["bytes"])),
+        Column("Whole run", "epsilon", "epsilon", "epsilon", lambda r: f"{r['epsilon']:.3g}", min),
         Column("Whole run", "simulated", "simulated time", "clock", lambda r: duration(r["clock"])),
         Column("Whole run", "real time", "real time", "wall_seconds", lambda r: duration(r["wall_seconds"])),
         Column("Whole run", "diverged", "diverged", "diverged", lambda r: f"{r['diverged']} of {r['runs']}"),

@@ -1,0 +1,133 @@
+"""A key of the uplink at several values: everyone takes part with each, and the picture shows what it costs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import fedarena as fa
+from fedarena.arena.sweep import sweep_of, swept
+from fedarena.cli import app
+from fedarena.errors import BadValue, FedarenaError
+from fedarena.results.comparison import Comparison
+from fedarena.results.figures import write_figures
+from fedarena.results.report.repeating import commands
+from fedarena.results.tradeoff import levels, points
+
+SMALL: dict[str, Any] = {"model": "logreg", "clients": 6, "rounds": 2, "evaluate": {"every": 2}, "partition": "iid"}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    out = tmp_path_factory.mktemp("sweep") / "c"
+    return fa.compare(
+        "digits", ["fedavg", "scaffold"], seeds=2, sweep="uplink.noise=0,2,4", out=out, uplink={"clip": 0.5}, **SMALL
+    )
+
+
+def test_everyone_at_every_value(result: Comparison) -> None:
+    assert result.labels == [f"{name} noise={z}" for name in ("fedavg", "scaffold") for z in (0, 2, 4)]
+    assert list(levels(result)) == ["centralized"]
+    for label in result.labels:
+        wish = result.runs[label][0].experiment.uplink
+        assert (wish.clip, wish.noise) == (0.5, float(label.partition("=")[2]))
+    found = points(result)
+    assert [p.epsilon is None for p in found] == [True, False, False] * 2
+    assert found[1].epsilon > found[2].epsilon > 0
+    assert found[1].epsilon == found[4].epsilon
+    assert found[3].bytes_up > 1.9 * found[0].bytes_up
+    assert found[0].accuracy == pytest.approx(sum(r.final.accuracy for r in result.runs["fedavg noise=0"]) / 2)
+
+
+def test_without_noise_it_is_the_run_without_a_sweep(result: Comparison) -> None:
+    plain = fa.run("digits", out=False, uplink={"clip": 0.5}, runtime="serial", **SMALL)
+    assert result.runs["fedavg noise=0"][0].weights_sha256 == plain.weights_sha256
+
+
+def test_the_picture_the_page_and_the_command(result: Comparison, tmp_path: Path) -> None:
+    assert result.dir is not None
+    assert (result.dir / "tradeoff.png").stat().st_size > 10_000
+    page = fa.report(result, tmp_path / "r.html").read_text()
+    assert 'id="tradeoff"' in page
+    assert "epsilon, to the left more private" in page
+    assert "no bound" in page
+    assert "The verdict" in page
+    assert "There is none" not in page
+    assert tmp_path / "tradeoff.pdf" in write_figures(result, tmp_path)
+    (told,) = commands(result)
+    assert "-a fedavg \\\n    -a scaffold" in told
+    assert "--sweep uplink.noise=0,2,4" in told
+
+
+def test_a_folder_brings_it_back(result: Comparison) -> None:
+    assert result.dir is not None
+    assert points(Comparison.load(result.dir)) == points(result)
+
+
+def test_an_interrupted_sweep_goes_on(result: Comparison, tmp_path: Path) -> None:
+    assert result.dir is not None
+    copy = Path(shutil.copytree(result.dir, tmp_path / "c"))
+    shutil.rmtree(copy / "cells" / "fedavg-noise=2")
+    (copy / "tradeoff.png").unlink()
+    assert points(fa.compare(resume=copy)) == points(result)
+    assert (copy / "tradeoff.png").exists()
+
+
+def test_who_cannot_go_through_does_not_lose_the_others() -> None:
+    """That fednova sends a number shows when it does; it is told, and fedavg is drawn."""
+    wish = {"sweep": "uplink.clip=0.5,1.0", "out": False, "baseline": False, "seeds": 2}
+    found = fa.compare("digits", ["fedavg", "fednova"], **wish, **SMALL)
+    assert [point.algorithm for point in points(found)] == ["fedavg", "fedavg"]
+    assert all("sends a number beside its vector" in why for why in found.failures.values())
+
+
+def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "compare digits -a fedavg --seeds 2 --json -q --no-baseline --sweep uplink.quantise=4,16 --out c"
+    more = ["--set", "model=logreg", "--set", "rounds=1", "--set", "clients=4"]
+    done = CliRunner().invoke(app, [*words.split(), *more])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)["sweep"]
+    assert told["key"] == "uplink.quantise"
+    few, many = told["points"]
+    assert (few["algorithm"], few["value"], few["epsilon"], many["value"]) == ("fedavg", 4, None, 16)
+    size = 650  # of 64 features and 10 classes, and 10 biases
+    assert few["bytes_up"] == 4 * (size // 2 + 4 + 8)
+    assert many["bytes_up"] == 4 * (2 * size + 4 + 8)
+    page = fa.report(Comparison.load("c")).read_text()
+    assert "epsilon" not in page.partition("What privacy and bytes cost</h2>")[2].partition("</section>")[0]
+
+
+def test_who_sends_nothing_takes_part_once() -> None:
+    entered, what = swept(["fedavg", "local"], {"uplink.noise": [0, 1]})
+    assert list(entered) == ["fedavg noise=0", "fedavg noise=1", "local"]
+    assert what["of"]["fedavg noise=1"] == {"algorithm": "fedavg", "value": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("uplink.nois=1,2", "did you mean 'noise'"),
+        ("local.lr=1,2", "no key of the uplink"),
+        ("uplink.noise=1", "two or more"),
+        ("uplink.noise=1,1", "each once"),
+        ("uplink.noise", "two or more"),
+        ({"uplink.noise": [1], "uplink.clip": [1]}, "2 keys"),
+    ],
+    ids=str,
+)
+def test_mistakes_get_one_message(text: Any, message: str) -> None:
+    with pytest.raises(FedarenaError, match=message):
+        sweep_of(text)
+
+
+def test_a_value_that_makes_no_sense_is_refused_before_work() -> None:
+    with pytest.raises(BadValue, match="nothing says how long an answer may be"):
+        fa.compare("digits", ["fedavg"], seeds=2, sweep="uplink.noise=0,1", out=False, **SMALL)
+    with pytest.raises(BadValue, match="a sweep is not tuned"):
+        fa.compare("digits", ["fedavg"], seeds=2, sweep="uplink.quantise=4,8", tune=2, out=False, **SMALL)
