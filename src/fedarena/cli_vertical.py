@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import math
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,6 +52,18 @@ class Exponents(StrEnum):
     short = "short"
 
 
+SIMULATION = "simulation"
+ALONE, GUEST, HOST = (SIMULATION,), (Party.guest.value,), (Party.host.value,)
+ONLY = {  # options that are not for everyone
+    **dict.fromkeys(("columns", "hosts", "check_pooled"), ALONE),
+    **dict.fromkeys(("label", "resume", "to", "test_share", "set_"), ALONE + GUEST),
+    **dict.fromkeys(("algorithm", "trees", "depth", "objective", "key_bits", "exponents"), ALONE + GUEST),
+    **dict.fromkeys(("peers", "deadline", "patience"), GUEST),
+    **dict.fromkeys(("keys", "guest", "insecure_hashed_ids", "min_rows"), GUEST + HOST),
+    **dict.fromkeys(("listen", "most_trees", "most_bits", "most_ids"), HOST),
+}
+MAY_CHANGE = ("peers", "keys", "deadline", "patience")  # of a training that goes on
+
 TableName = Annotated[
     str | None,
     typer.Argument(help="A .csv, .parquet or .npz file, or a data set, e.g. breast_cancer.", show_default=False),
@@ -74,6 +89,10 @@ Hashed = Annotated[
     bool, typer.Option("--insecure-hashed-ids", help="Align by plain hashes, which anyone can reverse by guessing ids.")
 ]
 MinRows = Annotated[int, typer.Option(min=1, help="Fewest common rows that are worth a training.")]
+MostIds = Annotated[
+    int | None,
+    typer.Option(min=1, help="Host: ids that a guest may ask about, in all.  [default: ten times its own]"),
+]
 Deadline = Annotated[float, typer.Option(min=1, help="Guest: seconds that an answer may take.")]
 Patience = Annotated[float, typer.Option(min=0, help="Guest: seconds to wait for a host that is not there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, nothing else.")]
@@ -82,6 +101,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 @app.command()
 def train(
+    ctx: typer.Context,
     table: TableName = None,
     party: Who = None,
     peers: Peers = None,
@@ -117,14 +137,22 @@ def train(
         typer.Option(min=1, help="Fewest rows of a bin; a host refuses a guest that wants less.  [default: 1]"),
     ] = None,
     most_trees: Annotated[int | None, typer.Option(min=1, help="Host: trees that a guest may grow.")] = None,
+    most_bits: Annotated[
+        int | None,
+        typer.Option(min=1, help="Host: bits that a guest may read of each candidate; 4094 for plain secureboost."),
+    ] = None,
+    most_ids: MostIds = None,
     insecure_hashed_ids: Hashed = False,
     min_rows: MinRows = 50,
     deadline: Deadline = 600.0,
     patience: Patience = 120.0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the model; the next free one under runs/ by default.")
+        Path | None,
+        typer.Option(help="Folder of the model; one under runs/ by default, for a host the same until it is done."),
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the training in this folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the training in this folder; only the line may be named anew.")
+    ] = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -144,39 +172,25 @@ def train(
     stopped goes on when it is started again with the same command.
     """
     from fedarena.vertical import training
-    from fedarena.vertical.host import HostPolicy
-    from fedarena.vertical.joining import Matching
     from fedarena.vertical.tasks import Task
 
-    matching = Matching(insecure_hashed_ids, min_rows)
-
+    if party is not None or resume is None:
+        _refuse_others(ctx, party)
+    matching = _matching(insecure_hashed_ids, min_rows, most_ids)
+    limits = _named(min_leaf_rows=min_leaf_rows, min_bin_count=min_bin_count)
     if party is Party.host:
-        source, line = _source(table, None, id_, drop), _line(party, keys, peers, listen, guest, deadline, patience)
-        refuse = {"--label": label, "--columns": columns, "--hosts": hosts, "--resume": resume, "--peers": peers}
-        _refuse_named(refuse, "the guest's affair, or a simulation's")
-        policy = HostPolicy(**_named(min_leaf_rows=min_leaf_rows, min_bin_count=min_bin_count, most_trees=most_trees))
-        place = lambda: out or _free_folder(source.name)
-        found = training.serve_training(source, line, place, policy, matching, _sayer(quiet))
-        _show(found, json_, f"{found['trees']} trees, this host's half is in {found['model_dirs'][0]}")
+        line = _line(party, keys, peers, listen, guest, deadline, patience)
+        limits |= _named(most_trees=most_trees, most_bits=most_bits)
+        _train_as_host(_source(table, None, id_, drop), line, out, limits, matching, json_, quiet)
         return
     if resume is not None:
-        task = Task.load(resume)
+        task = _resumed(ctx, Task.load(resume))
     else:
-        quantity = objective is Objective.squared_error
-        source = _source(table, label, id_, drop, columns, hosts, quantity)
-        named = _named(
-            algorithm=algorithm,
-            trees=trees,
-            depth=depth,
-            objective=objective,
-            key_bits=key_bits,
-            exponents=exponents,
-            min_leaf_rows=min_leaf_rows,
-            min_bin_count=min_bin_count,
-        )
-        settings = {**{k: getattr(v, "value", v) for k, v in named.items()}, **_settings(set_)}
+        named = _named(algorithm=algorithm, trees=trees, depth=depth, objective=objective, **limits)
+        settings = _settings({**named, **_named(key_bits=key_bits, exponents=exponents)}, set_)
+        quantity = settings.get("objective") == Objective.squared_error.value
         task = Task(
-            source=source,
+            source=_source(table, label, id_, drop, columns, hosts, quantity),
             settings=settings,
             line=None if party is None else _line(party, keys, peers, listen, guest, deadline, patience),
             matching=matching,
@@ -186,12 +200,44 @@ def train(
     place = lambda: resume or out or _free_folder(task.source.name)
     found = training.train(task, place, resume=resume is not None, on_tree=_tree_line(quiet), say=_sayer(quiet))
     _show(found, json_, training.told(found))
-    if found.get("splits_equal") is False:
+    if found["splits_equal"] is False:
         raise typer.Exit(1)
+
+
+def _train_as_host(
+    source: Any, line: Any, out: Path | None, limits: dict[str, Any], matching: Any, json_: bool, quiet: bool
+) -> None:
+    from fedarena.vertical.host import HostPolicy
+    from fedarena.vertical.training import counted, serve_training
+
+    place = lambda name: out or _unfinished_folder(f"vertical-host-{name}")
+    found = serve_training(source, line, place, HostPolicy(**limits), matching, _sayer(quiet))
+    _show(found, json_, f"{counted(found['trees'])}, this host's half is in {found['model_dirs'][0]}")
+
+
+def _resumed(ctx: typer.Context, task: Any) -> Any:
+    """A training that goes on as it was begun, maybe over another line."""
+    given = _given(ctx)
+    for name, flag in given.items():
+        if name in MAY_CHANGE and task.line is None:
+            raise BadValue(f"{flag} is not for a simulation, which this training is", remedy="leave it out", where=flag)
+        if name not in (*MAY_CHANGE, "resume", "json_", "quiet"):
+            may = ", ".join(f"--{option}" for option in MAY_CHANGE)
+            raise BadValue(
+                f"{flag} cannot change: a training goes on as it was begun",
+                remedy=f"leave it out (only {may} may be named anew)",
+                where=flag,
+            )
+    if task.line is None:
+        return task
+    named = {name: ctx.params[name] for name in MAY_CHANGE if name in given}
+    changed = {k: str(v) if k == "keys" else _every(v) if k == "peers" else v for k, v in named.items()}
+    return dataclasses.replace(task, line=dataclasses.replace(task.line, **changed))
 
 
 @app.command()
 def predict(
+    ctx: typer.Context,
     table: TableName = None,
     model: Annotated[Path | None, typer.Option(help="Folder of this party's model, or of a simulation.")] = None,
     party: Who = None,
@@ -201,10 +247,10 @@ def predict(
     guest: GuestName = "guest",
     label: Label = None,
     id_: Id = None,
-    drop: Drop = None,
     to: Annotated[
         Path | None, typer.Option(help="Write the predictions to this CSV file; to stdout by default.")
     ] = None,
+    most_ids: MostIds = None,
     insecure_hashed_ids: Hashed = False,
     min_rows: MinRows = 1,
     deadline: Deadline = 600.0,
@@ -220,16 +266,16 @@ def predict(
 
     `fedarena vertical predict shop-new.csv --party guest --peers bank=example.org:7001 --keys keys/guest --id id --model m`
 
-    A host learns which rows are asked about, not what is predicted.
+    A host learns which rows are asked about, not what is predicted. Columns that the model does not use are left out.
     """
     from fedarena.vertical import predicting
-    from fedarena.vertical.joining import Matching
 
+    _refuse_others(ctx, party)
     if model is None:
         raise typer.BadParameter("name the model's folder: --model")
-    source = _source(table, label, id_, drop)
+    source = _source(table, label, id_, None)
     line: Any = None if party is None else _line(party, keys, peers, listen, guest, deadline, patience)
-    matching = Matching(insecure_hashed_ids, min_rows)
+    matching = _matching(insecure_hashed_ids, min_rows, most_ids)
     if party is Party.host:
         found = predicting.serve_prediction(source, line, model, matching, _sayer(quiet))
         _show(found, json_, f"{found['rows']} rows")
@@ -247,6 +293,7 @@ def predict(
 
 @app.command()
 def align(
+    ctx: typer.Context,
     table: TableName = None,
     party: Who = None,
     peers: Peers = None,
@@ -254,6 +301,7 @@ def align(
     keys: Keys = None,
     guest: GuestName = "guest",
     id_: Id = None,
+    most_ids: MostIds = None,
     insecure_hashed_ids: Hashed = False,
     min_rows: MinRows = 50,
     deadline: Deadline = 600.0,
@@ -268,14 +316,14 @@ def align(
     `fedarena vertical align shop.csv --party guest --peers bank=bank.example.org:7001 --keys keys/guest --id id`
     """
     from fedarena.vertical import meeting
-    from fedarena.vertical.joining import Matching
 
     if party is None or id_ is None:
         raise typer.BadParameter("say who this is and what names a row: --party and --id")
+    _refuse_others(ctx, party)
     source = _source(table, None, id_, None)
     line = _line(party, keys, peers, listen, guest, deadline, patience)
     work = meeting.align_as_host if party is Party.host else meeting.align_as_guest
-    found = work(source, line, Matching(insecure_hashed_ids, min_rows), _sayer(quiet))
+    found = work(source, line, _matching(insecure_hashed_ids, min_rows, most_ids), _sayer(quiet))
     told = ", ".join(f"{name} {count}" for name, count in found["counts"].items())
     _show(found, json_, f"{found['common']} people in common: {told}")
 
@@ -338,30 +386,52 @@ def _line(
         raise BadValue("a host listens", remedy="say where: --listen 0.0.0.0:7001", where="--listen")
     if party is Party.guest and not peers:
         raise BadValue("a guest needs a host", remedy="name one: --peers bank=machine:7001", where="--peers")
-    every = tuple(peer for text in peers or () for peer in text.split(","))
-    return Line(str(keys), every, listen or "", guest, deadline, patience)
+    return Line(str(keys), _every(peers or ()), listen or "", guest, deadline, patience)
+
+
+def _every(peers: Sequence[str]) -> tuple[str, ...]:
+    return tuple(peer for text in peers for peer in text.split(","))
+
+
+def _matching(insecure_hashed_ids: bool, min_rows: int, most_ids: int | None) -> Any:
+    from fedarena.vertical.joining import Matching
+
+    return Matching(insecure_hashed_ids, min_rows, most_ids)
 
 
 def _named(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _refuse_named(options: dict[str, Any], why: str) -> None:
-    for option, value in options.items():
-        if value:
-            raise BadValue(f"{option} is not for a host: it is {why}", remedy="leave it out", where=option)
+def _given(ctx: typer.Context) -> dict[str, str]:
+    """What stands on the command line: names of parameters, and how they are written."""
+    written = {str(option.name): option.opts[0] for option in ctx.command.params}
+    typed = {name for name in written if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
+    return {name: flag for name, flag in written.items() if name in typed}
 
 
-def _settings(texts: list[str] | None) -> dict[str, Any]:
-    """`lr=0.1` as a setting; values are TOML, or text."""
+def _refuse_others(ctx: typer.Context, party: Party | None) -> None:
+    """An option that means nothing here was meant for something."""
+    here = SIMULATION if party is None else party.value
+    for name, flag in _given(ctx).items():
+        fits = ONLY.get(name, (here,))
+        if here not in fits:
+            remedy = f"leave it out, or say who this is: --party {fits[0]}" if party is None else "leave it out"
+            raise BadValue(f"{flag} is not for a {here}: it is for a {' or a '.join(fits)}", remedy=remedy, where=flag)
+
+
+def _settings(named: dict[str, Any], texts: list[str] | None) -> dict[str, Any]:
+    """Settings with an option of their own, and others like `lr=0.1`, whose values are TOML, or text."""
     import tomllib
 
-    found = {}
+    found = {name: getattr(value, "value", value) for name, value in named.items()}
     for text in texts or ():
         name, sign, value = text.partition("=")
         if not sign:
             raise BadValue(f"'{text}' is not a setting", remedy="write name=value, e.g. --set lr=0.1", where="--set")
         name = "lambda_" if name == "lambda" else name
+        if name in found:
+            raise BadValue(f"'{name}' is set twice", remedy="name it once", where="--set")
         try:
             found[name] = tomllib.loads(f"x = {value}")["x"]
         except tomllib.TOMLDecodeError:
@@ -394,8 +464,19 @@ def _free_folder(name: str) -> Path:
     return free_folder(f"vertical-{name}")
 
 
+def _unfinished_folder(stem: str) -> Path:
+    """The first of its name whose training is not over: a host that is started again goes on."""
+    from fedarena.vertical.tasks import DONE
+
+    for number in itertools.count(1):
+        path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        if not (path / DONE).exists():
+            return path
+    raise AssertionError("numbers do not end")
+
+
 def _show(found: dict[str, Any], json_: bool, text: str) -> None:
-    if json_:  # JSON knows no NaN
+    if json_:  # JSON knows no NaN; the runs' own writer would load torch, which no party needs
         finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in found.items()}
         text = json.dumps(finite, indent=1)
     print(text)

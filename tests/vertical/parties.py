@@ -55,15 +55,15 @@ class Site:
         self.ports = {name: free_port() for name in self.hosts}
         self.running: list[subprocess.Popen[str]] = []
 
-    def command(self, name: str, *more: str, verb: str = "train") -> list[str]:
-        """What this party's administrator types."""
+    def command(self, name: str, *more: str, verb: str = "train", out: bool = True) -> list[str]:
+        """What this party's administrator types; without --out if so asked."""
         common = [f"{name}.csv", "--id", "id", "--keys", f"keys/{name}"]
         if name != "guest":
             common += ["--party", "host", "--listen", f"127.0.0.1:{self.ports[name]}"]
         else:
             common += ["--party", "guest", "--patience", "60"]
             common += [word for host, port in self.ports.items() for word in ("--peers", f"{host}=127.0.0.1:{port}")]
-        if verb == "train":
+        if verb == "train" and out:
             common += ["--out", f"{name}-model"]
         return ["vertical", verb, *common, *more]
 
@@ -103,9 +103,9 @@ class Site:
         )
         return found.guest, list(found.hosts)
 
-    def models(self) -> tuple[GuestModel, list[HostModel]]:
+    def models(self, host_folder: str = "{}-model") -> tuple[GuestModel, list[HostModel]]:
         return GuestModel.load(self.folder / "guest-model"), [
-            HostModel.load(self.folder / f"{name}-model") for name in self.hosts
+            HostModel.load(self.folder / host_folder.format(name)) for name in self.hosts
         ]
 
 

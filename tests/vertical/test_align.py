@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from fedarena.errors import BadValue, FrameRefused
-from fedarena.vertical.align import HostAlignment, align, check_ids, salted
+from fedarena.vertical.align import MOST_IDS, HostAlignment, align, check_ids, salted
 from fedarena.vertical.channel import LocalChannel
-from fedarena.vertical.frames import Fields, Kind
+from fedarena.vertical.frames import CHUNK, Fields, Kind
+from fedarena.vertical.joining import HostParty, Matching, Purpose, align_guest
+from fedarena.vertical.tables import Table
 
 
 class Aligning:
@@ -105,6 +107,42 @@ def test_too_few_common_people_are_refused_with_their_number(insecure: bool) -> 
             align(lines, people((0, 100)), insecure_hashed_ids=insecure)
 
 
+def test_a_guest_that_has_too_few_in_common_says_so_to_the_host() -> None:
+    told = []
+    table = Table("bank", np.zeros((110, 0)), (), ids=tuple(people((90, 200))))
+    party = HostParty(table, None, Matching(insecure_hashed_ids=True), name="bank", purpose="align", say=told.append)
+    with pytest.raises(BadValue, match="only 10 ids"):
+        align_guest([LocalChannel(party, "bank")], guest_table(100), Matching(True), purpose="align")
+    assert told == [
+        "the alignment failed: only 10 ids are known to all parties (guest 100, bank 110); at least 50 are needed"
+    ]
+    assert party.alignment is None
+
+
+def guest_table(rows: int) -> Table:
+    return Table("shop", np.zeros((rows, 0)), (), ids=tuple(people((0, rows))))
+
+
+@pytest.mark.parametrize("purpose", ["train", "predict", "align"])
+@pytest.mark.parametrize("wanted", ["train", "predict", "align"])
+def test_a_host_does_only_what_it_was_started_for(purpose: Purpose, wanted: Purpose) -> None:
+    same = Matching(insecure_hashed_ids=True)
+    party = HostParty(guest_table(100), None, same, purpose=purpose)
+    if purpose == wanted:
+        assert len(align_guest([LocalChannel(party)], guest_table(100), same, purpose=wanted).rows) == 100
+    else:
+        with pytest.raises(BadValue, match=f"started to {purpose}, the guest wants to {wanted}"):
+            align_guest([LocalChannel(party)], guest_table(100), same, purpose=wanted)
+
+
+def test_a_guest_that_is_done_before_it_aligned_does_not_end_a_training() -> None:
+    line = LocalChannel(party := HostParty(guest_table(100), lambda rows: Aligning(list(rows.ids or ()))))
+    line.ask(Kind.HELLO)
+    with pytest.raises(FrameRefused, match="before the rows were aligned"):
+        line.ask(Kind.DONE)
+    assert not party.finished.is_set()
+
+
 def test_duplicate_and_empty_ids_are_refused_with_counts() -> None:
     with pytest.raises(BadValue, match="2 ids occur more than once, in 5 of 102 rows"):
         check_ids([*people((0, 97)), "a", "a", "a", "b", "b"])
@@ -141,6 +179,42 @@ def test_a_guest_cannot_ask_about_more_ids_than_it_said() -> None:
     request = client.CreateRequest(people((0, 61))).SerializeToString()
     with pytest.raises(FrameRefused, match="more ids than it has"):
         host.answer(Kind.ALIGN_REQUEST, {"request": request})
+
+
+def test_a_host_answers_about_so_many_ids_and_no_more_however_often_it_is_asked() -> None:
+    pytest.importorskip("private_set_intersection")
+    lines = connect(Aligning(people((0, 100)), most_ids=250))
+    for _ in range(2):
+        align(lines, people((0, 100)))
+    with pytest.raises(BadValue, match="wants to ask about 100 ids, and this host answers about 50 more"):
+        align(lines, people((0, 100)))
+    lines = connect(Aligning(people((0, 100))))
+    with pytest.raises(BadValue, match="about 1001 ids, and this host answers about 1000 more"):
+        align(lines, people((0, 1001)))
+
+
+BOUNDLESS: dict[str, tuple[Kind, Callable[[Fields], Fields]]] = {
+    "more parts than ids": (Kind.ALIGN_SETUP, lambda reply: {**reply, "parts": 2}),
+    "a large part": (Kind.ALIGN_SETUP, lambda reply: {**reply, "data": bytes(CHUNK + 1)}),
+    "too many ids": (Kind.ALIGN_START, lambda reply: {"count": MOST_IDS + 1}),
+    "no ids": (Kind.ALIGN_START, lambda reply: {"count": 0}),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDLESS)
+def test_a_host_cannot_fill_the_guests_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("private_set_intersection")
+    spoiled, change = BOUNDLESS[name]
+    lines = connect(Aligning(people((0, 100))))
+    answer = HostAlignment.answer
+
+    def boundless(self: HostAlignment, kind: Kind, fields: dict[str, Any]) -> Fields:
+        reply = answer(self, kind, fields)
+        return change(reply) if kind is spoiled else reply
+
+    monkeypatch.setattr(HostAlignment, "answer", boundless)
+    with pytest.raises(FrameRefused, match=r"whole number|bytes"):
+        align(lines, people((0, 100)))
 
 
 def test_a_damaged_request_is_refused() -> None:

@@ -44,7 +44,7 @@ def test_a_threshold_sends_the_same_rows_left_as_its_bin(x: np.ndarray) -> None:
     candidates = candidates_of(bins, codes, all_rows(x))
     for last, missing in zip(candidates.bin.tolist(), candidates.missing_left.tolist(), strict=True):
         by_bin = goes_left(codes, bins, 0, last, missing)
-        assert np.array_equal(by_bin, Split(0, last, threshold(bins, 0, last), missing).left(x))
+        assert np.array_equal(by_bin, Split(0, last, threshold(bins, 0, last), missing).left(x[:, 0]))
 
 
 def test_bins_come_from_training_rows_alone() -> None:
@@ -70,6 +70,21 @@ def test_constant_and_empty_columns_offer_nothing_and_gaps_offer_two_ways() -> N
     offers = list(zip(found.column.tolist(), found.bin.tolist(), found.missing_left.tolist(), strict=True))
     # column 2: the constant left and the gap right, or the other way; column 3: also between 1 and 2, both ways
     assert offers == [(2, 0, False), (2, -1, True), (3, 0, False), (3, 1, False), (3, 0, True), (3, -1, True)]
+
+
+def test_few_missing_values_stay_with_the_last_bin() -> None:
+    """Else their sum would be seen alone: of ten rows with two gaps, none of the candidates is only about the two."""
+    x = np.array([[v] for v in (0.0, 0, 0, 1, 1, 1, 2, 2, np.nan, np.nan)])
+    bins = make_bins(x, all_rows(x), 32, min_count=2)
+    codes = bins.codes(x)
+
+    def sizes(min_count: int) -> list[int]:
+        found = candidates_of(bins, codes, all_rows(x), min_count)
+        offers = zip(found.column.tolist(), found.bin.tolist(), found.missing_left.tolist(), strict=True)
+        return sorted(int(goes_left(codes, bins, *offer).sum()) for offer in offers)
+
+    assert sizes(2) == [2, 3, 5, 6, 8, 8], "two are enough: the gap alone, both ways"
+    assert sizes(3) == [3, 6], "they go right with the last bin"
 
 
 def test_infinity_is_refused_by_column() -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.vertical.small_host import SmallHost
 
-from fedarena.errors import BadValue, FrameRefused, PartyFailed, PartyLost, TranscriptDiffers
-from fedarena.vertical.channel import LocalChannel
-from fedarena.vertical.frames import VERSION, Frame, Kind, pack_fields
+from fedarena.errors import BadValue, CannotWrite, FrameRefused, PartyFailed, PartyLost, TranscriptDiffers
+from fedarena.vertical.channel import LocalChannel, Session
+from fedarena.vertical.frames import NO_KEY, VERSION, Fields, Frame, Kind, pack_fields
 
 
 class Recording(LocalChannel):
@@ -65,6 +66,34 @@ def test_bytes_are_counted_in_both_directions(line: Recording) -> None:
     assert 0 < line.bytes_down - down < 200
 
 
+@pytest.mark.parametrize("first", [Kind.SETUP, Kind.PUBLIC_KEY, Kind.PREDICT_START])
+@pytest.mark.parametrize("last", [Kind.TREE_END, Kind.PREDICT_END, Kind.DONE])
+def test_transcripts_begin_with_the_greeting_and_are_compared_at_every_end(
+    line: Recording, first: Kind, last: Kind
+) -> None:
+    line.ask(first, {"key": NO_KEY, "x": 1})
+    line.ask(last)
+    line.ask(Kind.HELLO)
+    line.flip = first
+    line.ask(first, {"key": NO_KEY, "x": 1})
+    with pytest.raises(TranscriptDiffers):
+        line.ask(last)
+
+
+def test_a_frame_that_nobody_waits_for_any_more_is_not_worked_on(line: Recording) -> None:
+    """A greeting that waited for its turn until the guest gave up must not end the session that came after it."""
+    old = Frame(Kind.HELLO, pack_fields({}), b"a session of old").encode()
+    asked: list[bool] = []
+
+    def wanted() -> bool:
+        asked.append(line.session._turn.locked())
+        return False
+
+    assert line.session.handle(old, wanted) == b""
+    assert asked == [True], "asked when its turn has come, not before"
+    assert one_tree(line) == 45
+
+
 @pytest.mark.parametrize("kind", [Kind.HELLO, Kind.ROWS])
 def test_a_repeated_frame_is_refused_by_name(line: Recording, kind: Kind) -> None:
     line.ask(Kind.TREE_START, tree=1)
@@ -93,6 +122,8 @@ def test_a_public_key_that_is_not_the_sessions_is_refused(tmp_path: Path) -> Non
     channel.ask(Kind.PUBLIC_KEY, {"key": b"8 bytes! and more"})
     with pytest.raises(FrameRefused, match="public key is not the one of this session"):
         channel.ask(Kind.PUBLIC_KEY, {"key": b"another one"})
+    with pytest.raises(PartyLost, match="came before HELLO"):
+        channel.ask(Kind.TREE_START)
 
 
 def test_a_host_that_was_never_greeted_counts_as_lost(tmp_path: Path) -> None:
@@ -107,6 +138,39 @@ def test_errors_of_a_host_keep_their_name_and_say_whose_they_are(line: Recording
         line.ask(Kind.SPLIT)
     assert "a mistake of ours" not in str(told.value), "what is inside a host stays there"
     assert one_tree(line) == 45, "after an error the line goes on"
+
+
+class Failing:
+    """A host with something to say that is not for others."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        """After the greeting, its error."""
+        if kind is not Kind.HELLO:
+            raise self.error
+        return {}
+
+
+def test_a_hosts_folders_are_told_to_itself_alone() -> None:
+    told_here: list[str] = []
+    line = LocalChannel(Failing(CannotWrite("cannot write /home/eve/model.json", remedy="make room")), "bank")
+    line.session = Session(line.session.host, told_here.append)
+    line.ask(Kind.HELLO)
+    with pytest.raises(PartyFailed, match="host 'bank': it cannot read or write its files") as told:
+        line.ask(Kind.LEVEL)
+    assert "eve" not in str(told.value)
+    assert "/home/eve" in "".join(told_here)
+
+
+def test_what_a_host_says_cannot_steer_a_terminal() -> None:
+    line = LocalChannel(Failing(BadValue("red \x1b[31m\r\nand \u202e more", remedy="\x07", where="\x9b")), "bank")
+    line.ask(Kind.HELLO)
+    with pytest.raises(BadValue) as told:
+        line.ask(Kind.LEVEL)
+    assert told.value.what == "host 'bank': red [31mand  more"
+    assert (told.value.remedy, told.value.where) == ("", "")
 
 
 def test_an_answer_is_not_taken_as_a_question(line: Recording) -> None:

@@ -12,6 +12,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from fedarena.errors import BadValue
 from fedarena.vertical.estimators import SecureBoostClassifier, SecureBoostRegressor
 from fedarena.vertical.simulation import Simulated
 
@@ -92,6 +93,14 @@ def test_rows_held_out_stop_the_training_early(tmp_path: Path) -> None:
     assert len(model.guest_.trees) == model.guest_.best_round + 3 < 60
     again = Simulated.load(tmp_path).predict_margins([X[:, :15], X[:, 15:]])
     assert np.array_equal(again[:, 0], model.decision_function(X))
+
+
+def test_a_party_whose_name_is_a_path_writes_nowhere(tmp_path: Path) -> None:
+    model = SecureBoostClassifier(trees=1, cipher="none", parties=["guest", "../out"] * 15)
+    with pytest.raises(BadValue, match="cannot be a party's name"):
+        model.fit(X, Y, folder=tmp_path / "in")
+    assert not list(tmp_path.iterdir())
+    model.fit(X, Y)
 
 
 def test_encrypted_by_default() -> None:

@@ -37,6 +37,14 @@ def test_without_lambda_an_empty_side_is_worth_nothing() -> None:
     assert found.tolist() == [-math.inf, -math.inf]
 
 
+def test_sums_beyond_single_precision_are_no_gain_and_hide_none() -> None:
+    """Infinity minus infinity is no number, and a number that is none would be the largest of all."""
+    huge = FixedPoint(g_shift=-70, h_shift=1, offset=0, top=(0, 0))  # g in units of 2^70: its square overflows
+    with np.errstate(all="raise", under="ignore"):
+        found = gains(BoostSettings(), huge, sums((-3, 2), (0, 2)), np.array([4, 4]), sums((-1, 3.5))[0], 7)
+    assert found.tolist() == [-math.inf, -math.inf]
+
+
 def test_a_split_must_bring_gamma() -> None:
     # the paper subtracts gamma from half of what is compared here
     assert worth_it(BoostSettings(gamma=1.5), np.float32(3.0))

@@ -14,7 +14,7 @@ from fedarena.vertical.channel import LocalChannel
 from fedarena.vertical.fields import as_bits
 from fedarena.vertical.frames import Fields, Kind
 from fedarena.vertical.guest import Guest
-from fedarena.vertical.host import Host, HostPolicy
+from fedarena.vertical.host import Host, HostPolicy, _refines
 from fedarena.vertical.settings import BoostSettings
 
 TABLES, Y = breast_cancer()
@@ -30,6 +30,7 @@ def guest(channel: LocalChannel, **values: Any) -> Guest:
     [
         (HostPolicy(plain=True, most_trees=0), "total_trees = 1 is not allowed"),
         (HostPolicy(plain=True, most_depth=2), "depth = 3 is not allowed"),
+        (HostPolicy(plain=True, most_bits=127), "these settings let a guest read 128 bits of each candidate"),
         (HostPolicy(plain=True, min_leaf_rows=5), "min_leaf_rows = 1 is not allowed"),
         (HostPolicy(plain=True, min_bin_count=9), "min_bin_count = 1 is not allowed"),
         (HostPolicy(), "the cipher 'none' is not allowed"),
@@ -88,6 +89,7 @@ BAD: list[tuple[Kind, dict[str, Any]]] = [
     (Kind.SETUP, {"settings": 3}),
     (Kind.SETUP, {"training": b""}),
     (Kind.SETUP, {"trees": -1}),
+    (Kind.SETUP, {"training_id": 7}),
     (Kind.PUBLIC_KEY, {"key": b"\x00" * 8}),
     (Kind.PUBLIC_KEY, {"cipher": "affine"}),
     (Kind.TREE_START, {"rows": b""}),
@@ -136,6 +138,9 @@ def test_a_tree_is_grown_from_training_rows_only() -> None:
     host.answer(Kind.PUBLIC_KEY, key, 0, 0)
     with pytest.raises(FrameRefused, match="not for training"):
         host.answer(Kind.TREE_START, {"rows": as_bits(np.ones(ROWS, bool)), "more": 1}, 0, 0)
+    with pytest.raises(FrameRefused, match="some of the training rows, and goss is off"):
+        host.answer(Kind.TREE_START, {"rows": as_bits(np.arange(ROWS) > 4)}, 0, 0)
+    host.answer(Kind.TREE_START, {"rows": as_bits(np.arange(ROWS) > 3)}, 0, 0)
 
 
 def test_a_node_is_shown_once_and_split_once() -> None:
@@ -150,18 +155,50 @@ def test_a_node_is_shown_once_and_split_once() -> None:
         host.answer(Kind.LEVEL, honest, 0, 0)
 
 
+def nodes_of(*rows: int) -> np.ndarray:
+    """So many rows in node 0, then in node 1, and so on; the last number is of rows that are nowhere."""
+    return np.repeat(np.arange(len(rows)), rows).astype(np.uint8)
+
+
+THIRD = ROWS // 3
+ABOVE = [0, 0, 0, 1, 1, 1, 2]  # two nodes, and a row that had left the tree
+
+
+@pytest.mark.parametrize(
+    ("nodes", "node", "allowed"),
+    [
+        (4, [0, 0, 1, 2, 3, 3, 4], True),
+        (2, [1, 0, 0, 2, 2, 2, 2], True),  # the second has become a leaf
+        (4, [0, 0, 1, 2, 3, 3, 3], False),  # a row comes back
+        (4, [0, 1, 4, 2, 3, 3, 4], False),  # a row is left out
+        (1, [0, 0, 0, 1, 1, 1, 1], False),  # one child: all rows once more
+        (3, [0, 1, 2, 3, 3, 3, 3], False),  # three children
+        (4, [0, 1, 2, 2, 3, 3, 4], False),  # a child of two
+        (3, [0, 0, 1, 3, 3, 3, 3], False),  # a child of nobody
+        (4, [0, 0, 1, 4, 4, 4, 3], False),  # two children of those that had left
+    ],
+    ids=str,
+)
+def test_a_node_becomes_a_leaf_or_two_nodes(nodes: int, node: list[int], allowed: bool) -> None:
+    """Two levels that differ by one row would tell what that row is."""
+    assert _refines(np.array(node), nodes, np.array(ABOVE), 2) is allowed
+
+
 def test_nodes_are_parts_of_those_above_and_not_too_small() -> None:
     host, honest = before(Kind.LEVEL)
-    host.answer(Kind.LEVEL, {**honest, "node": (np.arange(ROWS) < 9).astype(np.uint8)}, 0, 0)  # nine rows are out
-    parts = {**honest, "nodes": 2, "build": np.array([0], np.int32)}
-    with pytest.raises(FrameRefused, match="not parts of those above"):
-        host.answer(Kind.LEVEL, {**parts, "node": (np.arange(ROWS) % 2).astype(np.uint8)}, 0, 1)
-    of_rest = np.where(np.arange(ROWS) < 9, 2, np.arange(ROWS) % 2).astype(np.uint8)
-    host.answer(Kind.LEVEL, {**parts, "node": of_rest}, 0, 1)
-    strict, honest = before(Kind.LEVEL)
-    strict.policy = HostPolicy(plain=True, min_leaf_rows=10)
+    with pytest.raises(FrameRefused, match="root of a tree does not hold all rows"):
+        host.answer(Kind.LEVEL, {**honest, "node": nodes_of(ROWS - 1, 1)}, 0, 0)
+    with pytest.raises(FrameRefused, match="out of order"):
+        host.answer(Kind.LEVEL, honest, 0, 1)
+    host.answer(Kind.LEVEL, honest, 0, 0)
+    below = {**honest, "nodes": 2, "build": np.array([0], np.int32)}
+    with pytest.raises(FrameRefused, match="not the two parts of those above"):
+        host.answer(Kind.LEVEL, {**below, "node": nodes_of(THIRD, ROWS - THIRD - 1, 1)}, 0, 1)
+    host.answer(Kind.LEVEL, {**below, "node": nodes_of(THIRD, ROWS - THIRD)}, 0, 1)
+    host.policy = HostPolicy(plain=True, min_leaf_rows=10)
     with pytest.raises(BadValue, match="a node of 5 rows"):
-        strict.answer(Kind.LEVEL, {**honest, "node": (np.arange(ROWS) >= 5).astype(np.uint8)}, 0, 0)
+        host.answer(Kind.LEVEL, {**below, "node": nodes_of(5, THIRD - 5, ROWS - THIRD)}, 0, 2)
+    host.answer(Kind.LEVEL, {**below, "node": nodes_of(10, THIRD - 10, ROWS - THIRD)}, 0, 2)
 
 
 class Lying(Host):

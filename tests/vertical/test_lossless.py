@@ -15,7 +15,7 @@ from fedarena.errors import BadValue, DataMissing
 from fedarena.vertical.pooled import PooledCheck, check_pooled
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import simulate
-from fedarena.vertical.tables import load_table
+from fedarena.vertical.tables import deal, load_table
 
 pytest.importorskip("xgboost")
 
@@ -35,7 +35,7 @@ def check(tables: list[Array], y: Array, settings: BoostSettings, **more: Any) -
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 def test_two_classes(hosts: int, gaps: bool) -> None:
     tables, y = breast_cancer(hosts)
-    check([with_gaps(t, seed=i) if gaps else t for i, t in enumerate(tables)], y, BoostSettings(trees=6))
+    check([with_gaps(t, seed=i) if gaps else t for i, t in enumerate(tables)], y, BoostSettings(trees=3))
 
 
 @pytest.mark.parametrize("gaps", [False, True], ids=["complete", "with gaps"])
@@ -57,7 +57,7 @@ def test_one_tree_for_all_classes(hosts: int) -> None:
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_regression(hosts: int, gaps: bool) -> None:
     tables, y = diabetes(hosts)
-    settings = BoostSettings(trees=6, objective="squared_error")
+    settings = BoostSettings(trees=3, objective="squared_error")
     check([with_gaps(t, seed=i) if gaps else t for i, t in enumerate(tables)], y, settings)
 
 
@@ -74,7 +74,7 @@ def test_with_weights_and_rows_held_out() -> None:
 )
 def test_with_other_settings(values: dict[str, Any]) -> None:
     tables, y = breast_cancer()
-    check([with_gaps(t) for t in tables], y, BoostSettings(trees=4, **values))
+    check([with_gaps(t) for t in tables], y, BoostSettings(trees=2, **values))
 
 
 @pytest.mark.parametrize("algorithm", ["secureboost", "secureboost_plus"])
@@ -128,19 +128,29 @@ def test_a_guest_without_columns() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["secureboost", "secureboost_plus"])
+@pytest.mark.parametrize(
+    ("hosts", "algorithm"),
+    [(1, "secureboost"), (1, "secureboost_plus"), (2, "secureboost_plus"), (3, "secureboost_plus")],
+)
 @pytest.mark.parametrize("name", ["default_credit", "give_me_some_credit", "kdd04_bio", "higgs_11k"])
-def test_public_tables(name: str, algorithm: Any) -> None:
-    """Where the tables are; a plain cipher, because the trees are the question here. Gaps: give_me_some_credit."""
+def test_public_tables(name: str, hosts: int, algorithm: Any) -> None:
+    """Where the tables are, all their rows; a plain cipher, because the trees are the question here.
+
+    give_me_some_credit has gaps, the others get some where there are two hosts. kdd04_bio is whole with one host, and
+    its first 40,000 rows with more, and with plain SecureBoost.
+    """
     try:
         table = load_table(name)
     except DataMissing:
         pytest.skip(f"{name} is not on this machine")
     assert table.y is not None
-    owner = np.array(table.parties)
-    rows = slice(None) if name != "kdd04_bio" else slice(0, 40_000)
-    tables = [table.x[rows, owner == "guest"], table.x[rows, owner == "host"]]
-    check(tables, table.y[rows], BoostSettings(trees=2 if algorithm == "secureboost" else 3, algorithm=algorithm))
+    whole = name != "kdd04_bio" or (hosts, algorithm) == (1, "secureboost_plus")
+    rows = slice(None) if whole else slice(0, 40_000)
+    tables = [table.x[rows, own] for own in deal(table, hosts=hosts).values()]
+    assert len(tables) == hosts + 1
+    if hosts == 2 and name != "give_me_some_credit":
+        tables = [with_gaps(part, seed=i) for i, part in enumerate(tables)]
+    check(tables, table.y[rows], BoostSettings(trees=1, algorithm=algorithm))
 
 
 @pytest.mark.parametrize(

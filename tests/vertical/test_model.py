@@ -53,7 +53,12 @@ def test_each_half_holds_its_own_alone(kept: tuple[Path, Simulated]) -> None:
         assert host.records
         assert not any(repr(s.threshold) in guest for s in host.records if np.isfinite(s.threshold))
         content = json.loads((folder / name / "model.json").read_text())
-        assert set(content) == {"format", "party", "name", "columns", "records", "trees", "settings", "table"}
+        assert set(content) == {
+            *("format", "party", "name", "columns", "records", "trees", "settings", "table"),
+            *("training_id", "begun", "finished"),
+        }
+        assert content["training_id"] == model.guest.training_id != ""
+        assert (content["begun"], content["finished"]) == (3, True)
         assert {k for r in content["records"] for k in r} == {"column", "bin", "threshold", "missing_left"}
 
 

@@ -94,6 +94,72 @@ def test_another_party_of_the_same_authority_is_not_the_guest(bank: Server, keys
     assert bank.session.transcript == UNTOUCHED
 
 
+def certified(keys: dict[str, Path], *names: Any) -> Identity:
+    """Someone to whom the same authority has given a certificate with these names."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder = keys["guest"].parent
+    ca = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    authority = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "guest")])
+    build = x509.CertificateBuilder().issuer_name(ca.subject).subject_name(subject).public_key(key.public_key())
+    build = build.serial_number(x509.random_serial_number())
+    build = build.not_valid_before(ca.not_valid_before_utc).not_valid_after(ca.not_valid_after_utc)
+    if names:
+        build = build.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    cert = build.sign(authority, hashes.SHA256())  # type: ignore[arg-type]
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    private = key.private_bytes(pem, form, serialization.NoEncryption())
+    return Identity("eve", ca.public_bytes(pem), cert.public_bytes(pem), private)
+
+
+def test_only_a_dns_name_is_a_name(bank: Server, keys: dict[str, Path], tmp_path: Path) -> None:
+    """An address of a page or of mail that reads `guest` is another thing, and so is a second name beside the first."""
+    from cryptography import x509
+
+    page, mail, name = x509.UniformResourceIdentifier("guest"), x509.RFC822Name("guest"), x509.DNSName("guest")
+    for names, said in {
+        (page,): "UniformResourceIdentifier:guest",
+        (mail,): "RFC822Name:guest",
+        (name, x509.DNSName("eve")): "guest, eve",
+        (name, page): "guest, UniformResourceIdentifier:guest",
+        (): "",
+    }.items():
+        eve = certified(keys, *names)
+        told = refusal("bank", bank.port, eve)
+        assert isinstance(told, BadValue)
+        assert f"this host works with 'guest', the certificate says '{said}'" in told.what
+        for file, content in {"ca.pem": eve.ca, "cert.pem": eve.cert, "key.pem": eve.key}.items():
+            (tmp_path / file).write_bytes(content)
+        with pytest.raises(BadValue, match="one alternative name, a DNS name"):
+            Identity.load(tmp_path)
+    assert bank.session.transcript == UNTOUCHED
+    with NetworkChannel("bank", f"127.0.0.1:{bank.port}", certified(keys, name)) as line:
+        line.ask(Kind.HELLO)
+
+
+def test_a_line_that_closes_later_is_not_put_down_to_the_certificate(bank: Server, keys: dict[str, Path]) -> None:
+    """A host that was killed while it worked closes the line, too."""
+    line = channel("bank", bank.port, keys["guest"])
+
+    class Closed:
+        """What gRPC tells of it."""
+
+        def code(self) -> Any:
+            """Not there."""
+            return library().StatusCode.UNAVAILABLE
+
+        def details(self) -> str:
+            """In its words."""
+            return "failed to connect to all addresses; last error: Socket closed"
+
+    assert "certificate" in str(line._reason(Closed(), Kind.HELLO))
+    assert "certificate" not in str(line._reason(Closed(), Kind.SETUP))
+
+
 def test_without_a_certificate_or_without_tls_there_is_no_answer(bank: Server, keys: dict[str, Path]) -> None:
     grpc = library()
     raw = Frame(Kind.HELLO, pack_fields({}), b"1" * 16).encode()

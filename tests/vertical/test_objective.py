@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from fedarena.errors import BadValue
-from fedarena.vertical.objective import auc, checked_labels, checked_weights, objective_of
+from fedarena.vertical.objective import auc, checked_labels, checked_weights, objective_of, scores
 from fedarena.vertical.settings import BoostSettings, ObjectiveName
 
 RNG = np.random.default_rng(0)
@@ -52,6 +52,17 @@ def test_scores_agree_with_scikit_learn() -> None:
     p = 1 / (1 + np.exp(-score))
     loss = objective_of(BoostSettings()).loss(score.astype(np.float32)[:, None], y, w)
     assert loss == pytest.approx(log_loss(y, p, sample_weight=w), rel=1e-6)
+
+
+def test_a_row_of_weight_three_counts_as_three_rows() -> None:
+    rng = np.random.default_rng(3)
+    y, score, w = rng.integers(0, 2, 60).astype(float), rng.integers(0, 9, 60) / 9, rng.integers(0, 4, 60)
+    rows = np.repeat(np.arange(60), w)
+    assert auc(y, score, w.astype(float)) == auc(y[rows], score[rows])
+    assert auc(y, score, w.astype(float)) != auc(y, score)
+    settings = BoostSettings()
+    margins = score.astype(np.float32)[:, None]
+    assert scores(settings, margins, y, w.astype(float))["auc"] == auc(y[rows], score[rows])
 
 
 def test_auc_of_one_class_is_not_a_number() -> None:

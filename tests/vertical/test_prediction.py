@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +73,30 @@ def test_halves_that_do_not_fit_are_refused() -> None:
         predict_margins(MODEL.guest, TABLES[0], channels(slice(0, 5)))
     with pytest.raises(BadValue, match="the guest's model has 8 trees, this host's 1"):
         PredictingHost(MODEL.hosts[0].upto(1), TABLES[1]).answer(Kind.PREDICT_START, {"rows": 569, "trees": 8}, 0, 0)
+
+
+def test_halves_of_two_trainings_are_not_used_together() -> None:
+    """The same tables and settings, hence the same number of trees, but other labels: they would predict nonsense."""
+    other = simulate(TABLES, 1 - Y, MODEL.guest.settings, cipher="none")
+    assert other.guest.training_id != MODEL.guest.training_id
+    with pytest.raises(BadValue, match="host 'host1': the guest's half of the model is of another training"):
+        replace(other, hosts=MODEL.hosts).predict_margins(TABLES)
+
+
+def test_a_question_costs_no_more_memory_than_its_rows() -> None:
+    """Of each row one value is read, however many columns a host has, and a question has an upper limit."""
+    x = np.zeros((1000, 100))
+    host = PredictingHost(replace(MODEL.hosts[0], columns=tuple(f"c{i}" for i in range(100))), x)
+    rows = np.zeros(400_000, np.uint8)
+    question = {"records": np.zeros(1, np.int32), "starts": np.array([0, len(rows)]), "rows": rows}
+    tracemalloc.start()
+    host.answer(Kind.PREDICT_STEP, question, 0, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * len(rows)  # a few numbers a row; its hundred columns would be 800 bytes
+    many = np.zeros(prediction.BATCH + 1, np.uint8)
+    with pytest.raises(FedarenaError, match=f"{prediction.BATCH} expected"):
+        host.answer(Kind.PREDICT_STEP, {**question, "starts": np.array([0, len(many)]), "rows": many}, 0, 0)
 
 
 @pytest.mark.parametrize(

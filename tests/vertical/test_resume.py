@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ import pytest
 from tests.vertical.tables_of import breast_cancer, wine
 
 from fedarena.errors import CannotWrite, PartyLost, ResumeMismatch
+from fedarena.vertical import checkpoint
 from fedarena.vertical.channel import LocalChannel
 from fedarena.vertical.frames import Fields, Kind
-from fedarena.vertical.guest import Guest
+from fedarena.vertical.guest import FAREWELL, MOST_LOSSES, Guest, farewell
 from fedarena.vertical.host import Host, HostPolicy
+from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import Simulated, simulate
 
@@ -68,19 +72,41 @@ def test_classes_of_a_round_go_on_from_its_start(tmp_path: Path) -> None:
 class Fragile(LocalChannel):
     """A line to a host process that dies at one question and comes back from its folder at the next greeting."""
 
-    def __init__(self, folder: Path, die: tuple[Kind, int]) -> None:
-        self.folder, self.die = folder, die
+    def __init__(self, folder: Path, die: tuple[Kind, int], times: int = 1, most_trees: int = 10_000) -> None:
+        self.folder, self.die, self.times = folder, die, times
+        self.policy = HostPolicy(plain=True, most_trees=most_trees)
+        self.asked: list[Kind] = []
         super().__init__(self.fresh(), "host")
 
     def fresh(self) -> Host:
-        return Host(np.hstack(TABLES[1:]), folder=self.folder, policy=HostPolicy(plain=True))
+        return Host(np.hstack(TABLES[1:]), folder=self.folder, policy=self.policy)
 
     def ask(self, kind: Kind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
+        self.asked.append(kind)
         if (kind, tree) == self.die:
-            self.die = (Kind.ERROR, -1)
+            self.times -= 1
+            self.die = self.die if self.times else (Kind.ERROR, -1)
             self.session = LocalChannel(self.fresh()).session  # all that was in memory is gone
             raise PartyLost("host 'host' is gone", remedy="start it again")
         return super().ask(kind, fields, tree=tree, level=level)
+
+
+@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.SETUP, Kind.PUBLIC_KEY])
+def test_a_host_lost_before_the_first_tree_is_greeted_again(kind: Kind, tmp_path: Path) -> None:
+    fragile = Fragile(tmp_path, (kind, 0), times=3)
+    model = Guest(TABLES[0], Y, [fragile], SETTINGS, cipher="none").train()
+    assert len(model.trees) == 4
+    assert fragile.asked.count(kind) == 4
+    hopeless = Fragile(tmp_path / "hopeless", (kind, 0), times=1000)
+    with pytest.raises(PartyLost):
+        Guest(TABLES[0], Y, [hopeless], SETTINGS, cipher="none").train()
+    assert hopeless.asked.count(kind) == MOST_LOSSES + 1
+
+
+def test_trees_that_a_loss_cost_do_not_use_up_those_allowed(tmp_path: Path) -> None:
+    fragile = Fragile(tmp_path, (Kind.LEVEL, 3), times=5, most_trees=4)
+    assert len(Guest(TABLES[0], Y, [fragile], SETTINGS, cipher="none").train().trees) == 4
+    assert HostModel.load(tmp_path).begun == 4 + 5
 
 
 @pytest.mark.parametrize("tree", [0, 2])
@@ -137,3 +163,100 @@ def test_a_host_without_its_folder_cannot_go_on(tmp_path: Path) -> None:
     (tmp_path / "host2" / "model.json").unlink()
     with pytest.raises(ResumeMismatch, match="host 'host2': this host has finished 0 trees, the guest 1"):
         train(tmp_path, resume=True)
+
+
+def broken_off(folder: Path, before_commit: int) -> None:
+    """A guest that is killed when its hosts have written a tree and it has not."""
+
+    class Killed(Guest):
+        def _commit(self, model: Any) -> None:
+            if len(model.trees) == before_commit:
+                raise Interrupted
+            super()._commit(model)
+
+    with pytest.raises(Interrupted):
+        Killed(TABLES[0], Y, lines(folder), SETTINGS, folder=folder / "guest", cipher="none").train()
+
+
+def lines(folder: Path) -> list[LocalChannel]:
+    names = ("host1", "host2")
+    policy = HostPolicy(plain=True)
+    hosts = [Host(t, name=n, folder=folder / n, policy=policy) for t, n in zip(TABLES[1:], names, strict=True)]
+    return [LocalChannel(h, n) for h, n in zip(hosts, names, strict=True)]
+
+
+def test_a_guest_killed_before_it_wrote_its_first_tree_is_known_again(whole: Simulated, tmp_path: Path) -> None:
+    broken_off(tmp_path, before_commit=1)
+    assert [len(HostModel.load(tmp_path / n).trees) for n in ("host1", "host2")] == [1, 1]
+    again = train(tmp_path, resume=True)
+    assert again.guest.trees == whole.guest.trees
+    assert {h.training_id for h in again.hosts} == {again.guest.training_id}
+
+
+def test_another_training_does_not_touch_a_hosts_trees(tmp_path: Path) -> None:
+    """Neither a fresh one nor one that was resumed from a copy; of its own training a host gives up one tree at most."""
+    broken_off(tmp_path, before_commit=3)
+    held = (tmp_path / "host1" / "model.json").read_text()
+
+    def refused(guest: Guest, says: str) -> None:
+        with pytest.raises(ResumeMismatch, match=says):
+            guest.train()
+        assert (tmp_path / "host1" / "model.json").read_text() == held
+
+    other = Guest(TABLES[0], 1 - Y, lines(tmp_path), SETTINGS, cipher="none")
+    refused(other, "host 'host1': this host's folder holds 3 trees of another training")
+    far_behind = Guest(TABLES[0], Y, lines(tmp_path), SETTINGS, cipher="none")
+    far_behind.model = replace(far_behind.model, training_id=GuestModel.load(tmp_path / "guest").training_id)
+    refused(far_behind, "host 'host1': the guest has 0 trees, this host 3: more than the one that a loss can cost")
+
+
+def test_a_host_gives_up_nothing_of_a_finished_training(tmp_path: Path) -> None:
+    made = train(tmp_path)
+    assert HostModel.load(tmp_path / "host1").finished
+    behind = Guest(TABLES[0], Y, lines(tmp_path), SETTINGS, cipher="none")
+    behind.model = replace(made.guest, trees=made.guest.trees[:3])
+    with pytest.raises(ResumeMismatch, match="the guest has 3 trees, this host 4"):
+        behind.train()
+
+
+# The end
+
+
+class Gone(LocalChannel):
+    """A line to a host that ended as soon as it heard that all is done."""
+
+    def carry(self, raw: bytes, kind: Kind) -> bytes:
+        """Nobody there."""
+        raise PartyLost("host is gone", remedy="none")
+
+
+def test_a_guest_killed_after_it_said_goodbye_can_finish(whole: Simulated, tmp_path: Path) -> None:
+    train(tmp_path)
+    found = GuestModel.load(tmp_path / "guest")
+    assert found.finished
+    gone = [Gone(Host(t), n) for t, n in zip(TABLES[1:], ("host1", "host2"), strict=True)]
+    again = Guest(TABLES[0], Y, gone, SETTINGS, folder=tmp_path / "guest", resume=True, cipher="none").train()
+    assert again.trees == whole.guest.trees
+
+
+def test_a_host_that_missed_the_goodbye_hears_it_when_it_is_back(tmp_path: Path) -> None:
+    fragile = Fragile(tmp_path, (Kind.DONE, 0))
+    fragile.patience = 1000.0
+    Guest(TABLES[0], Y, [fragile], SETTINGS, cipher="none").train()
+    assert fragile.asked[-3:] == [Kind.DONE, Kind.HELLO, Kind.DONE]
+    assert fragile.patience == FAREWELL, "it may as well have heard it, and be gone"
+    assert HostModel.load(tmp_path).finished
+    fresh = Fragile(tmp_path, (Kind.ERROR, -1))
+    farewell([fresh])
+    assert fresh.asked == [Kind.HELLO, Kind.DONE], "by a guest that was started again"
+
+
+def test_margins_are_on_the_disk_before_the_model_that_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, move = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append("synced"), fsync(file)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append("in place"), move(a, b)))
+    checkpoint.save(tmp_path, 1, "table", np.zeros((3, 1), np.float32), np.zeros((3, 1), np.float32))
+    assert done == ["synced", "in place"]

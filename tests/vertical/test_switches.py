@@ -12,6 +12,7 @@ from tests.vertical.tables_of import breast_cancer, wine, with_gaps
 from fedarena.errors import BadValue
 from fedarena.vertical.guest import one_sided
 from fedarena.vertical.model import GUEST
+from fedarena.vertical.pooled import check_pooled
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import Simulated, simulate
 
@@ -126,6 +127,21 @@ def test_no_leaf_has_fewer_rows_than_asked() -> None:
     model = trained(min_leaf_rows=40)
     assert min(n.rows for t in model.guest.trees for n in t.nodes) >= 40
     assert min(n.rows for t in PLUS.guest.trees for n in t.nodes) < 40
+
+
+def test_rare_gaps_stay_with_the_last_bin_and_the_trees_are_still_xgboosts() -> None:
+    pytest.importorskip("xgboost")
+    shares = (0.02, 0.02, 0.2)
+    tables = [with_gaps(t, share) for t, share in zip(breast_cancer(hosts=2)[0], shares, strict=True)]
+    settings = BoostSettings(trees=3, depth=4, min_bin_count=20)
+    training = np.arange(len(Y)) % 5 > 0
+    model = simulate(tables, Y, settings, training=training, cipher="none")
+    sides = [s.missing_left for h in model.hosts for s in h.records]
+    assert any(sides), "gaps that are not rare are tried on both sides"
+    rare = [np.isnan(tables[1][training, s.column]).sum() < 20 for s in model.hosts[0].records]
+    assert any(rare)
+    check = check_pooled(model, tables, Y, training=training)
+    assert (check.equal, check.margin_difference) == (check.splits, 0.0)
 
 
 def test_gamma_is_what_a_split_must_bring() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,24 @@ from scipy import stats
 
 from fedarena.errors import BadValue, FedarenaError, FrameRefused, PartyFailed, TranscriptDiffers
 from fedarena.vertical.channel import LocalChannel, Session
-from fedarena.vertical.crypto.ciphertexts import Ciphertexts
+from fedarena.vertical.crypto.ciphertexts import Ciphertexts, Plaintexts
 from fedarena.vertical.crypto.keys import PrivateKey, PublicKey, generate
+from fedarena.vertical.crypto.plain import PlainKey, PlainPublicKey
+from fedarena.vertical.crypto.words import to_numbers, to_words
 from fedarena.vertical.frames import Fields, Frame, Kind, pack_fields, unpack_fields
 from fedarena.vertical.guest import Guest
-from fedarena.vertical.host import Host, HostPolicy
-from fedarena.vertical.model import GuestModel
+from fedarena.vertical.host import SPARE, Host, HostPolicy
+from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.settings import BoostSettings
 
-NO_CIPHERTEXT = r"range|coprime|ciphertext"
+OUT_OF_RANGE, NOT_COPRIME = "a ciphertext is out of range", "a ciphertext shares a factor with the modulus"
 ROWS = 80
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(ROWS, 4)).round(2)
 Y = (X @ [0.3, 0, 1, -1] > 0).astype(float)
 EVERY = np.packbits(np.ones(ROWS, bool)).tobytes()
 SETTINGS = BoostSettings(trees=2, depth=2, bins=8)
+UNCOMPRESSED = HostPolicy(most_bits=2047)
 
 
 class Line(LocalChannel):
@@ -59,6 +63,7 @@ class Liar(Host):
 
 
 KEY = generate(2048)
+PLAIN = PlainKey(PlainPublicKey(2048))
 
 
 @pytest.fixture
@@ -91,6 +96,40 @@ def test_a_frame_changed_behind_tls_ends_the_training_with_both_digests() -> Non
         train(Line(Host(X[:, 2:]), change), dataclasses.replace(SETTINGS, depth=1))
 
 
+def changed(kind: Kind, name: str, value: Any) -> type[LocalChannel]:
+    """A line on which one field of one kind of question is another one when it arrives."""
+
+    class Changing(LocalChannel):
+        """Somebody is behind TLS."""
+
+        def carry(self, raw: bytes, sent: Kind) -> bytes:
+            """The host reads something else."""
+            if sent is kind:
+                frame = Frame.decode(raw)
+                raw = dataclasses.replace(frame, body=pack_fields({**unpack_fields(frame.body), name: value})).encode()
+            return super().carry(raw, sent)
+
+    return Changing
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (Kind.HELLO, "purpose", "training"),
+        (Kind.SETUP, "settings", dataclasses.replace(SETTINGS, bins=4).to_json()),
+        (Kind.PUBLIC_KEY, "more", 1),
+    ],
+    ids=str,
+)
+def test_the_first_tree_ends_the_training_if_what_came_before_it_was_changed(kind: Kind, name: str, value: Any) -> None:
+    line = changed(kind, name, value)(Host(X[:, 2:], policy=HostPolicy(plain=True)), "bank")
+    trees: list[Any] = []
+    guest = Guest(X[:, :2], Y, [line], SETTINGS, cipher="none", on_tree=trees.append)
+    with pytest.raises(TranscriptDiffers):
+        guest.train()
+    assert not trees
+
+
 @pytest.mark.parametrize("kind", [Kind.ROWS, Kind.LEVEL, Kind.SPLIT, Kind.TREE_END, Kind.HELLO])
 def test_no_recorded_frame_can_be_played_again(kind: Kind) -> None:
     line = Line(Host(X[:, 2:], policy=HostPolicy(plain=True)))
@@ -107,23 +146,25 @@ def test_no_recorded_frame_can_be_played_again(kind: Kind) -> None:
 
 
 HOST_MAY_KNOW = {
-    Kind.HELLO: {"trees"},
-    Kind.SETUP: {"settings", "rows", "training", "trees"},
+    Kind.HELLO: {"purpose"},
+    Kind.SETUP: {"settings", "rows", "training", "trees", "training_id"},
     Kind.PUBLIC_KEY: {"cipher", "key"},
-    Kind.TREE_START: {"rows", "parts", "slots"},
+    Kind.TREE_START: {"rows"},
     Kind.ROWS: {"part", "start", "data"},
     Kind.LEVEL: {"nodes", "node", "build", "totals"},
     Kind.SPLIT: {"nodes", "candidates", "starts"},
     Kind.TREE_END: {"digest"},
-    Kind.DONE: set(),
+    Kind.DONE: {"digest"},
 }
 
 
 def test_a_host_is_told_nothing_but_what_the_page_says() -> None:
     line = Line(Host(X[:, 2:]))
     model = train(line)
+    told: dict[Kind, set[str]] = {}
     for frame in line.up:
-        assert set(unpack_fields(frame.body)) <= HOST_MAY_KNOW[frame.kind]
+        told.setdefault(frame.kind, set()).update(unpack_fields(frame.body))
+    assert told == HOST_MAY_KNOW
     sent = b"".join(frame.body for frame in line.up)
     secrets = [Y.tobytes(), Y.astype(np.int8).tobytes(), np.packbits(Y.astype(bool)).tobytes()]
     leaves = [w for tree in model.trees for node in tree.nodes for w in node.weights]
@@ -152,13 +193,13 @@ def shown_counts(host: Host, key: Any, trees: int) -> np.ndarray:
     """What a host shows of its candidates at the root of so many fresh trees."""
     line = LocalChannel(host, "bank", key=bytes.fromhex(key.public.fingerprint)[:8])
     settings = dataclasses.replace(SETTINGS, trees=1)
-    question = {"settings": settings.to_json(), "rows": ROWS, "training": EVERY}
+    question = {"settings": settings.to_json(), "rows": ROWS, "training": EVERY, "training_id": "one"}
     found = []
     for _ in range(trees):
-        line.ask(Kind.HELLO, {"trees": 0})
+        line.ask(Kind.HELLO, {"purpose": "train"})
         line.ask(Kind.SETUP, {**question, "trees": 0})
         line.ask(Kind.PUBLIC_KEY, {"cipher": "none", "key": key.public.to_bytes()})
-        line.ask(Kind.TREE_START, {"rows": EVERY, "parts": 1, "slots": 2})
+        line.ask(Kind.TREE_START, {"rows": EVERY})
         data = key.encrypt(plain_rows()).to_bytes()
         line.ask(Kind.ROWS, {"part": 0, "start": 0, "data": data})
         level = {"nodes": 1, "node": np.zeros(ROWS, np.uint8), "build": np.zeros(1, np.int32)}
@@ -168,29 +209,24 @@ def shown_counts(host: Host, key: Any, trees: int) -> np.ndarray:
 
 
 def plain_rows(count: int = ROWS) -> Any:
-    from fedarena.vertical.crypto.ciphertexts import Plaintexts
-
     return Plaintexts(np.ones((count, 2), np.uint64))
 
 
 def test_the_order_of_candidates_reveals_nothing() -> None:
     """Where a candidate appears is uniform over all places, and does not follow seeds that a guest could know."""
-    from fedarena.vertical.crypto.plain import PlainKey, PlainPublicKey
-
-    key = PlainKey(PlainPublicKey(2048))
     column = np.concatenate([np.repeat(np.arange(7.0), [5, 7, 8, 10, 13, 17, 20])])[:, None]
     host = Host(column, policy=HostPolicy(plain=True))
     trials = 350
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
-    counts = shown_counts(host, key, trials)
+    counts = shown_counts(host, PLAIN, trials)
     assert set(counts[0]) == {5, 12, 20, 30, 43, 60}, "rows to the left of each threshold: they name the candidates"
     for candidate in (5, 60):
         places = np.bincount(np.nonzero(counts == candidate)[1], minlength=6)
         assert stats.chisquare(places).pvalue > 1e-6
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
-    assert (shown_counts(host, key, 8) != counts[:8]).any(), "the same seeds, another order"
+    assert (shown_counts(host, PLAIN, 8) != counts[:8]).any(), "the same seeds, another order"
 
 
 def products(line: Line, public: PublicKey, host: Host) -> set[bytes]:
@@ -215,7 +251,7 @@ def test_replies_are_rerandomised(skipped: bool, monkeypatch: pytest.MonkeyPatch
     if skipped:
         monkeypatch.setattr(PublicKey, "rerandomise", lambda self, c, threads=None: c)
     settings = BoostSettings(trees=1, depth=1, bins=8, compression=False, sparse=False)
-    host = Host(X[:, 2:])
+    host = Host(X[:, 2:], policy=UNCOMPRESSED)
     line = Line(host)
     train(line, settings)
     (key_sent,) = fields_of(line.up, Kind.PUBLIC_KEY)
@@ -254,26 +290,26 @@ def swollen(reply: dict[str, Any], public: PublicKey) -> Fields:
 
 
 LIES: dict[str, tuple[Callable[[dict[str, Any], Any], Fields], str]] = {
-    "zero": (replaced(lambda n: 0, lambda n: 0), NO_CIPHERTEXT),
-    "n squared": (replaced(lambda n: 0, lambda n: n), NO_CIPHERTEXT),
-    "beyond n squared": (replaced(lambda n: n - 1, lambda n: 2**2048 - 1), NO_CIPHERTEXT),
-    "not in its one form": (replaced(lambda n: n, lambda n: 1), NO_CIPHERTEXT),
-    "a multiple of n": (replaced(lambda n: 0, lambda n: 1), NO_CIPHERTEXT),
+    "zero": (replaced(lambda n: 0, lambda n: 0), NOT_COPRIME),
+    "n squared": (replaced(lambda n: 0, lambda n: n), OUT_OF_RANGE),
+    "beyond n squared": (replaced(lambda n: n - 1, lambda n: 2**2048 - 1), OUT_OF_RANGE),
+    "not in its one form": (replaced(lambda n: n, lambda n: 1), OUT_OF_RANGE),
+    "a multiple of n": (replaced(lambda n: 0, lambda n: 1), NOT_COPRIME),
     "sums doubled": (swollen, "larger than they can be"),
     "minus one": (replaced(lambda n: 1, lambda n: n - 1), "larger than they can be"),
     "a count too large": (lambda reply, _: {**reply, "counts": reply["counts"] + np.int32(ROWS)}, "larger than the nodes"),
-    "a negative count": (lambda reply, _: {**reply, "counts": -reply["counts"] - np.int32(1)}, "counts"),
+    "a negative count": (lambda reply, _: {**reply, "counts": -reply["counts"] - np.int32(1)}, "larger than the nodes"),
     "one sum less": (lambda reply, public: {**reply, "sums": reply["sums"][: -public.width * 8]}, "wrong number"),
     "no counts": (lambda reply, _: {"sums": reply["sums"]}, "wrong form"),
     "counts of another shape": (lambda reply, _: {**reply, "counts": reply["counts"][:, :-1]}, "wrong form"),
-    "no sums": (lambda reply, _: {"counts": reply["counts"]}, "sums"),
+    "no sums": (lambda reply, _: {"counts": reply["counts"]}, "the field 'sums' is not bytes"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LIES)
 def test_answers_that_cannot_be_true_are_refused(name: str) -> None:
     lie, told = LIES[name]
-    host = Liar(X[:, 2:])
+    host = Liar(X[:, 2:], policy=UNCOMPRESSED)
     host.lie = lambda reply: lie(reply, host._public)  # type: ignore[method-assign]
     with pytest.raises(FedarenaError, match=told):
         train(Line(host), dataclasses.replace(SETTINGS, trees=1, depth=1, compression=False))
@@ -289,40 +325,160 @@ def test_counts_of_siblings_must_add_up() -> None:
         return reply if len(seen) == 1 else {**reply, "counts": np.full_like(reply["counts"], reply["counts"].max())}
 
     host.lie = lie  # type: ignore[method-assign]
-    with pytest.raises(PartyFailed, match="cannot be true"):
+    with pytest.raises(PartyFailed, match="its counts do not add up"):
         train(Line(host), dataclasses.replace(SETTINGS, trees=1))
 
 
 # A malicious guest
 
 
-def greeted(host: Host, key: PrivateKey, settings: BoostSettings = SETTINGS) -> LocalChannel:
+def greeted(host: Host, key: Any, settings: BoostSettings = SETTINGS) -> LocalChannel:
     line = LocalChannel(host, "bank", key=bytes.fromhex(key.public.fingerprint)[:8])
-    line.ask(Kind.HELLO, {"trees": 0})
-    line.ask(Kind.SETUP, {"settings": settings.to_json(), "rows": ROWS, "training": EVERY, "trees": 0})
+    line.ask(Kind.HELLO, {"purpose": "train"})
+    question = {"settings": settings.to_json(), "rows": len(host.x), "training_id": "one", "trees": 0}
+    line.ask(Kind.SETUP, {**question, "training": np.packbits(np.ones(len(host.x), bool)).tobytes()})
     return line
 
 
-def test_a_key_that_is_not_the_announced_one_is_refused(key: PrivateKey) -> None:
+def test_a_key_that_is_not_the_announced_one_is_refused_and_not_used(key: PrivateKey) -> None:
     line = greeted(Host(X[:, 2:]), key)
     other = generate(2048)
     with pytest.raises(FrameRefused, match="public key is not the one of this session"):
         line.ask(Kind.PUBLIC_KEY, {"cipher": "paillier", "key": other.public.to_bytes()})
-
-
-@pytest.mark.parametrize("what", ["even", "short", "cut", "empty", "plain"])
-def test_a_host_checks_the_modulus(key: PrivateKey, what: str) -> None:
-    line = greeted(Host(X[:, 2:]), key)
-    raw = key.public.to_bytes()
-    sent = {
-        "even": (key.public.n - 1).to_bytes(len(raw), "little"),
-        "short": (key.public.n >> 1024 | 1).to_bytes(len(raw) // 2, "little"),
-        "cut": raw[:-1],
-        "empty": b"",
-        "plain": raw,
-    }[what]
     with pytest.raises(FedarenaError):
-        line.ask(Kind.PUBLIC_KEY, {"cipher": "none" if what == "plain" else "paillier", "key": sent})
+        line.ask(Kind.TREE_START, {"rows": EVERY})
+
+
+def test_a_key_of_another_size_than_agreed_is_refused_and_not_used(key: PrivateKey) -> None:
+    settings = dataclasses.replace(SETTINGS, key_bits=3072)
+    line = greeted(Host(X[:, 2:]), key, settings)
+    with pytest.raises(BadValue, match="the key has 2048 bits, the settings say 3072"):
+        line.ask(Kind.PUBLIC_KEY, {"cipher": "paillier", "key": key.public.to_bytes()})
+    with pytest.raises(FrameRefused, match="before PUBLIC_KEY"):
+        line.ask(Kind.TREE_START, {"rows": EVERY})
+
+
+NO_PRODUCT = "not the product of two large primes"
+N = KEY.public.n
+ROOT = max(KEY.p, KEY.q)  # a prime whose square is as long as the modulus
+BAD_MODULI: dict[str, tuple[int, str]] = {
+    "even": (N - 1, NO_PRODUCT),
+    "a small factor": ((N // 65_521 | 1) * 65_521, NO_PRODUCT),
+    "a square": (ROOT * ROOT, NO_PRODUCT),
+    "a prime": (2**2048 - 1942289, NO_PRODUCT),
+    "short": (N >> 1024 | 1, "1024 bits"),
+    "cut": (N & (1 << 2040) - 1, "bits is not offered"),
+    "nothing": (0, "bits is not offered"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_MODULI)
+def test_a_host_checks_the_modulus(what: str) -> None:
+    """The guest announces the bad key itself, so that nothing but the check of the modulus can refuse it."""
+    n, told = BAD_MODULI[what]
+    bad = PublicKey(n)
+    line = LocalChannel(Host(X[:, 2:]), "bank", key=bytes.fromhex(bad.fingerprint)[:8])
+    line.ask(Kind.HELLO, {"purpose": "train"})
+    question = {"settings": SETTINGS.to_json(), "rows": ROWS, "training": EVERY, "training_id": "one", "trees": 0}
+    line.ask(Kind.SETUP, question)
+    with pytest.raises(BadValue, match=told):
+        line.ask(Kind.PUBLIC_KEY, {"cipher": "paillier", "key": bad.to_bytes()})
+
+
+def test_a_host_does_not_work_without_encryption() -> None:
+    line = greeted(Host(X[:, 2:]), PLAIN)
+    with pytest.raises(BadValue, match="the cipher 'none' is not allowed here"):
+        line.ask(Kind.PUBLIC_KEY, {"cipher": "none", "key": PLAIN.public.to_bytes()})
+
+
+def plain_tree(line: LocalChannel, plain: Any = None) -> dict[str, Any]:
+    """Begin a tree without encryption, and ask for the root."""
+    rows = len(line.session.host.x)  # type: ignore[attr-defined]
+    line.ask(Kind.PUBLIC_KEY, {"cipher": "none", "key": PLAIN.public.to_bytes()})
+    line.ask(Kind.TREE_START, {"rows": np.packbits(np.ones(rows, bool)).tobytes()})
+    data = PLAIN.encrypt(plain if plain is not None else plain_rows(rows)).to_bytes()
+    line.ask(Kind.ROWS, {"part": 0, "start": 0, "data": data})
+    return line.ask(Kind.LEVEL, {"nodes": 1, "node": np.zeros(rows, np.uint8), "build": np.zeros(1, np.int32)})
+
+
+def test_trees_that_were_begun_are_counted_whatever_a_guest_does(tmp_path: Path) -> None:
+    """Each gives it new sums and a split: not the same tree again, nor a new session, nor a restart is for free."""
+    settings = dataclasses.replace(SETTINGS, trees=3, sparse=False)
+    policy = HostPolicy(plain=True, most_trees=3)
+    host = Host(X[:, 2:], folder=tmp_path, policy=policy)
+    line = greeted(host, PLAIN, settings)
+    for begun in range(1, 3 + SPARE + 1):
+        plain_tree(line)
+        assert HostModel.load(tmp_path).begun == begun
+        if begun % 3 == 0:
+            line = greeted(host, PLAIN, settings)
+        if begun % 5 == 0:
+            host = Host(X[:, 2:], folder=tmp_path, policy=policy)
+            line = greeted(host, PLAIN, settings)
+    for _ in range(2):
+        with pytest.raises(BadValue, match="23 trees were begun here, this host allows 3"):
+            plain_tree(line)
+
+
+def test_a_split_does_not_leave_fewer_rows_than_a_host_allows() -> None:
+    """The answer says which rows go left: of one row, it would name it."""
+    policy = HostPolicy(plain=True, min_leaf_rows=20)
+    settings = dataclasses.replace(SETTINGS, min_leaf_rows=20, bins=80, sparse=False)
+    line = greeted(Host(X[:, 2:], policy=policy), PLAIN, settings)
+    counts = plain_tree(line)["counts"][0]
+    first = {"nodes": np.zeros(1, np.int32), "starts": np.array([0, 1], np.int32)}
+    for rows in (1, ROWS - 1):
+        few = np.flatnonzero(counts == rows)[:1].astype(np.int32)
+        with pytest.raises(BadValue, match="a node of 1 rows, or a split that makes one"):
+            line.ask(Kind.SPLIT, {**first, "candidates": few})
+    enough = np.flatnonzero((counts >= 20) & (counts <= ROWS - 20))[:1].astype(np.int32)
+    line.ask(Kind.SPLIT, {**first, "candidates": enough})
+
+
+def test_sums_of_few_missing_values_are_not_shown() -> None:
+    gap = X[:, 2:3].copy()
+    gap[3] = np.nan
+    policy = HostPolicy(plain=True, min_bin_count=20)
+    line = greeted(Host(gap, policy=policy), PLAIN, dataclasses.replace(SETTINGS, min_bin_count=20, sparse=False))
+    counts = plain_tree(line)["counts"]
+    assert counts.size
+    assert counts.min() >= 20
+    assert counts.max() <= ROWS - 20
+
+
+@pytest.mark.parametrize(
+    ("values", "bits"),
+    [
+        ({"compression": False}, 2047),
+        ({"algorithm": "secureboost"}, 4094),
+        ({"objective": "softmax", "classes": 3, "multi_output": True}, 384),
+    ],
+    ids=str,
+)
+def test_a_host_limits_what_a_guest_reads_of_a_candidate(values: dict[str, Any], bits: int) -> None:
+    settings = dataclasses.replace(SETTINGS, **values)
+    with pytest.raises(
+        BadValue, match=f"read {bits} bits of each candidate, this host allows 128\n.*--most-bits {bits}"
+    ):
+        greeted(Host(X[:, 2:]), KEY, settings)
+    greeted(Host(X[:, 2:], policy=HostPolicy(most_bits=bits)), KEY, settings)
+
+
+@pytest.mark.parametrize(("compression", "readable"), [(True, 128), (False, 2047)])
+def test_what_crafted_gradients_tell_is_what_the_page_says(compression: bool, readable: int) -> None:
+    """Row i as the number 2^i: the sum of a candidate is the list of its rows, as far as a sum has bits."""
+    x = np.random.default_rng(0).permutation(np.repeat(np.arange(15.0), 140))[:, None]  # 14 candidates, one ciphertext
+    policy = HostPolicy(plain=True, most_bits=2047, min_leaf_rows=20, min_bin_count=20)
+    settings = dataclasses.replace(SETTINGS, bins=15, min_leaf_rows=20, min_bin_count=20, sparse=False)
+    line = greeted(Host(x, policy=policy), PLAIN, dataclasses.replace(settings, compression=compression))
+    marked = [1 << i if i < readable else 0 for i in range(len(x))]
+    reply = plain_tree(line, Plaintexts(to_words(marked, PLAIN.public.words)))
+    sums = to_numbers(np.frombuffer(reply["sums"], np.uint64).reshape(-1, PLAIN.public.words))
+    if compression:
+        (packed,) = sums
+        sums = [packed >> 128 * i & (1 << 128) - 1 for i in range(14)]
+    read = {frozenset(i for i in range(readable) if number >> i & 1) for number in sums}
+    assert read == {frozenset(np.flatnonzero(x[:readable, 0] <= cut).tolist()) for cut in range(14)}
 
 
 def test_a_host_limits_trees_depth_and_the_size_of_nodes(key: PrivateKey) -> None:
@@ -336,14 +492,16 @@ def test_a_host_limits_trees_depth_and_the_size_of_nodes(key: PrivateKey) -> Non
     host = Host(X[:, 2:], policy=HostPolicy(min_leaf_rows=5))
     line = greeted(host, key, dataclasses.replace(SETTINGS, min_leaf_rows=5, sparse=False))
     begin(line, key)
-    few = np.where(np.arange(ROWS) < 4, 0, 1).astype(np.uint8)  # node 0 has four people, the others are nowhere
+    root = {"nodes": 1, "node": np.zeros(ROWS, np.uint8), "build": np.zeros(1, np.int32)}
+    line.ask(Kind.LEVEL, root)
+    few = np.where(np.arange(ROWS) < 4, 0, 1).astype(np.uint8)  # node 0 has four people
     with pytest.raises(BadValue, match="a node of 4 rows"):
-        line.ask(Kind.LEVEL, {"nodes": 1, "node": few, "build": np.zeros(1, np.int32)})
+        line.ask(Kind.LEVEL, {**root, "nodes": 2, "node": few}, level=1)
 
 
 def begin(line: LocalChannel, key: PrivateKey) -> None:
     line.ask(Kind.PUBLIC_KEY, {"cipher": "paillier", "key": key.public.to_bytes()})
-    line.ask(Kind.TREE_START, {"rows": EVERY, "parts": 1, "slots": 2})
+    line.ask(Kind.TREE_START, {"rows": EVERY})
     line.ask(Kind.ROWS, {"part": 0, "start": 0, "data": key.encrypt(plain_rows()).to_bytes()})
 
 
@@ -351,10 +509,10 @@ def begin(line: LocalChannel, key: PrivateKey) -> None:
 def test_a_host_refuses_ciphertexts_that_are_none(key: PrivateKey, number: str) -> None:
     line = greeted(Host(X[:, 2:]), key)
     line.ask(Kind.PUBLIC_KEY, {"cipher": "paillier", "key": key.public.to_bytes()})
-    line.ask(Kind.TREE_START, {"rows": EVERY, "parts": 1, "slots": 2})
+    line.ask(Kind.TREE_START, {"rows": EVERY})
     good = key.encrypt(plain_rows()).to_bytes()
     bad = written(key.public, *{"zero": (0, 0), "n": (0, 1), "n squared": (0, key.public.n)}[number])
-    with pytest.raises(FedarenaError, match=NO_CIPHERTEXT):
+    with pytest.raises(BadValue, match=OUT_OF_RANGE if number == "n squared" else NOT_COPRIME):
         line.ask(Kind.ROWS, {"part": 0, "start": 0, "data": bad + good[len(bad) :]})
 
 
@@ -363,9 +521,6 @@ def test_a_host_refuses_ciphertexts_that_are_none(key: PrivateKey, number: str) 
 
 def test_hosts_have_orders_of_their_own(key: PrivateKey) -> None:
     """The same columns at two hosts are shown in unlike orders: neither can read the guest's questions to the other."""
-    from fedarena.vertical.crypto.plain import PlainKey, PlainPublicKey
-
-    plain = PlainKey(PlainPublicKey(2048))
-    one, two = (shown_counts(Host(X[:, 2:], policy=HostPolicy(plain=True)), plain, 1) for _ in range(2))
+    one, two = (shown_counts(Host(X[:, 2:], policy=HostPolicy(plain=True)), PLAIN, 1) for _ in range(2))
     assert (np.sort(one) == np.sort(two)).all()
     assert (one != two).any()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +14,9 @@ from tests.vertical.parties import Site, ended, write_csv
 from typer.testing import CliRunner, Result
 
 from fedarena.cli import app
+from fedarena.errors import BadValue
 from fedarena.vertical.model import GuestModel
-from fedarena.vertical.tables import deal, load_table
+from fedarena.vertical.tables import deal, load_ids, load_table
 from fedarena.vertical.tasks import Task
 from fedarena.vertical.training import training_rows
 
@@ -64,16 +68,24 @@ def test_a_simulation_is_lossless_and_says_all_it_should(tmp_path: Path) -> None
         assert word in result.stderr
 
 
-def test_quiet_says_nothing_but_the_result(tmp_path: Path) -> None:
-    result = run("train", "breast_cancer", *SMALL, "--out", tmp_path / "t", "-q")
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A training that several tests look at, and what its command printed."""
+    out = tmp_path_factory.mktemp("quiet") / "t"
+    return out, run("train", "breast_cancer", *SMALL, "--out", out, "-q")
+
+
+def test_quiet_says_nothing_but_the_result(quiet: tuple[Path, Result]) -> None:
+    out, result = quiet
     assert result.stderr == ""
     assert "2 trees of depth 2, 2048 bits, guest and host" in result.stdout
-    assert str(tmp_path / "t" / "host") in result.stdout
+    assert str(out / "host") in result.stdout
 
 
-def test_predictions_are_those_of_the_training(tmp_path: Path) -> None:
-    out = tmp_path / "t"
-    trained = json.loads(run("train", "breast_cancer", *SMALL, "--out", out, "--json", "-q").stdout)
+def test_predictions_are_those_of_the_training(quiet: tuple[Path, Result], tmp_path: Path) -> None:
+    out, _ = quiet
+    trained = GuestModel.load(out / "guest").history[-1]
+    assert trained["metric"] == "auc"
     shown = run("predict", "breast_cancer", "--model", out, "-q").stdout.splitlines()
     assert shown[0] == "id,prediction,malignant,benign"
     rows = np.array([line.split(",")[2:] for line in shown[1:]], dtype=float)
@@ -83,7 +95,7 @@ def test_predictions_are_those_of_the_training(tmp_path: Path) -> None:
     y = load_table("breast_cancer").y
     assert y is not None
     test = ~training_rows(569, 0.2, 0)
-    assert auc(y[test], rows[test, 1]) == pytest.approx(trained["auc"], abs=1e-9)
+    assert auc(y[test], rows[test, 1]) == pytest.approx(trained["value"], abs=1e-9)
     told = json.loads(
         run("predict", "breast_cancer", "--model", out, "--to", tmp_path / "p.csv", "--json", "-q").stdout
     )
@@ -106,11 +118,16 @@ def test_a_table_with_two_hosts_and_a_label_of_any_kind(
             "--out", out, "--json", "-q").stdout
     )  # fmt: skip
     assert found["parties"] == ["guest", "bank", "shop"]
+    assert found.keys() >= KEYS
     assert found["splits_equal"] is True
     assert found[metric] == pytest.approx(found[f"{metric}_pooled"], abs=1e-6)
     lines = people.read_text().splitlines()
     place = lines[0].split(",").index(label)
-    unlabelled = [",".join(w for i, w in enumerate(line.split(",")) if i != place) for line in lines]
+    left_out = {place, lines[0].split(",").index("word")}  # a column that the training dropped need not be there
+    unlabelled = [",".join(w for i, w in enumerate(line.split(",")) if i not in left_out) for line in lines]
+    unlabelled = [
+        f"{line},{'remark' if i == 0 else 'none'}" for i, line in enumerate(unlabelled)
+    ]  # nor hurts a new one
     (people.parent / "new.csv").write_text("\n".join(unlabelled[:50]) + "\n")
     shown = run("predict", people.parent / "new.csv", "--model", out, "-q").stdout.splitlines()
     assert [line.split(",")[0] for line in shown] == ["id", *(f"n{i:03}" for i in range(49))]
@@ -124,11 +141,14 @@ def test_columns_are_dealt_as_asked() -> None:
     asked = deal(table, ["bank=mean area", "guest=*"])
     assert list(asked) == ["guest", "bank"]
     assert asked["bank"] == [3]
+    with pytest.raises(BadValue, match=r"'\.\./out' cannot be a party's name"):
+        deal(dataclasses.replace(table, parties=("guest", "../out") * 15))
 
 
-def test_an_interrupted_simulation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    run("train", "breast_cancer", *SMALL, "--out", whole, "-q")
+def test_an_interrupted_simulation_goes_on(
+    quiet: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, broken = quiet[0], tmp_path / "broken"
 
     def stop(record: object) -> str:
         raise KeyboardInterrupt
@@ -138,6 +158,8 @@ def test_an_interrupted_simulation_goes_on(tmp_path: Path, monkeypatch: pytest.M
         result = run("train", "breast_cancer", *SMALL, "--out", broken, code=130)
     assert f"go on with: fedarena vertical train --resume {broken}" in result.stderr
     assert len(GuestModel.load(broken / "guest").trees) == 1
+    for option, told in {"--depth": "--depth cannot change", "--peers": "--peers is not for a simulation"}.items():
+        assert told in run("train", "--resume", broken, option, "3", code=2).stderr
     run("train", "--resume", broken, "-q")
     assert GuestModel.load(broken / "guest") == GuestModel.load(whole / "guest")
 
@@ -146,6 +168,18 @@ def test_keys_are_made_once(tmp_path: Path) -> None:
     found = json.loads(run("keys", "guest", "bank", "--out", tmp_path, "--json").stdout)
     assert Path(found["folders"]["bank"], "cert.pem").exists()
     assert "already there" in run("keys", "bank", "--out", tmp_path, code=2).stderr
+
+
+OTHER_PARTIES = {"simulation": (), "guest": ("--party", "guest"), "host": ("--party", "host")}
+NOT_FOR: dict[str, list[tuple[str, ...]]] = {
+    "simulation": [("--peers", "a=b:1"), ("--listen", "a:1"), ("--keys", "k"), ("--guest", "guest"), ("--deadline", "9"),
+                   ("--patience", "120"), ("--insecure-hashed-ids",), ("--min-rows", "50"), ("--most-trees", "9"),
+                   ("--most-bits", "9"), ("--most-ids", "9")],
+    "guest": [("--columns", "guest=*"), ("--hosts", "2"), ("--check-pooled",), ("--listen", "a:1"), ("--most-trees", "9")],
+    "host": [("--trees", "25"), ("--depth", "5"), ("--set", "lr=1"), ("--algorithm", "secureboost"), ("--peers", "a=b:1"),
+             ("--objective", "logistic"), ("--key-bits", "2048"), ("--exponents", "full"), ("--test-share", "0.2"),
+             ("--check-pooled",), ("--columns", "guest=*"), ("--hosts", "2"), ("--resume", "x"), ("--patience", "9")],
+}  # fmt: skip
 
 
 MISTAKES = {
@@ -166,6 +200,12 @@ MISTAKES = {
     ("train", "breast_cancer", "--party", "host", "--keys", "k"): "say where: --listen",
     ("train", "breast_cancer", "--party", "host", "--keys", "k", "--listen", "a:1"): "cannot read",
     ("train", "breast_cancer", "--party", "host", "--keys", "k", "--listen", "a:1", "--label", "y"): "not for a host",
+    ("train", "breast_cancer", "--objective", "logistic", "--set", "objective=softmax"): "'objective' is set twice",
+    ("predict", "breast_cancer", "--model", "m", "--min-rows", "3"): "--min-rows is not for a simulation",
+    ("predict", "a.csv", "--party", "host", "--model", "m", "--to", "p.csv"): "--to is not for a host",
+    ("align", "a.csv", "--party", "guest", "--id", "id", "--most-ids", "9"): "--most-ids is not for a guest",
+    **{("train", "breast_cancer", *OTHER_PARTIES[party], *words): f"{words[0]} is not for a {party}"
+       for party, options in NOT_FOR.items() for words in options},
     ("train",): "name a table",
     ("train", "--resume", "nowhere"): "there is no training in nowhere",
     ("predict", "breast_cancer"): "name the model's folder",
@@ -205,15 +245,57 @@ def test_bad_tables_are_refused_by_name(people: Path, monkeypatch: pytest.Monkey
     assert [path.name for path in people.parent.iterdir()] == ["people.csv"], "nothing is left behind"
 
 
-def test_nothing_secret_is_kept_beside_a_model(tmp_path: Path) -> None:
+def test_a_quantity_is_one_however_it_is_named(people: Path) -> None:
+    """Labels 10, 20 and 50 as numbers: an error in their unit, not in class numbers."""
+    grades = people.parent / "grades.csv"
+    x = np.random.default_rng(0).random(90).round(3)
+    write_csv(grades, {"a": x, "b": x[::-1], "q": np.array([10, 20, 50])[(3 * x).astype(int)]})
+    found = []
+    for i, option in enumerate((("--set", "objective=squared_error"), ("--objective", "squared_error"))):
+        words = ("--trees", "1", "--depth", "1", "--out", people.parent / str(i), "--json", "-q")
+        found.append(json.loads(run("train", grades, "--label", "q", *option, *words).stdout))
+    assert found[0]["rmse"] == found[1]["rmse"] > 3
+    assert found[0].keys() >= KEYS
+    assert (found[0]["auc"], found[0]["auc_pooled"], found[0]["splits_equal"]) == (None, None, None)
+    words = [w for name in ("paid", "grade", "amount") for w in ("--drop", name)]
+    told = run(
+        "train", people, "--label", "word", "--id", "number", *words, *SMALL, "--objective", "squared_error", code=2
+    )
+    assert "a label is not a number: could not convert string to float: 'a'" in " ".join(told.stderr.split())
+
+
+def test_ids_are_read_as_they_are_written(tmp_path: Path) -> None:
+    """`007` is not `7`, and both may be there; of Parquet files large strings are strings."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    ids = ["007", "7", "0070"]
+    (tmp_path / "a.csv").write_text("id,x\n" + "".join(f"{i},1.5\n" for i in ids))
+    parquet.write_table(pa.table({"id": pa.array(ids, pa.large_string()), "x": [1.5] * 3}), tmp_path / "a.parquet")
+    for name in ("a.csv", "a.parquet"):
+        assert load_table(str(tmp_path / name), ids="id").ids == tuple(ids)
+        assert load_ids(str(tmp_path / name), "id").ids == tuple(ids)
+
+
+def test_a_party_does_not_load_torch() -> None:
+    """It would triple the time until a host listens."""
+    words = ["vertical", "predict", "breast_cancer", "--model", "nowhere", "--json"]
+    code = f"import sys; from fedarena import cli; sys.argv[1:] = {words}\ntry: cli.main()\n"
+    code += "finally: print(sorted(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "no training in nowhere" in found.stderr
+    assert "'fedarena.vertical.predicting'" in found.stdout
+    assert "'torch'" not in found.stdout
+
+
+def test_nothing_secret_is_kept_beside_a_model(quiet: tuple[Path, Result]) -> None:
     """A guest's folder can be backed up: it holds no private key, of Paillier or of TLS, and no pickle."""
-    run("train", "breast_cancer", *SMALL, "--out", tmp_path / "t", "-q")
-    for path in (p for p in (tmp_path / "t").rglob("*") if p.is_file()):
+    for path in (p for p in quiet[0].rglob("*") if p.is_file()):
         assert path.suffix in (".json", ".safetensors")
         text = path.read_text(errors="replace") if path.suffix == ".json" else ""
         assert "PRIVATE" not in text
         assert not text or max(len(word) for word in text.replace('"', " ").replace(",", " ").split()) < 100
-    assert Task.load(tmp_path / "t").source.table == "breast_cancer"
+    assert Task.load(quiet[0]).source.table == "breast_cancer"
 
 
 @pytest.mark.slow
@@ -226,12 +308,13 @@ def test_two_processes_align_train_and_predict(tmp_path: Path) -> None:
         counted = json.loads(ended(guest)[0])
         assert counted["common"] == 220
         assert counted["counts"] == {"guest": 220, "bank": 240}
-        assert json.loads(ended(host)[0])["digest"] == counted["digest"]
+        assert json.loads(ended(host)[0]) == counted, "both call the parties by the same names"
 
         host, guest = site.start(site.command("bank", "--json")), site.start(site.guest_training("--json"))
         trained = json.loads(ended(guest)[0])
         assert json.loads(ended(host)[0]) == {"party": "bank", "trees": 3, "model_dirs": ["bank-model"]}
         assert trained["rows"] == 220
+        assert trained.keys() >= KEYS
 
         host = site.start(site.command("bank", "--model", "bank-model", verb="predict"))
         more = ("--model", "guest-model", "--label", "paid", "--to", "p.csv", "--json")

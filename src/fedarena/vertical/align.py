@@ -7,6 +7,7 @@ with the same order, sorted by id, and compare its hash.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 from collections import Counter
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue, DataMissing, FrameRefused
+from fedarena.errors import BadValue, DataMissing, FrameRefused, PartyLost
 from fedarena.vertical import fields as read
 from fedarena.vertical.channel import Channel
 from fedarena.vertical.frames import CHUNK, Fields, Kind, refused
@@ -26,7 +27,9 @@ from fedarena.vertical.frames import CHUNK, Fields, Kind, refused
 SMALLEST = 50  # common rows; below that, sums over a bin are sums over single people
 BATCH = 10_000  # ids in one request
 HASH = 32
-MOST_PARTS = 4096  # of a host's set: eight gigabytes
+MOST_IDS = 50_000_000  # of one party
+ID_BYTES = 64  # of a host's set, for each id: a point of the curve has 33, a hash 32
+TIMES_OWN = 10  # ids that a host is asked about, for each of its own, unless it says otherwise
 METHODS = ("psi", "hashed", "same")
 Rows = NDArray[np.int64]
 
@@ -74,6 +77,8 @@ def align(
         found = list(pool.map(lambda channel: find(channel, ours, method, say), channels))
     common = set.intersection(*(known for _, known in found))
     counts = {"guest": len(ours), **{c.name: count for c, (count, _) in zip(channels, found, strict=True)}}
+    if len(common) < smallest:
+        _tell_too_few(channels, len(common), smallest)
     _check_size(len(common), counts, smallest)
     order = sorted(common, key=lambda i: ours[i].encode())
     rows = np.array(order, dtype=np.int64)
@@ -109,7 +114,7 @@ def _by_psi(channel: Channel, ids: list[str], method: str, say: Callable[[str], 
     count = _start(channel, method, len(ids))
     setup = psi.ServerSetup()
     try:
-        setup.ParseFromString(_parts(channel, Kind.ALIGN_SETUP))
+        setup.ParseFromString(_parts(channel, Kind.ALIGN_SETUP, count))
         client = psi.client.CreateWithNewKey(True)
         known: set[int] = set()
         for start in range(0, len(ids), BATCH):
@@ -126,7 +131,7 @@ def _by_psi(channel: Channel, ids: list[str], method: str, say: Callable[[str], 
 def _by_hashes(channel: Channel, ids: list[str], method: str, say: Callable[[str], None]) -> tuple[int, set[int]]:
     """The same by plain hashes, which anyone can reverse who can guess ids."""
     count = _start(channel, method, len(ids))
-    raw = _parts(channel, Kind.ALIGN_HASHES)
+    raw = _parts(channel, Kind.ALIGN_HASHES, count)
     if len(raw) != HASH * count:
         raise refused(f"host '{channel.name}': its part of the intersection is damaged")
     theirs = {raw[i : i + HASH] for i in range(0, len(raw), HASH)}
@@ -135,14 +140,28 @@ def _by_hashes(channel: Channel, ids: list[str], method: str, say: Callable[[str
 
 
 def _start(channel: Channel, method: str, count: int) -> int:
-    return read.whole(channel.ask(Kind.ALIGN_START, {"method": method, "count": count}), "count")
+    return read.whole(channel.ask(Kind.ALIGN_START, {"method": method, "count": count}), "count", 1, MOST_IDS)
 
 
-def _parts(channel: Channel, kind: Kind) -> bytes:
+def _parts(channel: Channel, kind: Kind, count: int) -> bytes:
+    """A host's set, no larger than the ids that it says it has can be."""
     first = channel.ask(kind, {"part": 0})
-    parts = read.whole(first, "parts", 1, MOST_PARTS)
-    rest = [read.raw(channel.ask(kind, {"part": i}), "data") for i in range(1, parts)]
-    return b"".join([read.raw(first, "data"), *rest])
+    parts = read.whole(first, "parts", 1, 1 + ID_BYTES * count // CHUNK)
+    rest = (read.raw(channel.ask(kind, {"part": i}), "data") for i in range(1, parts))
+    found = []
+    for data in (read.raw(first, "data"), *rest):
+        if len(data) > CHUNK:
+            raise refused(f"a part of an alignment has {len(data)} bytes, {CHUNK} at most")
+        found.append(data)
+    return b"".join(found)
+
+
+def _tell_too_few(channels: Sequence[Channel], common: int, needed: int) -> None:
+    """Their administrators want to know why nothing happens; no id is named."""
+    nobody = {"salt": b"", "data": b"", "first": True, "last": True, "common": common, "needed": needed}
+    for channel in channels:
+        with contextlib.suppress(BadValue, PartyLost):  # the host's answer says that they are too few
+            channel.ask(Kind.ALIGN_ROWS, nobody)
 
 
 def _tell(channel: Channel, ids: list[str], digest: str) -> None:
@@ -180,8 +199,8 @@ def same_rows(rows: int, counts: dict[str, int]) -> Alignment:
 class SameRows:
     """A host's part where it has no ids."""
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: int, name: str = "host") -> None:
+        self._rows, self._name = rows, name
         self.result: Alignment | None = None
 
     def answer(self, kind: Kind, fields: dict[str, Any]) -> Fields:
@@ -194,16 +213,28 @@ class SameRows:
                 f"this host has {self._rows} rows, the guest {count}",
                 remedy="align by ids: start all parties with --id",
             )
-        self.result = same_rows(self._rows, {"guest": self._rows, "host": self._rows})
+        self.result = same_rows(self._rows, {"guest": self._rows, self._name: self._rows})
         return {"count": self._rows}
 
 
 class HostAlignment:
-    """A host's part: answers the ALIGN frames, and knows its rows in the common order when they are done."""
+    """A host's part: answers the ALIGN frames, and knows its rows in the common order when they are done.
 
-    def __init__(self, ids: Sequence[str], *, insecure_hashed_ids: bool = False, smallest: int = SMALLEST) -> None:
+    A guest may ask about `most_ids` ids as long as this party lives, however often it begins anew.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        name: str = "host",
+        *,
+        insecure_hashed_ids: bool = False,
+        smallest: int = SMALLEST,
+        most_ids: int | None = None,
+    ) -> None:
         self._ids = check_ids(ids, smallest)
-        self._insecure, self._smallest = insecure_hashed_ids, smallest
+        self._name, self._insecure, self._smallest = name, insecure_hashed_ids, smallest
+        self._left = TIMES_OWN * len(self._ids) if most_ids is None else most_ids
         self._server: Any = None
         self._setup = self._order = b""
         self._asked = self._allowed = 0
@@ -212,13 +243,20 @@ class HostAlignment:
     def answer(self, kind: Kind, fields: dict[str, Any]) -> Fields:
         """One step of it."""
         if kind is Kind.ALIGN_START:
-            return self._begin(read.text(fields, "method"), read.whole(fields, "count", 1))
+            return self._begin(read.text(fields, "method"), read.whole(fields, "count", 1, MOST_IDS))
         if kind is Kind.ALIGN_REQUEST:
             return self._respond(read.raw(fields, "request"))
         if kind is Kind.ALIGN_ROWS:
             flags = read.whole(fields, "first", 0, 1), read.whole(fields, "last", 0, 1)
+            if "needed" in fields:
+                needed = read.whole(fields, "needed", 1, MOST_IDS)
+                _check_size(read.whole(fields, "common", 0, needed - 1), self._counts, needed)
             return self._accept(read.raw(fields, "salt"), read.raw(fields, "data"), *flags)
         return self._part(read.whole(fields, "part"))
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        return {"guest": self._allowed, self._name: len(self._ids)}
 
     def _begin(self, method: str, count: int) -> Fields:
         if method not in METHODS:
@@ -229,6 +267,12 @@ class HostAlignment:
             raise BadValue(
                 "the guest wants to align by hashed ids, which can be reversed by guessing",
                 remedy="let the guest align by private set intersection, or start this host with --insecure-hashed-ids",
+            )
+        if method == "psi" and count > self._left:
+            raise BadValue(
+                f"the guest wants to ask about {count} ids, and this host answers about {self._left} more",
+                remedy="start this host with a larger --most-ids, if the guest may ask so much",
+                where="--most-ids",
             )
         self.result, self._asked, self._allowed = None, 0, count
         if method == "hashed":
@@ -253,8 +297,9 @@ class HostAlignment:
         request = psi.Request()
         try:
             request.ParseFromString(raw)
-            self._asked += len(request.encrypted_elements)
-            if self._asked > self._allowed:
+            asked = len(request.encrypted_elements)
+            self._asked, self._left = self._asked + asked, self._left - asked
+            if self._asked > self._allowed or self._left < 0:
                 raise refused("the guest asks about more ids than it has")
             return {"response": self._server.ProcessRequest(request).SerializeToString()}
         except (RuntimeError, ValueError, psi.DecodeError):
@@ -271,11 +316,10 @@ class HostAlignment:
         strange = sum(h not in place for h in hashes)
         if strange or len(set(hashes)) < len(hashes):
             raise refused(f"{strange} of {len(hashes)} common ids are not known here, or are repeated")
-        counts = {"guest": self._allowed, "host": len(self._ids)}
-        _check_size(len(hashes), counts, self._smallest)
+        _check_size(len(hashes), self._counts, self._smallest)
         rows = np.array([place[h] for h in hashes], dtype=np.int64)
         digest = order_digest([self._ids[row] for row in rows])
-        self.result = Alignment(rows, digest, counts)
+        self.result = Alignment(rows, digest, self._counts)
         return {"digest": digest}
 
 

@@ -103,14 +103,17 @@ class Candidates:
         return len(self.column)
 
 
-def candidates_of(bins: Bins, codes: Codes, training: NDArray[np.bool_]) -> Candidates:
-    """A column without missing values has one candidate less than bins: a constant one has none."""
+def candidates_of(bins: Bins, codes: Codes, training: NDArray[np.bool_], min_count: int = 1) -> Candidates:
+    """A column without missing values has one candidate less than bins: a constant one has none.
+
+    Fewer than `min_count` missing values stay with the last bin: no candidate tells them apart from it.
+    """
     column: list[int] = []
     last: list[int] = []
     missing: list[bool] = []
     for f, count in enumerate(bins.counts.tolist()):
-        known = codes[f, training] < count
-        gaps, any_value = not bool(known.all()), bool(known.any())
+        known = int(np.count_nonzero(codes[f, training] < count))
+        gaps, any_value = np.count_nonzero(training) - known >= min_count, known > 0
         forward = list(range(count if gaps else count - 1)) if any_value else []
         backward = list(range(count - 2, -2, -1)) if gaps and any_value else []
         column += [f] * (len(forward) + len(backward))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 CA_NAME = "fedarena trial authority"
+DNS = "DNSName:"
 
 
 @dataclass(frozen=True)
@@ -155,14 +156,14 @@ def _checked_name(folder: Path, cert_pem: bytes, key_pem: bytes) -> str:
 
     try:
         cert = x509.load_pem_x509_certificate(cert_pem)
-        names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        found: list[str] = names.get_values_for_type(x509.DNSName)
+        found = names_of(cert_pem)
         key = crypto.serialization.load_pem_private_key(key_pem, None)
-    except (ValueError, TypeError, x509.ExtensionNotFound) as error:
+    except (ValueError, TypeError) as error:
         raise BadValue(f"{folder} does not hold a certificate and its key: {error}", remedy="make it anew") from None
-    if len(found) != 1:
+    if len(found) != 1 or not found[0].startswith(DNS):
         raise BadValue(
-            f"the certificate in {folder} has {len(found)} DNS names", remedy="give it the party's name only"
+            f"the certificate in {folder} bears {', '.join(found) or 'no alternative name'}",
+            remedy="give it one alternative name, a DNS name: the party's",
         )
     now = datetime.datetime.now(datetime.UTC)
     if not cert.not_valid_before_utc <= now <= cert.not_valid_after_utc:
@@ -172,7 +173,20 @@ def _checked_name(folder: Path, cert_pem: bytes, key_pem: bytes) -> str:
     public = form.Encoding.DER, form.PublicFormat.SubjectPublicKeyInfo
     if key.public_key().public_bytes(*public) != cert.public_key().public_bytes(*public):
         raise BadValue(f"key.pem in {folder} does not belong to cert.pem", remedy="keep the files of a party together")
-    return check_name(found[0])
+    return check_name(found[0].removeprefix(DNS))
+
+
+def names_of(cert_pem: bytes) -> list[str]:
+    """All alternative names of a certificate, each with its type: an address `guest` is not the DNS name `guest`."""
+    library()
+    from cryptography import x509
+
+    cert = x509.load_pem_x509_certificate(cert_pem)
+    try:
+        names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [f"{type(name).__name__}:{name.value}" for name in names]
 
 
 def library() -> Any:

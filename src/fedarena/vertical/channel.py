@@ -1,24 +1,35 @@
 """One question of the guest, one answer of a host: the same bytes in one process and over a network.
 
 The guest holds a `Channel` to each host, a host holds one `Session`. Every frame carries session, key and sequence
-number, and both ends hash every frame they send and accept; the digests are compared at the end of each tree.
+number, and both ends hash every frame they send and accept, from the greeting on; the digests are compared at the end
+of each tree, of a prediction and of the session.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from fedarena import errors
-from fedarena.errors import FedarenaError, FrameRefused, PartyFailed, PartyLost, TranscriptDiffers
+from fedarena.errors import (
+    CannotWrite,
+    DataBroken,
+    DataMissing,
+    FedarenaError,
+    FrameRefused,
+    PartyFailed,
+    PartyLost,
+    TranscriptDiffers,
+)
 from fedarena.vertical.frames import NO_KEY, Fields, Frame, Kind, pack_fields, refused, unpack_fields
 
-STARTS = (Kind.HELLO, Kind.TREE_START)  # where a new transcript begins
+COMPARED = (Kind.TREE_END, Kind.PREDICT_END, Kind.DONE)  # where both ends show what they have seen since HELLO
 
 
 class Answers(Protocol):
@@ -33,7 +44,7 @@ class Answers(Protocol):
 
 
 class Transcript:
-    """A hash of all frames of both directions since the tree began."""
+    """A hash of all frames of both directions since the greeting."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -54,6 +65,7 @@ class Channel(ABC):
 
     def __init__(self, name: str, key: bytes = NO_KEY) -> None:
         self.name = name
+        self.patience = 0.0  # seconds that a greeting waits for a host that is not there
         self.key = key  # first eight bytes of the public key's fingerprint; set it before HELLO
         self.bytes_up = self.bytes_down = 0
         self._session = bytes(16)
@@ -63,31 +75,34 @@ class Channel(ABC):
 
     @property
     def transcript(self) -> bytes:
-        """The digest of this tree's frames so far."""
+        """The digest of this session's frames so far."""
         return self._transcript.digest
 
+    @property
+    def greeted(self) -> bool:
+        """Whether a session was ever opened here."""
+        return self._session != bytes(16)
+
     def ask(self, kind: Kind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
-        """Ask and wait for the answer. HELLO opens a new session; TREE_END compares the transcripts by itself."""
+        """Ask and wait for the answer. HELLO opens a new session; some kinds compare the transcripts by themselves."""
         with self._turn:
             if kind is Kind.HELLO:
-                self._session, self._sequence = secrets.token_bytes(16), 0
+                self._session, self._sequence, self._transcript = secrets.token_bytes(16), 0, Transcript()
             digest = self._transcript.digest
-            body = pack_fields({**(fields or {}), **({"digest": digest} if kind is Kind.TREE_END else {})})
+            body = pack_fields({**(fields or {}), **({"digest": digest} if kind in COMPARED else {})})
             frame = Frame(kind, body, self._session, self.key, tree, level, self._sequence)
             reply = self._exchange(frame)
-            if kind is Kind.TREE_END:
+            if kind in COMPARED:
                 _compare(reply.pop("digest", b""), digest, f"host '{self.name}'")
             return reply
 
     def _exchange(self, frame: Frame) -> dict[str, Any]:
-        if frame.kind in STARTS:
-            self._transcript = Transcript()
         raw = frame.encode()
         self.bytes_up += len(raw)
         got = self.carry(raw, frame.kind)
         self.bytes_down += len(got)
         self._sequence += 1
-        with _from(self.name):
+        with _named_after(self.name):
             reply = Frame.decode(got)
             fields = unpack_fields(reply.body)
             if not reply.reply or reply.kind not in (frame.kind, Kind.ERROR):
@@ -145,12 +160,18 @@ class Session:
 
     @property
     def transcript(self) -> bytes:
-        """The digest of this tree's frames so far."""
+        """The digest of this session's frames so far."""
         return self._transcript.digest
 
-    def handle(self, raw: bytes) -> bytes:
-        """The answer to one frame, always a frame: an error is an answer, too."""
+    def handle(self, raw: bytes, wanted: Callable[[], bool] = lambda: True) -> bytes:
+        """The answer to one frame, always a frame: an error is an answer, too.
+
+        A frame that has waited for its turn until nobody `wanted` its answer any more is not worked on: an old greeting
+        must not undo a new one.
+        """
         with self._turn:
+            if not wanted():
+                return b""
             try:
                 frame = Frame.decode(raw)
                 fields = unpack_fields(frame.body)
@@ -176,7 +197,7 @@ class Session:
             if frame.session in self._seen or frame.session == bytes(16) or frame.sequence:
                 raise refused("this session was opened before: the frame is repeated")
             self._seen.add(frame.session)
-            self._id, self._key, self._next = frame.session, frame.key, 0
+            self._id, self._key, self._next, self._transcript = frame.session, frame.key, 0, Transcript()
         elif not self._id:
             raise PartyLost(
                 f"a {frame.kind.name} frame came before HELLO: this host was restarted, or never greeted",
@@ -186,15 +207,14 @@ class Session:
 
     def _answer(self, frame: Frame, fields: dict[str, Any], raw: bytes) -> bytes:
         before = self._transcript.digest
-        if frame.kind in STARTS:
-            self._transcript = Transcript()
         self._transcript.add(raw)
-        if frame.kind is Kind.TREE_END:
+        if frame.kind in COMPARED:
             _compare(fields.pop("digest", b""), before, "the guest")
         answer = dict(self.host.answer(frame.kind, fields, frame.tree, frame.level))
-        if frame.kind is Kind.TREE_END:
+        if frame.kind in COMPARED:
             answer["digest"] = before
         if frame.kind is Kind.PUBLIC_KEY and str(answer.get("fingerprint", ""))[:16] != self._key.hex():
+            self._id = b""  # the session is over, and with it a key that the host may have taken
             raise FrameRefused(
                 f"the public key is not the one of this session: its fingerprint is "
                 f"{str(answer.get('fingerprint', ''))[:16] or 'unknown'}, the frames say {self._key.hex()}",
@@ -203,12 +223,14 @@ class Session:
         return pack_fields(answer)
 
     def _named(self, error: Exception) -> FedarenaError:
-        """An error of ours as it is; any other is told here in full, and to the guest by its kind alone."""
-        if isinstance(error, FedarenaError):
+        """An error of ours as it is; any other, or one with a path in it, in full here and to the guest by its kind."""
+        of_its_files = isinstance(error, (CannotWrite, DataBroken, DataMissing))
+        if isinstance(error, FedarenaError) and not of_its_files:
             return error
         if self._say is not None:
-            self._say("".join(traceback.format_exception(error)))
-        return PartyFailed(f"it failed with {type(error).__name__}", remedy="look at that party's own messages")
+            self._say(str(error) if of_its_files else "".join(traceback.format_exception(error)))
+        what = "it cannot read or write its files" if of_its_files else f"it failed with {type(error).__name__}"
+        return PartyFailed(what, remedy="look at that party's own messages")
 
 
 def _same_place(frame: Frame, session: bytes, key: bytes, sequence: int) -> None:
@@ -244,23 +266,21 @@ def _error_body(error: FedarenaError) -> bytes:
 
 
 def _told(fields: dict[str, Any], name: str) -> FedarenaError:
-    """The error that a host reported, under its own name where we know it."""
-    code, what, remedy, where = (str(fields.get(n, "")) for n in ("code", "what", "remedy", "where"))
+    """The error that a host reported, under its own name where we know it, without what could steer a terminal."""
+    texts = (str(fields.get(n, "")) for n in ("code", "what", "remedy", "where"))
+    code, what, remedy, where = ("".join(c for c in text if c.isprintable()) for text in texts)
     kind = getattr(errors, code, None)
     if not (isinstance(kind, type) and issubclass(kind, FedarenaError)):
         kind = PartyFailed
     return kind(f"host '{name}': {what}", remedy=remedy, where=where)
 
 
-class _from:
+@contextlib.contextmanager
+def _named_after(name: str) -> Iterator[None]:
     """What is refused inside is refused by the name of the host it came from."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> None:
-        """Nothing yet."""
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, FrameRefused) and not error.what.startswith(f"host '{self.name}'"):
-            raise FrameRefused(f"host '{self.name}': {error.what}", remedy=error.remedy, where=error.where) from None
+    try:
+        yield
+    except FrameRefused as error:
+        if error.what.startswith(f"host '{name}'"):
+            raise
+        raise FrameRefused(f"host '{name}': {error.what}", remedy=error.remedy, where=error.where) from None

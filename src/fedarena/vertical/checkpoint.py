@@ -27,6 +27,8 @@ def save(folder: Path, trees: int, table: str, margins: Single, at_round: Single
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays = {"margins": np.ascontiguousarray(margins), "round": np.ascontiguousarray(at_round)}
         save_file(arrays, temporary, metadata={"table": table})
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())  # the model that names these margins must not reach the disk before them
         os.replace(temporary, path)
     except OSError as error:
         raise CannotWrite(

@@ -114,6 +114,16 @@ def parts_of(settings: BoostSettings, capacity: int) -> tuple[int, int]:
     return parts, -(-slots // parts)
 
 
+def candidate_bits(settings: BoostSettings, capacity: int) -> int:
+    """Bits of each candidate's sum that a guest gets to read: its slots, or whole plaintexts without compression.
+
+    >>> candidate_bits(BoostSettings(), 2047), candidate_bits(BoostSettings(algorithm="secureboost"), 2047)
+    (128, 4094)
+    """
+    parts, slots = parts_of(settings, capacity)
+    return parts * (SLOT * slots if settings.on("compression") else capacity)
+
+
 def split_slots(slots: NDArray[np.uint64], parts: int, each: int) -> NDArray[np.uint64]:
     """[rows, parts, each], the last one filled up with zeros."""
     out = np.zeros((len(slots), parts * each), np.uint64)

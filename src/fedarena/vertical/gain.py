@@ -36,12 +36,13 @@ def gains(
     right = total - left
     (gl, hl), (gr, hr), (g, h) = point.values(left), point.values(right), point.values(total)
     lambda_ = settings.lambda_
-    gain = (_score(gl, hl, lambda_) + _score(gr, hr, lambda_)) - _score(g, h, lambda_)
+    with np.errstate(over="ignore", invalid="ignore"):  # squares beyond single precision: such a gain is none
+        gain = (_score(gl, hl, lambda_) + _score(gr, hr, lambda_)) - _score(g, h, lambda_)
     weight_left, weight_right = hl.mean(axis=-1), hr.mean(axis=-1)
     smallest = np.minimum(weight_left, weight_right)
     rows = np.minimum(left_rows, total_rows - left_rows)
     allowed = (smallest >= settings.min_child_weight) & (smallest > 0) & (rows >= settings.min_leaf_rows)
-    return np.where(allowed, gain, np.float32(-np.inf))
+    return np.where(allowed & np.isfinite(gain), gain, np.float32(-np.inf))
 
 
 def worth_it(settings: BoostSettings, gain: np.float32) -> bool:

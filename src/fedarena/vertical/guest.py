@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -37,6 +38,7 @@ from fedarena.vertical.settings import BoostSettings
 
 Cipher = Literal["paillier", "none"]
 MOST_LOSSES = 10  # of hosts, in one tree: then the line, not the luck, is bad
+FAREWELL = 10.0  # seconds to wait for a host that may not have heard of the end
 
 
 @dataclass(frozen=True)
@@ -75,16 +77,7 @@ class Guest:
         self.settings, self.channels, self.cipher, self.on_tree = settings, list(channels), cipher, on_tree
         self.x = checked_columns(x, names, "the guest")
         self.training = np.ones(len(self.x), bool) if training is None else np.asarray(training, bool)
-        if not len(y) == len(self.x) == len(self.training):
-            raise BadValue(f"{len(y)} labels for {len(self.x)} rows", remedy="give one label per row")
-        if not self.training.any():
-            raise BadValue("there are no rows to train on", remedy="leave some out of the validation")
-        if settings.early_stopping_rounds is not None and self.training.all():
-            raise BadValue(
-                "early stopping has no rows to watch",
-                remedy="hold rows out of the training",
-                where="early_stopping_rounds",
-            )
+        _check_rows(len(self.x), len(y), self.training, settings)
         self.y = checked_labels(y, settings, self.training)
         self.w = checked_weights(weights, len(self.x))
         self.folder = None if folder is None else Path(folder)
@@ -92,7 +85,8 @@ class Guest:
         self._objective = objective_of(settings)
         start = self._objective.start(self.y[self.training], self.w[self.training])
         hosts, columns = tuple(c.name for c in self.channels), tuple(names or ())
-        self.model = GuestModel(settings, start, hosts=hosts, columns=columns)
+        drawn = secrets.token_hex(16)
+        self.model = GuestModel(settings, start, hosts=hosts, columns=columns, training_id=drawn)
         self.margins = np.full((len(self.x), settings.outputs), start, np.float32)
         self._round = self.margins  # margins at the start of the round: all classes' trees begin from them
         self._table = hashlib.sha256(b"".join(a.tobytes() for a in (self.x, self.y, self.w, self.training))).hexdigest()
@@ -118,20 +112,21 @@ class Guest:
 
     def train(self) -> GuestModel:
         """All trees that are left; the guest's half of the model."""
-        self._greet()
-        losses = 0
-        while not _finished(self.model):
+        if not self.model.trees:
+            self._commit(self.model)  # a guest that is killed before its first tree is known to the hosts by its id
+        greeted, losses = False, 0
+        while not self.model.finished:
             try:
+                if not greeted:
+                    self._greet()
+                greeted = True
                 self._one_tree()
                 losses = 0
             except PartyLost:
-                losses += 1
+                greeted, losses = False, losses + 1
                 if losses > MOST_LOSSES:
                     raise
-                self._greet()
-        for channel in self.channels:
-            with contextlib.suppress(PartyLost):  # the model is complete, whoever is still there to hear it
-                channel.ask(Kind.DONE, {})
+        farewell(self.channels)
         return self.model
 
     def _greet(self) -> None:
@@ -145,13 +140,14 @@ class Guest:
             "rows": len(self.x),
             "training": read.as_bits(self.training),
             "trees": len(self.model.trees),
+            "training_id": self.model.training_id,
         }
         self._parties = [self._own]
         for channel in self.channels:
             assert self._key is not None
             public = self._key.public
             channel.key = bytes.fromhex(public.fingerprint)[:8]
-            channel.ask(Kind.HELLO, {"trees": len(self.model.trees)})
+            channel.ask(Kind.HELLO, {"purpose": "train"})
             reply = channel.ask(Kind.SETUP, question)
             channel.ask(Kind.PUBLIC_KEY, {"cipher": self.cipher, "key": public.to_bytes()})
             candidates = read.whole(reply, "candidates")
@@ -247,6 +243,34 @@ class Guest:
         return sum(c.bytes_up for c in self.channels), sum(c.bytes_down for c in self.channels)
 
 
+def _check_rows(rows: int, labels: int, training: NDArray[np.bool_], settings: BoostSettings) -> None:
+    if not labels == rows == len(training):
+        raise BadValue(f"{labels} labels for {rows} rows", remedy="give one label per row")
+    if not training.any():
+        raise BadValue("there are no rows to train on", remedy="leave some out of the validation")
+    if settings.early_stopping_rounds is not None and training.all():
+        raise BadValue(
+            "early stopping has no rows to watch",
+            remedy="hold rows out of the training",
+            where="early_stopping_rounds",
+        )
+
+
+def farewell(channels: Sequence[Channel]) -> None:
+    """Tell every host that the training is over. The model is complete, whoever is still there to hear it."""
+    for channel in channels:
+        if channel.greeted:
+            try:
+                channel.ask(Kind.DONE, {})
+                continue
+            except PartyLost:  # it has heard it and is gone, or was restarted meanwhile and waits
+                pass
+        channel.patience = min(channel.patience, FAREWELL)
+        with contextlib.suppress(PartyLost):
+            channel.ask(Kind.HELLO, {"purpose": "train"})
+            channel.ask(Kind.DONE, {})
+
+
 def one_sided(settings: BoostSettings, size: NDArray[np.floating], tree: int) -> tuple[Rows, NDArray[np.float32]]:
     """Gradient-based one-side sampling (Ke et al. 2017): the largest gradients, and some of the rest at more weight."""
     top, rest = (max(int(share * len(size)), 1) for share in (settings.goss_top, settings.goss_rest))
@@ -272,13 +296,3 @@ def _best_round(model: GuestModel) -> int | None:
     each = model.settings.trees_per_round
     losses = [model.history[end - 1]["loss"] for end in range(each, len(model.trees) + 1, each)]
     return 1 + int(np.argmin(losses)) if losses else None
-
-
-def _finished(model: GuestModel) -> bool:
-    """All trees are there, or none of the last ones was an improvement."""
-    settings = model.settings
-    if len(model.trees) >= settings.total_trees:
-        return True
-    if settings.early_stopping_rounds is None or model.best_round is None:
-        return False
-    return len(model.trees) // settings.trees_per_round - model.best_round >= settings.early_stopping_rounds

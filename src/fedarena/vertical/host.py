@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +26,27 @@ from fedarena.vertical.bins import (
     checked_columns,
     goes_left,
     make_bins,
-    threshold,
 )
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts
 from fedarena.vertical.crypto.keys import PublicKey
 from fedarena.vertical.crypto.plain import PlainPublicKey
-from fedarena.vertical.fixed_point import SLOT, parts_of
+from fedarena.vertical.fixed_point import SLOT, candidate_bits, parts_of
 from fedarena.vertical.frames import Fields, Kind, refused
 from fedarena.vertical.histogram import Histogram
-from fedarena.vertical.model import FILE, HostModel, Split
+from fedarena.vertical.model import FILE, HostModel, Split, split_of
 from fedarena.vertical.settings import BoostSettings
+
+SPARE = 20  # trees that may be begun beyond those allowed: a tree whose host was lost is begun anew
 
 
 @dataclass(frozen=True)
 class HostPolicy:
     """What a host allows a guest to do; what goes beyond is refused before the training, or when it is asked."""
 
-    most_trees: int = 10_000
+    most_trees: int = 10_000  # over the life of a folder, with SPARE more that were given up
     most_depth: int = 12
-    min_leaf_rows: int = 1  # nodes with fewer training rows are neither summed nor split
+    most_bits: int = 2 * SLOT  # that a guest may read of each candidate: the slots of one g and one h
+    min_leaf_rows: int = 1  # nodes with fewer rows of the tree are neither summed nor made by a split
     min_bin_count: int = 1  # bins with fewer training rows are not made
     plain: bool = False  # simulation without encryption
 
@@ -134,12 +136,13 @@ class Host:
                 f"this host has {len(self.x)} rows, the guest {fields['rows']}", remedy="align the rows first"
             )
         training = read.bits(fields, "training", len(self.x))
-        self._take_up(settings, training, read.whole(fields, "trees"))
+        self._growing = self._public = self._training = None
+        self._take_up(settings, training, read.whole(fields, "trees"), read.text(fields, "training_id"))
         bins = make_bins(self.x, training, settings.bins, settings.min_bin_count)
         codes = bins.codes(self.x)
-        self._growing = None
-        self._training = Training(settings, training, bins, codes, candidates_of(bins, codes, training))
-        return {"candidates": len(self._training.candidates)}
+        candidates = candidates_of(bins, codes, training, settings.min_bin_count)
+        self._training = Training(settings, training, bins, codes, candidates)
+        return {"candidates": len(candidates)}
 
     def _check_policy(self, settings: BoostSettings) -> None:
         policy = self.policy
@@ -153,39 +156,64 @@ class Host:
                     remedy=f"choose {limit} or {'less' if name in most else 'more'}",
                     where=name,
                 )
+        bits = candidate_bits(settings, settings.key_bits - 1)
+        if bits > policy.most_bits:
+            raise BadValue(
+                f"these settings let a guest read {bits} bits of each candidate, this host allows {policy.most_bits}",
+                remedy=f"train with compression and without multi_output, or start this host with --most-bits {bits}",
+            )
 
-    def _take_up(self, settings: BoostSettings, training: NDArray[np.bool_], trees: int) -> None:
-        """Begin anew, or go on after so many trees; what this host did after them is discarded."""
+    def _take_up(self, settings: BoostSettings, training: NDArray[np.bool_], trees: int, training_id: str) -> None:
+        """Begin anew, or go on after so many trees; at most one more, which the guest could not write, is given up."""
         table = hashlib.sha256(self.x.tobytes() + training.tobytes()).hexdigest()
-        if trees > len(self.model.trees):
+        have = len(self.model.trees)
+        if trees > have:
             raise ResumeMismatch(
-                f"this host has finished {len(self.model.trees)} trees, the guest {trees}",
+                f"this host has finished {have} trees, the guest {trees}",
                 remedy="give this host the folder of that training, or start it anew",
             )
+        if have and training_id != self.model.training_id:
+            raise ResumeMismatch(
+                f"this host's folder holds {have} trees of another training",
+                remedy="start this host with another --out, or resume that training",
+            )
         was = (self.model.settings, self.model.table, self.model.columns)
-        if trees and was != (settings.to_json(), table, self._columns):
+        if have and was != (settings.to_json(), table, self._columns):
             raise ResumeMismatch(
                 "this host's folder belongs to a training with other settings or other rows",
                 remedy="resume with the same settings and tables, or start anew in another folder",
             )
-        kept = self.model.upto(trees)
-        self.model = HostModel(kept.name, self._columns, kept.records, kept.trees, settings.to_json(), table)
+        if trees < have - (0 if self.model.finished else 1):
+            raise ResumeMismatch(
+                f"the guest has {trees} trees, this host {have}: more than the one that a loss can cost",
+                remedy="resume with the guest's last model, or start anew in another folder",
+            )
+        self.model = replace(
+            self.model.upto(trees),
+            columns=self._columns,
+            settings=settings.to_json(),
+            table=table,
+            training_id=training_id,
+        )
 
     def _public_key(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         settings = self._set_up().settings
+        self._growing = self._public = None
         cipher = read.text(fields, "cipher")
+        public: PublicKey | PlainPublicKey
         if cipher == "paillier":
-            self._public = PublicKey.from_bytes(read.raw(fields, "key"), allow_1024=settings.allow_1024)
+            public = PublicKey.from_bytes(read.raw(fields, "key"), allow_1024=settings.allow_1024)
         elif cipher == "none" and self.policy.plain:
-            self._public = PlainPublicKey.from_bytes(read.raw(fields, "key"))
+            public = PlainPublicKey.from_bytes(read.raw(fields, "key"))
         else:
             raise BadValue(f"the cipher '{cipher}' is not allowed here", remedy="use paillier", where="cipher")
-        if self._public.bits != settings.key_bits:
+        if public.bits != settings.key_bits:
             raise BadValue(
-                f"the key has {self._public.bits} bits, the settings say {settings.key_bits}",
+                f"the key has {public.bits} bits, the settings say {settings.key_bits}",
                 remedy="the guest must send a key of the size that was agreed",
             )
-        return {"fingerprint": self._public.fingerprint}
+        self._public = public
+        return {"fingerprint": public.fingerprint}
 
     def _set_up(self) -> Training:
         if self._training is None:
@@ -210,6 +238,9 @@ class Host:
         chosen = np.flatnonzero(read.bits(fields, "rows", len(self.x)))
         if not t.training[chosen].all():
             raise refused("a tree is to be grown from rows that are not for training")
+        if len(chosen) and not t.settings.goss and len(chosen) < np.count_nonzero(t.training):
+            raise refused("a tree is to be grown from some of the training rows, and goss is off")
+        self._count_tree()
         parts, slots = parts_of(t.settings, public.capacity)
         place = np.full(len(self.x), -1, np.int32)
         place[chosen] = np.arange(len(chosen), dtype=np.int32)
@@ -217,6 +248,17 @@ class Host:
         empty = [Ciphertexts(np.empty((len(chosen), public.width), np.uint64)) for _ in range(parts)]
         self._growing = Growing(tree, place, len(chosen), parts, slots, empty, order, [0] * parts)
         return {}
+
+    def _count_tree(self) -> None:
+        """On disk before anything is answered: neither a new session nor a restart makes it forgotten."""
+        if self.model.begun >= self.policy.most_trees + SPARE:
+            raise BadValue(
+                f"{self.model.begun} trees were begun here, this host allows {self.policy.most_trees}",
+                remedy="only its owner can allow more: --most-trees, or another folder",
+            )
+        self.model = replace(self.model, begun=self.model.begun + 1)
+        if self.folder is not None:
+            self.model.save(self.folder)
 
     def _rows(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         grow = self._in_tree(tree)
@@ -265,7 +307,7 @@ class Host:
         """The next level, or more nodes of the same; the rows of its nodes, none of them too few."""
         if any(received != grow.rows for received in grow.received):
             raise refused(f"not all {grow.rows} rows of tree {grow.tree} have come")
-        if level < grow.level or level >= self._set_up().settings.depth:
+        if level not in (grow.level, grow.level + 1) or level >= self._set_up().settings.depth:
             raise refused(f"level {level} of tree {grow.tree} is out of order")
         nodes = read.whole(fields, "nodes", 1, 2**level)
         node = read.numbers(fields, "node", 0, nodes, length=len(self.x))
@@ -274,8 +316,10 @@ class Host:
             if not np.array_equal(node, grow.node):
                 raise refused(f"the nodes of level {level} were other ones before")
             return
-        if grow.level >= 0 and not _refines(node, nodes, grow.node, grow.nodes):
-            raise refused(f"the nodes of level {level} are not parts of those above")
+        if level == 0 and node.any():
+            raise refused("the root of a tree does not hold all rows")
+        if level > 0 and not _refines(node, nodes, grow.node, grow.nodes):
+            raise refused(f"the nodes of level {level} are not the two parts of those above")
         grow.shown, grow.split = {}, set()
         grow.level, grow.nodes, grow.node = level, nodes, node
 
@@ -299,7 +343,7 @@ class Host:
     def _refuse_small(self, rows: NDArray[np.intp]) -> None:
         if len(rows) and rows.min() < self.policy.min_leaf_rows:
             raise BadValue(
-                f"the guest asked for a node of {rows.min()} rows",
+                f"the guest asked for a node of {rows.min()} rows, or a split that makes one",
                 remedy=f"this host allows {self.policy.min_leaf_rows} at least; raise min_leaf_rows",
             )
 
@@ -311,56 +355,65 @@ class Host:
         every = len(t.candidates)
         candidates = read.numbers(fields, "candidates", 0, every - 1, most=every * len(nodes))
         starts = read.starts(fields, "starts", len(nodes), len(candidates))
+        # Were a node split twice, a guest could try all candidates on all rows.
         if len({*nodes.tolist(), *grow.split}) < len(nodes) + len(grow.split):
-            raise refused(
-                f"a node of level {level} was split twice"
-            )  # else a guest could try all candidates on all rows
-        grow.split |= set(nodes.tolist())
-        records, left = [], []
+            raise refused(f"a node of level {level} was split twice")
+        splits, left = [], [np.zeros(0, bool)]
         for i, node in enumerate(nodes.tolist()):
             order = grow.shown.get(node, grow.order)
             tied = candidates[starts[i] : starts[i + 1]]
             if order is None or not len(tied):
                 raise refused(f"a split of node {node} came, whose candidates were not shown")
             first = int(order[tied].min())  # ties are settled in the order of candidates, which the guest does not know
-            split = self._describe(t, first)
-            records.append(len(self.model.records) + len(grow.records))
-            grow.records.append(split)
-            rows = np.flatnonzero(grow.node == node)
-            left.append(goes_left(t.codes[:, rows], t.bins, split.column, split.bin, split.missing_left))
+            splits.append(split_of(t.bins, t.candidates, first))
+            left.append(self._sides(t, grow, node, splits[-1]))
+        start = len(self.model.records) + len(grow.records)
+        grow.split |= set(nodes.tolist())
+        grow.records += splits
         used = list(dict.fromkeys(s.column for s in (*self.model.records, *grow.records)))
-        own = grow.records[len(grow.records) - len(records) :]
         return {
-            "records": np.array(records, np.int32),
-            "columns": np.array([used.index(s.column) for s in own], np.int32),  # opaque: by order of first use
-            "left": read.as_bits(np.concatenate(left) if left else np.zeros(0, bool)),
+            "records": np.arange(start, start + len(splits), dtype=np.int32),
+            "columns": np.array([used.index(s.column) for s in splits], np.int32),  # opaque: by order of first use
+            "left": read.as_bits(np.concatenate(left)),
         }
 
-    def _describe(self, t: Training, candidate: int) -> Split:
-        column, last = int(t.candidates.column[candidate]), int(t.candidates.bin[candidate])
-        return Split(column, last, threshold(t.bins, column, last), bool(t.candidates.missing_left[candidate]))
+    def _sides(self, t: Training, grow: Growing, node: int, split: Split) -> NDArray[np.bool_]:
+        """Which rows of the node go left, if neither side is too small to be told."""
+        rows = np.flatnonzero(grow.node == node)
+        left = goes_left(t.codes[:, rows], t.bins, split.column, split.bin, split.missing_left)
+        self._refuse_small(np.bincount(left[grow.place[rows] >= 0], minlength=2))
+        return left
 
     def _tree_end(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         grow = self._in_tree(tree)
         records = self.model.records + tuple(grow.records)
-        m = self.model
-        self.model = HostModel(m.name, m.columns, records, (*m.trees, len(records)), m.settings, m.table)
+        self.model = replace(self.model, records=records, trees=(*self.model.trees, len(records)))
         self._growing = None
         if self.folder is not None:
             self.model.save(self.folder)
         return {}
 
     def _done(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
-        self._growing = self._training = None  # every finished tree is on disk already
+        self._growing = self._public = self._training = None
+        if self.model.trees and not self.model.finished:
+            self.model = replace(self.model, finished=True)
+            if self.folder is not None:
+                self.model.save(self.folder)
         return {}
 
 
 def _refines(node: NDArray[np.int64], nodes: int, above: NDArray[np.int64], nodes_above: int) -> bool:
-    """Whether every node has its rows from one node above, and no row comes back that had left the tree."""
+    """Whether each node above has become a leaf or exactly two nodes: else the two levels would differ by a few rows.
+
+    No row comes back that had left the tree, and none leaves it alone.
+    """
     inside = node < nodes
-    parent = np.full(nodes + 1, nodes_above)
+    parent = np.full(nodes, nodes_above)
     parent[node[inside]] = above[inside]
-    return bool((above[inside] < nodes_above).all() and (parent[node[inside]] == above[inside]).all())
+    if (parent == nodes_above).any() or (parent[node[inside]] != above[inside]).any():
+        return False
+    split = np.append(np.bincount(parent, minlength=nodes_above) == 2, False)
+    return bool(np.array_equal(split[above], inside))
 
 
 def _secret_permutation(count: int) -> NDArray[np.int64]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from fedarena.errors import CannotWrite, FrameRefused, PartyLost
+from fedarena.errors import BadValue, CannotWrite, FedarenaError, FrameRefused, PartyLost
+from fedarena.vertical import fields as read
 from fedarena.vertical.align import (
     SMALLEST,
     Alignment,
@@ -28,6 +29,7 @@ from fedarena.vertical.tables import Table
 ALIGNMENT = "alignment.npz"
 TRIES = 3  # of an alignment, if a host is lost meanwhile
 ALIGNING = {kind for kind in Kind if kind.name.startswith("ALIGN")}
+Purpose = Literal["train", "predict", "align"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Matching:
 
     insecure_hashed_ids: bool = False
     smallest: int = SMALLEST
+    most_ids: int | None = None  # host: that a guest may ask about
 
 
 BY_PSI = Matching()
@@ -57,19 +60,28 @@ class HostParty:
         make: Callable[[Table], Answers] | None,
         matching: Matching = BY_PSI,
         *,
+        name: str = "host",
+        purpose: Purpose = "train",
         folder: Path | None = None,
         watch: Watched = lambda kind, tree, level: None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.table, self.folder = table, folder
+        self.table, self.folder, self.purpose = table, folder, purpose
         self.finished = threading.Event()
         self.alignment: Alignment | None = None
-        self._make, self._watch = make, watch
+        self._make, self._watch, self._say = make, watch, say
         self._greeting: dict[str, Any] = {}
         self._inner: Answers | None = None
         if table.ids is None:
-            self._aligner: HostAlignment | SameRows = SameRows(len(table))
+            self._aligner: HostAlignment | SameRows = SameRows(len(table), name)
         else:
-            self._aligner = HostAlignment(table.ids, **asdict(matching))
+            self._aligner = HostAlignment(
+                table.ids,
+                name,
+                insecure_hashed_ids=matching.insecure_hashed_ids,
+                smallest=matching.smallest,
+                most_ids=matching.most_ids,
+            )
         kept = kept_alignment(folder, table)
         if kept is not None:
             self._begin(kept)
@@ -80,12 +92,8 @@ class HostParty:
         if kind is Kind.HELLO:
             return self._hello(fields, tree, level)
         if kind in ALIGNING:
-            reply = self._aligner.answer(kind, fields)
-            if self._aligner.result is not None:
-                keep_alignment(self.folder, self._aligner.result)
-                self._begin(self._aligner.result)
-            return reply
-        if kind is Kind.DONE and self._inner is None:
+            return self._align(kind, fields)
+        if kind is Kind.DONE and self._make is None:
             self.finished.set()
             return {}
         if self._inner is None:
@@ -99,9 +107,26 @@ class HostParty:
 
     def _hello(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         """A greeting keeps the alignment, and says which one it is."""
+        wanted = read.text(fields, "purpose") if "purpose" in fields else self.purpose
+        if wanted != self.purpose:
+            raise BadValue(
+                f"this host was started to {self.purpose}, the guest wants to {wanted[:20]}",
+                remedy=f"start the host with `vertical {wanted[:20]}`, or the guest with `vertical {self.purpose}`",
+            )
         self._greeting = fields
         inner = {} if self._inner is None else self._inner.answer(Kind.HELLO, fields, tree, level)
         return {**inner, "aligned": "" if self.alignment is None else self.alignment.digest}
+
+    def _align(self, kind: Kind, fields: dict[str, Any]) -> Fields:
+        try:
+            reply = self._aligner.answer(kind, fields)
+        except FedarenaError as error:
+            self._say(f"the alignment failed: {error.what}")
+            raise
+        if self._aligner.result is not None:
+            keep_alignment(self.folder, self._aligner.result)
+            self._begin(self._aligner.result)
+        return reply
 
     def _begin(self, alignment: Alignment) -> None:
         self.alignment = alignment
@@ -115,15 +140,20 @@ def align_guest(
     table: Table,
     matching: Matching = BY_PSI,
     *,
+    purpose: Purpose = "train",
     folder: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Alignment:
     """Greet all hosts and align with them; an alignment that all still have from before is used again."""
-    how: dict[str, Any] = {**asdict(matching), "say": say}
+    how: dict[str, Any] = {
+        "insecure_hashed_ids": matching.insecure_hashed_ids,
+        "smallest": matching.smallest,
+        "say": say,
+    }
     kept = kept_alignment(folder, table)
     for tries_left in reversed(range(TRIES)):
         try:
-            theirs = {str(channel.ask(Kind.HELLO).get("aligned", "")) for channel in channels}
+            theirs = {str(channel.ask(Kind.HELLO, {"purpose": purpose}).get("aligned", "")) for channel in channels}
             if kept is not None and theirs == {kept.digest}:
                 return kept
             found = align_same(channels, len(table)) if table.ids is None else align(channels, table.ids, **how)

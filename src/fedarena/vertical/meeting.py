@@ -34,7 +34,7 @@ def serve(party: HostParty, line: Line, identity: Identity, say: Say) -> None:
 def align_as_host(source: Source, line: Line, matching: Matching, say: Say) -> dict[str, Any]:
     """Answer an alignment, and nothing else."""
     identity = Identity.load(line.keys)
-    party = HostParty(source.load_ids(), None, matching)
+    party = HostParty(source.load_ids(), None, matching, name=identity.name, purpose="align", say=say)
     serve(party, line, identity, say)
     return _counted(party.alignment)
 
@@ -43,7 +43,7 @@ def align_as_guest(source: Source, line: Line, matching: Matching, say: Say) -> 
     """Count the people in common."""
     table = source.load_ids()
     with line.channels(say) as channels:
-        found = align_guest(channels, table, matching, say=say)
+        found = align_guest(channels, table, matching, purpose="align", say=say)
         for channel in channels:
             channel.ask(Kind.DONE)
     return _counted(found)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.errors import BadValue, CannotWrite, DataBroken, DataMissing
+from fedarena.vertical.bins import Bins, Candidates, threshold
 from fedarena.vertical.settings import BoostSettings
 
 FORMAT = 1
@@ -34,10 +35,15 @@ class Split:
     threshold: float
     missing_left: bool
 
-    def left(self, x: NDArray[np.floating]) -> NDArray[np.bool_]:
-        """Which of these rows go left."""
-        values = x[:, self.column]
+    def left(self, values: NDArray[np.floating]) -> NDArray[np.bool_]:
+        """Which of these values of its column go left."""
         return np.where(np.isnan(values), self.missing_left, values <= self.threshold)
+
+
+def split_of(bins: Bins, candidates: Candidates, number: int) -> Split:
+    """What the candidate with this number stands for."""
+    column, last = int(candidates.column[number]), int(candidates.bin[number])
+    return Split(column, last, threshold(bins, column, last), bool(candidates.missing_left[number]))
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,19 @@ class GuestModel:
     columns: tuple[str, ...] = ()
     best_round: int | None = None  # of early stopping: later trees are not used
     history: tuple[dict[str, Any], ...] = field(default=(), compare=False)  # one entry per tree, as told to the user
+    training_id: str = field(
+        default="", compare=False
+    )  # drawn for the training: its halves, and no others, belong together
+
+    @property
+    def finished(self) -> bool:
+        """All trees are there, or none of the last ones was an improvement."""
+        settings = self.settings
+        if len(self.trees) >= settings.total_trees:
+            return True
+        if settings.early_stopping_rounds is None or self.best_round is None:
+            return False
+        return len(self.trees) // settings.trees_per_round - self.best_round >= settings.early_stopping_rounds
 
     @property
     def used_trees(self) -> tuple[Tree, ...]:
@@ -126,6 +145,7 @@ class GuestModel:
                 columns=tuple(str(c) for c in content["columns"]),
                 best_round=None if content["best_round"] is None else int(content["best_round"]),
                 history=tuple(dict(h) for h in content["history"]),
+                training_id=str(content["training_id"]),
             )
             _check(model)
         except (KeyError, TypeError, ValueError, BadValue) as error:
@@ -143,6 +163,9 @@ class HostModel:
     trees: tuple[int, ...] = ()
     settings: str = ""  # those of the training, to recognise it again
     table: str = ""  # hash of the rows and columns it was trained on
+    training_id: str = field(default="", compare=False)  # as the guest drew it
+    begun: int = field(default=0, compare=False)  # trees that guests have begun here, also those that were given up
+    finished: bool = field(default=False, compare=False)  # the guest has said so: nothing of it is given up any more
 
     def upto(self, trees: int) -> HostModel:
         """Without what came after so many trees."""
@@ -166,6 +189,9 @@ class HostModel:
                 trees=tuple(int(t) for t in content["trees"]),
                 settings=str(content["settings"]),
                 table=str(content["table"]),
+                training_id=str(content["training_id"]),
+                begun=int(content["begun"]),
+                finished=bool(content["finished"]),
             )
             if any(not 0 <= s.column < max(len(model.columns), 1) for s in model.records):
                 raise ValueError("a record names a column that does not exist")

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedarena.errors import BadValue, DataMissing, FedarenaError, PartyLost
-from fedarena.vertical.certificates import Identity, check_name
+from fedarena.vertical.certificates import DNS, Identity, check_name, names_of
 from fedarena.vertical.channel import Answers, Channel, Session
 from fedarena.vertical.frames import LONGEST, NO_KEY, Fields, Kind
 
@@ -83,10 +83,10 @@ class NetworkChannel(Channel):
         try:
             answer: bytes = self._method(raw, timeout=self.deadline)
         except library().RpcError as error:
-            raise self._reason(error) from None
+            raise self._reason(error, kind) from None
         return answer
 
-    def _reason(self, error: Any) -> FedarenaError:
+    def _reason(self, error: Any, kind: Kind) -> FedarenaError:
         """What a failed call means, in words."""
         grpc = library()
         code, details = error.code(), str(error.details())
@@ -107,7 +107,8 @@ class NetworkChannel(Channel):
             )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return PartyLost(f"{who} did not answer within {self.deadline:g} s", remedy="look at that party")
-        trust = "; a line that closes at once: it does not trust this party's certificate" * ("closed" in details)
+        at_once = kind is Kind.HELLO and "closed" in details  # later a line closes because the host has ended
+        trust = "; a line that closes at once: it does not trust this party's certificate" * at_once
         why = details.rpartition(": ")[2]
         return PartyLost(f"{who} cannot be reached: {why}", remedy=f"start that party, or check the address{trust}")
 
@@ -155,20 +156,15 @@ class Server:
             ) from None
 
     def _ask(self, raw: bytes, context: Any) -> bytes:
-        grpc = library()
-        if (
-            not context.is_active()
-        ):  # the guest gave up waiting and began anew: an old greeting must not undo the new one
-            return b""
-        names = [
-            name.decode(errors="replace") for name in context.auth_context().get("x509_subject_alternative_name", [])
-        ]
-        if names != [self._guest]:
-            told = f"this host works with '{self._guest}', the certificate says '{', '.join(names)}'"
+        names = names_of(context.auth_context()["x509_pem_cert"][0])
+        if names != [f"{DNS}{self._guest}"]:
+            said = ", ".join(name.removeprefix(DNS) for name in names)
+            told = f"this host works with '{self._guest}', the certificate says '{said}'"
+            told = "".join(c for c in told if c.isprintable())
             if self._say is not None:
                 self._say(f"refused a party: {told}")
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, told)
-        return self.session.handle(raw)
+            context.abort(library().StatusCode.PERMISSION_DENIED, told)
+        return self.session.handle(raw, wanted=context.is_active)
 
     def __enter__(self) -> Server:
         self._server.start()

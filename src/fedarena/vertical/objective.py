@@ -172,19 +172,23 @@ def checked_weights(w: NDArray[np.floating] | None, rows: int) -> Double:
     return weights
 
 
-def auc(y: Double, score: NDArray[np.floating]) -> float:
+def auc(y: Double, score: NDArray[np.floating], w: Double | None = None) -> float:
     """The area under the ROC curve: the share of (positive, negative) pairs in the right order, ties counted half.
+
+    A pair weighs what its rows weigh, multiplied.
 
     >>> auc(np.array([0.0, 0, 1, 1]), np.array([0.1, 0.4, 0.35, 0.8]))
     0.75
     """
-    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(count) - (count - 1) / 2)[place]
-    positives = float(np.count_nonzero(y > 0))
-    negatives = len(y) - positives
-    if not positives or not negatives:
+    _, place = np.unique(score, return_inverse=True)
+    weight = np.ones(len(y)) if w is None else w
+    positive = np.bincount(place, weight * (y > 0))
+    negative = np.bincount(place, weight * (y <= 0))
+    pairs = positive.sum() * negative.sum()
+    if not pairs:
         return float("nan")
-    return float((rank[y > 0].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    below = np.cumsum(negative) - negative / 2
+    return float((positive * below).sum() / pairs)
 
 
 def scores(settings: BoostSettings, margins: Single, y: Double, w: Double) -> dict[str, float]:
@@ -196,4 +200,4 @@ def scores(settings: BoostSettings, margins: Single, y: Double, w: Double) -> di
     if settings.objective == "softmax":
         right = margins.argmax(axis=1) == y
         return {"accuracy": float(np.average(right, weights=w)), "loss": loss}
-    return {"auc": auc(y, margins[:, 0]), "loss": loss}
+    return {"auc": auc(y, margins[:, 0], w), "loss": loss}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedarena.errors import PartyFailed
 from fedarena.vertical import fields as read
-from fedarena.vertical.bins import Bins, Candidates, Codes, candidates_of, goes_left, make_bins, threshold
+from fedarena.vertical.bins import Bins, Candidates, Codes, candidates_of, goes_left, make_bins
 from fedarena.vertical.channel import Channel
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts, Plaintexts
 from fedarena.vertical.crypto.keys import PrivateKey
@@ -21,7 +21,7 @@ from fedarena.vertical.crypto.plain import PlainKey
 from fedarena.vertical.fixed_point import SLOT, ExactSums, FixedPoint, Sums, parts_of, split_slots
 from fedarena.vertical.frames import Kind
 from fedarena.vertical.histogram import Layout
-from fedarena.vertical.model import Split
+from fedarena.vertical.model import Split, split_of
 from fedarena.vertical.settings import BoostSettings
 
 MOST_REPLY = 16 << 20  # bytes of sums that a host is asked for at once
@@ -94,7 +94,7 @@ class OwnColumns:
     def __init__(self, x: NDArray[np.float64], training: NDArray[np.bool_], settings: BoostSettings) -> None:
         self.bins: Bins = make_bins(x, training, settings.bins, settings.min_bin_count)
         self.codes: Codes = self.bins.codes(x)
-        self.candidates: Candidates = candidates_of(self.bins, self.codes, training)
+        self.candidates: Candidates = candidates_of(self.bins, self.codes, training, settings.min_bin_count)
         self.splits: list[Split] = []
 
     def begin(self, tree: int, source: Source) -> None:
@@ -120,13 +120,11 @@ class OwnColumns:
         """The first of the tied ones, as they are in order here."""
         made = Made([], [], [])
         for node, numbers in tied.items():
-            first = int(numbers.min())
-            column, last = int(self.candidates.column[first]), int(self.candidates.bin[first])
-            split = Split(column, last, threshold(self.bins, column, last), bool(self.candidates.missing_left[first]))
+            split = split_of(self.bins, self.candidates, int(numbers.min()))
             rows = np.flatnonzero(stage.node == node)
             made.records.append(len(self.splits))
-            made.columns.append(column)
-            made.left.append(goes_left(self.codes[:, rows], self.bins, column, last, split.missing_left))
+            made.columns.append(split.column)
+            made.left.append(goes_left(self.codes[:, rows], self.bins, split.column, split.bin, split.missing_left))
             self.splits.append(split)
         return made
 

@@ -52,7 +52,11 @@ def pooled_codes(tables: Sequence[NDArray[Any]], settings: BoostSettings, traini
         x = checked_columns(table, None, "a party")
         bins = make_bins(x, training, settings.bins, settings.min_bin_count)
         codes = bins.codes(x).T
-        parts.append(np.where(codes >= bins.counts, np.nan, codes).astype(np.float32))
+        missing = codes >= bins.counts
+        gaps = np.count_nonzero(missing[training], axis=0)
+        rare = (gaps > 0) & (gaps < settings.min_bin_count)
+        codes = np.where(missing & rare, bins.counts - 1, codes)  # too few to be told apart from the last bin
+        parts.append(np.where(missing & ~rare, np.nan, codes).astype(np.float32))
     return np.concatenate(parts, axis=1)
 
 

@@ -16,7 +16,7 @@ from fedarena.vertical.frames import Kind
 from fedarena.vertical.joining import HostParty, Matching, align_guest
 from fedarena.vertical.meeting import common, serve
 from fedarena.vertical.model import GuestModel, HostModel
-from fedarena.vertical.tables import GUEST, Table
+from fedarena.vertical.tables import Table
 from fedarena.vertical.tasks import METRICS, Line, Say, Source, Task
 
 
@@ -26,8 +26,9 @@ def serve_prediction(source: Source, line: Line, folder: Path, matching: Matchin
 
     identity = Identity.load(line.keys)
     model = HostModel.load(folder)
-    table = _same_columns(source.load(), model.columns)
-    party = HostParty(table, lambda rows: PredictingHost(model, rows.x), matching)
+    table = _same_columns(source.load(model.columns), model.columns)
+    how: dict[str, Any] = {"name": identity.name, "purpose": "predict", "say": say}
+    party = HostParty(table, lambda rows: PredictingHost(model, rows.x), matching, **how)
     serve(party, line, identity, say)
     return {"party": identity.name, "rows": 0 if party.alignment is None else len(party.alignment.rows)}
 
@@ -42,10 +43,10 @@ def predict(
     if line is None:
         ids = source.ids or trained.ids
         return _predict_simulated(dataclasses.replace(trained, table=source.table, label=source.label, ids=ids), folder)
-    table = dataclasses.replace(source, quantity=trained.quantity, classes=trained.classes).load()
     model = GuestModel.load(folder)
+    table = dataclasses.replace(source, quantity=trained.quantity, classes=trained.classes).load(model.columns)
     with line.channels(say) as channels:
-        found = align_guest(channels, table, matching, say=say)
+        found = align_guest(channels, table, matching, purpose="predict", say=say)
         say(common(found))
         rows = _same_columns(table.rows(found.rows), model.columns)
         margins = predict_margins(model, rows.x, channels)
@@ -58,12 +59,11 @@ def _predict_simulated(source: Source, folder: Path) -> tuple[dict[str, Any], st
     """All halves are in one folder, as `train` left them."""
     from fedarena.vertical.simulation import Simulated
 
-    guest = GuestModel.load(folder / GUEST)
-    hosts = tuple(HostModel.load(folder / name) for name in guest.hosts)
-    table = source.load()
-    tables = [_same_columns(table, half).x for half in (guest.columns, *(host.columns for host in hosts))]
-    margins = Simulated(guest, hosts, np.zeros((0, 1), np.float32)).predict_margins(tables)
-    return _predicted(guest, margins, table, source.classes)
+    model = Simulated.load(folder)
+    halves = [model.guest.columns, *(host.columns for host in model.hosts)]
+    table = source.load([name for half in halves for name in half])
+    margins = model.predict_margins([_same_columns(table, half).x for half in halves])
+    return _predicted(model.guest, margins, table, source.classes)
 
 
 def _same_columns(table: Table, names: Sequence[str]) -> Table:

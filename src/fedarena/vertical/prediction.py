@@ -55,18 +55,19 @@ class PredictingHost:
                 f"the guest's model has {fields['trees']} trees, this host's {len(self.model.trees)}",
                 remedy="use the halves of one training",
             )
+        if read.text(fields, "training_id") != self.model.training_id:
+            raise BadValue(
+                "the guest's half of the model is of another training than this host's",
+                remedy="use the halves of one training",
+            )
         return {}
 
     def _step(self, fields: dict[str, Any]) -> Fields:
         known = len(self.model.records)
         records = read.numbers(fields, "records", 0, known - 1, most=known)
-        rows = read.numbers(fields, "rows", 0, len(self.x) - 1, most=len(self.x) * max(known, 1))
+        rows = read.numbers(fields, "rows", 0, len(self.x) - 1, most=max(BATCH, len(self.model.trees)))
         starts = read.starts(fields, "starts", len(records), len(rows))
-        left = [
-            self.model.records[record].left(self.x[rows[start:end]])
-            for record, start, end in zip(records.tolist(), starts[:-1], starts[1:], strict=True)
-        ]
-        return {"left": read.as_bits(np.concatenate(left) if left else np.zeros(0, bool))}
+        return {"left": read.as_bits(_directions(self.model.records, self.x, records, starts, rows))}
 
 
 class _Walk:
@@ -99,7 +100,8 @@ def predict_margins(model: GuestModel, x: NDArray[np.floating], channels: Sequen
             remedy="connect the same hosts in the same order",
         )
     for channel in channels:
-        channel.ask(Kind.PREDICT_START, {"rows": len(table), "trees": len(model.trees)})
+        question = {"rows": len(table), "trees": len(model.trees), "training_id": model.training_id}
+        channel.ask(Kind.PREDICT_START, question)
     walk = _Walk(model)
     margins = np.full((len(table), model.settings.outputs), model.start, np.float32)
     step = max(BATCH // max(len(walk.first), 1), 1)
@@ -137,7 +139,7 @@ def _leaves(
                 ends = np.append(starts, len(record))
                 where = row[going[mine]]
                 if owner == GUEST:
-                    left[mine] = _own(model.splits, table, records, ends, where)
+                    left[mine] = _directions(model.splits, table, records, ends, where)
                 else:
                     asked.append((mine, pool.submit(_ask, channels[owner - 1], records, ends, where)))
             for mine, answer in asked:
@@ -146,15 +148,18 @@ def _leaves(
     return at.reshape(len(rows), -1)
 
 
-def _own(
+def _directions(
     splits: Sequence[Split],
     table: NDArray[np.float64],
     records: NDArray[np.int64],
     ends: NDArray[np.int64],
     rows: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    parts = zip(records.tolist(), ends[:-1], ends[1:], strict=True)
-    return np.concatenate([splits[record].left(table[rows[start:end]]) for record, start, end in parts])
+    """Which of these rows each split sends left; of a row only the one column is read."""
+    left = [np.zeros(0, bool)]
+    for record, start, end in zip(records.tolist(), ends[:-1], ends[1:], strict=True):
+        left.append(splits[record].left(table[rows[start:end], splits[record].column]))
+    return np.concatenate(left)
 
 
 def _ask(

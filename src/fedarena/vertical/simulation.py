@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.errors import BadValue
+from fedarena.vertical.certificates import check_name
 from fedarena.vertical.channel import LocalChannel
 from fedarena.vertical.frames import Kind
 from fedarena.vertical.guest import Cipher, Guest, TreeRecord
@@ -19,6 +20,7 @@ from fedarena.vertical.prediction import PredictingHost, predict_margins
 from fedarena.vertical.settings import BoostSettings
 
 Tables = Sequence[NDArray[np.floating]]
+EVERY_BIT = 2**31  # a simulation has nobody to hide anything from
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Simulated:
         hosts = [PredictingHost(m, x) for m, x in zip(self.hosts, tables[1:], strict=True)]
         channels = [LocalChannel(h, n) for h, n in zip(hosts, self.guest.hosts, strict=True)]
         for channel in channels:
-            channel.ask(Kind.HELLO)
+            channel.ask(Kind.HELLO, {"purpose": "predict"})
         return predict_margins(self.guest, tables[0], channels)
 
 
@@ -66,7 +68,10 @@ def simulate(
         raise BadValue("the parties' tables have unlike numbers of rows", remedy="align them first")
     called = list(hosts) if hosts else [f"host{i}" if len(tables) > 2 else "host" for i in range(1, len(tables))]
     place = None if folder is None else Path(folder)
-    policy = HostPolicy(plain=cipher == "none")
+    if place is not None:
+        for name in called:  # they become folders
+            check_name(name)
+    policy = HostPolicy(plain=cipher == "none", most_bits=EVERY_BIT)
     parties = [
         Host(x, names[i] if names else None, name=n, folder=place / n if place else None, policy=policy)
         for i, (x, n) in enumerate(zip(tables[1:], called, strict=True), start=1)

@@ -61,10 +61,12 @@ def load_table(
     drop: Sequence[str] = (),
     quantity: bool = False,
     classes: Sequence[str] = (),
+    only: Sequence[str] | None = None,
 ) -> Table:
     """A table by the name of a data set or by its file: .csv, .parquet, or .npz with X, y, feature_names and party.
 
-    `quantity` says that the label is a number to be predicted as such, not a class; `classes` are those of a training.
+    `quantity` says that the label is a number to be predicted as such, not a class; `classes` are those of a training,
+    `only` its columns: others of the file are not read.
     """
     numbered = partial(_labels, quantity=quantity, classes=tuple(classes))
     if source == EMBEDDED:
@@ -82,14 +84,14 @@ def load_table(
         if not path.is_file():
             raise DataMissing(f"there is no file {path}", remedy="check the path")
         return _arrays(path.stem, path, ids, numbered)
-    return _file(path, label, ids, drop, numbered)
+    return _file(path, label, ids, numbered, drop, only)
 
 
 def load_ids(source: str, ids: str) -> Table:
     """The ids of a table, and nothing else of it."""
     if not source.endswith((".csv", ".parquet")):
         return load_table(source, ids=ids)
-    table = _checked(Path(source), {"--id": [ids]})
+    table = _checked(Path(source), ids, {"--id": [ids]})
     return Table(Path(source).stem, np.zeros((len(table), 0)), (), ids=_ids(table, ids))
 
 
@@ -98,6 +100,8 @@ def deal(table: Table, columns: Sequence[str] = (), hosts: int | None = None) ->
 
     `columns` are texts like `bank=income,debt`; a star stands for all columns that nobody else has.
     """
+    from fedarena.vertical.certificates import check_name
+
     if columns:
         return _asked(table, columns)
     if not table.parties:
@@ -105,7 +109,7 @@ def deal(table: Table, columns: Sequence[str] = (), hosts: int | None = None) ->
         return {party: run.tolist() for party, run in zip(_names(hosts or 1), runs, strict=True) if _some(run)}
     found: dict[str, list[int]] = {GUEST: []}
     for i, party in enumerate(table.parties):
-        found.setdefault(party, []).append(i)
+        found.setdefault(check_name(party), []).append(i)
     if hosts is None:
         return found
     theirs = [i for party, own in found.items() if party != GUEST for i in own]
@@ -199,23 +203,30 @@ def _arrays(name: str, path: Path, ids: str | None, numbered: Numbered) -> Table
     return Table(name, x, names, y, classes, None if ids is None else tuple(map(str, found[ids])), parties)
 
 
-def _file(path: Path, label: str | None, ids: str | None, drop: Sequence[str], numbered: Numbered) -> Table:
-    table = _checked(path, {"--label": [label], "--id": [ids], "--drop": drop})
-    aside = {label, ids, *drop}
-    names = tuple(name for name in table.column_names if name not in aside)
-    if not names:
+def _file(
+    path: Path,
+    label: str | None,
+    ids: str | None,
+    numbered: Numbered,
+    drop: Sequence[str],
+    only: Sequence[str] | None,
+) -> Table:
+    aside = {label, ids, *drop} if only is None else set()
+    table = _checked(path, ids, {"--label": [label], "--id": [ids], "--drop": drop if only is None else ()})
+    names = tuple(name for name in table.column_names if name not in aside and (only is None or name in only))
+    if not names and only is None:
         raise BadValue(f"{path} has no column of features", remedy="drop fewer columns", where="--drop")
-    x = np.stack([_numbers(table, name) for name in names], axis=1)
+    x = np.stack([_numbers(table, name) for name in names], axis=1) if names else np.zeros((len(table), 0))
     y, classes = numbered(_complete(table, label)) if label else (None, ())
     return Table(path.stem, x, names, y, classes, _ids(table, ids) if ids else None)
 
 
-def _checked(path: Path, named: Mapping[str, Sequence[str | None]]) -> pa.Table:
+def _checked(path: Path, ids: str | None, named: Mapping[str, Sequence[str | None]]) -> pa.Table:
     """The table in a file, with rows and with the columns that options name."""
     if not path.is_file():
         raise DataMissing(f"there is no file {path}", remedy="check the path")
     with files.reading(path, remedy="check that it is a table with a header and rows"):
-        table = _arrow(path)
+        table = _arrow(path, ids)
         twice = [name for name, times in Counter(table.column_names).items() if times > 1]
         if not len(table) or twice:
             raise ValueError(f"it has two columns '{twice[0]}'" if twice else "it has no rows")
@@ -228,15 +239,17 @@ def _checked(path: Path, named: Mapping[str, Sequence[str | None]]) -> pa.Table:
     return table
 
 
-def _arrow(path: Path) -> pa.Table:
+def _arrow(path: Path, ids: str | None) -> pa.Table:
     if path.suffix == ".parquet":
         from pyarrow import parquet
 
         return parquet.read_table(path)
+    import pyarrow as pa
     from pyarrow import csv
 
     whole = min(path.stat().st_size + 1, 2**30)  # types are inferred from the first block: let it be all
-    return csv.read_csv(path, csv.ReadOptions(block_size=whole))
+    as_written = csv.ConvertOptions(column_types={ids: pa.string()} if ids else None)  # 007 is not 7
+    return csv.read_csv(path, csv.ReadOptions(block_size=whole), convert_options=as_written)
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
@@ -267,7 +280,7 @@ def _labels(
 ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     """Classes by number, or a quantity as it is."""
     if quantity:
-        y = values.astype(np.float64)
+        y = _quantity(values)
         if not np.isfinite(y).all():
             raise BadValue("a label is not a finite number", remedy="correct it, or delete that row", where="--label")
         return y, ()
@@ -292,10 +305,23 @@ def _labels(
     return codes.astype(np.float64), tuple(map(str, kinds))
 
 
+def _quantity(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Labels as numbers."""
+    try:
+        return values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadValue(
+            f"a label is not a number: {error}",
+            remedy="for classes say --objective logistic or softmax, or name another column",
+            where="--label",
+        ) from None
+
+
 def _ids(table: pa.Table, name: str) -> tuple[str, ...]:
     """As text; a number is written without a point."""
     import pyarrow as pa
 
-    if not (pa.types.is_integer(table.schema.field(name).type) or pa.types.is_string(table.schema.field(name).type)):
+    kind = table.schema.field(name).type
+    if not any(fits(kind) for fits in (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)):
         raise BadValue(f"ids in column '{name}' are neither whole numbers nor text", remedy="store them as text")
     return tuple("" if value is None else str(value) for value in table[name].to_pylist())

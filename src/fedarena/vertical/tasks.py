@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +37,9 @@ class Source:
     quantity: bool = False
     classes: tuple[str, ...] = ()  # of the training, for a prediction
 
-    def load(self) -> Table:
-        """The table."""
-        how: dict[str, Any] = {"label": self.label, "ids": self.ids, "drop": self.drop}
+    def load(self, only: Sequence[str] | None = None) -> Table:
+        """The table, or only these columns of it, beside label and ids."""
+        how: dict[str, Any] = {"label": self.label, "ids": self.ids, "drop": self.drop, "only": only}
         return load_table(self.table, quantity=self.quantity, classes=self.classes, **how)
 
     def load_ids(self) -> Table:

@@ -16,8 +16,9 @@ from fedarena.vertical.bins import checked_columns
 from fedarena.vertical.certificates import Identity
 from fedarena.vertical.channel import Answers, Channel
 from fedarena.vertical.frames import Kind
-from fedarena.vertical.joining import HostParty, Matching, align_guest
+from fedarena.vertical.joining import HostParty, Matching, align_guest, kept_alignment
 from fedarena.vertical.meeting import common, serve
+from fedarena.vertical.model import FILE as MODEL
 from fedarena.vertical.model import GuestModel, write_json
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.tables import GUEST, Table, deal
@@ -52,8 +53,10 @@ def train(task: Task, place: Place, *, resume: bool, on_tree: OnTree, say: Say) 
         _take(folder)
         source = dataclasses.replace(task.source, classes=table.class_names)
         dataclasses.replace(task, source=source).save(folder)
-    elif task.line is not None and (folder / DONE).exists():
-        return {**_figures(task, table, GuestModel.load(folder)), "model_dirs": [str(folder)]}
+    elif task.line is not None and (model := _complete(folder)) is not None:
+        if not (folder / DONE).exists():
+            _say_goodbye(task.line, folder, len(model.trees), say)
+        return {**_figures(task, _rows_of(folder, table), model), "model_dirs": [str(folder)]}
     try:
         if task.line is None:
             return _simulated(task, table, dealt, settings, folder, resume, on_tree)
@@ -64,6 +67,29 @@ def train(task: Task, place: Place, *, resume: bool, on_tree: OnTree, say: Say) 
     except KeyboardInterrupt as stopped:
         stopped.add_note(f"go on with: fedarena vertical train --resume {folder}")
         raise
+
+
+def _complete(folder: Path) -> GuestModel | None:
+    """The model of a folder, if all its trees are there."""
+    if not (folder / MODEL).exists():
+        return None
+    model = GuestModel.load(folder)
+    return model if model.finished else None
+
+
+def _say_goodbye(line: Line, folder: Path, trees: int, say: Say) -> None:
+    """The guest stopped after its last tree: hosts may be waiting still, or have been told and gone."""
+    from fedarena.vertical.guest import farewell
+
+    with line.channels(say) as channels:
+        farewell(channels)
+    write_json(folder / DONE, {"trees": trees})
+
+
+def _rows_of(folder: Path, table: Table) -> Table:
+    """The rows that a training used."""
+    kept = kept_alignment(folder, table)
+    return table if kept is None else table.rows(kept.rows)
 
 
 def fitted(settings: dict[str, Any], table: Table) -> BoostSettings:
@@ -151,9 +177,7 @@ def _simulated(
         resume=resume,
         on_tree=on_tree,
     )
-    pooled: dict[str, Any] = {"auc_pooled": None, "splits_equal": None}
-    if task.check_pooled:
-        pooled = _pooled(found, tables, table.y, training)
+    pooled = _pooled(found, tables, table.y, training) if task.check_pooled else {}
     return {**_figures(task, table, found.guest), **pooled, "model_dirs": [str(folder / party) for party in dealt]}
 
 
@@ -172,7 +196,7 @@ def _pooled(
 
 
 def _figures(task: Task, table: Table, model: GuestModel) -> dict[str, Any]:
-    """A training in numbers; what was measured before a restart counts."""
+    """A training in numbers, the same names for all; what was measured before a restart counts."""
     last = model.history[(model.best_round or 0) * model.settings.trees_per_round - 1]
     return {
         "algorithm": model.settings.algorithm,
@@ -182,6 +206,9 @@ def _figures(task: Task, table: Table, model: GuestModel) -> dict[str, Any]:
         "trees": len(model.trees),
         "depth": model.settings.depth,
         "key_bits": model.settings.key_bits,
+        "auc": None,
+        "auc_pooled": None,
+        "splits_equal": None,
         str(last["metric"]): last["value"],
         "seconds_per_tree": sum(h["seconds"] for h in model.history) / len(model.history),
         "bytes_up": sum(h["bytes_up"] for h in model.history),
@@ -198,12 +225,16 @@ def tree_told(record: Any) -> str:
     )
 
 
+def counted(trees: int) -> str:
+    """In words."""
+    return "1 tree" if trees == 1 else f"{trees} trees"
+
+
 def told(found: dict[str, Any]) -> str:
     """A training for people."""
-    metric = next(name for name in METRICS if name in found)
-    count = "1 tree" if found["trees"] == 1 else f"{found['trees']} trees"
+    metric = next(name for name in METRICS if found.get(name) is not None)
     lines = [
-        f"{found['algorithm']} on {found['dataset']}: {count} of depth {found['depth']}, "
+        f"{found['algorithm']} on {found['dataset']}: {counted(found['trees'])} of depth {found['depth']}, "
         f"{found['key_bits']} bits, {' and '.join(found['parties'])}",
         f"  {metric} {found[metric]:.5f}   {found['seconds_per_tree']:.2f} s a tree, "
         f"{found['bytes_up'] / 1e6:.1f} MB up, {found['bytes_down'] / 1e6:.1f} MB down",
@@ -217,7 +248,7 @@ def told(found: dict[str, Any]) -> str:
 def serve_training(
     source: Source,
     line: Line,
-    place: Place,
+    place: Callable[[str], Path],
     policy: HostPolicy,
     matching: Matching,
     say: Say,
@@ -227,7 +258,7 @@ def serve_training(
 
     identity, table = Identity.load(line.keys), source.load()
     checked_columns(table.x, table.names, identity.name)
-    folder = place()
+    folder = place(identity.name)
     if (folder / DONE).exists():
         raise CannotWrite(f"{folder} holds a finished training", remedy="choose another folder", where="--out")
     hosts: list[Host] = []
@@ -240,7 +271,9 @@ def serve_training(
         if kind is Kind.TREE_END:
             say(f"tree {tree + 1} finished")
 
-    party = HostParty(table, make, matching, folder=folder, watch=watch)
+    party = HostParty(table, make, matching, name=identity.name, folder=folder, watch=watch, say=say)
     serve(party, line, identity, say)
-    write_json(folder / DONE, {"trees": len(hosts[-1].model.trees)})
-    return {"party": identity.name, "trees": len(hosts[-1].model.trees), "model_dirs": [str(folder)]}
+    trees = len(hosts[-1].model.trees)
+    if trees:  # else the guest left before the first one, and may come again
+        write_json(folder / DONE, {"trees": trees})
+    return {"party": identity.name, "trees": trees, "model_dirs": [str(folder)]}
