@@ -42,8 +42,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_a_host_killed_at_every_stage_of_a_tree(site: Site, undisturbed: Models) -> None:
     """While it aligns, sets up, reads the key, while rows come in, before it answers, after it wrote the tree."""
     guest = site.start(site.guest_training())
-    for where in ("ALIGN_REQUEST 0 after", "SETUP 0 before", "PUBLIC_KEY 0 after", "ROWS 0 before", "LEVEL 1 before", "SPLIT 1 after",
-                  "TREE_END 2 after"):  # fmt: skip
+    for where in ("ALIGN_REQUEST 0 after", "SETUP 0 before", "PUBLIC_KEY 0 after", "ROWS 0 before", "LEVEL 1 before",
+                  "SPLIT 1 after", "TREE_END 2 after"):  # fmt: skip
         host = site.start(site.command("bank"), f"host {where} SIGKILL")
         ended(host, KILLED)
     _, err = ended(site.start(site.command("bank"), "host LEVEL 2 before SIGTERM"), 130)
