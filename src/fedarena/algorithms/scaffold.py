@@ -84,10 +84,10 @@ class Scaffold(Algorithm):
         """y <- y - eta (g(y) - c_k + c); then a new c_k."""
         outside = self.momentum_form == "outside_tau"
         out = work.train(got.w, adjust=Pull(b=got.c - c_k, outside=outside))
-        c_new = work.gradient(got.w) if self.option == "i" else c_k - got.c + self._path(got.w - out.w, out)
-        scale = work.rows if self.control_weighting == "size" else 1
-        weight = work.rows if self.weights == "rows" else 1.0
-        return Reply(Drift(got.w - out.w, (c_new - c_k) * scale), keep=c_new, weight=weight)
+        delta = got.w - out.w
+        c_new = work.gradient(got.w) if self.option == "i" else c_k - got.c + self._path(delta, out)
+        dc = c_new - c_k if self.control_weighting == "uniform" else (c_new - c_k) * work.rows
+        return Reply(Drift(delta, dc), keep=c_new, weight=work.rows if self.weights == "rows" else 1.0)
 
     def _path(self, delta: Vector, out: Outcome) -> Vector:
         """The mean gradient along the path: (w_t - y) / (tau eta), for any schedule of rates."""

@@ -70,15 +70,19 @@ MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 MCMAHAN: dict[str, Any] = {"lr": 0.05, "epochs": 5, "batch": 10}
 REPORT: dict[str, Any] = {"lr": 0.05, "epochs": 3, "batch": 64, "momentum": 0.9}  # as the CIFAR-10 report trains
 
-# Floors held in whole runs of `fedarena bench --check` on two cores with AVX-512, with a fifth to spare or more: timings
-# drift by a quarter from hour to hour, ratios by a tenth.
+# A sixth or so below what was measured on two cores with AVX-512 (docs/speed.md): timings drift by a quarter from hour to
+# hour, ratios by a tenth.
 FLOORS = {
-    "W1": Promise(ratio=8.0),
-    "W1b": Promise(ratio=7.0),
-    "W1c": Promise(ratio=2.5),
-    "W2": Promise(ratio=3.5),
-    "W3": Promise(ratio=2.5),
-    "W6": Promise(times=1.25),
+    "W1": Promise(ratio=13.0, roofline=50),
+    "W1b": Promise(ratio=9.0, roofline=55),
+    "W1c": Promise(ratio=3.0, roofline=55),
+    "W2": Promise(ratio=3.6, roofline=70),
+    "W3": Promise(ratio=5.5, roofline=55),
+    "W4": Promise(ratio=3.2, roofline=57),
+    "W5": Promise(ratio=26.0),
+    "W6": Promise(times=1.5),
+    "W7": Promise(ratio=8.0),
+    "W8": Promise(ratio=4.0, roofline=55),
 }
 
 
