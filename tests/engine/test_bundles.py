@@ -76,6 +76,21 @@ def test_trained_ahead_or_when_asked(algorithm: Any, local: dict[str, Any]) -> N
     assert replies(experiment, with_ahead=True) == replies(experiment, with_ahead=False)
 
 
+@dataclass(frozen=True)
+class LooksFirst(FedAvg):
+    """Takes a batch before it trains: its epochs go on with the stream from there."""
+
+    def client(self, got: Model, kept: None, work: Work) -> Reply:
+        work.batches(1)
+        return super().client(got, kept, work)
+
+
+@compiled
+def test_who_has_drawn_already_is_not_trained_ahead() -> None:
+    experiment = federation(algorithm=LooksFirst())
+    assert replies(experiment, with_ahead=True) == replies(experiment, with_ahead=False)
+
+
 @compiled
 def test_all_of_a_bundle_are_trained_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedarena.models.compiled import Network
@@ -89,7 +104,9 @@ def test_all_of_a_bundle_are_trained_in_one_call(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "local", [{"momentum": 0.9}, {"decay": 0.1}, {"clip": 1.0}, {"shuffle": False}], ids=lambda local: next(iter(local))
+    "local",
+    [{"momentum": 0.9}, {"decay": 0.1}, {"clip": 1.0}, {"shuffle": False}, {"last_batch": "drop"}],
+    ids=lambda local: next(iter(local)),
 )
 def test_what_depends_on_the_client_is_not_guessed(local: dict[str, Any]) -> None:
     assert not Ahead.serves(open_site(federation(local=local)))

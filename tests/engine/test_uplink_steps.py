@@ -211,6 +211,18 @@ def test_error_of_fixed_point(count: int, largest_number: float) -> None:
     assert np.abs(got - np.mean(answers, axis=0)).max() < 2 * largest_number / fixed.levels
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_clients_with_few_rows_still_count(bits: int) -> None:
+    """A share of the weight that rounds to nothing would divide by nothing."""
+    way = steps(heaviest=3000.0, secure=True, quantise=bits)
+    mean = through(way, vectors(4, 6), weight=[5.0] * 4, turn=Turn(0, 0, (0, 1, 2, 3)))
+    assert np.isfinite(mean.delta).all()
+
+
+def test_an_empty_vector_has_no_largest() -> None:
+    assert largest(np.empty(0, np.float32), 1).shape == (0,)
+
+
 def test_weights_survive_masks() -> None:
     answers, rows = [a.astype(np.float64) for a in vectors(3, 100)], [10.0, 40.0, 7.0]
     got = through(steps(secure=True, heaviest=40.0), answers, weight=rows, turn=Turn(0, 0, (0, 1, 2))).delta

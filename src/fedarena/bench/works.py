@@ -80,7 +80,7 @@ FLOORS = {
     "W3": Promise(ratio=5.5, roofline=55),
     "W4": Promise(ratio=3.2, roofline=57),
     "W5": Promise(ratio=26.0),
-    "W6": Promise(times=1.5),
+    "W6": Promise(times=1.6),
     "W7": Promise(ratio=8.0),
     "W8": Promise(ratio=4.0, roofline=55),
 }

@@ -19,7 +19,7 @@ from fedarena.engine.ahead import Ahead
 from fedarena.engine.masks import Turn
 from fedarena.engine.site import Site
 from fedarena.engine.tree import is_finite, nbytes
-from fedarena.engine.uplink import Residual
+from fedarena.engine.uplink import Residual, Sealed
 from fedarena.engine.work import ClientCannotTrain, ClientWork, Common, Memory
 from fedarena.models.task import Buffers, Scores, seed_torch, torch_seeded, torch_untouched
 from fedarena.seeds import quick_seed, torch_seed
@@ -124,6 +124,7 @@ class ClientJob:
         size, residual = 0, memory.residual
         if self.turn is not None and site.steps is not None and finite:
             reply, size, residual = site.steps.send(reply, self.do, self.turn, self.client, residual)
+            finite = isinstance(reply.send, Sealed) or is_finite(reply.send)  # what was left before came on top
         report = Report(
             self.client,
             finite=finite,

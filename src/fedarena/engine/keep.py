@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedarena.engine.tree import UnknownType, assemble, dismantle, nbytes, types_in, types_near
+from fedarena.engine.tree import UnknownType, assemble, dismantle, types_in, types_near
 from fedarena.engine.work import Common, Memory
 from fedarena.errors import CannotWrite, DataBroken
 from fedarena.models.task import Buffers
 
 HELD: set[Path] = set()  # folders at work in this process: the system's locks only tell processes apart
-NEAR = 256 << 20  # bytes of clients' memories that are kept at hand
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -120,8 +119,6 @@ class Keeper:
             **{t.__qualname__: t for t in (Snapshot, Buffers, Memory, Common)},
         }
         self._at: dict[int, int] = {}  # client -> round of its newest memory
-        self._near: dict[int, tuple[Memory, int]] = {}  # those used last, with their bytes: no need to read them again
-        self._near_bytes = 0
         self._old: list[Path] = []
         with writing(folder):
             (folder / "clients").mkdir(parents=True, exist_ok=True)
@@ -156,8 +153,6 @@ class Keeper:
 
     def memory(self, client: int) -> Memory | None:
         """What the client remembers; None before its first round."""
-        if client in self._near:
-            return self._near[client][0]
         if client not in self._at:
             return None
         memory: Memory = load_tree(self._memory_path(client, self._at[client]), self._types)
@@ -165,26 +160,8 @@ class Keeper:
 
     def remember(self, client: int, round: int, memory: Memory) -> None:
         """Keep a client's memory of this round; valid once the round's snapshot is saved."""
-        if not memory.holds_anything and client not in self._at and client not in self._near:
+        if not memory.holds_anything and client not in self._at:
             return
-        self._keep_near(client, round, memory)
-        if self.resumable:
-            self._write(client, round, memory)
-
-    def _keep_near(self, client: int, round: int, memory: Memory) -> None:
-        """In memory too, as far as there is room; what nobody will resume goes to disk only when it must make room."""
-        self._near_bytes -= self._near.pop(client, (memory, 0))[1]
-        size = nbytes(memory)
-        self._near[client] = memory, size
-        self._near_bytes += size
-        while self._near_bytes > NEAR:
-            other = next(iter(self._near))
-            evicted, freed = self._near.pop(other)
-            self._near_bytes -= freed
-            if not self.resumable:
-                self._write(other, round, evicted)
-
-    def _write(self, client: int, round: int, memory: Memory) -> None:
         self._types |= types_in(memory)
         save_tree(self._memory_path(client, round), memory)
         before = self._at.get(client, round)
@@ -214,8 +191,6 @@ class Keeper:
         snapshot: Snapshot | None = load_tree(newest, self._types) if rounds else None
         last = snapshot.round if snapshot else 0
         self._at.clear()
-        self._near.clear()
-        self._near_bytes = 0
         for file in sorted((self.folder / "clients").glob("*")):
             client, _, rest = file.name.partition("-")
             round = rest.partition(".")[0]

@@ -229,7 +229,7 @@ class Steps:
                 remedy="weigh by rows, or equally",
                 where="uplink.secure",
             )
-        share = round(weight / self.heaviest * fixed.levels)
+        share = max(round(weight / self.heaviest * fixed.levels), 1 if weight > 0 else 0)  # few rows are not none
         factor = share / fixed.levels
         flat = [
             np.ravel(part) * (factor if way == "mean" else 1.0)
@@ -299,6 +299,8 @@ class Steps:
         fixed = self._fixed(turn)
         total = (words & np.uint32(2**fixed.width - 1)).astype(np.float64)
         weight = total[-1] / fixed.levels
+        if not weight:
+            return None
         values = fixed.decode(total[:-1], len(answered))
         skeleton, shapes = sealed.first.skeleton, sealed.first.shapes
         cuts = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
@@ -334,6 +336,8 @@ def norm(parts: Iterable[Leaf]) -> float:
 
 def largest(values: NDArray[Any], count: int) -> NDArray[np.bool_]:
     """Which are the largest, by size; of equal ones the first."""
+    if not values.size:
+        return np.zeros(values.shape, bool)
     size = np.abs(values).ravel()
     edge = np.partition(size, len(size) - count)[len(size) - count]
     chosen: NDArray[np.bool_] = size > edge

@@ -281,6 +281,7 @@ class ClientWork:
         return self._momentum
 
     def _order(self) -> NDArray[np.int64]:
+        self._ahead = None  # which draws from the start
         return self._shuffle.permutation(self.rows) if self.local.shuffle else np.arange(self.rows)
 
     def epoch(self, sizes: list[int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:

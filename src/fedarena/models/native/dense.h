@@ -147,7 +147,7 @@ inline void dense_back(const float* dt, int ds, const float* w, int n, int outs,
 inline void dense_backward(const float* x, int n, const float* dt, int ds, float* w, size_t at, int outs, float* dx,
                            int rows, int back, const Rule& rule) {
     constexpr int NEAR = 40960 / sizeof(float);
-    if (!dx && rows * n <= NEAR) {  // all inputs stay in the first cache: output by output, in long runs of weights
+    if (!dx && (size_t)rows * n <= NEAR) {  // all inputs stay in the first cache: output by output, in long runs of weights
         in_pieces<ROWS>(outs, [&](int o, auto known) __attribute__((always_inline)) {
             in_pieces<VECS>(n / LANES, [&](int panel, auto v) __attribute__((always_inline)) {
                 size_t f = (size_t)panel * LANES;
