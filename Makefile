@@ -1,9 +1,10 @@
-# Two commands: `make demo` and `make test`. Each sets up what it needs; only Python 3.11+ and make must be there.
+# Two commands: `make demo` and `make test`, and `make federation` for four hospitals and a server. Each sets up what it
+# needs; only Python 3.11+ and make must be there.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo federation test lint bench clean
 .DELETE_ON_ERROR:
 
 $(VENV)/installed: pyproject.toml $(wildcard src/fedarena/models/native/* src/fedarena/vertical/crypto/native/*)
@@ -13,6 +14,9 @@ $(VENV)/installed: pyproject.toml $(wildcard src/fedarena/models/native/* src/fe
 
 demo: $(VENV)/installed
 	$(BIN)/python examples/demo.py
+
+federation: $(VENV)/installed
+	$(BIN)/python examples/federation.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
         Scaffold,
         Step,
     )
-    from fedarena.api import Found, Verdict, compare, load, report, rounds, run, search, verify
+    from fedarena.api import Found, Verdict, compare, load, report, reproduce, rounds, run, search, verify
     from fedarena.data.dataset import Dataset, Partition
     from fedarena.data.sources import arrays, csv, lines, parquet
     from fedarena.errors import FedarenaError
     from fedarena.registry import register
     from fedarena.results.comparison import Comparison
     from fedarena.results.plots import draw_curves
+    from fedarena.results.reproduction import Reproduction
     from fedarena.results.run import Run
     from fedarena.results.track import track
     from fedarena.spec import Evaluate, Experiment, Local
@@ -59,6 +60,7 @@ __all__ = [
     "Partition",
     "Pull",
     "Reply",
+    "Reproduction",
     "Run",
     "Scaffold",
     "SecureBoostClassifier",
@@ -74,6 +76,7 @@ __all__ = [
     "parquet",
     "register",
     "report",
+    "reproduce",
     "rounds",
     "run",
     "search",
@@ -91,6 +94,7 @@ _HOMES = (
     "fedarena.algorithms",
     "fedarena.results.run",
     "fedarena.results.comparison",
+    "fedarena.results.reproduction",
     "fedarena.results.plots",
     "fedarena.results.track",
     "fedarena.api",

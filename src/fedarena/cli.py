@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 import typer.core
 
+from fedarena.cli_federation import mount as mount_federation
 from fedarena.cli_vertical import app as vertical_app
 from fedarena.errors import CannotWrite, FedarenaError
 
@@ -48,6 +49,12 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key: `--set local.lr=0.05`. May be repeated.")]
 File = Annotated[Path | None, typer.Option("--file", help="A Python file of yours that registers components.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; as many as cores by default.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Ray cluster: `auto`, HOST:PORT or ray://HOST:PORT; one on this machine by default. Needs `fedarena[ray]`."
+    ),
+]
 
 
 class Where(StrEnum):
@@ -55,6 +62,14 @@ class Where(StrEnum):
 
     serial = "serial"
     processes = "processes"
+    ray = "ray"
+
+
+class SideBySide(StrEnum):
+    """Where whole runs are made."""
+
+    processes = "processes"
+    ray = "ray"
 
 
 class Method(StrEnum):
@@ -101,6 +116,15 @@ class Listed(StrEnum):
     partitions = "partitions"
     models = "models"
     datasets = "datasets"
+    papers = "papers"
+
+
+class HowMuch(StrEnum):
+    """How much of a published table or figure is run."""
+
+    smoke = "smoke"
+    small = "small"
+    full = "full"
 
 
 @app.callback(invoke_without_command=True)
@@ -125,6 +149,7 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     runtime: Annotated[Where, typer.Option(help="Where clients run.")] = Where.processes,
     workers: Workers = None,
+    address: Address = None,
     file: File = None,
     track: Annotated[
         str | None, typer.Option(help="Also tell MLflow: a server's address, or a folder. Needs `fedarena[track]`.")
@@ -142,6 +167,8 @@ def run(
 
     `fedarena run digits --file mine.py --set algorithm=mine`
 
+    `fedarena run exp.toml --runtime ray --address auto`
+
     `fedarena run --resume runs/digits-fedavg-seed0`
     """
     from fedarena import api
@@ -155,6 +182,7 @@ def run(
         resume=resume,
         runtime=runtime.value,
         workers=workers,
+        address=address,
         overrides=set_ or [],
         progress=not quiet,
         track=track,
@@ -208,7 +236,9 @@ def compare(
         str | None, typer.Option(help="Everyone at each value of a key of the uplink: `uplink.noise=0,0.5,1,2`.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Also write a report to this HTML file.")] = None,
+    runtime: Annotated[SideBySide, typer.Option(help="Where runs are made.")] = SideBySide.processes,
     workers: Workers = None,
+    address: Address = None,
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -247,7 +277,9 @@ def compare(
         threshold=threshold,
         out=out,
         resume=resume,
+        runtime=runtime.value,
         workers=workers,
+        address=address,
         baseline=baseline,
         tune=tune,
         tune_per=_value(tune_per),
@@ -295,7 +327,9 @@ def search(
         Path | None, typer.Option(help="Folder of the search; one under runs/ that belongs to it by default.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the search in this folder.")] = None,
+    runtime: Annotated[SideBySide, typer.Option(help="Where trials are made.")] = SideBySide.processes,
     workers: Workers = None,
+    address: Address = None,
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -330,7 +364,9 @@ def search(
         study=study,
         out=out,
         resume=resume,
+        runtime=runtime.value,
         workers=workers,
+        address=address,
         progress=not quiet,
         overrides=set_ or [],
     )
@@ -398,15 +434,20 @@ def list_(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """List what an experiment can name, with settings and defaults.
+    """List what an experiment can name, with settings and defaults, or the published tables and figures.
 
     `fedarena list algorithms`
 
     `fedarena list models --json`
+
+    `fedarena list papers`
     """
     from fedarena.registry import components
 
     _load(file)
+    if kind is Listed.papers:
+        _list_papers(json_)
+        return
     entries = components(kind.value[:-1]).values()  # type: ignore[arg-type]
     if json_:
         _print_json([entry.describe() for entry in entries])
@@ -426,6 +467,79 @@ def _print_entries(entries: Any) -> None:
             required = entry.parameters[p["name"]].is_required
             default = "required" if required else f"default {'none' if p['default'] is None else p['default']}"
             print(f"      {p['name']}: {p['type']}, {default}")
+
+
+def _list_papers(json_: bool) -> None:
+    from fedarena.arena.recipes import everything
+
+    recipes = [recipe.describe() for recipe in everything()]
+    if json_:
+        _print_json(recipes)
+        return
+    width = max(len(recipe["name"]) for recipe in recipes)
+    for recipe in recipes:
+        print(f"{recipe['name']:{width}}  {recipe['summary']}")
+        print(f"{'':{width}}  {recipe['paper']}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(help="A published table or figure, an id of `fedarena list papers`.", show_default=False)
+    ] = None,
+    size: Annotated[
+        HowMuch | None, typer.Option(help="Does it work, does the order hold, or as published.  [default: small]")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, one after the other.")] = False,
+    only: Annotated[str | None, typer.Option(help="Cells to run now, as a pattern: `--only 'C=0.1 B=10 *'`.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; one under runs/papers/ that belongs to it by default.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the reproduction in this folder.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Also write the result file into this folder.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write a page about the result files of --save (papers/results) instead.")
+    ] = None,
+    workers: Workers = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a published table or figure anew: published and measured side by side, and whether they agree.
+
+    `fedarena reproduce N-F2`
+
+    `fedarena reproduce N-T1 --size small --save papers/results`
+
+    `fedarena reproduce P-ROC --size full --only "C=0.1 B=10 *"`
+
+    `fedarena reproduce --all --size smoke`
+
+    `fedarena reproduce --page docs/reproduced.md`
+
+    The same command again goes on where it stopped. A smaller run than the published one never `agrees`, its `ordering
+    agrees`.
+    """
+    from fedarena import api
+    from fedarena.results.reproduction import show_reproduction, show_verdicts
+
+    if page is not None:
+        from fedarena.arena.reproduce import write_page
+
+        _print_json({"page": str(write_page(page, save))}) if json_ else print(write_page(page, save))
+        return
+    chosen: dict[str, Any] = {"size": _value(size), "workers": workers, "save": save, "progress": not quiet}
+    if everything:
+        if name or only or resume:
+            raise typer.BadParameter("--all goes with --size, --out, --save and --workers")
+        results = api.reproduce_all(**chosen, out=out)
+        _print_json([r.as_dict() for r in results]) if json_ else show_verdicts(results)
+    else:
+        results = [api.reproduce(name, only=only, out=out, resume=resume, **chosen)]
+        if json_:
+            _print_json(results[0].as_dict())
+        else:
+            show_reproduction(results[0])
+            print("\n".join(str(path) for path in (results[0].figure, results[0].dir) if path is not None))
+    if any(result.failures for result in results):
+        raise typer.Exit(1)
 
 
 @data_app.command("get")
@@ -492,9 +606,13 @@ def data_show(
 
 @app.command()
 def verify(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, or a result file of `fedarena reproduce`.")],
+    row: Annotated[
+        int | None, typer.Option(min=1, help="Of a result file: which of its runs; the quickest by default.")
+    ] = None,
     runtime: Annotated[Where, typer.Option(help="Where clients run.")] = Where.processes,
     workers: Workers = None,
+    address: Address = None,
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -502,11 +620,16 @@ def verify(
     """Run it once more and compare bit by bit. Exit code 1 if anything differs.
 
     `fedarena verify runs/digits-fedavg-seed0`
+
+    `fedarena verify papers/results/N-T3-small.json --row 2`
     """
     from fedarena import api
 
     _load(file)
-    verdict = api.verify(run, runtime=runtime.value, workers=workers, progress=not quiet)
+    if run.suffix == ".json":
+        _verify_result(run, row, json_)
+        return
+    verdict = api.verify(run, runtime=runtime.value, workers=workers, address=address, progress=not quiet)
     if json_:
         _print_json(
             {"same": verdict.same, "differences": verdict.differences, "weights_sha256": verdict.again.weights_sha256}
@@ -517,6 +640,20 @@ def verify(
     else:
         print("\n".join(["not the same:", *verdict.differences[:10]]))
     if not verdict.same:
+        raise typer.Exit(1)
+
+
+def _verify_result(file: Path, row: int | None, json_: bool) -> None:
+    from fedarena.arena.reproduce import verify_row
+
+    found = verify_row(file, row)
+    if json_:
+        _print_json({"same": not found.differences, "differences": found.differences, "run": found.name})
+    elif found.differences:
+        print("\n".join([f"not the same: {found.name}", *found.differences[:10]]))
+    else:
+        print(f"the same bits: {found.name}")
+    if found.differences:
         raise typer.Exit(1)
 
 
@@ -551,7 +688,7 @@ def check(
 def bench(
     name: Annotated[
         list[str] | None,
-        typer.Argument(help="Works (W1 ... W8) or suites (rounds, population, vertical); all works by default."),
+        typer.Argument(help="Works (W1 ... W8) or suites (rounds, population, vertical, scale); all works by default."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit code 1 if a promise is not kept.")] = False,
     turns: Annotated[
@@ -567,6 +704,8 @@ def bench(
     `fedarena bench W1 W2 --check`
 
     `fedarena bench population`
+
+    `fedarena bench scale --json`
     """
     from fedarena.bench import broken, measure, print_tables
 
@@ -615,6 +754,9 @@ def ui(
         _say(f"showing {folder}; Ctrl-C ends it", quiet)
         serve(server, open_)
     _say("\ngoodbye", quiet)
+
+
+mount_federation(app)
 
 
 def _value(choice: Enum | None) -> Any:

@@ -29,6 +29,7 @@ Purpose = Literal[
     "vc",  # draws of virtual clients
     "straggler",  # which clients stop early, and when
     "latency",  # durations on the virtual clock
+    "available",  # when devices are there
     "init",  # initial weights
     "partition",  # who owns which rows
     "client_test",  # per-client test sets

@@ -26,6 +26,7 @@ from fedarena.errors import BadValue, UnknownName, suggest
 from fedarena.registry import Kind
 
 COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition": "partition", "algorithm": "algorithm"}
+AVAILABLE = ("always", "day")  # words of `devices.available`; all else is a file
 EITHER_OR = {"share": "per_round", "per_round": "share", "rounds": "uploads", "uploads": "rounds"}
 
 
@@ -104,11 +105,17 @@ class Devices(Table):
     bandwidth: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf  # bytes a second, either way
     latency: Annotated[float, Field(ge=0)] = 0.0  # seconds, either way
     trace: str | None = None  # CSV: client, and any of speed, bandwidth, latency, dropout; one line a client
+    available: str = "always"  # "day": at night; or a CSV: client, from, to in seconds, any number of lines a client
+    hours: Annotated[float, Field(gt=0, le=24)] = 8.0  # of "day": a device's hours in the mean
+    zones: Annotated[int, Field(ge=1, le=24)] = 1  # of "day": time zones, an hour apart
+    period: Annotated[float, Field(ge=1)] | None = None  # of a CSV: seconds after which it begins anew
+    overselect: Annotated[float, Field(ge=1)] = 1.0  # times as many are asked as a round needs; the first ones count
+    deadline: Annotated[float, Field(gt=0)] | None = None  # seconds that the server waits for answers at most
 
-    @field_validator("trace")
+    @field_validator("trace", "available")
     @classmethod
     def _from_anywhere(cls, value: str | None) -> str | None:
-        return None if value is None else str(Path(value).absolute())
+        return value if value in (None, *AVAILABLE) else str(Path(value).absolute())
 
     @field_validator("jitter")
     @classmethod
@@ -330,8 +337,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadValue(f"cannot read it: {error}", remedy="write it as TOML: key = value", where=str(path)) from None
     for inner in (table.get("data"), table.get("partition"), table.get("devices")):
-        for name in (*PATHS, "trace"):
-            if isinstance(inner, dict) and isinstance(inner.get(name), str):
+        for name in (*PATHS, "trace", "available"):
+            if isinstance(inner, dict) and isinstance(inner.get(name), str) and inner[name] not in AVAILABLE:
                 inner[name] = str(path.parent / inner[name])  # a path in a file is meant from where the file lies
     return table
 
@@ -346,6 +353,18 @@ def assignment(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"v = {value.strip()}")["v"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()  # a bare word is a text
+
+
+def laid_over(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of an experiment, not yet complete, with other settings over it.
+
+    >>> below = {"model": "cnnnet", "rounds": 5, "local": {"lr": 1}}
+    >>> laid_over(below, {"model": {"norm": "bn"}, "uploads": 9, "local": {"batch": 8}})
+    {'model': {'name': 'cnnnet', 'norm': 'bn'}, 'local': {'lr': 1, 'batch': 8}, 'uploads': 9}
+    """
+    for key, value in settings.items():
+        table = _override(table, key, value)
+    return dict(table)
 
 
 def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:

@@ -339,3 +339,15 @@ def test_fedprox_adaptive_runs_and_tells_its_loss() -> None:
     model = 4 * sum(v.numel() for v in run.state.values())
     assert run.records[-1].bytes_up == 4 * 4 * (model + 16)
     assert run.final.accuracy > 0.8
+
+
+def test_scaffold_controls_may_start_from_weights() -> None:
+    """As in some published code: the offset is common, so the first round is FedAvg still; a paper's start is 0."""
+    odd, w = fa.Scaffold(start="weights"), np.arange(3.0)
+    assert np.array_equal(odd.init(w).c, w)
+    assert np.array_equal(odd.remember(w), w)
+    assert odd.remember(w) is not w
+    assert not fa.Scaffold().init(w).c.any()
+    easy = {"model": "logreg", "partition": "iid", "clients": 3, "rounds": 1, "out": False, "runtime": "serial"}
+    runs = [fa.run("digits", algorithm=a, **easy) for a in ("fedavg", odd)]
+    assert runs[0].weights_sha256 == runs[1].weights_sha256

@@ -99,8 +99,13 @@ class Work(Protocol):
         ...
 
     @property
+    def own_class_counts(self) -> NDArray[np.int64]:
+        """This client's rows of each class."""
+        ...
+
+    @property
     def class_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of each class: this client's, and those of all clients together."""
+        """Rows of each class: this client's, and those of all clients together; see `counts_classes`."""
         ...
 
     def weigh_classes(self, weights: NDArray[np.float64], normalise: bool) -> None:
@@ -215,6 +220,7 @@ class Algorithm:
     steps_a_round: ClassVar[int | None] = None  # for the decay of rates; None: as many as local training makes
     keeps_momentum: ClassVar[bool] = False  # rounds do not interrupt the optimizer
     needs: ClassVar[Literal["mean", "each update"]] = "mean"  # what the server must see of the answers
+    counts_classes: ClassVar[bool] = False  # clients must know how many rows of each class all of them have together
 
     def settled(self, setting: Setting) -> Self:
         """The same, with what was left open decided for this federation."""

@@ -43,6 +43,11 @@ class Companion(Algorithm):
         return self.base.needs
 
     @property
+    def counts_classes(self) -> bool:  # type: ignore[override]
+        """As the one inside."""
+        return self.base.counts_classes
+
+    @property
     def steps_a_round(self) -> int | None:  # type: ignore[override]
         """As the one inside."""
         return self.base.steps_a_round
@@ -98,6 +103,11 @@ class FedIR(Companion):
     target: Literal["pooled", "uniform"] = "pooled"
     normalise: Literal["self", "none"] = "self"
 
+    @property
+    def counts_classes(self) -> bool:  # type: ignore[override]
+        """To aim at what all have together, everybody must know it."""
+        return self.target == "pooled" or self.base.counts_classes
+
     def check(self, setting: Setting) -> None:
         """Weights of classes need rows that have one."""
         if not setting.has_classes:
@@ -110,9 +120,8 @@ class FedIR(Companion):
 
     def prepare(self, work: Work) -> None:
         """w_k(y) = N_y n_k / (n N_ky), in whole numbers: exactly 1 where the client is like the whole, 0 if y is absent."""
-        own, whole = work.class_counts
-        if self.target == "uniform":
-            whole = np.ones_like(whole)
+        own = work.own_class_counts
+        whole = np.ones_like(own) if self.target == "uniform" else work.class_counts[1]
         weights = np.divide(whole * own.sum(), whole.sum() * own, out=np.zeros(len(own)), where=own > 0)
         work.weigh_classes(weights, self.normalise == "self")
 

@@ -49,7 +49,8 @@ class Scaffold(Algorithm):
     `option` "i" takes c_k from the gradient at the global model, "ii" from the path just gone. With momentum, outside the
     paper, the correction goes inside it and c_k is scaled by ||a||_1 (`inside_norm`), or both as published code does
     (`outside_tau`); other pairs are wrong. Weighting models by rows but controls uniformly leads to the optimum of the
-    uniform mean; `control_weighting = "size"` leads to that of the mean by rows.
+    uniform mean; `control_weighting = "size"` leads to that of the mean by rows. Controls start at 0; some published code
+    starts them from weights (`start = "weights"`, those of the first model), which the paper does not say.
     """
 
     option: Literal["ii", "i"] = "ii"
@@ -57,6 +58,7 @@ class Scaffold(Algorithm):
     weights: Literal["rows", "uniform"] = "rows"
     control_weighting: Literal["uniform", "size"] = "uniform"
     momentum_form: Literal["inside_norm", "outside_tau"] = "inside_norm"
+    start: Literal["zero", "weights"] = "zero"
 
     def check(self, setting: Setting) -> None:
         """Outside momentum, c_k must be 1 / (1 - rho) times a gradient; option (i) gives the gradient itself."""
@@ -70,11 +72,11 @@ class Scaffold(Algorithm):
 
     def init(self, w: Vector) -> Controlled:
         """c = 0."""
-        return Controlled(w, np.zeros_like(w))
+        return Controlled(w, self.remember(w))
 
     def remember(self, w: Vector) -> Vector:
         """c_k = 0."""
-        return np.zeros_like(w)
+        return w.copy() if self.start == "weights" else np.zeros_like(w)
 
     def broadcast(self, state: Controlled) -> Controlled:
         """Clients hear both."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch
 
 from fedarena.runtime.processes import TRIES, Start, hidden_main, safe_start, usable_cores
 
-Do = Callable[[Any], Any]
+Do = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -34,21 +35,28 @@ class Lost:
 
     times: int
     code: int | None  # with which the last one ended
+    why: str = ""  # in words, where nobody knows a code
+
+    def __str__(self) -> str:
+        return f"died {self.times} times ({self.why or f'last exit code {self.code}'})"
 
 
 class Crew:
-    """Does something to many things, in worker processes. `do` reaches them once, a thing goes to one by pipe."""
+    """Does something to many things, in worker processes. `do` reaches them once, a thing goes to one by pipe.
+
+    arena/away.py has the same on a cluster.
+    """
 
     def __init__(self, do: Do, workers: int | None = None) -> None:
         self._do, self._most = do, workers or usable_cores()
-        self._given: list[Any] = []
+        self._given: list[tuple[Any, ...]] = []
         self._waiting: deque[int] = deque()
         self._tries: Counter[int] = Counter()
         self._crew: list[Worker] = []
 
-    def give(self, thing: Any) -> int:
-        """One thing more to do something to, and its position."""
-        self._given.append(thing)
+    def give(self, thing: Any, folder: Path | None = None) -> int:
+        """One thing more to do something to, in its folder if it needs one; and its position."""
+        self._given.append((thing,) if folder is None else (thing, folder))
         self._waiting.append(len(self._given) - 1)
         if len(self._crew) < self._most:
             self._crew.append(self._hire())
@@ -122,11 +130,11 @@ class Worker:
         """Of the process."""
         return self._process.pid
 
-    def begin(self, position: int, thing: Any) -> None:
+    def begin(self, position: int, given: tuple[Any, ...]) -> None:
         """Hand work over."""
         self.task = position
         with contextlib.suppress(OSError):  # a dead worker is noticed when its answer is waited for
-            self.pipe.send_bytes(cloudpickle.dumps(thing))
+            self.pipe.send_bytes(cloudpickle.dumps(given))
 
     def finish(self) -> Any:
         """Take the result; EOFError if the worker is gone."""
@@ -154,7 +162,7 @@ def _work(pipe: Connection, do: Do | bytes, to_close: list[Connection]) -> None:
     threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
     do = cloudpickle.loads(do) if isinstance(do, bytes) else do
     while True:
-        pipe.send(do(cloudpickle.loads(orders.get())))
+        pipe.send(do(*cloudpickle.loads(orders.get())))
 
 
 def _listen(pipe: Connection, orders: SimpleQueue[bytes]) -> None:

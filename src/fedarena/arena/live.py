@@ -110,7 +110,7 @@ class Board(Lines):
 
     def look(self, running: Sequence[Cell]) -> None:
         """Read what is running, and draw."""
-        self.seen |= {cell: glance(cell.folder) for cell in running}
+        self.seen |= {cell: _now(glance(cell.folder)) for cell in running}
         self._live.update(self.table(running), refresh=True)
 
     def over(self, cell: Cell) -> None:
@@ -160,6 +160,11 @@ def watcher(progress: bool) -> Unseen:
 
     console = Console(stderr=True, highlight=False)
     return Board(console) if console.is_terminal else Lines(console)
+
+
+def _now(seen: Glance) -> Glance:
+    """Who has only just begun, or works on another machine, has nothing to show for it yet."""
+    return replace(seen, state="running") if seen.state == "waiting" else seen
 
 
 def _before(seen: Glance) -> Glance:

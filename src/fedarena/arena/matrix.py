@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,22 +11,23 @@ from typing import Any
 
 from fedarena.arena import single
 from fedarena.arena.alone import alone, interruptible, wait_until_left
+from fedarena.arena.attempts import Problem, attempt, note, run_in
+from fedarena.arena.away import open_crew, with_rows
 from fedarena.arena.contestants import Contestants, contestants
-from fedarena.arena.crew import Crew, Lost
 from fedarena.arena.live import Unseen, watcher
+from fedarena.arena.place import Place, SideBySide
 from fedarena.arena.search import check_numbers
 from fedarena.arena.spaces import Method
 from fedarena.arena.sweep import Sweep, swept
 from fedarena.arena.tune import Per, tuned, with_tuning
 from fedarena.engine.federation import deal, open_site
-from fedarena.engine.jobs import Failed
-from fedarena.engine.keep import writing
 from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.registry import name_of
 from fedarena.results import folder as files
 from fedarena.results import tradeoff
 from fedarena.results.comparison import Comparison, Plan, Split
-from fedarena.results.watch import Cell, cells
+from fedarena.results.watch import cells
+from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import Experiment
 
@@ -46,7 +46,9 @@ def compare(
     threshold: float | None = None,
     out: single.Out = None,
     resume: str | Path | None = None,
+    runtime: SideBySide = "processes",
     workers: int | None = None,
+    address: str | None = None,
     baseline: bool = True,
     tune: int | None = None,
     tune_per: Per | None = None,
@@ -65,6 +67,7 @@ def compare(
     equal within `rope` (0.01); a verdict needs more than `threshold` (0.95) probability. The folder is `out`, or the next
     free name under `runs/`; `out=False` keeps none. `baseline` also trains on all rows in one place, to be shown beside.
     `tune` gives everyone so many trials of its own search space, or of `spaces`, on rows held out of the training rows.
+    `runtime="ray"` makes the runs on the Ray cluster at `address`, or on one that is started here for the purpose.
     `sweep` lets everyone take part at each value of a key of the uplink ("uplink.noise=0,0.5,1"), and draws what that costs.
 
     >>> import fedarena as fa
@@ -73,6 +76,8 @@ def compare(
     [2, 2]
     """
     check_numbers(folds=(folds, 2), repeats=(repeats, 1), seeds=(seeds, 2), workers=(workers, 1))
+    place = Place(runtime, workers, address)
+    place.check(SideBySide)
     _check_splits(folds, repeats, seeds)
     _check_judging(rope, threshold)
     _check_places(out, resume, report)
@@ -97,11 +102,11 @@ def compare(
         if resume is not None:
             plan = _judged_anew(_same_plan(plan, Path(resume)), judging)
     _open_all(plan)
-    with _folder(plan, out, resume) as root:
+    with place.ready(plan.experiment["device"]) as nodes, _folder(plan, out, resume) as root:
         if plan.tuning and not plan.tuned:
-            plan = tuned(plan, root, workers, progress)
+            plan = tuned(plan, root, workers, progress, nodes)
             plan.write(root)
-        _play(plan, root, workers, watcher(progress))
+        _play(plan, root, workers, watcher(progress), nodes)
         result = Comparison.of(plan, root)
         if plan.sweep:
             tradeoff.write(result, root / "tradeoff.png")
@@ -279,20 +284,22 @@ def _new_folder(plan: Plan, out: str | Path | None) -> Path:
 # The work
 
 
-def _play(plan: Plan, root: Path, workers: int | None, view: Unseen) -> None:
+def _play(plan: Plan, root: Path, workers: int | None, view: Unseen, nodes: Nodes | None) -> None:
     """Run every cell that has no result yet, those of a split together: half a matrix is then a smaller comparison."""
     everyone = cells(plan, root)
     todo = [cell for cell in everyone if not (cell.folder / "result.json").exists()]
-    work = [(plan.cell(cell.label, cell.split), cell.folder) for cell in todo]
-    crew = Crew(lambda position: _run(*work[position]), workers)
+    work = [plan.cell(cell.label, cell.split) for cell in todo]
+    if nodes is not None:
+        work = with_rows(work)
+    crew = open_crew(lambda position, folder: _run(work[position], folder), workers, nodes)
     try:
-        for position in range(len(work)):
-            crew.give(position)
+        for position, cell in enumerate(todo):
+            crew.give(position, cell.folder)
         view.start(plan, everyone)
         for news in crew.results(TICK):
             if news is not None:
                 position, problem = news
-                _note(todo[position], problem)
+                note(todo[position].folder, problem)
                 view.over(todo[position])
             view.look([todo[position] for position in crew.running])
     finally:
@@ -300,40 +307,6 @@ def _play(plan: Plan, root: Path, workers: int | None, view: Unseen) -> None:
         view.stop()
 
 
-def _run(experiment: Experiment, folder: Path) -> str | CannotWrite | None:
-    """One cell, in a worker: begun, or gone on with. What is wrong comes back as a value, the others go on."""
-    begun = (folder / "experiment.toml").exists() and not (folder / "failure.txt").exists()
-    try:
-        if not begun:  # nothing that could be gone on with
-            _remove(folder)
-        single.run(experiment, runtime="serial", **{"resume" if begun else "out": folder})  # type: ignore[arg-type]
-    except CannotWrite as error:  # it will not be better for the next one
-        return error
-    except FedarenaError as error:
-        return f"{error.what} ({error.where})" if error.where else error.what
-    except Exception as error:
-        failed = Failed.by(error)
-        return f"{failed.error} ({failed.place})" if failed.place else failed.error
-    return None
-
-
-def _remove(folder: Path) -> None:
-    """At once, as others see it: half a folder, left by a kill, might look like a run that can be gone on with."""
-    aside = folder.with_name(f"{folder.name}.old")
-    shutil.rmtree(aside, ignore_errors=True)
-    if folder.exists():
-        with writing(folder):
-            folder.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _note(cell: Cell, problem: str | CannotWrite | Lost | None) -> None:
-    """Say in the cell's folder why it has no result."""
-    if isinstance(problem, CannotWrite):
-        raise problem
-    if isinstance(problem, Lost):
-        problem = f"its worker died {problem.times} times (last exit code {problem.code}); is there memory enough?"
-    if problem is not None:
-        with writing(cell.folder):
-            cell.folder.mkdir(parents=True, exist_ok=True)
-        files.write_text(cell.folder / "failure.txt", " ".join(problem.split()) + "\n")
+def _run(experiment: Experiment, folder: Path) -> Problem:
+    """One cell, in a worker: begun, or gone on with."""
+    return attempt(lambda: run_in(experiment, folder))

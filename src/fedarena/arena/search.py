@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fedarena.arena.alone import alone, interruptible, wait_until_left
+from fedarena.arena.place import Place, SideBySide
 from fedarena.arena.single import Out
 from fedarena.arena.spaces import Method, Space, own_space
 from fedarena.arena.spaces import preset as published
@@ -104,7 +105,9 @@ def search(
     study: str | Path | None = None,
     out: Out = None,
     resume: str | Path | None = None,
+    runtime: SideBySide = "processes",
     workers: int | None = None,
+    address: str | None = None,
     progress: bool = False,
     overrides: Sequence[str] = (),
     **settings: Any,
@@ -113,7 +116,8 @@ def search(
 
     `space` is a table or a TOML file of ranges and choices; without one, the algorithm's own. `seed` is that of the
     search; keywords are other keys of the experiment. The same call again goes on where it stopped, until `trials` are
-    done. `out` is the folder, by default one under `runs/` that belongs to this search; `out=False` keeps none.
+    done. `runtime="ray"` makes them on the Ray cluster at `address`, or on one that is started here for the purpose.
+    `out` is the folder, by default one under `runs/` that belongs to this search; `out=False` keeps none.
 
     >>> import fedarena as fa
     >>> found = fa.search("digits", space={"local.lr": {"choices": [1e-6, 0.2]}}, method="grid", rounds=2, out=False)
@@ -123,6 +127,8 @@ def search(
     check_numbers(trials=(trials, 1), workers=(workers, 1), ahead=(ahead, 1), seed=(seed, 0))
     check_names(method=(method, Method), score=(score, Score))
     need_optuna()
+    place = Place(runtime, workers, address)
+    place.check(SideBySide)
     if resume is not None:
         if source is not None or overrides or settings or space or preset or out or study:
             raise BadValue(
@@ -143,11 +149,14 @@ def search(
             remedy="restore what it used, or search anew",
             where="--resume",
         )
-    with _folder(wanted, trials, name, out, study) as (root, file):
+    with (
+        place.ready(wanted.experiment.device) as nodes,
+        _folder(wanted, trials, name, out, study) as (root, file),
+    ):
         under_way = Study(wanted, trials, root / "trials", file, name)
         if progress and under_way.all:
             print(f"{len(under_way.all)} of {under_way.trials} trials are there already", file=sys.stderr)
-        conduct([under_way], workers, in_lines if progress else in_silence)
+        conduct([under_way], workers, in_lines if progress else in_silence, nodes)
         found = _found(under_way, root, file)
         return replace(found, dir=None, study=None) if out is False else found
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedarena.arena.alone import interruptible
+from fedarena.arena.place import Place, RuntimeName
 from fedarena.component import component_settings
 from fedarena.engine.events import open_loop
 from fedarena.engine.federation import open_site
@@ -25,12 +26,13 @@ from fedarena.progress import Line, Silent
 from fedarena.results import folder as files
 from fedarena.results.run import Run, load
 from fedarena.results.track import Store, tracked
+from fedarena.runtime.cluster import Cluster
+from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
 from fedarena.runtime.processes import Processes
 from fedarena.runtime.serial import Serial
 from fedarena.spec import Experiment
 
-RuntimeName = Literal["serial", "processes"]
 Out = str | Path | Literal[False] | None
 
 
@@ -41,6 +43,7 @@ def run(
     resume: str | Path | None = None,
     runtime: RuntimeName = "processes",
     workers: int | None = None,
+    address: str | None = None,
     overrides: Sequence[str] = (),
     progress: bool = False,
     on_round: Callable[[RoundRecord], bool | None] | None = None,
@@ -51,7 +54,8 @@ def run(
 
     `source` is a data set's name, a TOML file, an Experiment, a table, or rows and labels `(x, y)`; keywords are the keys
     of an experiment. The run is kept in a folder: `out`, or the next free name under `runs/`; `out=False` keeps none.
-    `on_round` sees every round and may return True to stop. `track` is an MLflow store to tell of it: a server's address
+    `on_round` sees every round and may return True to stop. `runtime="ray"` runs clients on the Ray cluster at `address`,
+    or on one that is started on this machine for the purpose. `track` is an MLflow store to tell of it: a server's address
     or a folder.
 
     >>> import fedarena as fa
@@ -59,10 +63,11 @@ def run(
     >>> run.final.round, run.final.accuracy > 0.5
     (2, True)
     """
-    site = _open(source, out, resume, runtime, workers, overrides, settings)
+    place = Place(runtime, workers, address)
+    site = _open(source, out, resume, place, overrides, settings)
     store = None if track is None else Store.open(track)
     with (
-        _under_way(site, out, resume, runtime, workers) as (loop, kept),
+        _under_way(site, out, resume, place) as (loop, kept),
         tracked(store, site.experiment) as tracker,
         _watched(loop, progress) as watcher,
     ):
@@ -73,7 +78,7 @@ def run(
             tracker.see(record)
             if on_round is not None and on_round(record):
                 break
-        result = _finish(loop, records, kept)
+        result = finish(loop, records, kept)
         tracker.finish(result)
         return result
 
@@ -85,6 +90,7 @@ def rounds(
     resume: str | Path | None = None,
     runtime: RuntimeName = "processes",
     workers: int | None = None,
+    address: str | None = None,
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> Iterator[RoundRecord]:
@@ -96,19 +102,18 @@ def rounds(
     ...         break
     """
     kept: Out = False if out is None else out
-    site = _open(source, kept, resume, runtime, workers, overrides, settings)  # now, not at the first `next`
-    return _rounds(site, kept, resume, runtime, workers)
+    place = Place(runtime, workers, address)
+    site = _open(source, kept, resume, place, overrides, settings)  # now, not at the first `next`
+    return _rounds(site, kept, resume, place)
 
 
-def _rounds(
-    site: Site, out: Out, resume: str | Path | None, runtime: RuntimeName, workers: int | None
-) -> Iterator[RoundRecord]:
-    with _under_way(site, out, resume, runtime, workers) as (loop, kept):
+def _rounds(site: Site, out: Out, resume: str | Path | None, place: Place) -> Iterator[RoundRecord]:
+    with _under_way(site, out, resume, place) as (loop, kept):
         records = []
         for record in loop.rounds():
             records.append(record)
             yield record
-        _finish(loop, records, kept)
+        finish(loop, records, kept)
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,7 @@ def verify(
     *,
     runtime: RuntimeName = "processes",
     workers: int | None = None,
+    address: str | None = None,
     progress: bool = False,
     **own: Any,
 ) -> Verdict:
@@ -133,7 +139,8 @@ def verify(
     first = load(path, **own)
     done = first.records[-1].round
     stop = lambda record: record.round >= done
-    again = run(first.experiment, out=False, runtime=runtime, workers=workers, progress=progress, on_round=stop)
+    where: dict[str, Any] = {"runtime": runtime, "workers": workers, "address": address}
+    again = run(first.experiment, out=False, progress=progress, on_round=stop, **where)
     differences = []
     facts = files.read_facts(Path(path))
     site = open_site(first.experiment)
@@ -159,16 +166,12 @@ def _open(
     source: Any,
     out: Any,
     resume: str | Path | None,
-    runtime: Any,
-    workers: Any,
+    place: Place,
     overrides: Sequence[str],
     settings: dict[str, Any],
 ) -> Site:
     """Everything that can be wrong is found here, before anything is made."""
-    if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
-        raise BadValue(f"workers = {workers!r}", remedy="give a whole number, at least 1", where="--workers")
-    if runtime not in ("serial", "processes"):
-        raise BadValue(f"no runtime is called '{runtime}'", remedy="use serial or processes", where="--runtime")
+    place.check()
     if out is True:
         raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
     if out and resume is not None:
@@ -191,11 +194,10 @@ def _experiment(
 
 
 @contextlib.contextmanager
-def _under_way(
-    site: Site, out: Out, resume: str | Path | None, runtime: RuntimeName, workers: int | None
-) -> Iterator[tuple[Loop, Path | None]]:
+def _under_way(site: Site, out: Out, resume: str | Path | None, place: Place) -> Iterator[tuple[Loop, Path | None]]:
     """A run with its folder, locked and begun, and its workers; and the folder's name, if it is to be kept."""
     with contextlib.ExitStack() as stack:
+        nodes = stack.enter_context(place.ready(site.experiment.device))  # first: a cluster may be out of reach
         if resume is not None:
             path = Path(resume)
         elif out is False:
@@ -213,9 +215,15 @@ def _under_way(
         elif kept is not None:
             files.write_start(path, site)
         files.check_room(path, site)
-        pool = Serial(site) if runtime == "serial" else Processes(site, workers)
+        pool = _pool(site, place, nodes)
         stack.callback(pool.close)
         yield open_loop(site, pool, keeper), kept
+
+
+def _pool(site: Site, place: Place, nodes: Nodes | None) -> Serial | Processes | Cluster:
+    if nodes is not None:
+        return Cluster(site, nodes, place.workers)
+    return Serial(site) if place.runtime == "serial" else Processes(site, place.workers)
 
 
 @contextlib.contextmanager
@@ -229,7 +237,8 @@ def _watched(loop: Loop, progress: bool) -> Iterator[Silent]:
         watcher.stop()
 
 
-def _finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
+def finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
+    """The result of a loop that is over, written to its folder if it has one."""
     site = loop.site
     if records[-1].accuracy is None:  # stopped between two evaluations
         loop.look_again(records)

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
-from fedarena.arena.crew import Crew, Lost
+from fedarena.arena.away import open_crew, with_rows
+from fedarena.arena.crew import Lost
 from fedarena.arena.study import OUR_TROUBLE, Attempt, Search, Study, Trial
 from fedarena.errors import FedarenaError
 from fedarena.registry import Entry, Kind, adopt, components
+from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.processes import usable_cores
 
 Tell = Callable[[Study, Trial], None]
 TICK = 60.0  # seconds; nothing is done at a tick
 
 
-def conduct(studies: Sequence[Study], workers: int | None, tell: Tell) -> None:
+def conduct(studies: Sequence[Study], workers: int | None, tell: Tell, nodes: Nodes | None = None) -> None:
     """Make the trials of all studies, in worker processes; the earlier study goes first where several could go on."""
     searches, own = [study.search for study in studies], _own_components()
-    hands = workers or usable_cores()
-    crew = Crew(lambda order: _make(searches, own, order), workers=hands)
+    if nodes is not None:
+        there = with_rows([search.experiment for search in searches])
+        searches = [replace(search, experiment=exp) for search, exp in zip(searches, there, strict=True)]
+    crew = open_crew(lambda order, folder: _make(searches, own, order, folder), workers, nodes)
     given: dict[int, tuple[int, Attempt]] = {}
 
     def fill() -> None:
         """Work for every free hand and no more: what comes next may depend on what comes back."""
         for place, study in enumerate(studies):
+            hands = workers or (usable_cores() if nodes is None else nodes.cpus)
             while len(given) < hands and (attempt := study.next()) is not None:
-                given[crew.give((place, attempt))] = place, attempt
+                given[crew.give((place, attempt), attempt.folder)] = place, attempt
 
     try:
         fill()
@@ -39,8 +46,7 @@ def conduct(studies: Sequence[Study], workers: int | None, tell: Tell) -> None:
             if isinstance(trial, FedarenaError):
                 raise trial
             if isinstance(trial, Lost):
-                why = f"its process died {trial.times} times (last exit code {trial.code})"
-                trial = Trial(attempt.number, attempt.values, "failed", None, {}, why)
+                trial = Trial(attempt.number, attempt.values, "failed", None, {}, f"its process {trial}")
             studies[place].take(trial)
             tell(studies[place], trial)
             fill()
@@ -57,11 +63,13 @@ def _own_components() -> list[Entry]:
     return own
 
 
-def _make(searches: Sequence[Search], own: Sequence[Entry], order: tuple[int, Attempt]) -> Trial | FedarenaError:
+def _make(
+    searches: Sequence[Search], own: Sequence[Entry], order: tuple[int, Attempt], folder: Path
+) -> Trial | FedarenaError:
     adopt(own)
     place, attempt = order
     try:
-        return attempt.make(searches[place])
+        return replace(attempt, folder=folder).make(searches[place])
     except OUR_TROUBLE as error:
         return error
 

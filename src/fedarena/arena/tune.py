@@ -20,6 +20,7 @@ from fedarena.arena.trials import conduct, in_lines, in_silence
 from fedarena.errors import BadValue, UnknownName, suggest
 from fedarena.results.comparison import OWN_PARTS, Plan, Split, folder_name
 from fedarena.results.folder import as_json, write_text
+from fedarena.runtime.nodes import Nodes
 
 Per = Literal["split", "repeat", "once"]
 
@@ -106,7 +107,9 @@ def _rest(space: Space, given: Mapping[str, Any]) -> Space:
     return Space({key: dimension for key, dimension in space.keys.items() if key not in fixed})
 
 
-def tuned(plan: Plan, root: Path, workers: int | None = None, progress: bool = False) -> Plan:
+def tuned(
+    plan: Plan, root: Path, workers: int | None = None, progress: bool = False, nodes: Nodes | None = None
+) -> Plan:
     """Make all trials, or those that are missing; the plan with what was found, which tuning.json has in full."""
     how = plan.tuning
     home = root / "tuning"
@@ -117,7 +120,7 @@ def tuned(plan: Plan, root: Path, workers: int | None = None, progress: bool = F
             source = tuned_on(plan, split, how["per"])
             if (label, source) not in studies:
                 studies[label, source] = _study(plan, label, source, home)
-    conduct(list(studies.values()), workers, in_lines if progress else in_silence)
+    conduct(list(studies.values()), workers, in_lines if progress else in_silence, nodes)
     found: dict[str, dict[str, dict[str, Any]]] = {}
     notes = [note(plan)]
     for label, table in how["spaces"].items():

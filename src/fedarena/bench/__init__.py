@@ -1,8 +1,8 @@
 """How fast is it? Everything is measured as ratios in one run, on made-up data of the right shape.
 
 works.py says what is measured and what is promised, designs.py and flower.py who does it, turns.py how they take turns,
-machine.py what the machine gives, tables.py how it looks. rounds.py and population.py are suites, as is
-vertical/timing.py; suites.py knows them all.
+machine.py what the machine gives, tables.py how it looks. rounds.py, population.py and scale.py (with costs.py, days.py and
+places.py) are suites, as is vertical/timing.py; suites.py knows them all.
 """
 
 from fedarena.bench.machine import proportional_megabytes

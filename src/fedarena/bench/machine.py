@@ -59,6 +59,11 @@ def macs(module: Any, shape: tuple[int, ...]) -> list[int]:
     return found
 
 
+def parameters(work: Work) -> int:
+    """Numbers that a client of this work sends."""
+    return sum(p.numel() for p in _module(work).parameters())
+
+
 def _module(work: Work) -> Any:
     from fedarena.registry import find
 

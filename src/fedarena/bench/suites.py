@@ -18,6 +18,7 @@ SUITES = {
     ROUNDS: "fedarena.bench.rounds",
     "population": "fedarena.bench.population",
     "vertical": "fedarena.vertical.timing",
+    "scale": "fedarena.bench.scale",
 }
 
 

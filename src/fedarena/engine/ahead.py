@@ -24,8 +24,8 @@ NOTHING = Pull()
 class Plan(NamedTuple):
     """The steps of a training, and what they come to whatever the rows are."""
 
-    sizes: list[int]  # rows of each step of an epoch
-    weights: NDArray[np.int64]  # the same
+    sizes: NDArray[np.int32]  # rows of each step
+    weights: NDArray[np.float64]  # the same, of one epoch
     rows: int  # in an epoch
     lr_sum: float
     displacement: float
@@ -70,17 +70,18 @@ class Ahead:
         order = shuffled(site.experiment.seed, self.round, site.rows_of_clients, self.clients, local.epochs)
         bounds, who = site.rows_of_clients[1], np.array(self.clients)
         plans = [self._plan(rows, pull.mu) for rows in (bounds[who + 1] - bounds[who]).tolist()]
-        sizes = [size for plan in plans for size in plan.sizes * local.epochs]
-        counts = [local.epochs * len(plan.sizes) for plan in plans]
+        sizes = np.concatenate([plan.sizes for plan in plans])
+        counts = [len(plan.sizes) for plan in plans]
         rates = np.full(len(sizes), local.lr)
         after = np.empty((len(self.clients), task.size), np.float32)
         solver.load(task, w, local, pull, None)
         losses = task.network.train_each(site.source, order, sizes, rates, counts, after)
         start = 0
         for client, plan, steps, end in zip(self.clients, plans, counts, after, strict=True):
-            stops = range(start, start + steps, len(plan.sizes))
-            means = tuple(float(losses[i : i + len(plan.sizes)] @ plan.weights) / plan.rows for i in stops)
-            outcome = Outcome(end, steps, plan.lr_sum, plan.displacement, plan.effective_steps, means)
+            length = len(plan.weights)
+            stops = range(start, start + steps, length)
+            means = [float(losses[i : i + length] @ plan.weights) / plan.rows for i in stops]
+            outcome = Outcome(end, steps, plan.lr_sum, plan.displacement, plan.effective_steps, tuple(means))
             self._found[client] = outcome, local.epochs * plan.rows
             start += steps
 
@@ -93,5 +94,7 @@ class Ahead:
             for _ in range(local.epochs):
                 unit.steps(rates)
                 lr_sum += float(rates.sum())
-            self._plans[rows] = Plan(sizes, np.array(sizes), sum(sizes), lr_sum, -unit.x, unit.effective_steps)
+            weights = np.array(sizes, float)
+            steps = np.tile(np.array(sizes, np.int32), local.epochs)
+            self._plans[rows] = Plan(steps, weights, sum(sizes), lr_sum, -unit.x, unit.effective_steps)
         return self._plans[rows]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.engine.ahead import Ahead
-from fedarena.engine.jobs import ClientJob, Failed, Report, Skipped
+from fedarena.engine.jobs import ClientJob, Failed, Late, Report, Skipped, bytes_up
 from fedarena.engine.masks import Turn
 from fedarena.engine.site import Site
 from fedarena.engine.tree import Mean
@@ -54,11 +54,19 @@ class BufferMean:
 class Folded:
     """What comes back from a bundle: a report of each client, and the sum of all that is of use."""
 
-    reports: list[Report | Skipped | Failed] = field(default_factory=list)
+    reports: list[Report | Skipped | Failed | Late] = field(default_factory=list)
     mean: Mean = field(default_factory=Mean)
     buffers: BufferMean = field(default_factory=BufferMean)
     sealed: SealedSum = field(default_factory=SealedSum)  # in place of the mean, where answers are masked
     refused: CannotSend | None = None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """How long the server waits for each client of a bundle, from the moment it sends so many bytes down."""
+
+    down: int
+    seconds: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -70,20 +78,23 @@ class Bundle:
     clients: tuple[int, ...]
     memories: tuple[Memory | None, ...]
     turn: Turn | None = None
+    wait: Wait | None = None
+    apart: bool = False  # no sum: an answer of each, where it is not known yet which of them count
 
-    def run(self, site: Site, common: Common) -> Folded:
+    def run(self, site: Site, common: Common) -> Folded | list[Folded]:
         """One client after the other; one that fails does not keep the others from working."""
-        folded = Folded()
+        folded = [Folded() for _ in self.clients] if self.apart else [Folded()] * len(self.clients)
         ahead = Ahead(site, self.round, self.clients) if len(self.clients) > 1 and Ahead.serves(site) else None
         paces = site.fleet.paces(self.clients, self.round).tolist()
         with torch_untouched():
-            for client, memory, pace in zip(self.clients, self.memories, paces, strict=True):
+            for client, memory, pace, into in zip(self.clients, self.memories, paces, folded, strict=True):
                 job = ClientJob(self.round, client, self.do, memory, turn=self.turn)
-                self._fold(job, site, common, pace, ahead, folded)
-        return folded
+                self._fold(job, site, common, pace, ahead, into)
+        return folded if self.apart else folded[0]
 
-    @staticmethod
-    def _fold(job: ClientJob, site: Site, common: Common, pace: float, ahead: Ahead | None, folded: Folded) -> None:
+    def _fold(
+        self, job: ClientJob, site: Site, common: Common, pace: float, ahead: Ahead | None, folded: Folded
+    ) -> None:
         try:
             answer = job.serve(site, common, pace, ahead)
         except CannotSend as error:
@@ -96,6 +107,9 @@ class Bundle:
         if isinstance(answer, Skipped):
             folded.reports.append(answer)
             return
+        if self._is_late(answer.report, site):
+            folded.reports.append(Late())
+            return
         folded.reports.append(answer.report)
         if answer.report.finite or site.experiment.on_nan == "keep":
             if isinstance(answer.reply.send, Sealed):
@@ -104,6 +118,13 @@ class Bundle:
                 folded.mean.add(answer.reply.send, answer.reply.weight)
             if site.task.has_buffers:
                 folded.buffers.add(answer.buffers, float(len(site.partition.clients[job.client])))
+
+    def _is_late(self, report: Report, site: Site) -> bool:
+        """By the virtual clock; what is late counts nowhere, so it must not get into the sum."""
+        if self.wait is None:
+            return False
+        takes = site.fleet.part(report.client, self.wait.down, report.device_seconds, bytes_up(report, site))
+        return takes > self.wait.seconds[self.clients.index(report.client)]
 
 
 def bundle_size(site: Site, participants: int) -> int:

@@ -57,6 +57,10 @@ class Fleet:
         """Seconds for a message either way."""
         return float(self.latency[client] + nbytes / self.bandwidth[client])
 
+    def part(self, client: int, down: int, training: float, up: int) -> float:
+        """Seconds of a client's part in an exchange: fetch so many bytes, train so long, send so many."""
+        return self.message(client, down) + training + self.message(client, up)
+
     def fastest(self) -> Fleet:
         """All rows in one place: there stands the fastest device of them all."""
         return replace(self, speed=np.full_like(self.speed, self.speed.max()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +26,28 @@ class Looked:
     accuracy: float | None
     loss: float
     own: NDArray[np.float64]  # NaN for a client without test rows
+    missing: tuple[int, ...] = ()  # clients whose rows could not be looked at, where rows are elsewhere
 
 
 OwnModel = tuple[Vector | None, Buffers | None]  # of a client; None for what it shares with all
+
+
+class Looks(Protocol):
+    """A way to look at models: at one for all, or at one for each client."""
+
+    def shared(self, common: Common) -> Looked:
+        """One model for all."""
+        ...
+
+    def personal(self, common: Common, people: list[int], own_model: Callable[[int], OwnModel]) -> Looked:
+        """A model for each client, or its own buffers in a common one."""
+        ...
+
+
+def open_evaluation(site: Site, runtime: Runtime) -> Looks:
+    """Rows that are here are looked at here; a runtime whose rows stay elsewhere brings its own way (`looks`)."""
+    looks: Looks | None = getattr(runtime, "looks", None)
+    return Evaluation(site, runtime) if looks is None else looks
 
 
 class Evaluation:

@@ -7,17 +7,23 @@ computed together, ahead of the clock.
 
 A round, for records and budgets, is as many answers as a synchronous round has participants. An algorithm that asks first
 (CO-OP) sends its model up only after the server's yes; others send it at once.
+
+Where devices are not always there (engine/availability.py), one that leaves before its answer has arrived is lost at that
+moment: it counts as an answer that never came. Another one is called in its place, as soon as one is there; where
+everyone works all the time, it begins again when it is back, with the model it had.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Asynchronous
 from fedarena.engine.dispatch import Runtime, in_order
@@ -49,6 +55,7 @@ class Flight(NamedTuple):
     age: int  # of the model it fetched
     round: int  # that the federation was in when it began
     accepted: int = -1  # the answer is on its way up: how old it was when the server said yes
+    leaves: int = 0  # 1: there will be no answer, for this is when the device leaves
 
 
 class EventLoop(Loop):
@@ -86,16 +93,28 @@ class EventLoop(Loop):
         """So many answers as a synchronous round has participants, taken or lost."""
         facts = Facts()
         if not self.begun.any():
-            for client in self.select(0):
+            for client in self.select(0) if self.available is None else self._newcomers():
                 self._begin(client, 0, 0.0)
         while facts.selected < self.participants and not self.stuck:
+            if self._has_room:
+                self._wait_for_devices(state, round)
+            if not self.flights:
+                break
             state = self._next_event(state, round, facts)
         return state, facts
 
     def _next_event(self, state: Any, round: int, facts: Facts) -> Any:
         """The earliest answer arrives."""
         flight = heapq.heappop(self.flights)
-        self.clock, client = flight.due, flight.client
+        self.clock = flight.due
+        return self._arrived(state, flight, round, facts)
+
+    def _arrived(self, state: Any, flight: Flight, round: int, facts: Facts) -> Any:
+        """What becomes of an answer, or of the question whether it is wanted."""
+        client = flight.client
+        if flight.leaves:
+            self._ready.pop(client, None)
+            return self._lose(state, flight, round, facts)
         if flight.accepted >= 0:
             return self._merge(state, flight, flight.accepted, round, facts)
         if self.fleet.stays_away(client, flight.number):
@@ -110,7 +129,7 @@ class EventLoop(Loop):
             sending = self._sending(client) if self.rules.asks else 0.0
             if sending == 0:
                 return self._merge(state, flight, d, round, facts)
-            heapq.heappush(self.flights, flight._replace(due=self.clock + sending, accepted=d))
+            self._take_off(flight._replace(due=self.clock + sending, accepted=d))
             return state
         if poll == "outdated" and not self._leaves_traces:  # nobody will ever see what it computed
             self._ready.pop(client, None)
@@ -161,10 +180,48 @@ class EventLoop(Loop):
         if not self.algorithm.everyone:
             return self._fetch(state, flight.client, round)
         self.waiting.discard(flight.client)
-        self._begin(flight.client, flight.age, self.clock)
+        self._begin(flight.client, flight.age, 0.0)
         return state
 
     # Who works next, on what
+
+    def _newcomers(self) -> list[int]:
+        """Who begins: as in a round those who are there; but where everyone works, all others too, once they come."""
+        there = self.select(0)
+        return list(self.population) if self.algorithm.everyone else there
+
+    @property
+    def _has_room(self) -> bool:
+        """Do fewer work than should, because there was nobody else?"""
+        return self.available is not None and not self.algorithm.everyone and len(self.flights) < self.participants
+
+    def _wait_for_devices(self, state: Any, round: int) -> None:
+        """Call whoever comes before the next answer does."""
+        assert self.available is not None
+        while self._has_room:
+            if self._call(state, round):
+                continue
+            arrival = self.available.next_arrival(self.clock)
+            if arrival is None or (self.flights and self.flights[0].due <= arrival):
+                return
+            self.clock = arrival
+
+    def _call(self, state: Any, round: int) -> bool:
+        """Send the server's model to one that rests, by lot; was there one?"""
+        rests = self._rests().cumsum()  # how many of the population rest, up to each of them
+        if not rests[-1]:
+            return False
+        self.called += 1
+        lot = int(stream(self.experiment.seed, "select", self.called).integers(rests[-1]))
+        self._send(state, int(self._people[np.searchsorted(rests, lot + 1)]), round)
+        return True
+
+    def _rests(self) -> NDArray[np.bool_]:
+        """Of the population: is there, and not at work?"""
+        free = np.ones(len(self.sizes), bool) if self.available is None else self.available.here(self.clock).copy()
+        free[[flight.client for flight in self.flights]] = False
+        rests: NDArray[np.bool_] = free[self._people]
+        return rests
 
     def _fetch(self, state: Any, client: int, round: int, memory: Memory | None = None) -> Any:
         """The server's model goes to the client, or to the next one where not all work at once.
@@ -172,19 +229,19 @@ class EventLoop(Loop):
         `memory` is what the client has from a training that counts; a lost one leaves its memory as it was.
         """
         self.waiting.clear()
-        if not self.algorithm.everyone:
+        if self.algorithm.everyone:
+            self._send(state, client, round, memory)
+        else:
             if memory is not None:
                 self._keep(client, round, memory)
-                memory = None
-            at_work = {flight.client for flight in self.flights}
-            resting = [k for k in self.population if k not in at_work]
-            self.called += 1
-            client = resting[int(stream(self.experiment.seed, "select", self.called).integers(len(resting)))]
+            self._call(state, round)
+        return state
+
+    def _send(self, state: Any, client: int, round: int, memory: Memory | None = None) -> None:
         start = Common(self.algorithm.broadcast(state), self.buffers)
         self.totals["bytes_down"] += self._message_bytes
         self._keep(client, round, replace(memory or self._remembered(client), start=start))
-        self._begin(client, state.age, self.clock + self.fleet.message(client, self._message_bytes))
-        return state
+        self._begin(client, state.age, self.fleet.message(client, self._message_bytes))
 
     def _go_on(self, state: Any, flight: Flight, answer: Answer, round: int) -> Any:
         """An overactive client trains on from its own model; when all do, nothing will ever change again."""
@@ -193,21 +250,43 @@ class EventLoop(Loop):
         self.waiting.add(client)
         memory = replace(answer.report.memory or Memory(), start=Common(answer.reply.send, answer.buffers))
         self._keep(client, round, memory)
-        self._begin(client, flight.age, self.clock + self.fleet.message(client, AGE))
-        if len(self.waiting) == len(self.flights):
+        self._begin(client, flight.age, self.fleet.message(client, AGE))
+        if self._all_wait:
             self.stuck = True
             merges = int(self.merged.sum())
             self.rules.deadlock(merges)
             self._note(f"deadlock after {merges} merges: every client is overactive and waits for the others")
         return state
 
-    def _begin(self, client: int, age: int, ready: float) -> None:
+    @property
+    def _all_wait(self) -> bool:
+        """Is there nobody whose answer could change the server's model?"""
+        return len(self.waiting) == len(self.flights)
+
+    def _begin(self, client: int, age: int, fetching: float) -> None:
+        """The client fetches for so many seconds and trains; from its return on, if it is not there."""
+        stay = (self.clock, math.inf) if self.available is None else self.available.stay(client, self.clock)
+        if stay is None:
+            return
         number = int(self.begun[client])
         self.begun[client] += 1
         training = self.fleet.training(client, number, int(self.sizes[client]) * self.experiment.local.epochs)
         up = AGE if self.rules.asks else self._message_bytes
-        due = ready + training + self.fleet.message(client, up)
-        heapq.heappush(self.flights, Flight(due, client, number, age, self.finished // self.participants))
+        due = stay[0] + fetching + training + self.fleet.message(client, up)
+        self._take_off(Flight(due, client, number, age, self.finished // self.participants), stay[1])
+
+    def _take_off(self, flight: Flight, until: float | None = None) -> None:
+        """The flight is under way; if the device leaves before it is due, it ends there."""
+        if until is None:
+            until = self._leaving(flight.client)
+        heapq.heappush(self.flights, flight if flight.due <= until else flight._replace(due=until, leaves=1))
+
+    def _leaving(self, client: int) -> float:
+        """When does the client leave that is at work?"""
+        if self.available is None:
+            return math.inf
+        stay = self.available.stay(client, self.clock)
+        return self.clock if stay is None or stay[0] > self.clock else stay[1]
 
     def _sending(self, client: int) -> float:
         """From asking to the arrival of the answer: the server's yes comes down, the model goes up."""
@@ -236,7 +315,8 @@ class EventLoop(Loop):
     def _is_wanted(self, flight: Flight, state: Any) -> bool:
         """Is it worth computing ahead? Not if it is too old already: it will not get younger."""
         d = state.age - flight.age
-        return flight.client not in self._ready and (self._leaves_traces or self.rules.poll(state, d) != "outdated")
+        wanted = flight.client not in self._ready and not flight.leaves
+        return wanted and (self._leaves_traces or self.rules.poll(state, d) != "outdated")
 
     @cached_property
     def _leaves_traces(self) -> bool:

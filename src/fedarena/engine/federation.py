@@ -83,9 +83,14 @@ def _check_rows(data: Dataset, partition: Partition) -> None:
 
 def open_site(experiment: Experiment) -> Site:
     """Load, deal, build the model: afterwards nothing in the experiment can be wrong."""
-    _check_device(experiment.device)
-    site = Site(experiment, *deal(experiment))
-    local, owners = experiment.local, len(site.owners.population)
+    check_device(experiment.device)
+    return settle(Site(experiment, *deal(experiment)))
+
+
+def settle(site: Site, clients: int | None = None) -> Site:
+    """Build the model and settle the algorithm; `clients` says how many have rows, where not all of them are known here."""
+    experiment, local = site.experiment, site.experiment.local
+    owners = len(site.owners.population) if clients is None else clients
     setting = Setting(
         local.lr,
         local.momentum,
@@ -111,13 +116,14 @@ def open_site(experiment: Experiment) -> Site:
             remedy='set uplink = "plain", or choose an algorithm that needs only the mean, such as fedavg',
             where="uplink",
         )
-    _check_uplink(site)
+    _check_uplink(site, owners)
     build_fleet(experiment, len(site.owners.clients))
+    _ = site.availability
     _ = site.initial
     return site
 
 
-def _check_uplink(site: Site) -> None:
+def _check_uplink(site: Site, clients: int) -> None:
     """Refuse steps on the way up that would not do what they say."""
     exp, wish = site.experiment, site.experiment.uplink
     if not isinstance(wish, Uplink) or not site.algorithm.communicates:
@@ -147,7 +153,12 @@ def _check_uplink(site: Site) -> None:
             remedy="leave out fedvc, or uplink.noise and uplink.sampling",
             where="uplink.noise",
         )
-    clients = len(site.owners.population)
+    if (wish.noise or wish.sampling == "poisson") and (exp.devices.available != "always" or exp.devices.overselect > 1):
+        raise BadValue(
+            "not every client is as likely to take part as any other, and epsilon is that of an even draw",
+            remedy="leave out devices.available and devices.overselect, or uplink.noise and uplink.sampling",
+            where="uplink.noise",
+        )
     if wish.secure and (clients if site.algorithm.everyone else participants(exp, clients)) < 2:
         raise BadValue(
             "one client a round cannot hide among others",
@@ -165,7 +176,8 @@ def _draws_evenly(algorithm: Algorithm) -> bool:
     return not own and (inside is None or _draws_evenly(inside))
 
 
-def _check_device(name: str) -> None:
+def check_device(name: str) -> None:
+    """Refuse one that torch cannot use here."""
     try:
         torch.zeros(1, device=name)
     except (RuntimeError, AssertionError) as error:

@@ -42,6 +42,12 @@ class Report(NamedTuple):
     memory: Memory | None  # None: it has nothing to remember, and never had
 
 
+def bytes_up(report: Report, site: Site) -> int:
+    """Bytes of an answer: the reply, n_k or the model's age, and BatchNorm's statistics where they travel with it."""
+    travel = site.buffer_policy == "average"  # recomputed ones are sent later, once they are known
+    return report.sent + 8 + (report.sent_buffers if travel else 0)
+
+
 @dataclass(frozen=True)
 class Answer:
     """What comes back from a client."""
@@ -57,6 +63,16 @@ class Skipped:
 
     client: int
     reason: str
+
+
+@dataclass(frozen=True)
+class Late:
+    """An answer that nobody waits for any more: its device has left, the deadline has passed, or there are enough."""
+
+
+@dataclass(frozen=True)
+class Absent(Skipped):
+    """A client of a real federation that gave no usable answer, and why: the round goes on without it."""
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.algorithms.base import Algorithm, Cohort, Model, Vector
+from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Model, Vector
 from fedarena.engine.accountant import Spent, epsilon, usual_delta
-from fedarena.engine.bundles import BufferMean, Bundle, Folded, bundle_size
+from fedarena.engine.bundles import BufferMean, Bundle, Folded, Wait, bundle_size
 from fedarena.engine.dispatch import Runtime, in_order
-from fedarena.engine.evaluation import Evaluation
+from fedarena.engine.evaluation import open_evaluation
 from fedarena.engine.fairness import fairness, weighted_accuracy
-from fedarena.engine.jobs import Failed, Report, Skipped, StatisticsJob
+from fedarena.engine.jobs import Absent, Failed, Late, Report, Skipped, StatisticsJob, bytes_up
 from fedarena.engine.keep import Keeper, Snapshot
 from fedarena.engine.masks import Turn
 from fedarena.engine.record import RoundRecord
@@ -55,6 +57,7 @@ class Exchange:
         self.facts = Facts(seconds_select=time.perf_counter() - began)
         self.cohort = loop.cohort(self.selected, [])
         self.dropped: set[int] = set()
+        self.away: set[int] = set()  # of those, left or came too late: they are out for the rest of the round
         self.buffers: Buffers | None = None
         self.exchanges = 0
 
@@ -71,25 +74,39 @@ class Exchange:
         """Send, let them work, average what comes back in the order of client ids."""
         loop, facts, exp = self.loop, self.facts, self.loop.experiment
         if everyone:
-            self.selected = list(loop.population)
+            self.selected = sorted({*loop.here(), *self.away})
         began = time.perf_counter()
         common = Common(message, loop.buffers)
-        present = [k for k in self.selected if not loop.stays_away(self.round, k)]
+        asked = loop.reached([k for k in self.selected if k not in self.away])
+        present = [k for k in asked if not loop.stays_away(self.round, k)]
         self.dropped |= set(self.selected) - set(present)
-        turn = loop.turn(self.round, self.exchanges, self.selected, everyone)
+        turn = loop.turn(self.round, self.exchanges, asked, everyone)
         self.exchanges += 1
-        down = loop.count_down(len(self.selected), common, turn)
+        down = loop.count_down(len(asked), common, turn)
+        patience = loop.patience(present)
         mean, sealed, buffers = Mean(), SealedSum(), BufferMean()
         answered = []
-        took = aggregating = 0.0
+        took = waited = aggregating = 0.0
+        if len(present) < len(asked):  # who says nothing may still answer, until the deadline; without one nobody waits
+            waited = exp.devices.deadline or 0.0
         bundles = [tuple(present[i : i + loop.bundle]) for i in range(0, len(present), loop.bundle)]
-        jobs = (Bundle(self.round, do, clients, tuple(map(loop.memory, clients)), turn) for clients in bundles)
-        for clients, folded in zip(bundles, in_order(loop.runtime.map(jobs, common)), strict=True):
+        apart = loop.overselects and not everyone
+        jobs = (self._bundle(do, clients, turn, down, patience, apart) for clients in bundles)
+        answers = in_order(loop.runtime.map(jobs, common))
+        if apart:
+            answers = self._first(bundles, answers, down)
+            bundles = [(k,) for k in present]
+        for clients, folded in zip(bundles, answers, strict=True):
             arrived = time.perf_counter()
             reports = folded.reports if isinstance(folded, Folded) else [folded] * len(clients)
             if isinstance(folded, Folded) and folded.refused is not None:
                 raise folded.refused
             for client, report in zip(clients, reports, strict=True):
+                if isinstance(report, Late):
+                    waited = max(waited, patience.get(client, 0.0))
+                    self.away.add(client)
+                    self.dropped.add(client)
+                    continue
                 if isinstance(report, Skipped | Failed):
                     loop.complain(client, self.round, report)
                     self.dropped.add(client)
@@ -112,15 +129,44 @@ class Exchange:
                 sealed.merge(folded.sealed)
                 buffers.merge(folded.buffers)
             aggregating += time.perf_counter() - arrived
-        loop.clock += took  # the round waits for its slowest client
+        enough = apart and len(answered) == loop.participants
+        loop.clock += took if enough else max(took, waited)  # the round waits for its slowest client
         self.cohort = loop.cohort(self.selected, answered)
         facts.selected, facts.answered, facts.dropped = len(self.selected), len(answered), len(self.dropped)
         self.buffers = buffers.result()
         facts.seconds_train += time.perf_counter() - began - aggregating
         return mean.result() if turn is None else loop.receive(mean, sealed, turn, answered)
 
+    def _bundle(
+        self, do: str, clients: tuple[int, ...], turn: Turn | None, down: int, patience: dict[int, float], apart: bool
+    ) -> Bundle:
+        wait = Wait(down, tuple(patience[k] for k in clients)) if patience else None
+        return Bundle(self.round, do, clients, tuple(map(self.loop.memory, clients)), turn, wait, apart)
+
+    def _first(self, bundles: list[tuple[int, ...]], answers: Iterable[Any], down: int) -> Iterator[Folded | Failed]:
+        """Answers one by one: as many as the round needs, by the time of their arrival; all others are late."""
+        loop, keep = self.loop, self.loop.experiment.on_nan == "keep"
+        held: list[Folded | Failed] = []
+        for clients, several in zip(bundles, answers, strict=True):
+            held.extend(several if isinstance(several, list) else [several] * len(clients))
+        reports = [one.reports[0] if isinstance(one, Folded) else one for one in held]
+        arrivals = sorted(
+            (loop.simulated_seconds(report, down, bytes_up(report, loop.site)), i)
+            for i, report in enumerate(reports)
+            if isinstance(report, Report)
+        )
+        needed, late = loop.participants, set()
+        for _, i in arrivals:
+            report = reports[i]
+            assert isinstance(report, Report)
+            if needed == 0:
+                late.add(i)
+            needed -= needed > 0 and (report.finite or keep)
+        yield from (Folded([Late()]) if i in late else folded for i, folded in enumerate(held))
+
 
 STILL = "the server's model never changed: no answer came, or too few for its buffer"
+DESERTED = "the trace of devices.available has ended: nobody is there any more"
 TOTALS = ("uploads", "bytes_up", "bytes_down", "steps", "samples", "outdated", "overactive")
 
 
@@ -142,31 +188,71 @@ class Loop:
         self.fleet = site.fleet
         self.client_accuracy: NDArray[np.float64] = np.full(len(site.owners.clients), np.nan)  # at the last look
         self._noted: dict[str, tuple[int, str]] = {}  # what -> how often, and the first case
+        self.available = site.availability
+        self.overselects = self.experiment.devices.overselect > 1 and not (
+            self.algorithm.everyone or isinstance(self.algorithm, Asynchronous)
+        )
         self.bundle = bundle_size(site, self.asked)
         self._people = np.array(self.population)
         self._people_sizes = self.sizes[self._people]
         self._total_rows = int(self.sizes.sum())
         self._model_bytes = site.initial.nbytes
-        self._evaluation = Evaluation(site, runtime)
+        self._evaluation = open_evaluation(site, runtime)
 
     # Who takes part
 
-    @property
+    @cached_property
     def asked(self) -> int:
         """Clients asked each round; all of the federation where rows are pooled."""
-        return len(self.site.owners.population) if self.algorithm.everyone else self.participants
+        everybody = len(self.site.owners.population)
+        more = self.experiment.devices.overselect if self.overselects else 1.0
+        return everybody if self.algorithm.everyone else min(math.ceil(self.participants * more - 1e-9), everybody)
+
+    def here(self) -> list[int]:
+        """Those of the population who are there now."""
+        return self.reached(list(self.population))
+
+    def reached(self, clients: list[int]) -> list[int]:
+        """Those of the clients who are there now."""
+        if self.available is None:
+            return clients
+        here = self.available.here(self.clock)
+        return [k for k in clients if here[k]]
+
+    def patience(self, clients: list[int]) -> dict[int, float]:
+        """Seconds from now that the server waits for each: until it leaves, or to the deadline; {}: for ever."""
+        deadline = self.experiment.devices.deadline
+        if not self.algorithm.communicates or (self.available is None and deadline is None):
+            return {}
+        left = np.full(len(clients), np.inf)
+        if self.available is not None:
+            left = self.available.until(self.clock)[clients] - self.clock
+        return dict(zip(clients, np.minimum(left, deadline or np.inf).tolist(), strict=True))
+
+    @property
+    def deserted(self) -> bool:
+        """Is nobody there any more, nor ever again?"""
+        return self.available is not None and self.available.next(self.clock) is None
 
     def select(self, round: int) -> list[int]:
-        """S_t, in ascending order; the same for every algorithm that does not choose itself."""
+        """S_t, in ascending order; the same for every algorithm that does not choose itself.
+
+        Where nobody is there, the clock moves on to when the first one comes.
+        """
+        people, sizes = self._people, self._people_sizes
+        if self.available is not None:
+            self.clock = self.available.next(self.clock) or self.clock
+            here = self.available.here(self.clock)[people]
+            people, sizes = people[here], sizes[here]
         if self.algorithm.everyone:
-            return list(self.population)
+            return list(self.population) if self.available is None else people.tolist()
         rng = stream(self.experiment.seed, "select", round)
         if self.site.steps is not None and self.site.steps.wish.sampling == "poisson":
-            rate = self.participants / len(self._people)
-            chosen = np.flatnonzero(rng.random(len(self._people)) < rate)
+            rate = self.participants / len(people)
+            chosen = np.flatnonzero(rng.random(len(people)) < rate)
         else:
-            chosen = self.algorithm.select(self._people_sizes, self.participants, rng)
-        who: list[int] = np.sort(self._people[chosen]).tolist()
+            chosen = self.algorithm.select(sizes, min(self.asked, len(people)), rng)
+        who: list[int] = np.sort(people[chosen]).tolist()
         return who
 
     def stays_away(self, round: int, client: int) -> bool:
@@ -204,8 +290,7 @@ class Loop:
         totals["samples"] += report.samples
         if not self.algorithm.communicates:
             return 0
-        travel = self.site.buffer_policy == "average"  # recomputed ones are sent later, once they are known
-        sent = report.sent + 8 + (report.sent_buffers if travel else 0)  # 8: n_k, or the model's age
+        sent = bytes_up(report, self.site)
         totals["bytes_up"] += sent
         totals["uploads"] += max(round(report.sent / max(self._model_bytes, 1)), 1)
         return sent
@@ -214,8 +299,7 @@ class Loop:
         """How long a client's part takes on the virtual clock: fetch, train, send."""
         if not self.algorithm.communicates:
             return report.device_seconds
-        fleet, client = self.fleet, report.client
-        return fleet.message(client, down) + report.device_seconds + fleet.message(client, up)
+        return self.fleet.part(report.client, down, report.device_seconds, up)
 
     # What happens on the way up
 
@@ -265,10 +349,13 @@ class Loop:
 
     def complain(self, client: int, round: int, answer: Report | Skipped | Failed) -> None:
         """A client without a usable answer: stop or note it, as the experiment says."""
+        name = f"{self.called_by_name(client)} in round {round + 1}"
+        if isinstance(answer, Absent):
+            self._note("answers were missing", f"{name}: {answer.reason}")
+            return
         if isinstance(answer, Skipped):
             self._note(f"client {client} cannot take part: {answer.reason}")
             return
-        name = f"client {client} in round {round + 1}"
         if isinstance(answer, Failed):
             if self.experiment.on_error == "stop":
                 raise ClientFailed(
@@ -285,6 +372,12 @@ class Loop:
             )
         self._note("updates were not finite and left out", name)
 
+    def called_by_name(self, client: int) -> str:
+        """How messages call a client: by its number, and by its name where it has one of its own."""
+        names = self.site.partition.names
+        name = names[client] if names else str(client)
+        return f"client {client}" + ("" if name == str(client) else f" ({name})")
+
     def _note(self, what: str, first: str = "") -> None:
         count, known = self._noted.get(what, (0, first))
         self._noted[what] = (count + 1, known)
@@ -293,7 +386,7 @@ class Loop:
     def notes(self) -> list[str]:
         """What a user should know, each kind of trouble once, with its first case."""
         told = [f"{n} {what}, the first: {first}" if first else what for what, (n, first) in self._noted.items()]
-        return [*told, *([STILL] if self.never_moved else [])]
+        return [*told, *([STILL] if self.never_moved else []), *([DESERTED] if self.deserted else [])]
 
     @property
     def never_moved(self) -> bool:
@@ -363,7 +456,7 @@ class Loop:
 
     def over(self, done: int) -> bool:
         """Is the budget spent or the goal reached?"""
-        return self.rule.over(done, self.totals["uploads"])
+        return self.rule.over(done, self.totals["uploads"]) or self.deserted
 
     def advance(self, state: Any, round: int) -> tuple[Any, Facts]:
         """One round."""
@@ -404,7 +497,7 @@ class Loop:
         mean, answered = BufferMean(), ask.cohort.answered
         jobs = [StatisticsJob(ask.round, k) for k in answered]
         for client, buffers in zip(answered, in_order(self.runtime.map(jobs, common)), strict=True):
-            if isinstance(buffers, Failed):
+            if isinstance(buffers, Failed | Absent):
                 self.complain(client, ask.round, buffers)
                 continue
             mean.add(buffers, float(self.sizes[client]))
@@ -419,6 +512,8 @@ class Loop:
             seen = self._evaluation.personal(common, self.population, self.own_model)
         else:
             seen = self._evaluation.shared(common)
+        for client in seen.missing:
+            self._note("evaluations were without the rows of a client", self.called_by_name(client))
         self.client_accuracy = seen.own
         spread = fairness(self.client_accuracy)
         return {

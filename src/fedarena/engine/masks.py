@@ -5,17 +5,18 @@ client has two secrets. From one and its neighbours' public keys follow masks in
 subtracted; the other secret gives a mask of its own. Shamir shares of both lie with the neighbours: of a client that
 answered they reveal its own mask, of one that left the key of its pairs, never both.
 
-This is the arithmetic, for simulation. The group is small and the keys follow from the experiment's seed: it shows what
-secure aggregation computes and costs, and protects nobody.
+This is the arithmetic. In a simulation the group is small and the keys follow from the experiment's seed: it shows what
+secure aggregation computes and costs, and protects nobody. In a real federation keys are drawn by their owners, and the
+group is a curve (federation/sealing.py).
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,8 +91,64 @@ def circle(seed: int, turn: Turn) -> Circle:
     return Circle(order, {client: place for place, client in enumerate(order)}, reach)
 
 
+class Group(Protocol):
+    """How a secret number becomes a public key, and what masks follow from secrets."""
+
+    def public(self, secret: int) -> Any:
+        """What everybody may know."""
+        ...
+
+    def of_pair(self, secret: int, public: Any, size: int) -> Words:
+        """A mask that only the owners of the secret and of the public key can make, each the same."""
+        ...
+
+    def of_own(self, secret: int, size: int) -> Words:
+        """A mask that only the owner of the secret can make."""
+        ...
+
+
+class Small:
+    """A group for simulations."""
+
+    def public(self, secret: int) -> int:
+        """A power of the generator."""
+        return pow(GENERATOR, secret, PRIME)
+
+    def of_pair(self, secret: int, public: int, size: int) -> Words:
+        """After Diffie and Hellman."""
+        return self.of_own(pow(public, secret, PRIME), size)
+
+    def of_own(self, secret: int, size: int) -> Words:
+        """A long mask from a short secret."""
+        return np.random.Generator(np.random.PCG64(secret)).integers(0, 2**32, size, dtype=np.uint32)
+
+
+SMALL = Small()
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What a client keeps to itself during an exchange: the key to its pairs, and that of its own mask."""
+
+    pairs: int
+    own: int
+
+    def mask(self, client: int, ring: Circle, publics: Mapping[int, Any], size: int, group: Group = SMALL) -> Words:
+        """To be added to what it sends; `publics` are the keys of its neighbours."""
+        total = group.of_own(self.own, size)
+        for other in ring.beside(client):
+            _add(total, group.of_pair(self.pairs, publics[other], size), client < other)
+        return total
+
+
+def share_out(secret: int, client: int, ring: Circle, draw: Callable[[], int]) -> Shares:
+    """A point of a polynomial for each holder; `draw` gives its other coefficients."""
+    polynomial = [secret, *(draw() for _ in range(ring.threshold - 1))]
+    return {holder: _value(polynomial, holder + 1) for holder in ring.holders_of(client)}
+
+
 class Party:
-    """A client's half: its secrets, its mask, and the shares it deals out."""
+    """A client's half in a simulation: its secrets, its mask, and the shares it deals out."""
 
     def __init__(self, seed: int, turn: Turn, client: int) -> None:
         self.client, self.circle = client, circle(seed, turn)
@@ -102,31 +159,56 @@ class Party:
     @property
     def public(self) -> int:
         """What everybody may know."""
-        return pow(GENERATOR, self._secret, PRIME)
+        return SMALL.public(self._secret)
 
     def mask(self, size: int, publics: Mapping[int, int]) -> Words:
         """To be added to what it sends; `publics` are the keys of its neighbours."""
-        total = _drawn(self._own, size)
-        for other in self.circle.beside(self.client):
-            pair = _drawn(pow(publics[other], self._secret, PRIME), size)
-            _add(total, pair, self.client < other)
-        return total
+        return Secrets(self._secret, self._own).mask(self.client, self.circle, publics, size)
 
     def shares(self, of_pairs: bool) -> Shares:
-        """Of the key to its pairs, or of its own mask: a point of a polynomial for each holder."""
+        """Of the key to its pairs, or of its own mask."""
         seed, *key = self._key
         rng = stream(seed, "masks", *key, 1 + of_pairs)
         secret = self._secret if of_pairs else self._own
-        polynomial = [secret, *(_number(rng) for _ in range(self.circle.threshold - 1))]
-        return {holder: _value(polynomial, holder + 1) for holder in self.circle.holders_of(self.client)}
+        return share_out(secret, self.client, self.circle, lambda: _number(rng))
+
+
+class Seals(Protocol):
+    """How answers are masked, and sums opened."""
+
+    def mask(self, size: int, turn: Turn, client: int) -> Words:
+        """To be added to what a client sends."""
+        ...
+
+    def unmask(self, total: Words, turn: Turn, answered: Collection[int]) -> Words | None:
+        """The sum of those who answered; None if too few are left to open it."""
+        ...
+
+
+@dataclass(frozen=True)
+class SimulatedSeals:
+    """All clients in one place, their keys from one seed."""
+
+    seed: int
+
+    def mask(self, size: int, turn: Turn, client: int) -> Words:
+        """With the keys of its neighbours."""
+        party = Party(self.seed, turn, client)
+        publics = {other: Party(self.seed, turn, other).public for other in party.circle.beside(client)}
+        return party.mask(size, publics)
+
+    def unmask(self, total: Words, turn: Turn, answered: Collection[int]) -> Words | None:
+        """See `removed`."""
+        return removed(total, self.seed, turn, answered)
 
 
 def open_sum(
     total: Words,
     ring: Circle,
     answered: Collection[int],
-    publics: Mapping[int, int],
+    publics: Mapping[int, Any],
     revealed: Mapping[int, Shares],
+    group: Group = SMALL,
 ) -> Words | None:
     """The server's half: the sum without masks, from public keys and revealed shares; None if too few are left for it.
 
@@ -141,10 +223,10 @@ def open_sum(
             return None
         secret = _recombined(dict(sorted(revealed[client].items())[: ring.threshold]))
         if client in answered:
-            _add(opened, _drawn(secret, len(opened)), False)
+            _add(opened, group.of_own(secret, len(opened)), False)
             continue
         for other in others:  # what it added for the pair is taken away
-            _add(opened, _drawn(pow(publics[other], secret, PRIME), len(opened)), other > client)
+            _add(opened, group.of_pair(secret, publics[other], len(opened)), other > client)
     return opened
 
 
@@ -173,11 +255,6 @@ def overhead(ring: Circle) -> tuple[int, int]:
 
 def _add(total: Words, words: Words, plus: bool) -> None:
     (np.add if plus else np.subtract)(total, words, out=total)
-
-
-def _drawn(secret: int, size: int) -> Words:
-    """A long mask from a short secret."""
-    return np.random.Generator(np.random.PCG64(secret)).integers(0, 2**32, size, dtype=np.uint32)
 
 
 def _number(rng: np.random.Generator) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedarena.algorithms.base import Algorithm, Vector
 from fedarena.data.dataset import Dataset, Partition, RowLists, Rows
 from fedarena.data.prepare import test_batch, training_batch
+from fedarena.engine.availability import Availability, build_availability
 from fedarena.engine.devices import Fleet, build_fleet
 from fedarena.engine.stopping import participants
 from fedarena.engine.uplink import Steps
@@ -71,6 +72,13 @@ class Site:
         return fleet.fastest() if self.algorithm.pooled else fleet
 
     @cached_property
+    def availability(self) -> Availability | None:
+        """When clients are there; None where that is always, or nobody has anything to send."""
+        if not self.algorithm.communicates:
+            return None
+        return build_availability(self.experiment, len(self.owners.clients), self.owners.population)
+
+    @cached_property
     def steps(self) -> Steps | None:
         """What happens to answers on their way up; None where nothing does."""
         exp, wish = self.experiment, self.experiment.uplink
@@ -106,6 +114,11 @@ class Site:
         """Those of all clients in one array, and where those of each begin; None where they do not lie so."""
         clients = self.partition.clients
         return (clients.flat, clients.bounds) if isinstance(clients, RowLists) else None
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each client."""
+        return self.partition.sizes
 
     @property
     def last_batch(self) -> str:

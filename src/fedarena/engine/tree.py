@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.errors import BadValue
+from fedarena.models.compiled import add_scaled, all_finite
 
 
 @functools.cache
@@ -38,18 +39,27 @@ def leaves(tree: Any) -> list[NDArray[Any] | float]:
         items = list(tree.values())
     else:
         return [tree]
-    return items if all(isinstance(item, np.ndarray) for item in items) else [leaf for i in items for leaf in leaves(i)]
+    found: list[NDArray[Any] | float] = []
+    for item in items:
+        if isinstance(item, np.ndarray):
+            found.append(item)
+        else:
+            found.extend(leaves(item))
+    return found
 
 
 def nbytes(tree: Any) -> int:
     """Bytes of a message: its arrays, and eight for every number (metrics 3), less what is already known."""
-    cls: Any = type(tree)
-    names = _sent(cls)
     if isinstance(tree, np.ndarray):
         return int(tree.nbytes)
-    if names is not None:
-        return sum([nbytes(getattr(tree, name)) for name in names])
-    return sum(leaf.nbytes if isinstance(leaf, np.ndarray) else 8 for leaf in leaves(tree))
+    cls: Any = type(tree)
+    names = _sent(cls)
+    if names is None:
+        return sum(leaf.nbytes if isinstance(leaf, np.ndarray) else 8 for leaf in leaves(tree))
+    total = 0
+    for name in names:
+        total += nbytes(getattr(tree, name))
+    return total
 
 
 @functools.cache
@@ -62,14 +72,7 @@ def _sent(cls: Any) -> tuple[str, ...] | None:
 
 def is_finite(tree: Any) -> bool:
     """No array or number in it is NaN or infinite."""
-    return all(_all_finite(leaf) for leaf in leaves(tree))
-
-
-def _all_finite(leaf: NDArray[Any] | float) -> bool:
-    """NaN is neither small nor large, and infinities are the smallest and the largest: two looks without a copy."""
-    if not isinstance(leaf, np.ndarray):
-        return math.isfinite(leaf)
-    return not leaf.size or (math.isfinite(leaf.max()) and math.isfinite(leaf.min()))
+    return all(all_finite(leaf) if isinstance(leaf, np.ndarray) else math.isfinite(leaf) for leaf in leaves(tree))
 
 
 def dismantle(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
@@ -214,7 +217,7 @@ class Mean:
             if how == "collect":
                 sums[i].extend(part if are_sums else [part])
             elif isinstance(part, np.ndarray):
-                sums[i] += part if factor == 1.0 else np.multiply(part, factor, dtype=np.float64)
+                add_scaled(sums[i], part, factor)
             else:
                 sums[i] += factor * float(part)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedarena.algorithms.base import Reply
 from fedarena.engine import masks
 from fedarena.engine.accountant import Release
-from fedarena.engine.masks import Turn
+from fedarena.engine.masks import SimulatedSeals, Turn
 from fedarena.engine.tree import Mean, leaves, nbytes, rebuild, treatment
 from fedarena.errors import BadValue
 from fedarena.seeds import stream
@@ -55,6 +55,13 @@ class Sealed:
     words: masks.Words
     skeleton: Any
     shapes: tuple[tuple[int, ...], ...]
+
+
+def seal_of(words: masks.Words, tree: Any) -> Sealed:
+    """The masked numbers of a tree, with what it takes to make it again."""
+    parts = leaves(tree)
+    skeleton = rebuild(tree, (np.empty(0, part.dtype) if isinstance(part, np.ndarray) else 0.0 for part in parts))
+    return Sealed(words, skeleton, tuple(np.shape(part) for part in parts))
 
 
 class SealedSum:
@@ -110,8 +117,19 @@ class Fixed:
 class Steps:
     """Both halves of the way up, for one experiment."""
 
-    def __init__(self, wish: Uplink, algorithm: str, seed: int, heaviest: float, participants: int) -> None:
+    def __init__(
+        self,
+        wish: Uplink,
+        algorithm: str,
+        seed: int,
+        heaviest: float,
+        participants: int,
+        noise_seed: int | None = None,
+        seals: masks.Seals | None = None,
+    ) -> None:
         self.wish, self.algorithm, self.seed = wish, algorithm, seed
+        self.noise_seed = seed if noise_seed is None else noise_seed  # a secret, where there is something to hide
+        self.seals: masks.Seals = SimulatedSeals(seed) if seals is None else seals
         self.heaviest = 1.0 if wish.noise else max(heaviest, 1.0)  # largest weight of a client
         self.participants = participants
 
@@ -121,7 +139,7 @@ class Steps:
         """What the client sends in place of its reply."""
         wish = self.wish
         how, parts = list(treatment(reply.send)), list(leaves(reply.send))
-        self._check(parts, how)
+        self.check(parts, how)
         size = nbytes(reply.send)
         residual = kept
         parts = self._clipped(parts)
@@ -140,7 +158,7 @@ class Steps:
             return Sent(replace(reply, send=sealed, weight=weight), size, residual)
         return Sent(replace(reply, send=rebuild(reply.send, iter(parts)), weight=weight), size, residual)
 
-    def _check(self, parts: list[Leaf], how: list[str]) -> None:
+    def check(self, parts: list[Leaf], how: list[str]) -> None:
         """Refuse what cannot be right."""
         if "collect" in how:
             raise CannotSend(
@@ -246,12 +264,8 @@ class Steps:
         if self.wish.noise:
             values += self._share(turn) * self._noise(turn, client).standard_normal(len(values))
         words = np.append(fixed.encode(values, rng), np.uint32(share))
-        party = masks.Party(self.seed, turn, client)
-        publics = {other: masks.Party(self.seed, turn, other).public for other in party.circle.beside(client)}
-        words = words + party.mask(len(words), publics)
-        skeleton = rebuild(tree, (np.empty(0, part.dtype) if isinstance(part, np.ndarray) else 0.0 for part in parts))
-        sealed = Sealed(words, skeleton, tuple(np.shape(part) for part in parts))
-        return sealed, -(-len(words) * fixed.width // 8) + masks.overhead(party.circle)[0]
+        words = words + self.seals.mask(len(words), turn, client)
+        return seal_of(words, tree), -(-len(words) * fixed.width // 8) + masks.overhead(masks.circle(self.seed, turn))[0]
 
     def _fixed(self, turn: Turn) -> Fixed:
         reach = self.wish.clip or self.wish.range or RANGE
@@ -259,12 +273,16 @@ class Steps:
             reach += TAILS * self._share(turn)
         return Fixed.of(reach, len(turn.asked), self.wish.quantise)
 
+    def used_bits(self, turn: Turn) -> np.uint32:
+        """Those bits of a masked number that the sum needs: what is above them is nothing but mask."""
+        return np.uint32(2 ** self._fixed(turn).width - 1)
+
     def _share(self, turn: Turn) -> float:
         """Deviation of one client's noise, where all that are asked add up to what was wished."""
         return self.wish.noise * (self.wish.clip or 0.0) / math.sqrt(len(turn.asked))
 
     def _noise(self, turn: Turn, *client: int) -> np.random.Generator:
-        return stream(self.seed, "privacy", turn.round, turn.exchange, *client)
+        return stream(self.noise_seed, "privacy", turn.round, turn.exchange, *client)
 
     # On the server
 
@@ -293,11 +311,11 @@ class Steps:
         """From the sum of masked vectors to the mean."""
         if sealed.first is None:
             return None
-        words = masks.removed(sealed.words, self.seed, turn, set(answered))
+        words = self.seals.unmask(sealed.words, turn, set(answered))
         if words is None:
             return None
         fixed = self._fixed(turn)
-        total = (words & np.uint32(2**fixed.width - 1)).astype(np.float64)
+        total = (words & self.used_bits(turn)).astype(np.float64)
         weight = total[-1] / fixed.levels
         if not weight:
             return None

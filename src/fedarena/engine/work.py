@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
-from fedarena.data.dataset import PADDING
+from fedarena.data.dataset import PADDING, Rows
 from fedarena.engine import solver
 from fedarena.engine.ahead import Ahead
 from fedarena.engine.site import EVALUATION_ROWS, Site
@@ -71,12 +71,16 @@ class ClientWork:
             round if decay_round is None else decay_round
         )  # of the federation, for rates that decay by it
         self.local, self.task = site.experiment.local, site.task
-        self.index = site.partition.clients[client]
-        self.rows = len(self.index)
+        self.rows = int(site.sizes[client])
         self.steps = self.samples = 0
         self.last_loss = float("nan")
         self._momentum: Tensor | None = None
         self._epochs_ahead = 0  # whose order was drawn elsewhere
+
+    @cached_property
+    def index(self) -> Rows:
+        """Which rows of the data set it works on."""
+        return self.site.partition.clients[self.client]
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -124,9 +128,14 @@ class ClientWork:
         return (self.local.lr if lr is None else lr) / (1.0 + self.local.decay * made)
 
     @property
+    def own_class_counts(self) -> NDArray[np.int64]:
+        """This client's rows of each class."""
+        return self.site.class_counts(self.site.partition.clients[self.client])
+
+    @property
     def class_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows of each class: this client's, and those of all clients together."""
-        return self.site.class_counts(self.site.partition.clients[self.client]), self.site.all_class_counts
+        return self.own_class_counts, self.site.all_class_counts
 
     def weigh_classes(self, weights: NDArray[np.float64], normalise: bool) -> None:
         """Let each class count so much in the loss, for the rest of this client's round."""

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import fedarena
-from fedarena.data.dataset import Partition
+from fedarena.data.dataset import PADDING, Partition
 from fedarena.data.files import reading
 from fedarena.engine.keep import writing
 from fedarena.engine.record import RoundRecord
@@ -85,17 +85,26 @@ def as_json(value: Any) -> str:
 
 def check_room(path: Path, site: Site) -> None:
     """Refuse a disk that cannot even hold two checkpoints and what the clients keep."""
+    need_room(path, room_for(site), "this run")
+
+
+def room_for(site: Site) -> int:
+    """Bytes that a run may take while it is under way."""
     local = site.experiment.local
     keeps_momentum = local.momentum > 0 and (site.algorithm.keeps_momentum or not local.reset_momentum)
     leaves_out = getattr(site.experiment.uplink, "top_k", None) is not None
     vectors = (site.algorithm.remember(site.initial) is not None) + keeps_momentum + leaves_out
     people = len(site.partition.population)
     models = 4 + vectors * (people + participants(site.experiment, people))  # what is new stands beside what was
-    needed = models * site.initial.nbytes + (1 << 20)
+    return models * site.initial.nbytes + (1 << 20)
+
+
+def need_room(path: Path, needed: int, what: str) -> None:
+    """Refuse a disk that has less."""
     free = shutil.disk_usage(path).free
     if free < needed:
         raise CannotWrite(
-            f"{path} has {free / 1e6:.0f} MB free, this run needs about {needed / 1e6:.0f} MB",
+            f"{path} has {free / 1e6:.0f} MB free, {what} needs about {needed / 1e6:.0f} MB",
             remedy="make room or choose another folder with --out",
         )
 
@@ -246,11 +255,16 @@ def client_rows(site: Site, accuracy: np.ndarray[Any, Any]) -> list[dict[str, An
             "name": names[k],
             "rows": len(index),
             "test_rows": len(owners.client_tests[k]),
-            "classes": len(np.unique(site.data.y[index])) if site.data.y.ndim == 1 else None,
+            "classes": _classes(site.data.y[index]),
             "accuracy": None if np.isnan(accuracy[k]) else float(accuracy[k]),
         }
         for k, index in enumerate(owners.clients)
     ]
+
+
+def _classes(labels: np.ndarray[Any, Any]) -> int | None:
+    """How many there are; None where a row has many, or where they are not known here."""
+    return None if labels.ndim > 1 or PADDING in labels else len(np.unique(labels))
 
 
 def write_clients(path: Path, site: Site, accuracy: np.ndarray[Any, Any]) -> None:

@@ -127,7 +127,7 @@ def _parts(
     thing: Any, by_reference: bool = False
 ) -> tuple[bytes, list[pickle.PickleBuffer], tuple[tuple[int, int], ...]]:
     buffers: list[pickle.PickleBuffer] = []
-    structure = _structure(thing, buffers, by_reference)
+    structure = as_structure(thing, buffers, by_reference)
     places, at = [], 0
     for buffer in buffers:
         length = buffer.raw().nbytes
@@ -136,8 +136,11 @@ def _parts(
     return structure, buffers, tuple(places)
 
 
-def _structure(thing: Any, buffers: list[pickle.PickleBuffer], by_reference: bool) -> bytes:
-    """An answer names its classes where it can, for the asker has them; a question brings them along."""
+def as_structure(thing: Any, buffers: list[pickle.PickleBuffer], by_reference: bool = False) -> bytes:
+    """An object without its large buffers, which are put into `buffers`.
+
+    An answer names its classes where it can, for the asker has them; a question brings them along.
+    """
     if by_reference:
         try:
             return pickle.dumps(thing, protocol=5, buffer_callback=buffers.append)

@@ -69,13 +69,7 @@ def pooled_xgboost(
 ) -> tuple[xgboost.Booster, NDArray[np.float32]]:
     """XGBoost's trees on these codes, and its margins of all rows [rows, outputs]."""
     refuse_lossy(settings)
-    try:
-        import xgboost
-    except ImportError:
-        raise DataMissing(
-            "the comparison with pooled data needs xgboost",
-            remedy="pip install xgboost, or xgboost-cpu, which is smaller",
-        ) from None
+    xgboost = need_xgboost()
     used = np.ones(len(codes), bool) if training is None else training
     labels, w = checked_labels(y, settings, used), checked_weights(weights, len(codes))
     start = objective_of(settings).start(labels[used], w[used])
@@ -83,6 +77,18 @@ def pooled_xgboost(
     booster = xgboost.train(_parameters(settings, start), rows, num_boost_round=settings.trees)
     margins = booster.predict(xgboost.DMatrix(codes), output_margin=True)
     return booster, np.asarray(margins, np.float32).reshape(len(codes), -1)
+
+
+def need_xgboost() -> Any:
+    """The library, or what to do without it."""
+    try:
+        import xgboost
+    except ImportError:
+        raise DataMissing(
+            "the comparison with pooled data needs xgboost",
+            remedy="pip install xgboost, or xgboost-cpu, which is smaller",
+        ) from None
+    return xgboost
 
 
 def refuse_lossy(settings: BoostSettings) -> None:

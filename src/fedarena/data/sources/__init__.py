@@ -2,6 +2,7 @@
 
 from fedarena.data.sources.images import Cifar10, Digits, FashionMnist, Mnist
 from fedarena.data.sources.memory import Arrays
+from fedarena.data.sources.synthetic import LeastSquares
 from fedarena.data.sources.tables import BreastCancer, Csv, HeartDisease, Parquet
 from fedarena.data.sources.text import Lines, TinyShakespeare
 
@@ -16,6 +17,7 @@ __all__ = [
     "Digits",
     "FashionMnist",
     "HeartDisease",
+    "LeastSquares",
     "Lines",
     "Mnist",
     "Parquet",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedarena.data import files
 from fedarena.data.dataset import Dataset, Preparation
@@ -14,13 +15,19 @@ from fedarena.registry import register
 
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 PixelStats = tuple[tuple[float, ...], tuple[float, ...]]  # channel means and deviations
+SHAPES = {"digits": (1, 8), "mnist": (1, 28), "cifar10": (3, 32)}  # channels, and pixels on a side
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 @register("dataset", "digits", paper="Alpaydin and Kaynak 1998, UCI optical recognition of handwritten digits")
 @dataclass(frozen=True)
 class Digits:
-    """1,797 handwritten digits of 8 x 8 pixels, inside scikit-learn: nothing to download."""
+    """1,797 handwritten digits of 8 x 8 pixels, inside scikit-learn: nothing to download.
+
+    `like` gives them the shape of another set, enlarged on a black ground, for networks that are made for that.
+    """
+
+    like: Literal["digits", "mnist", "cifar10"] = "digits"
 
     defaults: ClassVar[dict[str, Any]] = {
         "model": "mlp_2nn",
@@ -41,7 +48,7 @@ class Digits:
         train, test = split_rows(y, None, 0.2, seed=0)
         order = np.concatenate([train, test])
         x = (pixels[order] / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # published as counts 0..16
-        return Dataset("digits", x, y[order], len(train), 10, class_names=tuple("0123456789"))
+        return Dataset("digits", _enlarged(x, *SHAPES[self.like]), y[order], len(train), 10, class_names=tuple("0123456789"))
 
 
 @register("dataset", "mnist", paper="LeCun et al. 1998")
@@ -108,6 +115,14 @@ class Cifar10:
     def load(self, seed: int) -> Dataset:
         """The published 50,000 training and 10,000 test images."""
         return _published("cifar10", self.prepare, ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)), THINGS)
+
+
+def _enlarged(x: NDArray[np.float32], channels: int, side: int) -> NDArray[np.float32]:
+    """Grey pictures with every pixel a square, as large as goes, in the middle."""
+    times = side // x.shape[-1]
+    border = (side - times * x.shape[-1]) // 2
+    large = x.repeat(times, axis=2).repeat(times, axis=3)
+    return np.pad(large, ((0, 0), (0, 0), (border, border), (border, border))).repeat(channels, axis=1)
 
 
 def _published(name: str, prepare: Preparation, stats: PixelStats, class_names: tuple[str, ...]) -> Dataset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -109,13 +109,13 @@ class Table(ABC):
     def load(self, seed: int) -> Dataset:
         """Read and check it, number labels and clients, and deal rows into train and test."""
         table, n_first = self._rows()
-        y, class_names = labels(_column(table, self.label), f"column '{self.label}'")
-        owner, owner_names = numbered(_column(table, self.client)) if self.client else (None, ())
+        y, class_names = labels(column(table, self.label), f"column '{self.label}'")
+        owner, owner_names = numbered(column(table, self.client)) if self.client else (None, ())
         if self.test_path:
             train, test = np.split(np.arange(len(y)), [n_first])
         else:
             train, test = split_rows(y, owner, self.test, self.split_seed)
-        x = features(self._feature_columns(table), train, test, self.missing, self.standardise)
+        x = features(self.feature_columns(table), train, test, self.missing, self.standardise)
         order = np.concatenate([train, test])
         return Dataset(
             Path(self.path).stem,
@@ -134,26 +134,28 @@ class Table(ABC):
 
     def _rows(self) -> tuple[pa.Table, int]:
         """All rows, those of `test_path` last, and how many come before them."""
-        import pyarrow as pa
-
         first = self._checked(self.path)
         if self.test_path is None:
             return first, len(first)
-        second = self._checked(self.test_path)
+        return self.joined(first, self._checked(self.test_path), self.test_path), len(first)
+
+    def joined(self, first: pa.Table, second: pa.Table, test_path: str) -> pa.Table:
+        """The rows of a test file behind those to train on."""
+        import pyarrow as pa
+
         for name in first.column_names:
             if name not in second.column_names and name not in self.drop:
                 raise UnknownName(
-                    f"{self.test_path} has no column '{name}'",
+                    f"{test_path} has no column '{name}'",
                     remedy=f"give it the columns of {self.path}, or drop '{name}'",
                     where="data.test_path",
                 )
         shared = [name for name in first.column_names if name in second.column_names]
-        with files.reading(self.test_path, remedy=f"give its columns the types they have in {self.path}"):
-            both = pa.concat_tables([first.select(shared), second.select(shared)], promote_options="permissive")
-        return both, len(first)
+        with files.reading(test_path, remedy=f"give its columns the types they have in {self.path}"):
+            return pa.concat_tables([first.select(shared), second.select(shared)], promote_options="permissive")
 
-    def _checked(self, path: str) -> pa.Table:
-        """The table in a file, with rows and with the columns that the settings name."""
+    def whole(self, path: str) -> pa.Table:
+        """The table in a file, with rows, and no column twice."""
         if not Path(path).is_file():
             raise DataMissing(f"there is no file {path}", remedy="check the path", where="data.path")
         kind = type(self).__name__.lower()
@@ -164,6 +166,11 @@ class Table(ABC):
             twice = [name for name, times in Counter(table.column_names).items() if times > 1]
             if twice:
                 raise ValueError(f"it has two columns '{twice[0]}'")
+        return table
+
+    def _checked(self, path: str) -> pa.Table:
+        """The same, with the columns that the settings name."""
+        table = self.whole(path)
         named = {"label": [self.label], "client": [self.client] if self.client else []}
         if path == self.path:  # a test file may lack what is dropped anyway
             named["drop"] = [*self.drop]
@@ -180,25 +187,31 @@ class Table(ABC):
                     )
         return table
 
-    def _feature_columns(self, table: pa.Table) -> dict[str, NDArray[np.float64]]:
+    def feature_names(self, table: pa.Table) -> list[str]:
+        """Columns that a model learns from, in the order of the table."""
+        aside = {self.label, self.client, *self.drop}
+        return [name for name in table.column_names if name not in aside]
+
+    def feature_columns(
+        self, table: pa.Table, words: Mapping[str, Sequence[str]] | None = None
+    ) -> dict[str, NDArray[np.float64]]:
+        """Columns as numbers; `words` are those that a column may hold, where more than this table decides that."""
         import pyarrow as pa
 
-        types = pa.types
-        numeric = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
-        aside = {self.label, self.client, *self.drop}
         columns: dict[str, NDArray[np.float64]] = {}
-        for name in (n for n in table.column_names if n not in aside):
-            kind = table.schema.field(name).type
-            if any(is_kind(kind) for is_kind in numeric):
+        for name in self.feature_names(table):
+            if holds_numbers(table, name):
                 columns[name] = table[name].cast(pa.float64(), safe=False).to_numpy()
             else:
-                columns.update(self._categories(table, name))
+                codes, kinds = self.categories(table, name)
+                at = {kind: code for code, kind in enumerate(kinds)}
+                every = kinds if words is None else words[name]
+                columns |= {f"{name} = {kind}": (codes == at.get(kind, -1)).astype(np.float64) for kind in every}
         return columns
 
-    def _categories(self, table: pa.Table, name: str) -> dict[str, NDArray[np.float64]]:
-        """A column of words as a column of zeros and ones for each word."""
-        words = table[name].to_numpy()
-        codes, kinds = numbered(words)
+    def categories(self, table: pa.Table, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """A column of words as numbers, and what each stands for; refused unless they are few, and to be encoded."""
+        codes, kinds = numbered(table[name].to_numpy())
         if not self.one_hot or len(kinds) > MOST_CATEGORIES:
             encode = f"set one_hot = true (at most {MOST_CATEGORIES} distinct values; it has {len(kinds)})"
             row, word = next(
@@ -209,7 +222,7 @@ class Table(ABC):
                 remedy=f"add '{name}' to drop, encode it as numbers, or {encode}",
                 where="data.drop",
             )
-        return {f"{name} = {kind}": (codes == i).astype(np.float64) for i, kind in enumerate(kinds)}
+        return codes, kinds
 
 
 @register("dataset", "csv")
@@ -247,7 +260,16 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _column(table: pa.Table, name: str) -> NDArray[Any]:
+def holds_numbers(table: pa.Table, name: str) -> bool:
+    """Can this column be a feature as it is?"""
+    import pyarrow as pa
+
+    types = pa.types
+    numeric = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
+    return any(is_kind(table.schema.field(name).type) for is_kind in numeric)
+
+
+def column(table: pa.Table, name: str) -> NDArray[Any]:
     """A column of labels or clients, complete."""
     import pyarrow.compute as pc
 
@@ -267,24 +289,28 @@ def features(
     test: Rows,
     missing: Missing = "error",
     standardise: bool = True,
+    known: Mapping[str, tuple[float, float]] | None = None,
 ) -> NDArray[np.float32]:
-    """Columns as a matrix, training rows first; means and deviations are those of the training rows."""
+    """Columns as a matrix, training rows first; means and deviations are those of the training rows, or `known` ones."""
     if not columns:
         raise BadValue("there is no feature column", remedy="drop fewer columns", where="data.drop")
     order = np.concatenate([train, test])
     x = np.empty((len(order), len(columns)), dtype=np.float32)
     for i, (name, raw) in enumerate(columns.items()):
-        values = _filled(name, raw.astype(np.float64), train, missing)
+        values = filled(name, raw.astype(np.float64), train, missing, None if known is None else known[name][0])
         if standardise:
-            deviation = values[train].std()
-            values = (values - values[train].mean()) / (deviation if deviation > 0 else 1.0)
+            mean, deviation = (values[train].mean(), values[train].std()) if known is None else known[name]
+            values = (values - mean) / (deviation if deviation > 0 else 1.0)
         if not (np.abs(values) < np.finfo(np.float32).max).all():
             raise BadValue(f"column '{name}' holds values too large for 32-bit floats", remedy="rescale it, or drop it")
         x[:, i] = values[order]
     return x
 
 
-def _filled(name: str, values: NDArray[np.float64], train: Rows, missing: Missing) -> NDArray[np.float64]:
+def filled(
+    name: str, values: NDArray[np.float64], train: Rows, missing: Missing, mean: float | None = None
+) -> NDArray[np.float64]:
+    """A column without gaps: refused if it has any, or with the mean of its training rows (or this one) in them."""
     infinite, empty = np.isinf(values), np.isnan(values)
     if infinite.any():
         raise BadValue(f"column '{name}' is infinite in row {infinite.argmax() + 1}", remedy="correct that value")
@@ -296,6 +322,8 @@ def _filled(name: str, values: NDArray[np.float64], train: Rows, missing: Missin
             remedy='set missing = "mean" to fill gaps with the mean of the training rows, or drop the column',
             where="data.missing",
         )
+    if mean is not None:
+        return np.where(empty, mean, values)
     if empty[train].all():
         raise BadValue(f"column '{name}' has no value in any training row", remedy="drop it", where="data.drop")
     return np.where(empty, values[train][~empty[train]].mean(), values)

@@ -142,13 +142,13 @@ inline void dense_back(const float* dt, int ds, const float* w, int n, int outs,
 }
 
 // One pass over the weights, panel by panel: the gradient of the input (unless dx is null), then the update.
-// dt: the gradient of the output, a row an output (outs x ds). `rows` columns of it count for the update; the first
-// `back` of them are asked for in dx.
-inline void dense_backward(const float* x, int n, const float* dt, int ds, float* w, size_t at, int outs, float* dx,
-                           int rows, int back, const Rule& rule) {
+// dt: the gradient of the output, a row an output (outs x ds, of which the last ones may be padding: `real` are not).
+// `rows` columns of it count for the update; the first `back` of them are asked for in dx.
+inline void dense_backward(const float* x, int n, const float* dt, int ds, float* w, size_t at, int outs, int real,
+                           float* dx, int rows, int back, const Rule& rule) {
     constexpr int NEAR = 40960 / sizeof(float);
     if (!dx && (size_t)rows * n <= NEAR) {  // all inputs stay in the first cache: output by output, in long runs of weights
-        in_pieces<ROWS>(outs, [&](int o, auto known) __attribute__((always_inline)) {
+        in_pieces<ROWS>(real, [&](int o, auto known) __attribute__((always_inline)) {
             in_pieces<VECS>(n / LANES, [&](int panel, auto v) __attribute__((always_inline)) {
                 size_t f = (size_t)panel * LANES;
                 dense_update_block<known(), v()>(dt + (size_t)o * ds, ds, x + f, n, rows, w + (size_t)o * n + f, n,
@@ -164,7 +164,7 @@ inline void dense_backward(const float* x, int n, const float* dt, int ds, float
             in_pieces<ROWS>(back, [&](int b, auto known) __attribute__((always_inline)) {
                 dense_back_block<known(), V>(dt + b, ds, w + f, n, outs, dx + (size_t)b * n + f, n);
             });
-        in_pieces<ROWS>(outs, [&](int o, auto known) __attribute__((always_inline)) {
+        in_pieces<ROWS>(real, [&](int o, auto known) __attribute__((always_inline)) {
             dense_update_block<known(), V>(dt + (size_t)o * ds, ds, x + f, n, rows, w + (size_t)o * n + f, n,
                                                   at + (size_t)o * n + f, rule);
         });

@@ -18,12 +18,14 @@
 // running mean and its running variance.
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "block.h"
 #include "rows.h"
 #include "stack.h"
 #include "streams.h"
+#include "sums.h"
 
 namespace {
 
@@ -36,6 +38,30 @@ struct Optional {
     Buffer numbers;
     bool is_there = false;
     float* or_null() { return is_there ? (float*)numbers : nullptr; }
+};
+
+// Batches to come: the rows of each in `order`, behind each other, how many there are, and the learning rate.
+struct Plan {
+    Rows rows;
+    const int64_t *labels, *order;
+    const float* class_weights;  // or null
+    bool normalise;
+    const int32_t* sizes;
+    const float* rates;
+    int left;  // steps
+
+    void next() {
+        order += *sizes++;
+        rates++;
+        left--;
+    }
+    // Row b of the batch after this one will be wanted soon.
+    INLINE_MEMBER void fetch_next(int b) const {
+        if (left < 2 || b >= std::min(sizes[1], AHEAD)) return;
+        int64_t row = order[sizes[0] + b];
+        rows.fetch(row);
+        _mm_prefetch((const char*)(labels + row), _MM_HINT_T0);
+    }
 };
 
 struct Network {
@@ -263,31 +289,37 @@ struct Network {
         blocks[i]->emit(b);
     }
 
-    // The logits of `count` rows, which take the places from `first` on in the working memory, at these weights.
-    void forward(const Rows& rows, const int64_t* order, int first, int count, const float* w) {
-        int last = (int)blocks.size() - 1;
+    // The logits of a batch, whose rows take the places from `first` on in the working memory, at these weights.
+    void forward(const Plan& plan, int first, const float* w) {
+        int last = (int)blocks.size() - 1, count = *plan.sizes;
         for (int i = 0; i <= last; i++) {
             if (!blocks[i]->is_barrier()) continue;
             blocks[i]->norm.start();
             for (int b = 0; b < count; b++) {
-                produce(i - 1, b, rows, order[b], w);
+                produce(i - 1, b, plan.rows, plan.order[b], w);
                 blocks[i]->convolve(b, w);
             }
             blocks[i]->norm.settle(count, w);
         }
-        for (int b = 0; b < count; b++) produce(last, first + b, rows, order[b], w);
+        for (int b = 0; b < count; b++) {
+            produce(last, first + b, plan.rows, plan.order[b], w);
+            plan.fetch_next(b);  // row by row: so many at once would have to wait for each other
+        }
         stack.forward(w, first, count);
     }
 
-    // Softmax cross-entropy of rows first..first + rows; its gradient, times `sign`, goes to the last layer.
-    double loss(const int64_t* labels, const int64_t* order, const float* class_weights, bool normalise, int first,
-                int rows, float sign) {
+    // Softmax cross-entropy of a batch that takes the places from `first` on; its gradient, times `sign`, goes to the
+    // last layer.
+    double loss(const Plan& plan, int first, float sign) {
+        const float* class_weights = plan.class_weights;
+        const int64_t *labels = plan.labels, *order = plan.order;
+        int rows = *plan.sizes;
         bool is_stack = !stack.layers.empty();
         float* gradients = is_stack ? (float*)stack.layers.back()->dt : (float*)loose;
         size_t class_step = is_stack ? stack.capacity : 1, row_step = is_stack ? 1 : blocks.back()->out().size();
         double mass = 0, total = 0;
         for (int b = 0; b < rows; b++) mass += class_weights ? class_weights[labels[order[b]]] : 1.0;
-        if (class_weights && !normalise) mass = rows;
+        if (class_weights && !plan.normalise) mass = rows;
         for (int b = 0; b < rows; b++) {
             const float* z = stack.logits + (size_t)(first + b) * stack.logit_stride;
             float* d = gradients + (first + b) * row_step;
@@ -352,19 +384,29 @@ struct Network {
         return true;
     }
 
-    double step(const Rows& rows, const int64_t* labels, const int64_t* order, const float* class_weights,
-                bool normalise, int count, float rate) {
-        int anchored = anchor.is_there ? count : 0;
+    // One step; the mean loss of its batch before it.
+    double step(const Plan& plan) {
+        int count = *plan.sizes, anchored = anchor.is_there ? count : 0;
         reserve(count + anchored);
-        Rule rule{rate, momentum, decay, mu, centre.or_null(), shift.or_null(), beside.or_null(), velocity.or_null()};
-        forward(rows, order, 0, count, weights);
-        double mean = loss(labels, order, class_weights, normalise, 0, count, 1.0f);
+        Rule rule{*plan.rates, momentum, decay, mu,
+                  centre.or_null(), shift.or_null(), beside.or_null(), velocity.or_null()};
+        forward(plan, 0, weights);
+        double mean = loss(plan, 0, 1.0f);
         if (anchored) {
-            forward(rows, order, count, count, anchor.numbers);
-            loss(labels, order, class_weights, normalise, count, count, -1.0f);
+            forward(plan, count, anchor.numbers);
+            loss(plan, count, -1.0f);
         }
         backward(count, anchored, rule);
         return mean;
+    }
+
+    // The next so many steps of a plan; returns how many could be made.
+    int train(Plan& plan, int steps, double* losses) {
+        for (int s = 0; s < steps; s++, plan.next()) {
+            if (!can_take(*plan.sizes)) return s;
+            losses[s] = step(plan);
+        }
+        return steps;
     }
 };
 
@@ -421,14 +463,8 @@ void fedarena_save_buffers(void* handle, float* buffers) {
 int fedarena_train(void* handle, const void* x, const float* tables, int channels, int pixels, const int64_t* labels,
                    const int64_t* order, const float* class_weights, int normalise, const int32_t* sizes,
                    const float* rates, int steps, double* losses) {
-    auto* net = static_cast<Network*>(handle);
-    Rows rows(x, tables, channels, pixels);
-    for (int s = 0; s < steps; order += sizes[s++]) {
-        if (!net->can_take(sizes[s])) return s;
-        for (int i = 0; s + 1 < steps && i < std::min(sizes[s + 1], AHEAD); i++) rows.fetch(order[sizes[s] + i]);
-        losses[s] = net->step(rows, labels, order, class_weights, normalise, sizes[s], rates[s]);
-    }
-    return steps;
+    Plan plan{Rows(x, tables, channels, pixels), labels, order, class_weights, normalise != 0, sizes, rates, steps};
+    return static_cast<Network*>(handle)->train(plan, steps, losses);
 }
 
 // Several clients one after the other, each from what was loaded: client k makes `counts[k]` steps on the next rows of
@@ -438,19 +474,16 @@ int fedarena_train_each(void* handle, const void* x, const float* tables, int ch
                         const int32_t* sizes, const float* rates, const int32_t* counts, int clients, double* losses,
                         float* after, size_t apart) {
     auto* net = static_cast<Network*>(handle);
+    int steps = std::accumulate(counts, counts + clients, 0);
+    Plan plan{Rows(x, tables, channels, pixels), labels, order, class_weights, normalise != 0, sizes, rates, steps};
     Buffer start, still;
     start.copy(net->weights, net->size);
     if (net->velocity.is_there) still.copy(net->velocity.numbers, net->size);
     for (int k = 0; k < clients; k++) {
         std::memcpy(net->weights, start, net->size * sizeof(float));
         if (net->velocity.is_there) std::memcpy(net->velocity.numbers, still, net->size * sizeof(float));
-        int done = fedarena_train(handle, x, tables, channels, pixels, labels, order, class_weights, normalise, sizes,
-                                  rates, counts[k], losses);
-        if (done < counts[k]) return k;
+        if (net->train(plan, counts[k], losses) < counts[k]) return k;
         net->unpack(net->weights, after + k * apart);
-        for (int s = 0; s < counts[k]; s++) order += sizes[s];
-        sizes += counts[k];
-        rates += counts[k];
         losses += counts[k];
     }
     return clients;
@@ -489,5 +522,9 @@ void fedarena_save(void* handle, float* w, float* velocity) {
     net->unpack(net->weights, w);
     if (velocity && net->velocity.is_there) net->unpack(net->velocity.numbers, velocity);
 }
+
+void fedarena_add(double* total, const float* x, size_t count, double factor) { add_scaled(total, x, count, factor); }
+
+int fedarena_all_finite(const float* x, size_t count) { return all_finite(x, count); }
 
 }  // extern "C"

@@ -31,8 +31,9 @@ struct Rows {
         return fma(x, all(high), x * all(low));
     }
 
-    // A row that will be wanted soon: rows of a shuffled client lie all over the memory.
-    void fetch(int64_t row) const {
+    // A row that will be wanted soon: rows of a shuffled client lie all over the memory. Inlined by force: compilers drop
+    // calls of functions that do nothing but fetch.
+    INLINE_MEMBER void fetch(int64_t row) const {
         size_t size = channels * pixels * (tables ? 1 : sizeof(float));
         const char* x = static_cast<const char*>(data) + row * size;
         for (size_t i = 0; i < size; i += 64) _mm_prefetch(x + i, _MM_HINT_T1);

@@ -74,8 +74,8 @@ struct Stack {
             if (dx && anchored)
                 dense_back(layer.dt + rows, capacity, anchor + layer.at, layer.n, layer.outs,
                            layer.dx + (size_t)rows * layer.n, anchored);
-            dense_backward(layer.x, layer.n, layer.dt, capacity, weights + layer.at, layer.at, layer.outs, dx, whole,
-                           rows, rule);
+            dense_backward(layer.x, layer.n, layer.dt, capacity, weights + layer.at, layer.at, layer.outs,
+                           layer.outputs, dx, whole, rows, rule);
             if (i) hand_down(*layers[i - 1], layer, whole);
         }
     }

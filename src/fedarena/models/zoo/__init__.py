@@ -15,6 +15,7 @@ Sequential(
 """
 
 from fedarena.models.zoo.cifar_report import allconvnet, cnnnet, lenet5_mod
+from fedarena.models.zoo.convex import least_squares, piecewise_quadratic
 from fedarena.models.zoo.dense import logreg, mlp_2nn
 from fedarena.models.zoo.lenet import lenet, lenet5
 from fedarena.models.zoo.mcmahan import cnn_mcmahan, cnn_mcmahan_cifar
@@ -28,11 +29,13 @@ __all__ = [
     "cnn_mcmahan",
     "cnn_mcmahan_cifar",
     "cnnnet",
+    "least_squares",
     "lenet",
     "lenet5",
     "lenet5_mod",
     "logreg",
     "mlp_2nn",
+    "piecewise_quadratic",
     "resnet18",
     "simple_cnn",
     "simple_cnn_mnist",

@@ -1,0 +1,1 @@
+"""Two hospitals, one model, any algorithm of fedarena."""

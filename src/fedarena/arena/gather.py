@@ -1,0 +1,166 @@
+"""From the folders of finished cells to what they say together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedarena.arena import works
+from fedarena.arena.programme import Programme
+from fedarena.arena.recipes import Planned, Recipe
+from fedarena.results.agreement import Cell, Sheet, judge, label
+from fedarena.results.comparison import Split
+from fedarena.results.folder import versions
+from fedarena.results.measures import is_cost, read
+from fedarena.results.paper_plots import Curves, Subject, draw
+from fedarena.results.reproduction import Made, Reproduction
+from fedarena.results.run import Run, load
+
+VERSIONS = ("fedarena", "python", "torch", "numpy", "scipy", "processor")  # what bits depend on
+SMOKE = "a smoke run checks the path only"
+Scores = dict[str, dict[Cell, list[float]]]
+
+
+def gather(plan: Programme, root: Path) -> Reproduction:
+    """Read, tune, judge and draw."""
+    recipe, size, known = plan.recipe, plan.size, _Known(plan, root)
+    whole = [cell for cell in plan.cells if not known.lacks(cell)]
+    scores, tuned = _tuned(recipe, known.scores(whole))
+    folds = len({split.fold for split in known.splits} - {None})
+    axes = {axis: list(choices) for axis, choices in recipe.axes.items()}
+    sheet = Sheet(scores, recipe.published, axes, 1 / folds if folds else 0.0)
+    smaller, says = recipe.is_smaller(size), recipe.scale(size).says
+    why_not = _missing(known.failures, len(plan.asked)) or (f"{SMOKE}: {says}" if size == "smoke" and smaller else "")
+    part = "" if len(whole) == len(plan.cells) else f"{len(whole)} of {len(plan.cells)} cells were run"
+    first = {cell.cell: job.table for cell in whole for job in plan.jobs[::-1] if job.made_by == cell.run}
+    picture = Subject(recipe.figure, sheet, known.curves(whole), first, recipe.title)
+    return Reproduction(
+        *(recipe.id, size, recipe.kind, recipe.title, recipe.source, recipe.claim, plan.command, sheet),
+        judge(sheet, recipe.checks, smaller=smaller, why_not=why_not, part=part),
+        known.made(),
+        notes=(*([says] if says else []), *recipe.notes),
+        tuned=tuned,
+        failures=known.failures,
+        versions={name: value for name, value in versions().items() if name in VERSIONS},
+        dir=root,
+        figure=draw(picture, root / "figure.png"),
+    )
+
+
+class _Known:
+    """What the folders hold."""
+
+    def __init__(self, plan: Programme, root: Path) -> None:
+        self.recipe, self.measures, self.jobs = plan.recipe, plan.recipe.measured(plan.size), plan.jobs
+        self.splits = plan.recipe.splits(plan.size)
+        self.failures: dict[str, str] = {}
+        self._runs: dict[tuple[Cell, Split], Run] = {}
+        self._facts: dict[tuple[Cell, Split], tuple[works.Facts, float]] = {}
+        for job in plan.jobs:
+            folder, key = root / job.name, (job.made_by, job.split)
+            if not job.is_done(root):
+                if job in plan.asked:
+                    self.failures[f"{label(job.made_by)} {job.split.name}"] = _why(folder)
+            elif job.kind == "run":
+                self._runs[key] = load(folder)
+            else:
+                self._facts[key] = works.read_facts(folder)
+
+    def lacks(self, cell: Planned) -> bool:
+        """Has a split no result?"""
+        return any((cell.run, split) not in {**self._runs, **self._facts} for split in self.splits)
+
+    def scores(self, cells: Sequence[Planned]) -> Scores:
+        """measure -> cell -> one number a split."""
+        return {
+            name: {cell.cell: values for cell in cells if (values := self._values(cell, text, cells))}
+            for name, text in self.measures.items()
+        }
+
+    def _values(self, cell: Planned, text: str, cells: Sequence[Planned]) -> list[float] | None:
+        """None where the measure does not belong to this cell."""
+        if self.recipe.kind != "run":
+            facts = [self._facts[cell.run, split][0] for split in self.splits]
+            return [f[text] for f in facts] if all(text in f for f in facts) else None
+        beside = self._reference(cell, cells)
+        found = []
+        for split in self.splits:
+            other = None if beside is None else self._runs[beside, split]
+            found.append(read(text, self.run(cell, split), other))
+        return None if any(map(math.isnan, found)) else found
+
+    def run(self, cell: Planned, split: Split) -> Run:
+        """As it stood after so many rounds."""
+        run = self._runs[cell.run, split]
+        return run if cell.upto is None else replace(run, records=run.records[: cell.upto])
+
+    def _reference(self, cell: Planned, cells: Sequence[Planned]) -> Cell | None:
+        """The cell with the reference's choice, and no other that this one has not."""
+        of = self.recipe.reference
+        name = of if isinstance(of, str) else next((of[choice] for choice in cell.cell if choice in of), "")
+        if not name or name in cell.cell:
+            return None
+        return next((c.run for c in cells if name in c.cell and {*c.cell} - {name} <= {*cell.cell}), None)
+
+    def curves(self, cells: Sequence[Planned]) -> Curves:
+        """Accuracy over rounds of every cell, one curve a split."""
+        if self.recipe.kind != "run":
+            return {}
+        return {cell.cell: [self.run(cell, split).curve for split in self.splits] for cell in cells}
+
+    def made(self) -> list[Made]:
+        """Everything that was run, in the order it was."""
+        found = []
+        for job in self.jobs:
+            key = job.made_by, job.split
+            if (run := self._runs.get(key)) is not None:
+                told = run.summary()
+                scores = {name: told[name] for name in works.SCORES}
+                found.append(Made(*key, job.table, scores, run.weights_sha256, told["wall_seconds"]))
+            elif key in self._facts:
+                facts, seconds = self._facts[key]
+                found.append(Made(*key, job.table, dict(facts), None, seconds))
+        return found
+
+
+def _why(folder: Path) -> str:
+    failed = folder / "failure.txt"
+    return failed.read_text(encoding="utf-8").strip() if failed.exists() else "it was not run"
+
+
+def _tuned(recipe: Recipe, scores: Scores) -> tuple[Scores, dict[Cell, str]]:
+    """Of axes that are tuned, the best choice counts, by the mean of the first measure; everywhere the same one."""
+    chosen: dict[Cell, str] = {}
+    first = next(iter(recipe.measures))
+    for axis in recipe.tuned:
+        choices = recipe.axes[axis]
+        groups: dict[Cell, dict[str, float]] = {}
+        for cell, values in scores[first].items():
+            if choice := next((c for c in cell if c in choices), None):
+                groups.setdefault(_without(cell, choice), {})[choice] = float(np.mean(values))
+        better = min if is_cost(recipe.measures[first]) else max
+        best = {cell: better(means, key=lambda choice: means[choice]) for cell, means in groups.items()}
+        chosen |= best
+        for measure, table in scores.items():
+            scores[measure] = {
+                _without(cell, choice) if choice else cell: values
+                for cell, values in table.items()
+                if (choice := next((c for c in cell if c in choices), None)) is None
+                or best.get(_without(cell, choice)) == choice
+            }
+    return scores, chosen
+
+
+def _without(cell: Cell, choice: str) -> Cell:
+    return tuple(name for name in cell if name != choice)
+
+
+def _missing(failures: dict[str, str], of: int) -> str:
+    if not failures:
+        return ""
+    name, why = next(iter(failures.items()))
+    return f"{len(failures)} of {of} runs have no result; the first, {name}: {why}"

@@ -1,0 +1,48 @@
+"""Where runs are made: in this process, in others beside it, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from fedarena.errors import BadValue
+from fedarena.runtime.cluster import check_device
+from fedarena.runtime.connect import connected, need_ray
+from fedarena.runtime.nodes import Nodes
+
+RuntimeName = Literal["serial", "processes", "ray"]
+SideBySide = Literal["processes", "ray"]  # where whole runs can be made
+
+
+@dataclass(frozen=True)
+class Place:
+    """A runtime, how many workers it may have, and the address of its cluster."""
+
+    runtime: RuntimeName = "processes"
+    workers: int | None = None
+    address: str | None = None
+
+    def check(self, known: Any = RuntimeName) -> None:
+        """Everything that can be wrong before anybody is asked."""
+        workers, names = self.workers, get_args(known)
+        if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
+            raise BadValue(f"workers = {workers!r}", remedy="give a whole number, at least 1", where="--workers")
+        if self.runtime not in names:
+            few = f"{', '.join(names[:-1])} or {names[-1]}"
+            raise BadValue(f"no runtime is called '{self.runtime}'", remedy=f"use {few}", where="--runtime")
+        if self.address is not None and self.runtime != "ray":
+            raise BadValue("only a cluster has an address", remedy="add --runtime ray", where="--address")
+        if self.runtime == "ray":
+            need_ray()
+
+    @contextlib.contextmanager
+    def ready(self, device: str) -> Iterator[Nodes | None]:
+        """The nodes of the cluster, reached and checked; None where there is none."""
+        if self.runtime != "ray":
+            yield None
+            return
+        check_device(device)
+        with connected(self.address, self.workers) as nodes:
+            yield nodes

@@ -1,0 +1,252 @@
+"""A published table or figure, run anew: cell by cell over cores, in one folder that resumes, judged and shown.
+
+The folder holds reproduction.json (what is run), cells/CELL/SPLIT/ (run folders), figure.png and ID-SIZE.json, the result:
+every score, the experiments, the verdict. The same command again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedarena.arena import estimate, works
+from fedarena.arena.alone import alone, interruptible, wait_until_left
+from fedarena.arena.attempts import Problem, attempt, note
+from fedarena.arena.crew import Crew
+from fedarena.arena.gather import gather
+from fedarena.arena.programme import PLAN, Job, Programme, read_programme
+from fedarena.arena.recipes import Size, Table, everything, folder
+from fedarena.arena.search import check_numbers
+from fedarena.engine.federation import open_site
+from fedarena.engine.keep import writing
+from fedarena.errors import BadValue, ResumeMismatch
+from fedarena.results import folder as files
+from fedarena.results.agreement import label, lasting
+from fedarena.results.reproduced import reproduced_page
+from fedarena.results.reproduction import Reproduction, read_result
+from fedarena.results.watch import glance
+from fedarena.runtime.one_job import one_thread
+from fedarena.runtime.processes import usable_cores
+from fedarena.spec import Experiment
+
+TICK = 60.0  # seconds; nothing is done at a tick
+KEPT, TABLES = 1, 1 << 18  # models that a finished run keeps on disk, and bytes of its tables
+
+
+def reproduce(
+    name: str | None = None,
+    size: Size | None = None,
+    *,
+    only: str | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    save: str | Path | None = None,
+    workers: int | None = None,
+    progress: bool = False,
+) -> Reproduction:
+    """Run a published table or figure anew, or go on with it, and judge whether it agrees.
+
+    `name` is an id of `fedarena list papers`; `size` is smoke (does it work?), small (the default) or full (as published).
+    `only` is a pattern of cells to run now; those that were run before count too. The folder is `out`, or one under
+    `runs/papers/` that belongs to it. `save` is a folder that also gets the result file.
+
+    >>> import fedarena as fa
+    >>> fa.reproduce("N-F2").verdict
+    'agrees'
+    """
+    check_numbers(workers=(workers, 1))
+    if out is not None and resume is not None:
+        raise BadValue("a resumed reproduction stays in its folder", remedy="leave out --out", where="--out")
+    plan = Programme.make(name, size, only, resume)
+    root = Path(resume or out or default_folder(plan))
+    check(plan, root, workers)
+    with writing(root):
+        root.mkdir(parents=True, exist_ok=True)
+    with interruptible("reproduce", root), alone(root):
+        wait_until_left(root / job.name for job in plan.asked)
+        files.write_text(root / PLAN, files.as_json(plan.as_dict()))
+        _work(plan, root, workers, progress)
+        result = gather(plan, root)
+        result.write(root)
+        if save is not None:
+            result.write(Path(save))
+        return result
+
+
+def reproduce_all(
+    size: Size | None = None,
+    *,
+    out: str | Path | None = None,
+    save: str | Path | None = None,
+    workers: int | None = None,
+    progress: bool = False,
+) -> list[Reproduction]:
+    """Every recipe, one after the other; what can be wrong with any of them shows before the first begins."""
+    plans = [Programme(recipe, size or "small") for recipe in everything()]
+    for plan in plans:
+        check(plan)
+    found = []
+    for plan in plans:
+        folder = None if out is None else Path(out) / default_folder(plan).name
+        more: Table = {"out": folder, "save": save, "workers": workers, "progress": progress}
+        found.append(reproduce(plan.recipe.id, plan.size, **more))
+        if progress:
+            _say(str(found[-1]))
+    return found
+
+
+def default_folder(plan: Programme) -> Path:
+    """The same for the same recipe and size, so that the same command goes on, and parts add up."""
+    return Path("runs") / "papers" / f"{plan.recipe.id.lower()}-{plan.size}"
+
+
+# Before any work
+
+
+def check(plan: Programme, root: Path | None = None, workers: int | None = None) -> None:
+    """Data that are missing, a folder of something else, too little room: all that can be wrong shows here."""
+    if root is not None and (root / PLAN).exists():
+        before = read_programme(root)["jobs"]
+        other = next((job.name for job in plan.jobs if before.get(job.name, job.table) != job.table), None)
+        if other is not None:
+            raise ResumeMismatch(
+                f"{root} holds runs of another recipe: {other} is not the same",
+                remedy="choose another folder with --out, or remove it",
+                where=str(root),
+            )
+    needed, most = 0, 0
+    with one_thread():  # before workers are forked, nothing here may start threads of its own
+        for job, many in _unlike(plan.asked):
+            kept, room = _opened(job)
+            needed, most = needed + many * kept, max(most, room)
+    if root is not None and not all(job.is_done(root) for job in plan.asked):
+        there = next(place for place in (root, *root.absolute().parents) if place.exists())
+        files.need_room(there, needed + (workers or usable_cores()) * most, f"{plan.recipe.id} at size {plan.size}")
+
+
+def _unlike(jobs: list[Job]) -> Iterator[tuple[Job, int]]:
+    """Enough jobs to have seen each data set, partition, model and algorithm once; and how many each stands for."""
+    seen: set[str] = set()
+    chosen: dict[int, int] = {}
+    for place, job in enumerate(jobs):
+        parts = {f"{key} {job.table[key]}" for key in ("data", "partition", "model", "algorithm") if key in job.table}
+        if not chosen or not parts <= seen:
+            chosen[place] = 0
+            seen |= parts
+        chosen[max(chosen)] += 1
+    yield from ((jobs[place], many) for place, many in chosen.items())
+
+
+def _opened(job: Job) -> tuple[int, int]:
+    """Bytes that it keeps, and those that it needs while under way; what is wrong with it shows."""
+    if job.kind not in ("run", "open"):
+        works.check(job.kind, job.table)
+        return 0, 0
+    site = open_site(Experiment.make(job.table, where=label(job.made_by)))
+    return (KEPT * site.initial.nbytes + TABLES, files.room_for(site)) if job.kind == "run" else (0, 0)
+
+
+# The work
+
+
+def _work(plan: Programme, root: Path, workers: int | None, progress: bool) -> None:
+    """Every job that has no result yet; what fails says why in its folder, and the others go on."""
+    todo = [job for job in plan.asked if not job.is_done(root)]
+    hands = min(workers or usable_cores(), max(len(todo), 1))
+    if progress:
+        _begin(plan, todo, hands)
+
+    def do(place: int) -> Problem:
+        return attempt(lambda: works.work(todo[place].kind, todo[place].table, root / todo[place].name))
+
+    crew, began = Crew(do, workers), time.monotonic()
+    try:
+        for place in range(len(todo)):
+            crew.give(place)
+        ended = 0
+        for news in crew.results(TICK):
+            if news is not None:
+                place, problem = news
+                note(root / todo[place].name, problem)
+                ended += 1
+                if progress:
+                    left = (time.monotonic() - began) / ended * (len(todo) - ended)
+                    _say(f"{ended:>{len(str(len(todo)))}}/{len(todo)}  {_told(todo[place], root, problem)}{_eta(left)}")
+    finally:
+        crew.close()
+
+
+def _begin(plan: Programme, todo: list[Job], hands: int) -> None:
+    """The title and, before work for days, how many."""
+    done = len(plan.asked) - len(todo)
+    before = f", {done} of them done before" if done else ""
+    count = len(plan.asked)
+    _say(f"{plan.recipe.id} · {plan.recipe.title} · {plan.size} · {count} run{'s' * (count != 1)}{before}")
+    if plan.size == "full" and plan.recipe.kind == "run" and todo:
+        with one_thread():
+            seconds = estimate.seconds(Experiment.make(job.table) for job in todo)
+        _say(f"about {lasting(seconds / hands)} on {hands} cores like these; Ctrl-C keeps what is done")
+
+
+def _told(job: Job, root: Path, problem: Any) -> str:
+    """How a job ended, in a line."""
+    name = f"{label(job.made_by)}  {job.split.name}"
+    if problem is not None:
+        return f"{name}  failed: {(root / job.name / 'failure.txt').read_text(encoding='utf-8').strip()}"
+    if job.kind != "run":
+        return name
+    seen = glance(root / job.name)
+    return f"{name}  best {seen.best or 0.0:.4f}  final {seen.accuracy or 0.0:.4f}"
+
+
+def _eta(left: float) -> str:
+    return f"  {lasting(left)} left" if left >= 1 else ""
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# What is kept of it
+
+
+@dataclass(frozen=True)
+class Again:
+    """A run of a result file, made once more, and what was not the same."""
+
+    name: str
+    differences: list[str]
+
+
+def verify_row(file: str | Path, row: int | None = None) -> Again:
+    """Make one run of a result file again, the quickest or number `row`, and compare it bit by bit."""
+    table = read_result(Path(file))
+    runs = table["runs"]
+    if not 1 <= (row or 1) <= len(runs):
+        raise BadValue(f"row = {row} of {len(runs)} runs", remedy=f"give 1 to {len(runs)}", where="--row")
+    then = runs[row - 1] if row else min(runs, key=lambda run: run["seconds"])
+    settings, kind = {**table["common"], **then["settings"]}, table["kind"]
+    with tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True) as place:
+        works.work(kind, settings, Path(place) / "again")
+        now, sha = works.outcome(kind, Path(place) / "again")
+    differences = [
+        f"{name}: {then['scores'][name]} then, {now[name]} now" for name in now if now[name] != then["scores"][name]
+    ]
+    if sha != then["weights_sha256"]:
+        differences.append(f"weights: sha256 {then['weights_sha256'][:16]} then, {(sha or '')[:16]} now")
+    return Again(f"{table['id']} {then['cell']} {then['split']}", differences)
+
+
+def write_page(page: str | Path, results: str | Path | None = None) -> Path:
+    """The page about what could and could not be reproduced, from the result files of a folder and nothing else."""
+    place = Path(results) if results is not None else folder() / "results"
+    known = {recipe.id: recipe.title for recipe in everything()}
+    text = reproduced_page([read_result(file) for file in sorted(place.glob("*.json"))], known)
+    with writing(Path(page)):
+        files.write_text(Path(page), text)
+    return Path(page)

@@ -1,0 +1,173 @@
+"""What one client costs a simulation, and what one answer costs a server: measured piece by piece."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fedarena.bench.designs import OURS
+from fedarena.bench.machine import parameters
+from fedarena.bench.tables import Row
+from fedarena.bench.turns import take_turns
+from fedarena.bench.works import WORKS
+
+CLIENTS_OF = ("W5", "W1", "W2")  # works of light, middling and heavy clients
+VECTORS = (10**4, 10**5, 10**6, 10**7)  # parameters of a model
+POPULATIONS = (10**3, 10**4, 10**5, 10**6, 10**7)
+COHORT = 1000  # drawn of them
+CROWD = 1000  # clients of a federation whose checkpoint is measured for its model
+FRESH = 2**26  # bytes that vectors come from: more than most caches hold, as if they came from a network
+LEAST = 0.2  # seconds that a timing takes
+
+Do = Callable[[], object]
+
+
+def seconds(do: Do, turns: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Of one call: the median over turns of as many as fit in a while; one call before them warms up."""
+    do()
+    found = []
+    for _ in range(turns):
+        end, began, calls = time.perf_counter() + LEAST, clock(), 0
+        while time.perf_counter() < end:
+            do()
+            calls += 1
+        found.append((clock() - began) / calls)
+    return statistics.median(found)
+
+
+def of_clients(turns: int) -> list[Row]:
+    """A client's part in a round of our engine, everything included: draw, training, mean, checkpoint."""
+    from fedarena.runtime.processes import usable_cores
+
+    works = [WORKS[name] for name in CLIENTS_OF]
+    timings = take_turns([(work, OURS) for work in works], turns)
+    return [
+        _row(
+            "client",
+            model=work.model["name"],
+            parameters=parameters(work),
+            rows=work.samples // work.cohort,
+            clients=work.cohort,
+            seconds_per_round=timing.median,
+            core_seconds=timing.median * usable_cores() / work.cohort,
+            bytes_down=4 * parameters(work),
+            bytes_up=4 * parameters(work) + 8,  # and its number of rows
+            memory_mb=timing.megabytes,
+        )
+        for work, timing in zip(works, timings, strict=True)
+    ]
+
+
+def of_mean(turns: int, sizes: Sequence[int] = VECTORS) -> list[Row]:
+    """Answers that one core adds to the mean in a second, each weighed by its rows, in double precision."""
+    rows = []
+    for size in sizes:
+        took = seconds(_adding(size), turns, time.process_time)
+        rows.append(_row("mean", parameters=size, seconds=took, answers_per_second=1 / took))
+    return rows
+
+
+def _adding(size: int) -> Do:
+    from fedarena.algorithms.base import Step
+    from fedarena.engine.tree import Mean
+
+    rng, mean = np.random.default_rng(0), Mean()
+    vectors = [Step(rng.standard_normal(size, np.float32)) for _ in range(max(FRESH // (4 * size), 2))]
+    numbers = itertools.count()
+
+    def add() -> None:
+        number = next(numbers)
+        mean.add(vectors[number % len(vectors)], 10.0 + number % 7)
+
+    return add
+
+
+def of_checkpoint(turns: int, sizes: Sequence[int] = VECTORS, populations: Sequence[int] = POPULATIONS) -> list[Row]:
+    """What the server writes after a round: its model and, of every client, the last accuracy."""
+    rows = []
+    shapes = [*((size, CROWD) for size in sizes), *((sizes[0], clients) for clients in populations if clients > CROWD)]
+    for size, clients in shapes:
+        with tempfile.TemporaryDirectory(prefix="fedarena-") as folder:
+            with _saving(Path(folder), size, clients) as save:
+                took = seconds(save, turns)
+            written = sum(file.stat().st_size for file in Path(folder).glob("server-*"))
+        rows.append(_row("checkpoint", parameters=size, clients=clients, seconds=took, bytes=written))
+    return rows
+
+
+@contextlib.contextmanager
+def _saving(folder: Path, size: int, clients: int) -> Iterator[Do]:
+    from fedarena.algorithms.base import Model
+    from fedarena.algorithms.fedavg import FedAvg
+    from fedarena.engine.keep import Keeper, Snapshot
+    from fedarena.models.task import Buffers
+
+    keeper, nothing = Keeper(folder, FedAvg()), Buffers(np.empty(0, np.float32), np.empty(0, np.int64))
+    last = Snapshot(0, Model(np.zeros(size, np.float32)), nothing, {}, np.zeros(clients))
+    numbers = itertools.count(1)
+
+    def save() -> None:
+        number = next(numbers)
+        keeper.save(replace(last, round=number), {"round": number})
+
+    yield save
+    keeper.close()
+
+
+def of_memory(turns: int, sizes: Sequence[int] = VECTORS[:-1]) -> list[Row]:
+    """What a client remembers of its round, such as SCAFFOLD's correction: a file of its own, written and read again."""
+    from fedarena.algorithms.scaffold import Scaffold
+    from fedarena.engine.keep import Keeper
+    from fedarena.engine.work import Memory
+
+    rows = []
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="fedarena-") as folder:
+            keeper, memory = Keeper(Path(folder), Scaffold()), Memory(np.zeros(size, np.float32))
+            write = seconds(partial(keeper.remember, 0, 1, memory), turns)
+            read = seconds(partial(keeper.memory, 0), turns)
+            written = sum(file.stat().st_size for file in (Path(folder) / "clients").iterdir())
+            keeper.close()
+        rows.append(_row("memory", parameters=size, seconds_write=write, seconds_read=read, bytes=written))
+    return rows
+
+
+def of_draw(turns: int, populations: Sequence[int] = POPULATIONS) -> list[Row]:
+    """Who is there, and a thousand of them: what a round does before it asks anybody."""
+    return [
+        _row("draw", clients=clients, seconds=seconds(do, turns, time.process_time), bytes=size)
+        for clients in populations
+        for do, size in [_drawing(clients)]
+    ]
+
+
+def _drawing(clients: int) -> tuple[Do, int]:
+    """The draw, and the bytes of what it needs to know of all clients."""
+    from fedarena.algorithms.fedavg import FedAvg
+    from fedarena.engine.availability import DAY, HOUR, join
+
+    rng = np.random.default_rng(0)
+    starts = rng.uniform(0, DAY, clients)
+    known = join(clients, np.arange(clients), starts, starts + 8 * HOUR, DAY)
+    people, sizes, clocks = np.arange(clients), np.full(clients, 10), itertools.count()
+
+    def draw() -> object:
+        here = known.here(float(next(clocks)))[people]
+        there, of = people[here], sizes[here]
+        return np.sort(there[FedAvg().select(of, min(COHORT, len(there)), rng)])
+
+    arrays = (known.clients, known.starts, known.ends, known.here(0.0), people, sizes)
+    return draw, sum(array.nbytes for array in arrays)
+
+
+def _row(part: str, **values: object) -> Row:
+    return {"work": "scale", "part": part, **values}

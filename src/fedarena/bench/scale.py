@@ -1,0 +1,207 @@
+"""The suite of scale: what a client and an answer cost, what a federation of 100,000 devices shows, what Ray and Flower add.
+
+Costs are in costs.py, devices in days.py, Ray and Flower in places.py; here they are called, printed, and drawn out to
+federations that no machine at hand can hold.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from fedarena.bench import costs, days, places
+from fedarena.bench.tables import Row, number, print_table
+
+SHARE = 0.01  # of all clients, asked in a round
+MILLION = ("fedavg", 1.0, 1_000_000)  # one day of ten times as many devices
+MEGABYTES = 2000  # at most, with 100,000 devices
+
+
+def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> list[Row]:
+    """Rows of each part, then what they imply."""
+    rows: list[Row] = []
+    say("scale: a client's part in a round")
+    rows += costs.of_clients(turns)
+    say("scale: the mean, checkpoints, memories, draws")
+    for cost in (costs.of_mean, costs.of_checkpoint, costs.of_memory, costs.of_draw):
+        rows += cost(turns)
+    rows += places.measure(turns, say)
+    for way, simulated, devices in [*((way, days.DAYS, days.DEVICES) for way in days.WAYS), MILLION]:
+        say(f"scale: {devices:,} devices, simulated days: {simulated:g}, {way}")
+        rows.append(_alone(way, simulated, devices))
+    return rows + implied(rows)
+
+
+def _alone(way: str, simulated: float, devices: int) -> Row:
+    """In a process of its own, so that its memory is its own."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(days.simulate, way, simulated, devices).result()
+
+
+def implied(rows: Sequence[Row]) -> list[Row]:
+    """What the costs of a middling client imply for a round of one in a hundred of so many clients.
+
+    Linear in what a round touches: training, adding up and sending go by those asked, memories by all who ever took part.
+    Simulated days are those after which as many have been asked as there are, by the server that asks a hundred at a time.
+    """
+    client = _of(rows, "client")[1]
+    size, add = client["parameters"], _between(_of(rows, "mean"), client["parameters"])
+    memory = _between(_of(rows, "memory"), size, "bytes")
+    drawn = {row["clients"]: row for row in _of(rows, "draw")}
+    saved = {row["clients"]: row for row in _of(rows, "checkpoint") if row["parameters"] == costs.VECTORS[0]}
+    model = _between([r for r in _of(rows, "checkpoint") if r["clients"] == costs.CROWD], size)
+    simulated = next(row for row in _of(rows, "days") if row["design"] == "fedavg")
+    asked_a_day = simulated["selected"] / simulated["days"]
+    found = []
+    for clients in costs.POPULATIONS:
+        asked = max(int(SHARE * clients), 1)
+        found.append(
+            {
+                "work": "scale",
+                "part": "implied",
+                "clients": clients,
+                "asked": asked,
+                "training_core_seconds": asked * client["core_seconds"],
+                "adding_seconds": asked * add,
+                "bytes_down": asked * client["bytes_down"],
+                "bytes_up": asked * client["bytes_up"],
+                "draw_seconds": drawn[clients]["seconds"],
+                "known_bytes": drawn[clients]["bytes"],
+                "checkpoint_seconds": saved[clients]["seconds"] + model,
+                "memories_bytes": clients * memory,
+                "days_for_all": clients / asked_a_day,
+            }
+        )
+    return found
+
+
+def _of(rows: Sequence[Row], part: str) -> list[Row]:
+    return [row for row in rows if row["part"] == part]
+
+
+def _between(rows: Sequence[Row], size: int, key: str = "seconds") -> float:
+    """The cost of so many parameters, from the nearest measured size below."""
+    nearest = max((row for row in rows if row["parameters"] <= size), key=lambda row: row["parameters"])
+    return float(nearest[key] * size / nearest["parameters"])
+
+
+def broken(rows: Sequence[Row]) -> list[str]:
+    """What grows with the number of devices and should not, in words."""
+    hundred_thousand = [row for row in _of(rows, "days") if row["clients"] == days.DEVICES]
+    heavy = [row for row in hundred_thousand if (row["memory_mb"] or 0) > MEGABYTES]
+    return [
+        f"{row['design']}, {row['clients']:,} devices: {row['memory_mb']:,.0f} MB, at most {MEGABYTES:,} are promised"
+        for row in heavy
+    ]
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """For people."""
+    for part, (title, columns) in TABLES.items():
+        print_table(title, columns, _of(rows, part), left=("model", "design", "where"))
+    for row in _of(rows, "place"):
+        if row["note"]:
+            print(row["note"])
+
+
+def _of_days(row: Row, key: str, best: Callable[[list[float]], float]) -> float:
+    return best([hour[key] for hour in row["by_hour"] if hour[key] is not None])
+
+
+Columns = dict[str, Callable[[Row], str]]
+TABLES: dict[str, tuple[str, Columns]] = {
+    "client": (
+        "A client's part in a round, everything included",
+        {
+            "model": lambda r: r["model"],
+            "parameters": lambda r: number(r["parameters"]),
+            "rows x epochs": lambda r: number(r["rows"]),
+            "a round of": lambda r: number(r["clients"]),
+            "takes": lambda r: number(1000 * r["seconds_per_round"], 0, " ms"),
+            "core time a client": lambda r: number(1e3 * r["core_seconds"], 2, " ms"),
+            "down": lambda r: number(r["bytes_down"] / 1e3, 1, " kB"),
+            "up": lambda r: number(r["bytes_up"] / 1e3, 1, " kB"),
+            "memory": lambda r: number(r["memory_mb"], unit=" MB"),
+        },
+    ),
+    "mean": (
+        "One core adds answers to the mean",
+        {
+            "parameters": lambda r: number(r["parameters"]),
+            "an answer": lambda r: number(1000 * r["seconds"], 3, " ms"),
+            "answers/s": lambda r: number(r["answers_per_second"], 0 if r["answers_per_second"] >= 100 else 1),
+        },
+    ),
+    "checkpoint": (
+        "The server's checkpoint after a round",
+        {
+            "parameters": lambda r: number(r["parameters"]),
+            "clients": lambda r: number(r["clients"]),
+            "takes": lambda r: number(1000 * r["seconds"], 1, " ms"),
+            "size": lambda r: number(r["bytes"] / 1e6, 2, " MB"),
+        },
+    ),
+    "memory": (
+        "What a client remembers, on disk",
+        {
+            "parameters": lambda r: number(r["parameters"]),
+            "write": lambda r: number(1000 * r["seconds_write"], 2, " ms"),
+            "read": lambda r: number(1000 * r["seconds_read"], 2, " ms"),
+            "size": lambda r: number(r["bytes"] / 1e6, 2, " MB"),
+        },
+    ),
+    "draw": (
+        f"Who is there, and {costs.COHORT:,} of them",
+        {
+            "clients": lambda r: number(r["clients"]),
+            "takes": lambda r: number(1000 * r["seconds"], 2, " ms"),
+            "known of all": lambda r: number(r["bytes"] / 1e6, 1, " MB"),
+        },
+    ),
+    "place": (
+        f"The same round in three places: {len(places.NAMES)} clients, {places.ROWS} rows each",
+        {
+            "where": lambda r: r["design"],
+            "a round": lambda r: (
+                number(None) if r["seconds_per_round"] is None else number(1000 * r["seconds_per_round"], 1, " ms")
+            ),
+        },
+    ),
+    "days": (
+        f"Devices that come and go, {days.AT_ONCE} at a time",
+        {
+            "devices": lambda r: number(r["clients"]),
+            "design": lambda r: r["design"],
+            "simulated": lambda r: number(r["days"], 2, " days"),
+            "rounds": lambda r: number(r["rounds"]),
+            "answers": lambda r: number(r["answered"]),
+            "lost": lambda r: number(100 * r["lost_share"], 1, " %"),
+            "lost, best hour": lambda r: number(100 * _of_days(r, "lost_share", min), 1, " %"),
+            "worst hour": lambda r: number(100 * _of_days(r, "lost_share", max), 1, " %"),
+            "there, fewest": lambda r: number(_of_days(r, "available", min)),
+            "most": lambda r: number(_of_days(r, "available", max)),
+            "accuracy": lambda r: number(r["accuracy"], 3),
+            "real time": lambda r: number(r["seconds"], 0, " s"),
+            "core time": lambda r: number(r["core_seconds"], 0, " s"),
+            "start-up": lambda r: number(r["startup_seconds"], 0, " s"),
+            "memory": lambda r: number(r["memory_mb"], unit=" MB"),
+        },
+    ),
+    "implied": (
+        f"What that implies: mlp_2nn, {SHARE:.0%} of the clients in a round",
+        {
+            "clients": lambda r: number(r["clients"]),
+            "asked": lambda r: number(r["asked"]),
+            "training, one core": lambda r: number(r["training_core_seconds"], 1, " s"),
+            "adding, one core": lambda r: number(r["adding_seconds"], 2, " s"),
+            "down": lambda r: number(r["bytes_down"] / 1e9, 3, " GB"),
+            "up": lambda r: number(r["bytes_up"] / 1e9, 3, " GB"),
+            "draw": lambda r: number(1000 * r["draw_seconds"], 1, " ms"),
+            "known of all": lambda r: number(r["known_bytes"] / 1e6, 1, " MB"),
+            "checkpoint": lambda r: number(1000 * r["checkpoint_seconds"], 1, " ms"),
+            "memories, on disk": lambda r: number(r["memories_bytes"] / 1e9, 1, " GB"),
+            f"all, {days.AT_ONCE} at a time": lambda r: number(r["days_for_all"], 1, " days"),
+        },
+    ),
+}

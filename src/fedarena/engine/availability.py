@@ -1,0 +1,215 @@
+"""When devices are there: plugged in, idle, on a network that costs nothing.
+
+A device is there in intervals [from, to) of simulated time, read from a file or made up; with a period they come again and
+again. They are kept as arrays, never as an object a device. All times lie on a grid of 1/1024 s, on which days and seconds
+add up exactly: a clock that is moved to the moment a device comes finds it there.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.data.files import reading
+from fedarena.errors import BadValue
+from fedarena.seeds import stream
+from fedarena.spec import Experiment
+
+TICKS = 1024  # of a second
+HOUR, DAY = 3600.0, 86400.0
+EVENING, EVENINGS = 22.0, 1.5  # o'clock: when devices are plugged in, and the deviation from one to the next
+NIGHTS = 0.5  # a device's own hours are up to so much shorter or longer than the mean
+COLUMNS = ("client", "from", "to")
+WHERE = "devices.available"
+
+Times = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Here = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Who is there when: one entry for each interval, those of a client together and in order, none touching another."""
+
+    count: int  # of clients
+    clients: Ids
+    starts: Times  # within the first period
+    ends: Times  # beyond the period where the interval goes on in the next; inf where it never ends
+    period: float  # inf: nothing comes again
+    _last: dict[float, Here] = field(default_factory=dict, init=False, repr=False)  # a round asks it several times
+
+    def here(self, clock: float) -> Here:
+        """Is each client there now?"""
+        if clock not in self._last:
+            _, now = self._split(clock)
+            open_ = ((self.starts <= now) & (now < self.ends)) | (now < self._ends_before)
+            here = np.zeros(self.count, bool)
+            once = len(self._firsts) == len(open_)  # one interval a client, as most patterns have: much quicker
+            here[self.clients[self._firsts]] = open_ if once else np.logical_or.reduceat(open_, self._firsts)
+            here.flags.writeable = False
+            self._last.clear()
+            self._last[clock] = here
+        return self._last[clock]
+
+    def until(self, clock: float) -> Times:
+        """When each client leaves; -inf for one that is not there now."""
+        base, now = self._split(clock)
+        leaving = np.full(self.count, -np.inf)
+        begun = (self.starts <= now) & (now < self.ends)
+        leaving[self.clients[begun]] = base + self.ends[begun]
+        before = now < self._ends_before
+        leaving[self.clients[before]] = base + self._ends_before[before]
+        return leaving
+
+    def next(self, clock: float) -> float | None:
+        """The first moment from now on at which anybody is there; None if that never comes."""
+        return clock if self.here(clock).any() else self.next_arrival(clock)
+
+    def next_arrival(self, clock: float) -> float | None:
+        """The first moment after now at which somebody comes; None if nobody ever does."""
+        base, now = self._split(clock)
+        later = int(np.searchsorted(self._arrivals, now, side="right"))
+        if later == len(self._arrivals):
+            base, later = base + self.period, 0
+        moment = base + float(self._arrivals[later])
+        return moment if moment < math.inf else None
+
+    def stay(self, client: int, clock: float) -> tuple[float, float] | None:
+        """From when (now, if it is there) to when the client is there next; None if it never comes again."""
+        base, now = self._split(clock)
+        first, last = np.searchsorted(self.clients, [client, client + 1])
+        if first == last:
+            return None
+        starts, ends = self.starts[first:last], self.ends[first:last]
+        if now < self._ends_before[last - 1]:
+            return clock, base + float(self._ends_before[last - 1])
+        at = int(np.searchsorted(ends, now, side="right"))
+        if at == len(ends):
+            base, at = base + self.period, 0
+        opens = base + float(starts[at])
+        return (max(opens, clock), base + float(ends[at])) if opens < math.inf else None
+
+    def _split(self, clock: float) -> tuple[float, float]:
+        """The begin of the period, and the time since."""
+        now = math.fmod(clock, self.period)
+        return clock - now, now
+
+    @cached_property
+    def _arrivals(self) -> Times:
+        return np.unique(self.starts)
+
+    @cached_property
+    def _ends_before(self) -> Times:
+        """When what began in the period before ends in this one."""
+        return self.ends - self.period if self.period < math.inf else np.full(len(self.ends), -np.inf)
+
+    @cached_property
+    def _firsts(self) -> Ids:
+        """Where the intervals of each client begin that has any."""
+        return np.flatnonzero(np.append(True, np.diff(self.clients)))
+
+
+def build_availability(experiment: Experiment, clients: int, people: Sequence[int]) -> Availability | None:
+    """When clients are there who have rows, from the experiment's pattern or trace; None where that is always."""
+    wish = experiment.devices
+    if wish.available == "always":
+        return None
+    if wish.available == "day":
+        who, starts, ends = _nights(experiment, clients)
+        period = DAY
+    else:
+        who, starts, ends = _traced(wish.available, clients, wish.period)
+        period = math.inf if wish.period is None else _on_grid(wish.period)
+    with_rows = np.zeros(clients, bool)
+    with_rows[np.asarray(people)] = True
+    known = with_rows[who]
+    if not known.any():
+        raise BadValue(
+            f"{wish.available} names no client that has rows", remedy="give some client an interval", where=WHERE
+        )
+    return join(clients, who[known], starts[known], ends[known], period)
+
+
+def _nights(experiment: Experiment, clients: int) -> tuple[Ids, Times, Times]:
+    """Plugged in every evening, each device at a time of its own and for hours of its own.
+
+    Time zones are an hour apart, the first clients in the first one; there it is midnight when the clock starts.
+    """
+    wish, rng = experiment.devices, stream(experiment.seed, "available")
+    who = np.arange(clients)
+    evening = EVENING + EVENINGS * rng.standard_normal(clients) + who * wish.zones // clients
+    wide = min(NIGHTS, 24 / wish.hours - 1)  # nobody has more than 24 hours
+    hours = wish.hours * rng.uniform(1 - wide, 1 + wide, clients)
+    starts = evening % 24 * HOUR
+    return who, starts, starts + np.maximum(hours * HOUR, 1 / TICKS)
+
+
+def _traced(path: str, clients: int, period: float | None) -> tuple[Ids, Times, Times]:
+    """Intervals as a CSV file says."""
+    remedy = f'give "always", "day", or a CSV file with the columns {", ".join(COLUMNS)}'
+    with reading(path, remedy=remedy), open(path, encoding="utf-8", newline="") as file:
+        names = [name.strip() for name in file.readline().split(",")]
+        at = [names.index(name) for name in COLUMNS]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # no lines at all: we say so ourselves
+            lines = np.loadtxt(file, delimiter=",", usecols=at, ndmin=2)
+    who, starts, ends = lines.T if len(lines) else np.empty((3, 0))
+    unknown = np.flatnonzero((who % 1 != 0) | (who < 0) | (who >= clients))
+    if len(unknown):
+        raise BadValue(
+            f"{path} speaks of client {who[unknown[0]]:g}, the experiment has {clients}",
+            remedy=f"number clients from 0 to {clients - 1}",
+            where=WHERE,
+        )
+    last, lengths = math.inf if period is None else period, ends - starts
+    fits = (starts >= 0) & (starts < last) & (lengths >= 1 / TICKS) & (lengths <= last) & (ends < math.inf)
+    if not fits.all():
+        client, start, end = lines[np.flatnonzero(~fits)[0]]
+        within = "" if period is None else f", begin within the period of {period:g} s, and not last longer"
+        raise BadValue(
+            f"{path}: client {client:.0f} is there from {start:g} to {end:g}",
+            remedy=f"an interval must end a millisecond or more after its begin{within}",
+            where=WHERE,
+        )
+    return who.astype(np.int64), starts, ends
+
+
+def join(count: int, who: Ids, starts: Times, ends: Times, period: float) -> Availability:
+    """Intervals of clients in any order, as an Availability: what overlaps or touches becomes one."""
+    begin, end = np.rint(starts * TICKS).astype(np.int64), np.rint(ends * TICKS).astype(np.int64)
+    if period < math.inf:  # what goes on in the next period is there at the begin of every one
+        turn = round(period * TICKS)
+        over = end > turn
+        who = np.concatenate([who, who[over]])
+        begin = np.concatenate([begin, np.zeros(int(over.sum()), np.int64)])
+        end = np.concatenate([np.minimum(end, turn), end[over] - turn])
+    order = np.lexsort((begin, who))
+    who, begin, end = who[order], begin[order], end[order]
+    span = int(end.max()) + 1  # clients one after the other on one line: their intervals meet nobody else's
+    reach = np.maximum.accumulate(who * span + end)
+    first = np.flatnonzero(np.append(True, (who * span + begin)[1:] > reach[:-1]))
+    who, starts, ends = who[first], begin[first] / TICKS, np.maximum.reduceat(end, first) / TICKS
+    if period < math.inf:
+        who, starts, ends = _around(who, starts, ends, period)
+    return Availability(count, who, starts, ends, period)
+
+
+def _around(who: Ids, starts: Times, ends: Times, period: float) -> tuple[Ids, Times, Times]:
+    """A client's last interval goes on in its first one, where one ends with the period and the other begins with it."""
+    change = np.flatnonzero(np.diff(who)) + 1
+    first, last = np.append(0, change), np.append(change, len(who)) - 1
+    meet = (starts[first] == 0) & (ends[last] == period)
+    ends[last[meet]] += ends[first[meet]]
+    ends[last[meet & (first == last)]] = np.inf  # all the time
+    gone = first[meet & (first != last)]
+    return np.delete(who, gone), np.delete(starts, gone), np.delete(ends, gone)
+
+
+def _on_grid(seconds: float) -> float:
+    return round(seconds * TICKS) / TICKS

@@ -1,0 +1,180 @@
+"""What participants agree on before the first round: columns, labels, order, sums. Made by the organiser, without a row."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedarena.data.client_tests import hold_out
+from fedarena.data.dataset import PADDING, Dataset, Partition, Rows
+from fedarena.data.sources.rows import MOST_CLASSES
+from fedarena.data.sources.tables import MOST_CATEGORIES, Table
+from fedarena.errors import BadValue, PartitionImpossible
+from fedarena.federation.own_table import needs_means
+from fedarena.federation.words import Agreement, Column, Counted, Described, Squares
+from fedarena.spec import Experiment
+
+Descriptions = Mapping[str, Described]  # by name
+
+
+def unlike(new: Described, other: str, known: Described) -> str:
+    """Why two tables do not go together, in words; nothing if they do."""
+    theirs, ours = ({c.name: c.kind for c in table.columns} for table in (new, known))
+    if theirs.keys() != ours.keys():
+        lacks, more = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
+        told = [f"lacks {_some(lacks)}"] * bool(lacks) + [f"has {_some(more)} besides"] * bool(more)
+        return f"its table {' and '.join(told)}, compared with that of '{other}'"
+    for column, kind in theirs.items():
+        if kind != ours[column]:
+            return f"its column '{column}' holds {kind}, that of '{other}' {ours[column]}"
+    if new.label_kind != known.label_kind:
+        return f"its labels are {new.label_kind}, those of '{other}' {known.label_kind}"
+    return ""
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:5])
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Participants as clients 0, 1, ...: sorted as a column of names would be, numbers by their size."""
+    numbers = all(name.isascii() and name.isdigit() for name in names)
+    return sorted(names, key=lambda name: (int(name), name) if numbers else (0, name))
+
+
+def first_agreement(described: Descriptions) -> dict[str, Agreement]:
+    """Classes, columns and places: from what the tables look like."""
+    order = in_order(list(described))
+    tables = [described[name] for name in order]
+    classes = _classes(tables)
+    columns = tuple(_column(column.name, tables) for column in tables[0].columns)
+    if not columns:
+        raise BadValue("the participants have no feature column", remedy="drop fewer columns", where="data.drop")
+    sizes = [table.rows for table in tables]
+    before = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    return {
+        name: Agreement(
+            client=k,
+            clients=len(order),
+            rows_before=before[k],
+            rows=before[-1],
+            classes=classes,
+            columns=columns,
+        )
+        for k, name in enumerate(order)
+    }
+
+
+def _classes(tables: Sequence[Described]) -> tuple[str, ...]:
+    """The labels of all, in the order in which one table of them would number them."""
+    every = {label for table in tables for label in table.classes}
+    numbers = tables[0].label_kind == "numbers"
+    classes = tuple(sorted(every, key=lambda label: (int(label) if numbers else 0, label)))
+    if not 2 <= len(classes) <= MOST_CLASSES:
+        raise BadValue(
+            f"the participants have {len(classes)} labels together",
+            remedy=f"choose a column of 2 to {MOST_CLASSES} classes",
+            where="data.label",
+        )
+    return classes
+
+
+def _column(name: str, tables: Sequence[Described]) -> Column:
+    found = [next(column for column in table.columns if column.name == name) for table in tables]
+    words = tuple(sorted({word for column in found for word in column.words}))
+    if len(words) > MOST_CATEGORIES:
+        raise BadValue(
+            f"column '{name}' holds {len(words)} distinct words at all participants together",
+            remedy=f"add it to drop, or have at most {MOST_CATEGORIES}",
+            where="data.drop",
+        )
+    return Column(name=name, kind=found[0].kind, words=words)
+
+
+def with_counts(
+    agreed: Mapping[str, Agreement], counted: Mapping[str, Counted], experiment: Experiment
+) -> dict[str, Agreement]:
+    """Means over all training rows, and what else follows from counts."""
+    source = experiment.data.made
+    means = counts = None
+    if needs_means(source):
+        told = [(c.present or (), c.sums or ()) for c in counted.values()]
+        present, sums = (_added(parts) for parts in zip(*told, strict=True))
+        if 0 in present:
+            raise BadValue("a column has no value in any training row", remedy="drop it", where="data.drop")
+        means = tuple(total / n for total, n in zip(sums, present, strict=True))
+    if experiment.algorithm.made.counts_classes:
+        counts = tuple(int(n) for n in _added([c.class_counts or () for c in counted.values()]))
+    heaviest = None
+    if getattr(experiment.uplink, "secure", False):
+        held = experiment.validate_share or 0.0
+        heaviest = max(c.train - int(round(held * c.train, 9)) for c in counted.values())
+    news = {"means": means, "class_counts": counts, "heaviest": heaviest}
+    return {name: one.model_copy(update=news) for name, one in agreed.items()}
+
+
+def with_squares(
+    agreed: Mapping[str, Agreement], counted: Mapping[str, Counted], squares: Mapping[str, Squares]
+) -> dict[str, Agreement]:
+    """Deviations over all training rows."""
+    n = sum(c.train for c in counted.values())
+    deviations = tuple(math.sqrt(total / n) for total in _added([s.squares for s in squares.values()]))
+    return {name: one.model_copy(update={"deviations": deviations}) for name, one in agreed.items()}
+
+
+def _added(parts: Sequence[Sequence[float]]) -> list[float]:
+    """Sums, exact until the last rounding: they do not depend on the order."""
+    if len({len(part) for part in parts}) != 1:
+        raise BadValue(
+            "participants told sums of different numbers of columns", remedy="run the same fedarena everywhere"
+        )
+    return [math.fsum(numbers) for numbers in zip(*parts, strict=True)]
+
+
+def features_of(columns: Sequence[Column]) -> int:
+    """Numbers in a row."""
+    return sum(max(len(column.words), column.kind == "numbers") for column in columns)
+
+
+def without_rows(
+    experiment: Experiment, agreed: Mapping[str, Agreement], counted: Mapping[str, Counted]
+) -> tuple[Dataset, Partition]:
+    """The federation as the organiser knows it: how many rows everybody has, and none of them."""
+    order = in_order(list(agreed))
+    one = agreed[order[0]]
+    train = [counted[name].train for name in order]
+    test = [counted[name].test for name in order]
+    if not sum(test):
+        raise PartitionImpossible("no participant has a row to test on", remedy="raise data.test", where="data.test")
+    n, m = sum(train), sum(test)
+    x = np.broadcast_to(np.float32(0), (n + m, features_of(one.columns)))
+    owner = np.concatenate([np.repeat(np.arange(len(order)), train), np.repeat(np.arange(len(order)), test)])
+    source = experiment.data.made
+    assert isinstance(source, Table)
+    data = Dataset(
+        "participants",
+        x,
+        np.full(n + m, PADDING, np.int64),
+        n,
+        len(one.classes),
+        owner=owner,
+        owner_names=tuple(order),
+        class_names=one.classes,
+    )
+    clients, tests = _blocks(0, train), _blocks(n, test)
+    partition = Partition(clients, np.arange(n, n + m), tests, names=tuple(order))
+    if experiment.validate_share is not None:
+        partition, held = hold_out(partition, experiment.validate_share, experiment.seed)
+        partition = replace(partition, test=np.sort(np.concatenate(held)), client_tests=held)
+    return data, partition
+
+
+def _blocks(start: int, sizes: Sequence[int]) -> list[Rows]:
+    """Consecutive row numbers."""
+    bounds = start + np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    return [np.arange(a, b) for a, b in itertools.pairwise(bounds)]

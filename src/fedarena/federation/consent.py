@@ -1,0 +1,161 @@
+"""What an experiment asks of a participant: which experiments can be federated at all, and what leaves the house."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from fedarena.algorithms.base import Asynchronous
+from fedarena.data.sources.tables import Table
+from fedarena.errors import BadValue
+from fedarena.federation.own_table import needs_means
+from fedarena.spec import Experiment
+
+OWNER = "participant"  # the column that would name the owner in a table of all rows
+THEIRS = "/participants"  # stands for a file that is elsewhere
+BUDGET = ("rounds", "uploads")
+
+
+def federated(source: Any, overrides: list[str], **settings: Any) -> Experiment:
+    """The organiser's experiment: on a table that lies with the participants, each with its own rows."""
+    experiment = Experiment.make(source, [*overrides, *_filled_in(source, overrides)], **settings)
+    check_experiment(experiment)
+    return experiment
+
+
+def _filled_in(source: Any, overrides: list[str]) -> list[str]:
+    """Keys of the data that only a table in one place needs."""
+    path = f'data.path="{THEIRS}"'
+    try:
+        data = Experiment.make(source, overrides).data.made
+    except BadValue as error:
+        if path in overrides or not error.where.endswith("data") or "'path'" not in error.what:
+            raise
+        return [path, *_filled_in(source, [*overrides, path])]
+    return [f'data.client="{OWNER}"'] if isinstance(data, Table) and data.client is None else []
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Refuse what cannot be done between houses."""
+    exp = experiment
+    own = [key for key in ("data", "model", "partition", "algorithm") if getattr(exp, key).own]
+    problems = [
+        (
+            not isinstance(exp.data.made, Table),
+            f"'{exp.data.name}' is not a table of the participants' own",
+            'write data = { name = "csv", label = "..." }: every participant brings its file',
+            "data",
+        ),
+        (
+            exp.partition.name != "natural" or _changed(exp.partition.settings),
+            f"partition '{exp.partition.name}' deals rows, and here everyone has rows of their own",
+            'write partition = "natural", without settings, or leave it out',
+            "partition",
+        ),
+        (
+            exp.algorithm.made.pooled,
+            f"{exp.algorithm.name} needs all rows in one place, and here rows do not move",
+            "choose another algorithm; `fedarena run` trains on a pooled table, if there is one",
+            "algorithm",
+        ),
+        (
+            bool(own),
+            f"the {''.join(own[:1])} came from Python",
+            "register it, and give --file to everyone",
+            "".join(own),
+        ),
+        (exp.folds is not None, "folds deal rows anew", "leave out folds and fold", "folds"),
+        (
+            exp.devices.available != "always" or exp.devices.overselect > 1 or exp.devices.deadline is not None,
+            "devices that come and go are for simulations",
+            "leave out devices.available, overselect and deadline; `fedarena serve` has --deadline and --minimum",
+            "devices",
+        ),
+    ]
+    for wrong, what, remedy, where in problems:
+        if wrong:
+            raise BadValue(what, remedy=remedy, where=where)
+
+
+def _changed(settings: dict[str, Any]) -> bool:
+    return any(value not in (None, 1) for value in settings.values())
+
+
+def as_text(experiment: Experiment) -> str:
+    """The experiment as participants see it: without paths of the organiser's machine."""
+    table = tomllib.loads(experiment.to_toml())
+    for key in ("path", "test_path"):
+        if key in table["data"]:
+            table["data"][key] = THEIRS
+    table["devices"].pop("trace", None)
+    return Experiment.make(table).to_toml()
+
+
+def from_text(text: str) -> Experiment:
+    """The organiser's experiment, checked here: it names components that are installed, and no file of this machine."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadValue(f"the organiser's experiment cannot be read: {error}", remedy="is it fedarena there?") from None
+    experiment = Experiment.make(table, where="the organiser's experiment")
+    check_experiment(experiment)
+    if experiment.devices.trace is not None:
+        raise BadValue(
+            "the organiser's experiment names a file of this machine", remedy="refuse it", where="devices.trace"
+        )
+    return experiment
+
+
+def same_but_for_data(mine: Experiment, theirs: Experiment) -> str:
+    """The first key in which the organiser's experiment is not the one that was agreed; nothing if it is."""
+    ours, other = (tomllib.loads(as_text(exp)) for exp in (mine, theirs))
+    for key in {**ours, **other}:
+        if ours.get(key) != other.get(key):
+            return f"{key} = {other.get(key)}, not {ours.get(key)}"
+    return ""
+
+
+def beyond_budget(before: Experiment, now: Experiment) -> bool:
+    """Is more than the number of rounds another?"""
+    ours, other = (tomllib.loads(as_text(exp)) for exp in (before, now))
+    return any(ours.get(key) != other.get(key) for key in {**ours, **other} if key not in BUDGET)
+
+
+def what_leaves(experiment: Experiment, shares_models: bool) -> list[str]:
+    """In words, what a participant of this experiment sends, beside its answers' sizes and times."""
+    exp, source = experiment, experiment.data.made
+    algorithm, uplink = exp.algorithm.made, exp.uplink
+    told = ["the names of its columns and the labels that occur, and how many rows it has to train and to test on"]
+    if source.one_hot:
+        told.append("the words that occur in columns of words")
+    if needs_means(source):
+        told.append("of each column the sum over its training rows, and of the squared distances from the mean of all")
+    if algorithm.counts_classes:
+        told.append("how many training rows it has of each class")
+    if algorithm.communicates:
+        told.append(f"what {exp.algorithm.name} sends of each training: {_answer(uplink)}")
+        if exp.bn_buffers in ("average", "recompute"):
+            told.append("BatchNorm's statistics of its training rows, if the model has any")
+    told.append("of each training its loss, its steps and whether it ended in finite numbers")
+    told.append("how many of its test rows the model gets right, and the sum of their losses")
+    if shares_models:
+        told.append("the model that it keeps for itself, to be tested on the rows of the others")
+    if isinstance(algorithm, Asynchronous):
+        told.append("when it has finished a training")
+    return told
+
+
+def _answer(uplink: Any) -> str:
+    if isinstance(uplink, str):
+        return "a change of the model's weights or the like"
+    steps = [
+        word
+        for word, on in (
+            (f"clipped to {uplink.clip or 0:g}", uplink.clip is not None),
+            (f"the largest {uplink.top_k or 0:.0%} of its numbers", uplink.top_k is not None),
+            (f"rounded to {uplink.quantise} bits", uplink.quantise is not None),
+            ("masked, so that only the sum over participants can be read", uplink.secure),
+        )
+        if on
+    ]
+    return ", ".join(["a change of the model's weights or the like", *steps])

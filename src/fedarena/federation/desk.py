@@ -1,0 +1,225 @@
+"""Where a participant works: it trains, tests and remembers, and says what came of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.algorithms.base import Algorithm
+from fedarena.engine.jobs import Answer, ClientJob, EvaluateJob, Failed, Job, Skipped, StatisticsJob, newcomer
+from fedarena.engine.masks import Turn
+from fedarena.engine.site import EVALUATION_ROWS, Site
+from fedarena.engine.tree import read_only
+from fedarena.engine.uplink import CannotSend, Sealed
+from fedarena.engine.work import Common, Memory
+from fedarena.federation import words as say
+from fedarena.federation.at_home import Told
+from fedarena.federation.memories import Memories, ticket
+from fedarena.federation.own_site import OwnSite
+from fedarena.federation.sealing import OwnSeals
+from fedarena.federation.wire import NOTHING, Load, WireRefused
+from fedarena.models.task import Buffers, Scores
+from fedarena.runtime.one_job import run_job
+
+
+@dataclass(frozen=True)
+class Sending:
+    """A client's part, in which what cannot be sent is no failure of the client's."""
+
+    job: ClientJob
+
+    def run(self, site: Site, common: Common) -> Answer | Skipped | CannotSend:
+        """Do it."""
+        try:
+            return self.job.run(site, common)
+        except CannotSend as error:
+            return error
+
+
+class Desk:
+    """Where a participant works on one message."""
+
+    def __init__(
+        self, site: OwnSite, memories: Memories, round: int, shares_models: bool, speak: Callable[[str], None]
+    ) -> None:
+        self.site, self.memories, self.round = site, memories, round
+        self.shares_models, self._speak = shares_models, speak
+        self.client = site.agreed.client
+
+    def masked_by(self, seals: OwnSeals, shares: Mapping[int, str]) -> None:
+        """What goes up is masked with these secrets; the shares are those of its neighbours."""
+        seals.take(shares)
+        assert self.site.steps is not None
+        self.site.steps.seals = seals
+
+    def answered(self, asked: say.Words, load: Any) -> tuple[say.Words, Load]:
+        """What was asked for, and what goes with it."""
+        budget = self.site.experiment.rounds
+        if self.round < 0 or (budget is not None and self.round > budget):
+            raise Told(f"asked for round {self.round + 1} of {budget}", remedy="the experiment that was agreed on ends")
+        if isinstance(asked, say.Show):
+            return self._show(asked)
+        if isinstance(asked, say.Send):
+            return self._send(asked)
+        if isinstance(asked, say.Train):
+            return self._train(asked, load)
+        common = self._common(load)
+        if isinstance(asked, say.Work):
+            return self._work(asked, common)
+        if isinstance(asked, say.Recompute):
+            return self._recompute(common)
+        if isinstance(asked, say.Look):
+            return self._look(asked, common), NOTHING
+        raise WireRefused(f"'{asked.what}' is nothing a participant is asked")
+
+    def _common(self, load: Any) -> Common:
+        if not isinstance(load, Common) or not isinstance(load.buffers, Buffers):
+            raise WireRefused("a message without a model")
+        heard: Common = read_only(load)
+        return heard
+
+    def _run(self, job: Job, common: Common) -> Any:
+        return run_job(self.site, job, common)
+
+    # Training
+
+    def _work(self, asked: say.Work, common: Common) -> tuple[say.Words, Load]:
+        check_method(self.site.algorithm, asked.do)
+        memory = self.memories.load(asked.memory)
+        if asked.exchange == 0:
+            self.memories.forget_before(self.round, asked.memory)
+        turn = None
+        if asked.turn is not None:
+            turn = Turn(self.round, asked.turn.number, asked.turn.asked, asked.turn.everyone)
+        answer = self._run(Sending(ClientJob(self.round, self.client, asked.do, read_only(memory), turn=turn)), common)
+        if isinstance(answer, CannotSend):
+            return say.Unsendable(error=answer.what, remedy=answer.remedy, where=answer.where), NOTHING
+        if not isinstance(answer, Answer):
+            return self._why_not(answer), NOTHING
+        kept = self._keep(answer.report.memory, ticket(self.round, asked.exchange))
+        return say.Done(weight=float(answer.reply.weight), **_facts(answer, kept)), self._goes_up(answer, turn)
+
+    def _why_not(self, answer: Skipped | Failed) -> say.Words:
+        """The kind of an error; its text is for this side, for nobody knows what it quotes."""
+        if isinstance(answer, Skipped):
+            return say.Skips(reason=answer.reason)
+        self._speak(f"round {self.round + 1} failed: {answer.error}" + (f"  ({answer.place})" if answer.place else ""))
+        return say.Broke(error=answer.error.partition(":")[0])
+
+    def _keep(self, memory: Memory | None, ticket: str) -> str:
+        if memory is None:
+            return ""
+        self.memories.save(ticket, memory)
+        return ticket
+
+    def _goes_up(self, answer: Answer, turn: Turn | None = None) -> Load:
+        """What the algorithm sends; BatchNorm's statistics only where they are averaged. What is kept stays."""
+        if not answer.report.finite and self.site.experiment.on_nan != "keep":  # nobody will use it; nor was it masked
+            return Load.of({"send": None, "buffers": None})
+        travels = self.site.task.has_buffers and self.site.buffer_policy == "average"
+        send, steps = answer.reply.send, self.site.steps
+        if isinstance(send, Sealed) and steps is not None and turn is not None:
+            send = replace(send, words=send.words & steps.used_bits(turn))
+        squeeze = steps is not None and (steps.wish.secure or bool(steps.wish.top_k or steps.wish.quantise))
+        return Load.of({"send": send, "buffers": answer.buffers if travels else None}, squeeze)
+
+    def _recompute(self, common: Common) -> tuple[say.Words, Load]:
+        found = self._run(StatisticsJob(self.round, self.client), common)
+        return (self._why_not(found), NOTHING) if isinstance(found, Failed) else (say.Recomputed(), Load.of(found))
+
+    # Without rounds
+
+    def _train(self, asked: say.Train, load: Any) -> tuple[say.Words, Load]:
+        """From the organiser's model or on from one's own; the result goes up at once, or waits to be asked for."""
+        memory = self.memories.load(asked.memory) or newcomer(self.site)
+        start = self._result(asked.own_model) if asked.own_model else self._common(load)
+        self.memories.forget_before(asked.keep_from, asked.memory)
+        job = ClientJob(self.round, self.client, "client", read_only(replace(memory, start=start)), asked.number)
+        answer = self._run(job, start)
+        if not isinstance(answer, Answer):
+            return self._why_not(answer), NOTHING
+        left, mine = answer.report.memory, ticket(asked.number, 0)
+        if not asked.ask_first:
+            kept = self._keep(left, mine)
+            return say.Done(weight=float(answer.reply.weight), **_facts(answer, kept)), self._goes_up(answer)
+        result = Common(answer.reply.send, answer.buffers)
+        self.memories.save(mine, replace(left or Memory(), start=result))
+        return say.Trained(**_facts(answer, mine)), NOTHING
+
+    def _result(self, ticket: str) -> Common:
+        """What a training of one's own came to."""
+        memory = self.memories.load(ticket)
+        if memory is None or memory.start is None:
+            raise Told(f"no training left its result as {ticket}", remedy="is it fedarena on the other side?")
+        return memory.start
+
+    def _send(self, asked: say.Send) -> tuple[say.Words, Load]:
+        """The result of a training, now that it is wanted."""
+        result = self._result(asked.trained.memory)
+        travels = self.site.task.has_buffers and self.site.buffer_policy == "average"
+        load = Load.of({"send": result.message, "buffers": result.buffers if travels else None})
+        return say.Done(weight=1.0, **asked.trained.model_dump()), load
+
+    # Looking
+
+    def _look(self, asked: say.Look, common: Common) -> say.Words:
+        """Counts and a sum: of no row by itself."""
+        site = self.site
+        w = buffers = None
+        if asked.memory is not None:
+            memory = self.memories.load(asked.memory) or Memory(kept=site.algorithm.remember(site.initial))
+            w, buffers = (memory.kept if site.algorithm.personal else None), memory.buffers
+        scores = self._scores(site.owners.test, common, w, buffers)
+        own = scores
+        if site.experiment.evaluate.on == "train":
+            own = self._scores(site.owners.clients[self.client], common, w, buffers)
+        return say.Looked(
+            right=int(scores.right.sum()),
+            count=int(scores.count.sum()),
+            loss=math.fsum(scores.loss),
+            own_right=int(own.right.sum()),
+            own_count=int(own.count.sum()),
+        )
+
+    def _scores(
+        self, rows: NDArray[np.int64], common: Common, w: NDArray[Any] | None, buffers: Buffers | None
+    ) -> Scores:
+        parts = [Scores.of_nothing()]
+        for start in range(0, len(rows), EVALUATION_ROWS):
+            part = self._run(EvaluateJob(rows[start : start + EVALUATION_ROWS], None, w, buffers), common)
+            if isinstance(part, Failed):
+                self._speak(f"evaluation failed: {part.error}")
+                raise Told(f"evaluation failed: {part.error.partition(':')[0]}", remedy="is there memory enough?")
+            parts.append(part)
+        return Scores(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("right", "count", "loss")))
+
+    def _show(self, asked: say.Show) -> tuple[say.Words, Load]:
+        """The model of its own, where that was agreed."""
+        site = self.site
+        if not self.shares_models:
+            raise Told("models of one's own stay here", remedy="nobody agreed to show them")
+        memory = self.memories.load(asked.memory) or Memory(kept=site.algorithm.remember(site.initial))
+        w = memory.kept if site.algorithm.personal else None
+        return say.Shown(), Load.of({"w": w, "buffers": memory.buffers})
+
+
+def _facts(answer: Answer, kept: str) -> dict[str, Any]:
+    """What is told of a training besides its result."""
+    report = answer.report
+    names = ("finite", "steps", "samples", "loss", "seconds", "sent", "sent_buffers")
+    return {**{name: getattr(report, name) for name in names}, "memory": kept}
+
+
+def check_method(algorithm: Algorithm, do: str) -> None:
+    """A client's parts are public methods that the algorithm adds to the contract, and `client`."""
+    own = do.isidentifier() and not do.startswith("_") and not hasattr(Algorithm, do)
+    inside = algorithm
+    while getattr(inside, "base", None) is not None:
+        inside = inside.base  # type: ignore[attr-defined]
+    if do != "client" and not (own and callable(getattr(type(inside), do, None))):
+        raise Told(f"{type(algorithm).__name__} has no part '{do[:40]}' for clients", remedy="is it fedarena there?")

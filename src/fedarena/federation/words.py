@@ -1,0 +1,305 @@
+"""What organiser and participants say to each other. Everything that leaves a participant's house has a name here.
+
+The organiser asks, a participant answers. Vectors travel beside these words, as the load of a message (wire.py).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Seconds = Annotated[float, Field(ge=0)]
+
+KINDS: dict[str, type[Words]] = {}
+
+
+class Words(BaseModel):
+    """One kind of message."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    what: ClassVar[str] = ""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        cls.what = cls.__name__.lower()
+        KINDS[cls.what] = cls
+
+
+class Part(BaseModel):
+    """A part of a message."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# Getting to know each other
+
+
+class Column(Part):
+    """A column of a participant's table: its name, whether it holds numbers, and which words, where they are encoded."""
+
+    name: str
+    kind: Literal["numbers", "words"]
+    words: tuple[str, ...] = ()
+
+
+class Agreement(Part):
+    """What all participants have agreed on, and the place of one of them."""
+
+    client: Count
+    clients: Count
+    rows_before: Count  # of participants whose names come before: where its rows would lie in a table of all
+    rows: Count  # of all
+    classes: tuple[str, ...]  # labels, in the order in which they are numbered
+    columns: tuple[Column, ...]  # features, in the order in which the model sees them
+    means: tuple[float, ...] | None = None  # of the columns, over all training rows
+    deviations: tuple[float, ...] | None = None
+    class_counts: tuple[int, ...] | None = None  # over all training rows, where the algorithm needs them
+    heaviest: int | None = None  # most training rows of a participant, where answers are masked
+    shares_models: bool = False  # models of one's own go to the others, to be tested there
+
+    @property
+    def place(self) -> str:
+        """What decides which rows of the participant are for training, and how they look."""
+        return self.model_dump_json(include={"client", "clients", "rows_before", "rows", "classes", "columns"})
+
+
+class Hello(Words):
+    """Organiser: this is the experiment. Do you take part?"""
+
+    experiment: str  # TOML
+    shares_models: bool = False
+
+
+class Described(Words):
+    """Participant: yes. This is what my table looks like."""
+
+    session: str  # of this process: another one remembers nothing of what was said
+    rows: Count
+    test_rows: Count  # of a file of their own
+    label_kind: Literal["numbers", "truths", "words"]
+    classes: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+
+class Agree(Words):
+    """Organiser: this is agreed. Tell what is still missing, or be ready."""
+
+    agreement: Agreement
+    tell: Literal["counts", "squares", "ready"]
+
+
+class Counted(Words):
+    """Participant: so many training and test rows; and, where the experiment needs them, sums over training rows."""
+
+    train: Count
+    test: Count
+    present: tuple[Count, ...] | None = None  # of each column: values that are there
+    sums: tuple[float, ...] | None = None
+    class_counts: tuple[Count, ...] | None = None
+
+
+class Squares(Words):
+    """Participant: sums of squared distances from the means, of each column."""
+
+    squares: tuple[float, ...]
+
+
+class Ready(Words):
+    """Participant: I have built the model. It begins with these weights."""
+
+    torch: str
+    initial: str  # sha256
+
+
+# Work
+
+
+class Exchange(Part):
+    """One exchange of a round and who is asked in it, where answers are changed on their way up."""
+
+    number: Count
+    asked: tuple[Count, ...]
+    everyone: bool
+
+
+Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]
+Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class KeyPair(Part):
+    """Public keys of an exchange: of masks in pairs, and of the channel to a participant."""
+
+    mask: Key
+    channel: Key
+
+
+class Keys(Words):
+    """Organiser: draw secrets for this exchange."""
+
+    exchange: Count
+
+
+class Keyed(Words):
+    """Participant: the public halves."""
+
+    keys: KeyPair
+
+
+class Deal(Words):
+    """Organiser: these are the public keys of all. Deal out shares of your secrets."""
+
+    exchange: Count
+    keys: dict[Count, KeyPair]
+
+
+class Dealt(Words):
+    """Participant: shares for each neighbour, which only that neighbour can read."""
+
+    shares: dict[Count, Hex]
+
+
+class Reveal(Words):
+    """Organiser: these have answered. Reveal the shares with which their sum, and nothing else, can be opened."""
+
+    exchange: Count
+    answered: tuple[Count, ...]
+
+
+class Revealed(Words):
+    """Participant: a share of a secret of each neighbour: of its own mask if it answered, else of its key."""
+
+    shares: dict[Count, Annotated[str, Field(pattern=r"^[0-9a-f]{1,32}$")]]
+
+
+class Work(Words):
+    """Organiser: do your part. The load is what all hear."""
+
+    do: str
+    exchange: Count  # of the round: 0 is the first
+    memory: str = ""  # which of your memories to begin from; none: you are new
+    turn: Exchange | None = None
+    shares: dict[Count, Hex] | None = None  # of your neighbours' secrets, where answers are masked
+
+
+class Done(Words):
+    """Participant: done. The load is what goes up: the algorithm's answer, and BatchNorm's statistics where averaged."""
+
+    weight: float
+    finite: bool
+    steps: Count
+    samples: Count
+    loss: float
+    seconds: Seconds
+    sent: Count
+    sent_buffers: Count
+    memory: str = ""  # under which it is kept here, if anything is
+
+
+class Recompute(Words):
+    """Organiser: measure BatchNorm's statistics of this model on your rows."""
+
+
+class Recomputed(Words):
+    """Participant: the load is what I measured."""
+
+
+class Look(Words):
+    """Organiser: how good is this model on your test rows? Or your own: the one of this memory."""
+
+    memory: str | None = None  # None: the model in the load is all there is
+
+
+class Looked(Words):
+    """Participant: so many right of so many, and the sum of their losses; and right of the rows clients are compared on."""
+
+    right: Count
+    count: Count
+    loss: float
+    own_right: Count
+    own_count: Count
+
+
+class Show(Words):
+    """Organiser: show the model of this memory, that the others may test it."""
+
+    memory: str
+
+
+class Shown(Words):
+    """Participant: the load is my own model."""
+
+
+# Without rounds
+
+
+class Train(Words):
+    """Organiser: train, at your own pace. From the model in the load, or from your own of this memory."""
+
+    number: Count  # of your trainings: your random numbers go by it
+    memory: str = ""
+    own_model: str = ""  # the training from whose result to go on
+    ask_first: bool = False  # keep the result until it is asked for
+    keep_from: Count = 0  # what older trainings left behind is not needed any more
+
+
+class Trained(Words):
+    """Participant: trained; may I send the result? Nothing but facts is here."""
+
+    finite: bool
+    steps: Count
+    samples: Count
+    loss: float
+    seconds: Seconds
+    sent: Count
+    sent_buffers: Count
+    memory: str
+
+
+class Send(Words):
+    """Organiser: yes, send the result of that training."""
+
+    trained: Trained  # as it was told
+
+
+# When something is amiss, and at the end
+
+
+class Skips(Words):
+    """Participant: with these rows I cannot take part."""
+
+    reason: str
+
+
+class Broke(Words):
+    """Participant: the algorithm raised an error."""
+
+    error: str
+    place: str = ""
+
+
+class Unsendable(Words):
+    """Participant: what the algorithm sends does not go through the steps of the experiment's uplink."""
+
+    error: str
+    remedy: str
+    where: str = ""
+
+
+class Refused(Words):
+    """Participant: no, and why."""
+
+    why: str
+    kind: Literal["unready", "no"] = "no"  # unready: this process does not know the run yet
+
+
+class Goodbye(Words):
+    """Organiser: it is over, for all or for you."""
+
+    reason: str = ""
+    finished: bool = False
+
+
+class Bye(Words):
+    """Participant: goodbye."""

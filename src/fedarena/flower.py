@@ -1,0 +1,351 @@
+"""fedarena's algorithms inside a Flower app of your own: `Strategy` for its ServerApp, `train` for its ClientApp.
+
+Any synchronous algorithm, both halves of it, two exchanges a round where it has them. What a client remembers (SCAFFOLD's
+c_k, say) stays in its Flower context and never travels. The model, the rows and the evaluation are the app's own.
+`fedarena serve` and `fedarena join` need no app at all: see docs/federation.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
+from torch import nn
+
+from fedarena.algorithms.base import Asynchronous, Cohort, Setting
+from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.sources import arrays
+from fedarena.engine.bundles import BufferMean
+from fedarena.engine.jobs import ClientJob, Failed, Skipped
+from fedarena.engine.site import Site
+from fedarena.engine.stopping import participants
+from fedarena.engine.tree import Mean, assemble, dismantle, types_near
+from fedarena.engine.work import Common, Memory
+from fedarena.errors import BadValue, ClientFailed
+from fedarena.models.linear import input_features
+from fedarena.models.task import Buffers
+from fedarena.runtime.one_job import one_thread, run_job
+from fedarena.seeds import stream
+from fedarena.spec import Experiment
+
+OURS = "fedarena"  # the record of a message that is ours; the arrays beside it are those it names
+ARRAYS = "arrays"
+log = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What all must agree on: the experiment as text, and what the nodes told of themselves."""
+
+    settings: dict[str, Any]  # algorithm, local, seed, share
+    sizes: tuple[int, ...]  # rows of each client
+    class_counts: tuple[
+        int, ...
+    ]  # rows of each class, of all clients together; zeros where the algorithm need not know
+
+    def site(self, model: nn.Module, client: int, x: NDArray[Any], y: NDArray[np.int64]) -> Site:
+        """The model and a client's own rows, as the engine wants them; of the others only their number is known."""
+        experiment = Experiment.make(
+            arrays(x, y), model=model, clients=len(self.sizes), partition="iid", **self.settings
+        )
+        data = Dataset("rows", x, y, len(x), len(self.class_counts), prepare="scale" if x.dtype == np.uint8 else "none")
+        nobody = np.empty(0, np.int64)
+        rows = [np.arange(len(x)) if k == client else nobody for k in range(len(self.sizes))]
+        site = Site(experiment, data, Partition(rows, nobody))
+        site.__dict__["all_class_counts"] = np.array(self.class_counts)
+        local = experiment.local
+        setting = Setting(
+            local.lr,
+            local.momentum,
+            local.reset_momentum,
+            clients=len(self.sizes),
+            participants=participants(experiment, len(self.sizes)),
+            has_batchnorm=site.task.has_batchnorm,
+            has_dropout=site.task.has_dropout,
+            has_classes=not site.task.has_own_loss,
+            features=input_features(site.task),
+        )
+        site.algorithm = site.algorithm.settled(setting)
+        site.algorithm.check(setting)
+        if isinstance(site.algorithm, Asynchronous) or site.algorithm.pooled:
+            raise BadValue(
+                f"{experiment.algorithm.name} has no rounds in which clients are asked",
+                remedy="choose another for a Strategy; `fedarena serve` runs asynchronous ones",
+                where="algorithm",
+            )
+        return site
+
+
+class Strategy:
+    """A Flower strategy: `start` as Flower's own ones, with any synchronous algorithm of fedarena.
+
+    Keywords are keys of an experiment: `local=dict(lr=0.1, epochs=1, batch=32)`, `share=0.1`, `seed=0`.
+    """
+
+    def __init__(
+        self, model: nn.Module, algorithm: Any = "fedavg", *, min_nodes: int = 2, evaluate: bool = True, **settings: Any
+    ) -> None:
+        self.model, self.min_nodes, self.evaluate = model, min_nodes, evaluate
+        self.settings = {"share": 1.0, **settings, "algorithm": algorithm}
+        nothing = arrays(np.zeros((2, 1)), np.arange(2))
+        chosen = Experiment.make(nothing, model=model, **self.settings).algorithm  # mistakes show now
+        self.counts_classes: bool = chosen.made.counts_classes
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run so many rounds; the result is Flower's own."""
+        if initial_arrays is not None:
+            self.model.load_state_dict(initial_arrays.to_torch_state_dict())
+        server = Server(self, grid, timeout)
+        result = Result()
+        for round in range(num_rounds):
+            loss = server.round(round)
+            result.arrays = server.arrays()
+            result.train_metrics_clientapp[round + 1] = MetricRecord({"train_loss": loss})
+            if self.evaluate:
+                seen = server.evaluated(round, result.arrays)
+                result.evaluate_metrics_clientapp[round + 1] = seen
+                log.info("round %s: train loss %.4f, %s", round + 1, loss, dict(seen))
+            own = None if evaluate_fn is None else evaluate_fn(round + 1, result.arrays)
+            if own is not None:
+                result.evaluate_metrics_serverapp[round + 1] = own
+        return result
+
+
+class Server:
+    """A strategy under way: who takes part, and what the server believes."""
+
+    def __init__(self, strategy: Strategy, grid: Grid, timeout: float) -> None:
+        self.grid, self.timeout = grid, timeout
+        self.nodes, told = self._introductions(strategy)
+        sizes = tuple(one["rows"] for one in told)
+        classes = np.sum([one["class_counts"] for one in told], axis=0)
+        self.federation = Federation(strategy.settings, sizes, tuple(map(int, classes)))
+        nothing = np.zeros((0, *told[0]["shape"]), told[0]["dtype"])
+        self.site = self.federation.site(strategy.model, -1, nothing, np.empty(0, np.int64))
+        self.algorithm, self.buffers = self.site.algorithm, self.site.task.buffers()
+        self.state = self.algorithm.init(self.site.initial)
+        self.remembered = [0] * len(sizes)  # the round whose memory each client is to go on from; 0: none
+
+    def _introductions(self, strategy: Strategy) -> tuple[list[int], list[dict[str, Any]]]:
+        """Every node says how many rows it has; they are numbered by the name they give, the same in every run."""
+        min_nodes = strategy.min_nodes
+        nodes = wait_for_nodes(self.grid, min_nodes, self.timeout)
+        question = {"do": "introduce", "count_classes": strategy.counts_classes}
+        replies = self._exchange(dict.fromkeys(nodes, question), 0)
+        told = {node: facts(reply) for node, reply in replies.items()}
+        if len(told) < min_nodes:
+            raise ClientFailed(
+                f"{len(told)} of {len(nodes)} nodes introduced themselves", remedy="see the log of the others"
+            )
+        order = sorted(told, key=lambda node: (len(told[node]["name"]), told[node]["name"], node))
+        return order, [told[node] for node in order]
+
+    def round(self, round: int) -> float:
+        """One round of the algorithm. Returns the mean loss in training."""
+        ask = Exchange(self, round)
+        self.state = self.algorithm.round(self.state, ask)
+        self.buffers = ask.buffers.result() or self.buffers
+        return float(np.mean(ask.losses)) if ask.losses else float("nan")
+
+    def send(self, round: int, clients: list[int], do: str, common: Common) -> dict[int, Message]:
+        """Ask these clients; their answers by client, those that came in time."""
+        told = asdict(self.federation)
+        questions = {
+            self.nodes[k]: {"do": do, "round": round, "client": k, "memory": self.remembered[k], "federation": told}
+            for k in clients
+        }
+        replies = self._exchange(questions, round, common)
+        number = {node: k for k, node in enumerate(self.nodes)}
+        return {number[node]: replies[node] for node in sorted(replies, key=number.__getitem__)}
+
+    def _exchange(
+        self, questions: dict[int, dict[str, Any]], round: int, common: Common | None = None
+    ) -> dict[int, Message]:
+        def message(node: int, question: dict[str, Any]) -> Message:
+            content = written(question, common)
+            return Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(round + 1))
+
+        messages = [message(node, question) for node, question in questions.items()]
+        replies = list(self.grid.send_and_receive(messages, timeout=self.timeout))
+        for reply in replies:
+            if reply.has_error():
+                log.warning("node %s: %s", reply.metadata.src_node_id, reply.error.reason)
+        return {reply.metadata.src_node_id: reply for reply in replies if not reply.has_error()}
+
+    def arrays(self) -> ArrayRecord:
+        """The model of now, by the names of its parameters."""
+        self.site.task.load(self.state.w)
+        self.site.task.load_buffers(self.buffers)
+        return ArrayRecord(self.site.task.state())
+
+    def evaluated(self, round: int, model: ArrayRecord) -> MetricRecord:
+        """What the app's own `evaluate` finds, averaged by `num-examples` as Flower's strategies do."""
+        content = RecordDict({"arrays": model, "config": ConfigRecord({"server-round": round + 1})})
+        asked = [Message(content, node, MessageType.EVALUATE, group_id=str(round + 1)) for node in self.nodes]
+        replies = self.grid.send_and_receive(asked, timeout=self.timeout)
+        seen = [next(iter(reply.content.metric_records.values())) for reply in replies if not reply.has_error()]
+        weights = np.array([float(one["num-examples"]) for one in seen])  # type: ignore[arg-type]
+        names = [name for name in (seen[0] if seen else ()) if name != "num-examples"]
+        return MetricRecord({n: float(np.average([one[n] for one in seen], weights=weights)) for n in names})
+
+
+class Exchange:
+    """`ask`: one exchange of a round with the selected clients (algorithms.base.Ask)."""
+
+    def __init__(self, server: Server, round: int) -> None:
+        self.server, self.round_number = server, round
+        sizes = np.array(server.federation.sizes)
+        self.wanted = participants(server.site.experiment, len(sizes))
+        rng = stream(server.site.experiment.seed, "select", round)
+        chosen = (
+            np.arange(len(sizes)) if server.algorithm.everyone else server.algorithm.select(sizes, self.wanted, rng)
+        )
+        self.selected = sorted(map(int, chosen))
+        self.cohort = self._cohort([])
+        self.buffers = BufferMean()
+        self.losses: list[float] = []
+
+    @property
+    def share(self) -> float:
+        """Share of the population that is selected each round."""
+        return self.wanted / len(self.server.federation.sizes)
+
+    def coin(self) -> float:
+        """A number from 0 to 1, the round's own."""
+        return float(stream(self.server.site.experiment.seed, "algorithm", self.round_number).random())
+
+    def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
+        """Send, let them work, average what comes back in the order of clients."""
+        server, mean, answered = self.server, Mean(), []
+        if everyone:
+            self.selected = list(range(len(server.nodes)))
+        self.buffers = BufferMean()
+        for client, reply in server.send(self.round_number, self.selected, do, Common(message, server.buffers)).items():
+            told = facts(reply)
+            if not told["finite"]:
+                log.warning("client %s sent numbers that are not finite: left out", told["name"])
+                continue
+            sent, buffers = tree(reply.content, server.algorithm)
+            mean.add(sent, told["weight"])
+            self.buffers.add(buffers, float(server.federation.sizes[client]))
+            self.losses.append(told["loss"])
+            server.remembered[client] = told["memory"]
+            answered.append(client)
+        self.cohort = self._cohort(answered)
+        return mean.result()
+
+    def _cohort(self, answered: list[int]) -> Cohort:
+        sizes = self.server.federation.sizes
+        rows, lr = sum(sizes[k] for k in answered), self.server.site.experiment.local.lr
+        return Cohort(tuple(self.selected), tuple(answered), len(sizes), rows, sum(sizes), lr)
+
+
+def train(message: Message, context: Context, model: nn.Module, x: Any, y: Any) -> Message:
+    """A client's half, for the app's `@app.train()`: any torch module, and its own rows `x` with labels `y` from 0 up."""
+    asked = facts(message)
+    rows, labels = (np.ascontiguousarray(v.numpy() if isinstance(v, torch.Tensor) else v) for v in (x, y))
+    labels = labels.astype(np.int64)
+    name = str(context.node_config.get("partition-id", context.node_id))
+    if asked["do"] == "introduce":
+        counted = labels if asked["count_classes"] else labels[:0]
+        counts = np.bincount(counted, minlength=_outputs(model, rows)).tolist()
+        told = {"rows": len(rows), "class_counts": counts, "shape": rows.shape[1:], "dtype": str(rows.dtype)}
+        return Message(written({**told, "name": name}), reply_to=message)
+    federation, client, round = Federation(**asked["federation"]), asked["client"], asked["round"]
+    site = federation.site(model, client, rows, labels)
+    memory = _recalled(context, asked["memory"], site)
+    with one_thread():
+        answer = run_job(site, ClientJob(round, client, asked["do"], memory), tree(message.content, site.algorithm))
+    if isinstance(answer, Failed | Skipped):
+        raise RuntimeError(answer.error if isinstance(answer, Failed) else answer.reason)
+    report = answer.report
+    kept = asked["memory"] if report.memory is None else _kept(context, round + 1, report.memory, asked["memory"])
+    told = {"weight": answer.reply.weight, "loss": report.loss, "finite": report.finite, "memory": kept, "name": name}
+    content = written(told, (answer.reply.send, answer.buffers))
+    content["metrics"] = MetricRecord({"train_loss": report.loss, "num-examples": len(rows)})
+    return Message(content, reply_to=message)
+
+
+def wait_for_nodes(grid: Grid, count: int, timeout: float) -> list[int]:
+    """Until so many are connected."""
+    until = time.monotonic() + timeout
+    while len(nodes := sorted(grid.get_node_ids())) < count:
+        if time.monotonic() > until:
+            raise ClientFailed(f"{len(nodes)} of {count} nodes are connected", remedy="start more SuperNodes")
+        time.sleep(0.2)
+    return nodes
+
+
+# Facts and trees of arrays in Flower's records: the arrays by name in one, the rest as text in ours
+
+
+def written(told: dict[str, Any], about: Any = None) -> RecordDict:
+    """Facts, and a tree, as records."""
+    parts: dict[str, NDArray[Any]] = {}
+    plain = json.dumps(dismantle(about, parts))
+    ours = ConfigRecord({"facts": json.dumps(told), "tree": plain})
+    return RecordDict({ARRAYS: ArrayRecord({key: Array(part) for key, part in parts.items()}), OURS: ours})
+
+
+def facts(message: Message) -> dict[str, Any]:
+    """What a message of ours says beside its tree."""
+    told: dict[str, Any] = json.loads(str(message.content.config_records[OURS]["facts"]))
+    return told
+
+
+def tree(content: RecordDict, algorithm: Any) -> Any:
+    """The tree again; of classes only those that the algorithm and the engine use are made."""
+    types = {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, Memory, Common)}}
+    parts = {key: array.numpy() for key, array in content.array_records[ARRAYS].items()}
+    return assemble(json.loads(str(content.config_records[OURS]["tree"])), parts, types)
+
+
+# What a client remembers: in its context, by round. An answer that was never taken is as if it had not been given.
+
+
+def _recalled(context: Context, round: int, site: Site) -> Memory | None:
+    if round == 0:
+        return None
+    memory: Memory = tree(
+        RecordDict({part: context.state[_place(round, part)] for part in (ARRAYS, OURS)}), site.algorithm
+    )
+    return memory
+
+
+def _kept(context: Context, round: int, memory: Memory, before: int) -> int:
+    """Keep it, and forget all but it and the one that the server knows of."""
+    for part, record in written({}, memory).items():
+        context.state[_place(round, part)] = record
+    for key in [key for key in context.state if key.startswith(f"{OURS}-")]:
+        if int(key.split("-")[1]) not in (round, before):
+            del context.state[key]
+    return round
+
+
+def _place(round: int, part: str) -> str:
+    return f"{OURS}-{round}-{part}"
+
+
+def _outputs(model: nn.Module, rows: NDArray[Any]) -> int:
+    with torch.no_grad():
+        return int(model.eval()(torch.zeros(2, *rows.shape[1:])).shape[-1])
+
+
+__all__ = ["Strategy", "train"]

@@ -1,0 +1,379 @@
+"""Does what was measured agree with what was published? The words in which a recipe can ask, and the verdict.
+
+A check names a measure, the cells it is about, and what must hold of them:
+
+within      the published value, give or take `tolerance`        factor   the published value, times or by `factor`
+range       at least `low`, at most `high`                       spread   largest less smallest at most `most`
+ordering    rising in the order of `choices`, on every split     ratio    of one choice `to` another, within `between`
+difference  of one choice `minus` another, within `between`      top      the best choice of an axis is one of `among`
+trend       rising (`sign` 1) or falling (-1) along an axis      effects  axes that matter more than another
+signs       the published table of + = -, by the Bayesian test
+
+A smaller run than the published one is asked only what holds at any size (metrics 9): orderings, and what the recipe
+marks as such. It never "agrees", its "ordering agrees".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from fedarena.errors import BadValue, UnknownName, suggest
+from fedarena.results.bayes import posterior, verdict
+from fedarena.results.measures import is_cost
+
+Cell = tuple[str, ...]  # the choices that make it, one of each axis
+Scores = Mapping[Cell, Sequence[float]]  # one number a split
+Verdict = Literal["agrees", "ordering agrees", "differs", "not comparable"]
+SURE = 0.95
+ROPE = 0.01
+
+
+def label(cell: Cell) -> str:
+    """A cell, as recipes name it."""
+    return " ".join(cell)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Published and measured numbers, by measure and cell."""
+
+    scores: Mapping[str, Scores]
+    published: Mapping[str, Mapping[Cell, Any]] = field(default_factory=dict)
+    axes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    rho: float = 0.0  # correlation of the splits: the share of a test fold
+
+    def mean(self, measure: str, cell: Cell) -> float:
+        """Over splits; a target that one of them never reached was never reached."""
+        return float(np.mean(self.scores[measure][cell]))
+
+    def axis_of(self, choice: str) -> str | None:
+        """The axis that has this choice."""
+        return next((axis for axis, choices in self.axes.items() if choice in choices), None)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold. `any_size` says that a smaller run can be asked too, `told` that it decides nothing."""
+
+    kind: str
+    says: str
+    how: dict[str, Any]
+    any_size: bool
+    told: bool = False
+
+    @classmethod
+    def make(cls, table: Mapping[str, Any]) -> Check:
+        """As a recipe writes it."""
+        how = dict(table)
+        kind, says = how.pop("kind", ""), how.pop("says", "")
+        if kind not in KINDS:
+            raise UnknownName(
+                f"no check is called '{kind}'",
+                remedy=suggest(kind, KINDS, f"there are: {', '.join(KINDS)}"),
+                where=says,
+            )
+        any_size, told = how.pop("any_size", kind in ORDERINGS), how.pop("told", False)
+        return cls(kind, says, how, any_size, told)
+
+    def findings(self, sheet: Sheet) -> list[Finding]:
+        """Case by case; none where the cells it is about were not run."""
+        try:
+            return list(KINDS[self.kind](sheet, self.how))
+        except KeyError as error:
+            raise BadValue(f"the check '{self.says}' lacks {error}", remedy="mend the recipe") from None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One case of a check."""
+
+    what: str
+    value: str
+    held: bool
+
+
+# Which numbers a check is about
+
+
+def chosen(sheet: Sheet, how: Mapping[str, Any], measure: str | None = None) -> dict[Cell, list[float]]:
+    """The scores of the cells that the patterns fit, averaged over the axes of `mean_over`."""
+    patterns = how.get("cells", "*")
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    scores = sheet.scores.get(measure or how["measure"], {})
+    fitting = {c: list(s) for c, s in scores.items() if any(fnmatchcase(label(c), p) for p in patterns)}
+    gone = {choice for axis in how.get("mean_over", ()) for choice in sheet.axes[axis]}
+    groups: dict[Cell, list[list[float]]] = {}
+    for cell, values in fitting.items():
+        groups.setdefault(tuple(c for c in cell if c not in gone), []).append(values)
+    return {cell: np.mean(each, axis=0).tolist() for cell, each in groups.items() if len({*map(len, each)}) == 1}
+
+
+def swapped(cell: Cell, old: str, new: str) -> Cell:
+    """The same cell with another choice."""
+    return tuple(new if choice == old else choice for choice in cell)
+
+
+def rows_of(scores: Scores, choices: Sequence[str]) -> Iterator[tuple[Cell, list[Sequence[float]]]]:
+    """Cells that differ in one choice only, and have all of these: what is common to them, and their scores."""
+    for cell in scores:
+        if choices[0] in cell:
+            row = [swapped(cell, choices[0], choice) for choice in choices]
+            if all(c in scores for c in row):
+                yield tuple(c for c in cell if c != choices[0]), [scores[c] for c in row]
+
+
+def along(sheet: Sheet, scores: Scores, axis: str) -> Iterator[tuple[Cell, dict[str, Sequence[float]]]]:
+    """Cells that differ only in this axis: what is common to them, and their scores by choice, in the axis's order."""
+    groups: dict[Cell, dict[str, Sequence[float]]] = {}
+    for choice in sheet.axes[axis]:
+        for cell, values in scores.items():
+            if choice in cell:
+                groups.setdefault(tuple(c for c in cell if c != choice), {})[choice] = values
+    yield from groups.items()
+
+
+# The checks
+
+
+def _within(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from _published(sheet, how, lambda ours, printed: abs(ours - printed) <= how["tolerance"] + 1e-12)
+
+
+def _factor(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from _published(sheet, how, lambda ours, printed: 1 / how["factor"] <= ours / printed <= how["factor"])
+
+
+def _published(sheet: Sheet, how: Mapping[str, Any], fits: Callable[[float, float], bool]) -> Iterator[Finding]:
+    printed = sheet.published.get(how["measure"], {})
+    for cell, values in chosen(sheet, how).items():
+        if isinstance(theirs := printed.get(cell), int | float):
+            ours = float(np.mean(values))
+            held = ours == theirs if math.inf in (ours, theirs) else fits(ours, theirs)
+            yield Finding(label(cell), f"{shown(ours)}, published {shown(theirs)}", held)
+
+
+def _range(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+    low, high = how.get("low", -math.inf), how.get("high", math.inf)
+    for cell, values in chosen(sheet, how).items():
+        ours = float(np.mean(values))
+        yield Finding(label(cell), shown(ours), low <= ours <= high)
+
+
+def _spread(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+    scores = chosen(sheet, how)
+    groups = along(sheet, scores, how["axis"]) if "axis" in how else [((), {label(c): v for c, v in scores.items()})]
+    for common, each in groups:
+        means = [float(np.mean(values)) for values in each.values()]
+        if len(means) > 1 and all(map(math.isfinite, means)):
+            wide = (max(means) - min(means)) / (float(np.mean(means)) if how.get("relative") else 1.0)
+            yield Finding(label(common), shown(wide), wide <= how["most"])
+
+
+def _ordering(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+    margin = how.get("margin", 0.0)
+    found = []
+    for common, row in rows_of(chosen(sheet, how), how["choices"]):
+        splits = list(zip(*row, strict=True)) if len({*map(len, row)}) == 1 else [tuple(map(np.mean, row))]
+        rises = all(b - a > margin or (b == math.inf > a) for each in splits for a, b in pairwise(each))
+        means = " < ".join(
+            f"{choice} {shown(np.mean(values))}" for choice, values in zip(how["choices"], row, strict=True)
+        )
+        found.append(Finding(label(common), means, bool(rises)))
+    yield from _most(found, how)
+
+
+def _most(found: list[Finding], how: Mapping[str, Any]) -> Iterator[Finding]:
+    """All must hold, or a share of them (`share`)."""
+    share = how.get("share")
+    if share is None or not found:
+        yield from found
+        return
+    held = [finding for finding in found if finding.held]
+    told = ", ".join(finding.what or finding.value for finding in held)
+    yield Finding(f"{len(held)} of {len(found)} cases", told or "none", len(held) >= share * len(found) - 1e-9)
+
+
+def _ratio(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from _pairs(sheet, how, how["to"], lambda a, b: a / b if b else math.nan)
+
+
+def _difference(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from _pairs(sheet, how, how["minus"], lambda a, b: a - b)
+
+
+def _pairs(
+    sheet: Sheet, how: Mapping[str, Any], other: str, between: Callable[[float, float], float]
+) -> Iterator[Finding]:
+    low, high = how["between"]
+    found = []
+    for common, (ours, theirs) in rows_of(chosen(sheet, how), [how["of"], other]):
+        value = between(float(np.mean(ours)), float(np.mean(theirs)))
+        if not math.isnan(value):  # neither of them got there
+            found.append(Finding(label(common), shown(value), low - 1e-12 <= value <= high + 1e-12))
+    yield from _most(found, how)
+
+
+def _top(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+    better = min if is_cost(how["measure"]) else max
+    for common, each in along(sheet, chosen(sheet, how), how["axis"]):
+        means = {choice: float(np.mean(values)) for choice, values in each.items()}
+        if len(means) > 1:
+            first = better(means, key=lambda choice: means[choice])
+            yield Finding(label(common), f"{first} ({shown(means[first])})", first in how["among"])
+
+
+def _trend(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+    from scipy.stats import spearmanr
+
+    for common, each in along(sheet, _gains(sheet, how), how["axis"]):
+        means = [float(np.mean(values)) for values in each.values()]
+        if len(means) > 2:
+            rank = float(spearmanr(range(len(means)), means).statistic) if len({*means}) > 1 else 0.0
+            yield Finding(label(common), f"rank correlation {rank:.2f}", rank * how["sign"] > 0)
+
+
+def _gains(sheet: Sheet, how: Mapping[str, Any]) -> Scores:
+    """The scores or, with `of` and `minus`, what one choice has more than the other."""
+    scores = chosen(sheet, how)
+    if "of" not in how:
+        return scores
+    return {
+        common: [a - b for a, b in zip(ours, theirs, strict=True)]
+        for common, (ours, theirs) in rows_of(scores, [how["of"], how["minus"]])
+    }
+
+
+def _effects(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+    """The range of the means along an axis, whatever the others are."""
+
+    def effect(axis: str) -> float:
+        others = [name for name in sheet.axes if name != axis]
+        means = [float(np.mean(v)) for v in chosen(sheet, {**how, "mean_over": others}).values()]
+        return max(means) - min(means) if len(means) > 1 else math.nan
+
+    small = effect(how["than"])
+    for axis in how["larger"]:
+        large = effect(axis)
+        if not math.isnan(large + small):
+            yield Finding(axis, f"{shown(large)} against {shown(small)} by {how['than']}", large > small)
+
+
+def _signs(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+    undecided = [set(pair) for pair in how.get("undecided", ())]
+    for where, printed in sheet.published.get("sign", {}).items():
+        *_, row, column = where
+        ours = sign(sheet, how["measure"], where)
+        if ours is not None and fnmatchcase(row, how.get("rows", "*")):
+            held = ours in printed or (ours == "?" and {row, column} in undecided)
+            yield Finding(f"{label(where[:-1])} against {column}", f"{ours}, published {printed}", held)
+
+
+def sign(sheet: Sheet, measure: str, where: Cell) -> str | None:
+    """Row against column, the last two names of `where`, by the Bayesian test (metrics 6.1)."""
+    *common, row, column = where
+    scores = sheet.scores.get(measure, {})
+    ours, theirs = scores.get((*common, row)), scores.get((*common, column))
+    if ours is None or theirs is None or len(ours) != len(theirs) or len(ours) < 2:
+        return None
+    worse, equal, better = posterior(theirs, ours, sheet.rho).regions(ROPE)
+    return verdict(better, equal, worse, SURE)
+
+
+KINDS: dict[str, Callable[[Sheet, Mapping[str, Any]], Iterator[Finding]]] = {
+    "within": _within,
+    "factor": _factor,
+    "range": _range,
+    "spread": _spread,
+    "ordering": _ordering,
+    "ratio": _ratio,
+    "difference": _difference,
+    "top": _top,
+    "trend": _trend,
+    "effects": _effects,
+    "signs": _signs,
+}
+ORDERINGS = ("ordering", "top", "trend", "effects")
+
+
+# The verdict
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict with its reason, and every check with its findings."""
+
+    verdict: Verdict
+    reason: str
+    checks: list[tuple[Check, list[Finding]]]
+
+
+def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str = "", part: str = "") -> Judgement:
+    """Of a run as published, or of a smaller one; `why_not` it can be compared with nothing, `part` of it was run."""
+    known = [(check, check.findings(sheet)) for check in checks]
+    asked = [(c, found) for c, found in known if found and not c.told and (c.any_size or not smaller)]
+    broken = [(c, found) for c, found in asked if not all(f.held for f in found)]
+    if missing := sum(not found for c, found in known if not c.told):
+        part = f"{part + ', ' if part else ''}{missing} of {len(known)} checks could not be made"
+    if why_not or not asked:
+        reason = why_not or "what was run is not what the criterion is about"
+        return Judgement("not comparable", reason, known)
+    orderings = [c for c, _ in asked if c.any_size]
+    if not broken:
+        decision: Verdict = "ordering agrees" if smaller else "agrees"
+        reason = _holds([c.says for c, _ in asked])
+    else:
+        only_numbers = orderings and not any(c.any_size for c, _ in broken)
+        decision = "ordering agrees" if only_numbers else "differs"
+        reason = f"{len(asked) - len(broken)} of {len(asked)} checks hold; not: " + "; ".join(map(_broken, broken))
+    if smaller and (numbers := sum(bool(found) and not c.any_size and not c.told for c, found in known)):
+        reason += f" (a smaller run: {numbers} of {len(known)} checks, of absolute numbers, are not judged)"
+    if part:
+        reason += f" ({part})"
+    return Judgement(decision, reason, known)
+
+
+def _holds(says: list[str]) -> str:
+    """Few are told one by one."""
+    what = {1: "the check holds:", 2: "both checks hold:", 3: "all 3 checks hold:"}.get(len(says))
+    return f"all {len(says)} checks hold" if what is None else f"{what} {'; '.join(says)}"
+
+
+def _broken(case: tuple[Check, list[Finding]]) -> str:
+    check, found = case
+    bad = [f for f in found if not f.held]
+    first = f"{bad[0].what}: {bad[0].value}" if bad[0].what else bad[0].value
+    return f"{check.says} ({first}{f', and {len(bad) - 1} more' if len(bad) > 1 else ''})"
+
+
+def shown(value: Any) -> str:
+    """A number as it is printed: whole ones whole, accuracies with four digits, others with four that count."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    value = float(value)
+    if math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "never"
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}" if abs(value) >= 10_000 else str(int(value))
+    return f"{value:.4f}" if 0.001 <= abs(value) < 10 else f"{value:.4g}"
+
+
+def lasting(seconds: float) -> str:
+    """A duration in words.
+
+    >>> lasting(0.3), lasting(40), lasting(600), lasting(5400), lasting(200000)
+    ('1 second', '40 seconds', '10 minutes', '1.5 hours', '2.3 days')
+    """
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.{0 if unit == 'minutes' else 1}f} {unit}"
+    whole = max(round(seconds), 1)
+    return f"{whole} second{'s' * (whole != 1)}"

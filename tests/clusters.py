@@ -1,0 +1,46 @@
+"""A real Ray cluster on this machine: a head and two nodes, each with processes and an object store of its own."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from typing import Any
+
+PATIENCE = 120.0  # seconds, after which something is wrong
+SIZE = {"num_cpus": 1, "object_store_memory": 80 << 20}
+SOON = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_timeout_ms": 3000}  # a lost
+# node is known as such after five failures: in seconds, not in a quarter of a minute
+
+
+@functools.cache
+def head() -> Any:
+    """The first node, and what others have joined. It ends with this process: to start it takes longer than most tests."""
+    from ray.cluster_utils import Cluster
+
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    return Cluster(initialize_head=True, head_node_args={**SIZE, "include_dashboard": False, "_system_config": SOON})
+
+
+def cluster() -> Any:
+    """The head with two nodes beside it, whoever was killed before."""
+    while len(head().worker_nodes) < 2:
+        head().add_node(**SIZE)
+    return head()
+
+
+def wait_for_workers(hands: Any, count: int) -> None:
+    """Until so many are there."""
+    deadline = time.monotonic() + PATIENCE
+    while len(hands._here) < count:
+        assert time.monotonic() < deadline, "workers do not come"
+        hands.ended(1.0)
+
+
+def pull_the_plug(id: str) -> None:
+    """All processes of a node are gone at once."""
+    import ray
+
+    socket = next(node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == id)
+    lost = next(node for node in head().worker_nodes if node.raylet_socket_name == socket)
+    head().remove_node(lost, allow_graceful=False)

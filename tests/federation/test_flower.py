@@ -1,0 +1,159 @@
+"""The whole of it over Flower: commands, certificates, processes that are killed, and a run folder like any other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+from tests.federation.houses import Federation, differences
+
+import fedarena as fa
+from fedarena.federation import link as line
+from fedarena.federation.asking import Rule
+from fedarena.federation.link.keys import OrganiserKeys, ParticipantKeys, make_keys
+from fedarena.federation.own_table import OwnFile
+from fedarena.federation.participant import Participant
+from fedarena.federation.serving import Terms, serve
+from fedarena.results.run import load
+
+HOUSES = {"alfa": 31, "bravo": 45, "charlie": 33}
+PATIENCE = 120.0  # of a test, on a machine where many others run
+
+
+class Command:
+    """A `fedarena` command, and what it says."""
+
+    def __init__(self, folder: Path, name: str, *words: str) -> None:
+        self.log = folder / f"{name}-{time.monotonic_ns()}.log"
+        with self.log.open("w") as file:
+            command = [sys.executable, "-m", "fedarena", *words]
+            self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=file, text=True)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def until(self, text: str) -> None:
+        """Wait until it has said so."""
+        end = time.monotonic() + PATIENCE
+        while text not in self.said:
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < end, self.said
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def result(self) -> Any:
+        out, _ = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == 0, self.said
+        return json.loads(out)
+
+
+@pytest.fixture
+def commands() -> Iterator[list[Command]]:
+    started: list[Command] = []
+    yield started
+    for command in started:
+        if command.process.poll() is None:
+            command.kill()
+
+
+@pytest.mark.slow
+def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list[Command]) -> None:
+    """A participant is killed and started anew, then the organiser: with its last rounds the run has the bits of a
+    simulation on the table of all, and its folder can be read like any other."""
+    federation = Federation(tmp_path, HOUSES)
+    experiment = federation.experiment(algorithm="scaffold", rounds=12, local={"lr": 0.1, "batch": 1, "epochs": 3})
+    (tmp_path / "exp.toml").write_text(experiment.to_toml())
+    make_keys(tmp_path / "keys", list(HOUSES))
+
+    def begin(name: str, *words: str) -> Command:
+        commands.append(Command(tmp_path, name, *words))
+        return commands[-1]
+
+    organiser = begin("organiser", "serve", "exp.toml", "--address", "127.0.0.1:0", "--out", "run")
+    organiser.until("listening on ")
+    address = organiser.said.split("listening on ")[1].split()[0]
+
+    def join(name: str) -> Command:
+        return begin(name, "join", "--data", f"{name}.csv", "--server", address, "--name", name, "--json")
+
+    houses = {name: join(name) for name in HOUSES}
+    organiser.until("round  2/12")
+    houses["bravo"].kill()
+    houses["bravo"] = join("bravo")
+    organiser.until("round  6/12")
+    organiser.kill()
+    organiser = begin("organiser", "serve", "--resume", "run", "--address", address, "--json")
+    result = organiser.result()
+    assert {name: house.result()["name"] for name, house in houses.items()} == {name: name for name in HOUSES}
+    serial = fa.run(experiment, out=False, runtime="serial")
+    assert result["weights_sha256"] == serial.weights_sha256
+    run = load(tmp_path / "run")
+    assert differences(run, serial) == []
+    assert fa.report(tmp_path / "run", out=tmp_path / "report.html").exists()
+    told = houses["alfa"].said
+    assert "what will leave this house:" in told
+    assert "goodbye: the run is finished" in told
+
+
+class Threads:
+    """Participants over the real link, in threads of this process: nothing of theirs is random but what has a seed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.federation = Federation(folder, HOUSES)
+        self.keys = make_keys(folder / "keys", list(HOUSES))
+        self.threads: list[threading.Thread] = []
+        self.one_at_a_time = threading.Lock()
+
+    def open(self, folder: Path) -> line.Link:
+        link = line.open_link(folder, "127.0.0.1:0", OrganiserKeys.load(self.keys["organiser"]))
+        for name in HOUSES:
+            work = self._work(name, link.address)
+            self.threads.append(threading.Thread(target=work, daemon=True))
+            self.threads[-1].start()
+        return link
+
+    def _work(self, name: str, address: str) -> Callable[[], None]:
+        file, folder = OwnFile(self.federation.files[name]), self.federation.folder / "houses" / name
+        me = Participant(file, folder, secret=0)
+
+        def handle(content: bytes) -> bytes:
+            with self.one_at_a_time:
+                answer = me.handle(content)
+            if me.over is not None:
+                raise line.Over(answer)
+            return answer
+
+        return lambda: line.join(address, ParticipantKeys.load(self.keys[name]), handle)
+
+    def serve(self, name: str, experiment: Any) -> fa.Run:
+        terms = Terms(len(HOUSES), Rule(PATIENCE), PATIENCE, secret=experiment.seed)
+        run = serve(experiment, self.open, terms, out=self.federation.folder / name)
+        for thread in self.threads:
+            thread.join(PATIENCE)
+        self.threads.clear()
+        return run
+
+
+@pytest.mark.slow
+def test_sealed_and_without_rounds(tmp_path: Path) -> None:
+    """Secure aggregation to the bit; and CO-OP, whose order nobody knows beforehand and whose rules hold all the same."""
+    threads = Threads(tmp_path)
+    sealed = threads.federation.experiment(uplink={"secure": True}, rounds=2)
+    assert differences(threads.serve("sealed", sealed), fa.run(sealed, out=False, runtime="serial")) == []
+    coop = threads.federation.experiment(algorithm={"name": "coop", "b_l": 1, "b_u": 2}, rounds=4)
+    run = threads.serve("coop", coop)
+    assert run.ages["merges"] == run.final.uploads == 12
+    assert {d for d, n in enumerate(run.ages["histogram"]) if n} <= {1, 2}

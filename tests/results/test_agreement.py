@@ -1,0 +1,206 @@
+"""Checks hold and break when they should, and the verdict follows from them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from fedarena.errors import BadValue, UnknownName
+from fedarena.results.agreement import Check, Sheet, judge, shown, sign
+
+AXES = {"model": ["mlp", "cnn"], "lr": ["slow", "fast"]}
+
+
+def sheet(published: dict[str, Any] | None = None, **scores: list[float]) -> Sheet:
+    """Cells written `mlp_slow=[0.1, 0.2]`, of the measure `best`."""
+    cells = {tuple(name.split("_")): values for name, values in scores.items()}
+    printed = {tuple(name.split("_")): value for name, value in (published or {}).items()}
+    return Sheet({"best": cells}, {"best": printed}, AXES)
+
+
+def holds(known: Sheet, kind: str, **how: Any) -> bool | None:
+    found = Check.make({"kind": kind, "says": "it does", "measure": "best", **how}).findings(known)
+    return all(f.held for f in found) if found else None
+
+
+# One kind after the other
+
+
+def test_within_is_the_distance_of_the_mean_to_print() -> None:
+    known = sheet(
+        {"mlp_slow": 0.5, "mlp_fast": math.inf}, mlp_slow=[0.4, 0.64], mlp_fast=[math.inf] * 2, cnn_slow=[9, 9]
+    )
+    assert holds(known, "within", tolerance=0.02)  # mean 0.52; a target never reached, as printed; cnn was not printed
+    assert not holds(known, "within", tolerance=0.019)
+    assert not holds(sheet({"mlp_slow": math.inf}, mlp_slow=[500]), "within", tolerance=1000)
+
+
+def test_factor_goes_both_ways() -> None:
+    for ours in (50.0, 200.0):
+        assert holds(sheet({"mlp_slow": 100}, mlp_slow=[ours]), "factor", factor=2)
+        assert not holds(sheet({"mlp_slow": 100}, mlp_slow=[ours]), "factor", factor=1.9)
+    assert not holds(sheet({"mlp_slow": 100}, mlp_slow=[math.inf]), "factor", factor=2)
+
+
+def test_range_has_one_end_or_two() -> None:
+    known = sheet(mlp_slow=[0.2, 0.4], cnn_slow=[0.9, 0.9])
+    assert holds(known, "range", cells="mlp *", low=0.29, high=0.31)
+    assert holds(known, "range", low=0.3)
+    assert not holds(known, "range", high=0.8)
+
+
+def test_an_ordering_must_hold_on_every_split() -> None:
+    assert holds(sheet(mlp_slow=[0.1, 0.2], mlp_fast=[0.2, 0.3]), "ordering", choices=["slow", "fast"])
+    assert not holds(sheet(mlp_slow=[0.1, 0.2], mlp_fast=[0.9, 0.2]), "ordering", choices=["slow", "fast"])
+    assert holds(sheet(mlp_slow=[0.1, 0.2], mlp_fast=[0.9, 0.2]), "ordering", choices=["slow", "fast"], margin=-0.01)
+
+
+def test_a_target_never_reached_is_later_than_any() -> None:
+    assert holds(sheet(mlp_slow=[500.0], mlp_fast=[math.inf]), "ordering", choices=["slow", "fast"])
+    assert not holds(sheet(mlp_slow=[math.inf], mlp_fast=[500.0]), "ordering", choices=["slow", "fast"])
+
+
+def test_an_ordering_may_be_asked_of_most_cases_only() -> None:
+    known = sheet(mlp_slow=[0.1], mlp_fast=[0.2], cnn_slow=[0.2], cnn_fast=[0.1])
+    assert not holds(known, "ordering", choices=["slow", "fast"])
+    assert holds(known, "ordering", choices=["slow", "fast"], share=0.5)
+    assert not holds(known, "ordering", choices=["slow", "fast"], share=0.6)
+
+
+def test_pairs_differ_in_one_choice_alone() -> None:
+    known = sheet(mlp_slow=[0.5], mlp_fast=[0.6], cnn_fast=[0.9])  # cnn has no slow cell: it is no pair
+    assert holds(known, "difference", of="fast", minus="slow", between=[0.1, 0.1])
+    assert holds(known, "ratio", of="fast", to="slow", between=[1.19, 1.21])
+    assert holds(known, "ratio", of="slow", to="missing", between=[0, 1]) is None
+
+
+def test_spread_is_taken_along_an_axis_or_over_all() -> None:
+    known = sheet(mlp_slow=[0.1], mlp_fast=[0.2], cnn_slow=[0.8], cnn_fast=[0.9])
+    assert holds(known, "spread", axis="lr", most=0.11)
+    assert not holds(known, "spread", axis="lr", most=0.09)
+    assert not holds(known, "spread", most=0.5)
+    assert not holds(known, "spread", axis="lr", cells="mlp *", relative=True, most=0.5)  # 0.1 of a mean of 0.15
+
+
+def test_top_names_the_best_of_an_axis() -> None:
+    known = sheet(mlp_slow=[0.1], mlp_fast=[0.2], cnn_slow=[0.3], cnn_fast=[0.4])
+    assert holds(known, "top", axis="model", among=["cnn"])
+    assert not holds(known, "top", axis="lr", among=["slow"])
+    rounds = Sheet({"rounds_to:0.9": {("slow",): [9.0], ("fast",): [3.0]}}, {}, AXES)
+    assert (
+        Check.make({"kind": "top", "measure": "rounds_to:0.9", "axis": "lr", "among": ["fast"]})
+        .findings(rounds)[0]
+        .held
+    )  # fewer rounds are better
+
+
+def test_trend_and_what_one_gains_over_another() -> None:
+    axes = {"alpha": ["0", "1", "10"], "who": ["ours", "theirs"]}
+    ours = {(alpha, "ours"): [v] for alpha, v in zip(axes["alpha"], (0.5, 0.6, 0.7), strict=True)}
+    theirs = {(alpha, "theirs"): [v] for alpha, v in zip(axes["alpha"], (0.2, 0.4, 0.7), strict=True)}
+    known = Sheet({"best": {**ours, **theirs}}, {}, axes)
+    assert holds(known, "trend", axis="alpha", sign=1)
+    assert not holds(known, "trend", axis="alpha", sign=-1)
+    assert holds(known, "trend", axis="alpha", of="ours", minus="theirs", sign=-1)  # 0.3, 0.2, 0.0
+
+
+def test_effects_are_ranges_of_marginal_means() -> None:
+    known = sheet(mlp_slow=[0.1], mlp_fast=[0.2], cnn_slow=[0.5], cnn_fast=[0.6])  # model 0.4, rate 0.1
+    assert holds(known, "effects", larger=["model"], than="lr")
+    assert not holds(known, "effects", larger=["lr"], than="model")
+
+
+def test_means_over_axes_come_first() -> None:
+    known = sheet(mlp_slow=[0.1], mlp_fast=[0.3], cnn_slow=[0.6], cnn_fast=[0.2])
+    assert not holds(known, "ordering", choices=["slow", "fast"])
+    assert not holds(known, "ordering", choices=["slow", "fast"], mean_over=["model"])  # 0.35 and 0.25
+    assert holds(known, "ordering", choices=["fast", "slow"], mean_over=["model"])
+
+
+def test_signs_are_those_of_the_bayesian_test() -> None:
+    """Five folds with differences of 2 points, give or take 0.1: far outside the rope of one."""
+    a, b = [0.9, 0.91, 0.89, 0.9, 0.9], [0.88, 0.889, 0.871, 0.88, 0.88]
+    published = {"sign": {("iid", "a", "b"): "+", ("iid", "b", "c"): "=+"}}
+    known = Sheet({"best": {("iid", "a"): a, ("iid", "b"): b, ("iid", "c"): b}}, published, {}, rho=0.2)
+    assert sign(known, "best", ("iid", "a", "b")) == "+"
+    assert sign(known, "best", ("iid", "b", "a")) == "-"
+    assert sign(known, "best", ("iid", "b", "c")) == "="
+    assert holds(known, "signs")
+    assert not holds(Sheet(known.scores, {"sign": {("iid", "a", "b"): "="}}, {}, 0.2), "signs")
+
+
+def test_an_undecided_pair_may_be_allowed() -> None:
+    noisy = Sheet(
+        {"best": {("a",): [0.9, 0.8, 0.7], ("b",): [0.8, 0.9, 0.72]}}, {"sign": {("a", "b"): "="}}, {}, rho=1 / 3
+    )
+    assert sign(noisy, "best", ("a", "b")) == "?"
+    assert not holds(noisy, "signs")
+    assert holds(noisy, "signs", undecided=[["b", "a"]])
+
+
+def test_a_misspelt_check_is_named() -> None:
+    with pytest.raises(UnknownName, match="orderings"):
+        Check.make({"kind": "orderings", "says": "x"})
+    with pytest.raises(BadValue, match="lacks 'tolerance'"):
+        holds(sheet({"mlp_slow": 1}, mlp_slow=[1.0]), "within")
+
+
+# The verdict (metrics 9)
+
+NUMBER = Check.make({"kind": "within", "says": "the number", "measure": "best", "tolerance": 0.01})
+ORDER = Check.make({"kind": "ordering", "says": "the order", "measure": "best", "choices": ["slow", "fast"]})
+PRINTED = {"mlp_slow": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("slow", "smaller", "verdict"),
+    [
+        (0.5, False, "agrees"),
+        (0.4, False, "ordering agrees"),  # the number is off, the order holds
+        (0.8, False, "differs"),
+        (0.5, True, "ordering agrees"),  # never more, of a smaller run
+        (0.4, True, "ordering agrees"),
+        (0.8, True, "differs"),
+    ],
+)
+def test_verdict(slow: float, smaller: bool, verdict: str) -> None:
+    known = sheet(PRINTED, mlp_slow=[slow], mlp_fast=[0.6])
+    told = judge(known, [NUMBER, ORDER], smaller=smaller)
+    assert told.verdict == verdict
+    if verdict == "differs":
+        assert "the order (mlp: slow 0.8000 < fast 0.6000)" in told.reason
+
+
+def test_a_number_alone_makes_no_ordering() -> None:
+    known = sheet(PRINTED, mlp_slow=[0.4])
+    assert judge(known, [NUMBER], smaller=False).verdict == "differs"
+    assert judge(known, [NUMBER], smaller=True).verdict == "not comparable"
+
+
+def test_what_cannot_be_compared_says_why() -> None:
+    known = sheet(PRINTED, mlp_slow=[0.5], mlp_fast=[0.6])
+    told = judge(known, [NUMBER, ORDER], smaller=False, why_not="two runs failed")
+    assert (told.verdict, told.reason) == ("not comparable", "two runs failed")
+
+
+def test_what_is_told_decides_nothing() -> None:
+    broken = Check.make({"kind": "range", "says": "x", "measure": "best", "high": 0.0, "told": True})
+    known = sheet(PRINTED, mlp_slow=[0.5], mlp_fast=[0.6])
+    told = judge(known, [NUMBER, ORDER, broken], smaller=False)
+    assert told.verdict == "agrees"
+    assert not told.checks[2][1][0].held
+
+
+def test_a_part_that_was_run_is_no_whole() -> None:
+    told = judge(sheet(PRINTED, mlp_slow=[0.5]), [NUMBER, ORDER], smaller=False, part="1 of 4 cells were run")
+    assert told.reason.endswith("(1 of 4 cells were run, 1 of 2 checks could not be made)")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.97, "0.9700"), (87.0, "87"), (199210, "199,210"), (math.inf, "never"), (None, ""), ("+", "+"), (8e-5, "8e-05")],
+)
+def test_numbers_are_shown_as_people_write_them(value: Any, text: str) -> None:
+    assert shown(value) == text

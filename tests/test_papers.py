@@ -1,0 +1,127 @@
+"""Every recipe in papers/ is sound at every size, and runs at the smallest."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedarena.arena.programme import Programme
+from fedarena.arena.recipes import SIZES, Recipe, files, find
+from fedarena.arena.reproduce import reproduce, verify_row, write_page
+from fedarena.results.agreement import label
+from fedarena.results.measures import parsed
+from fedarena.results.paper_plots import FORMS
+from fedarena.results.reproduction import read_result
+
+ROOT = Path(__file__).parent.parent
+IDS = list(files())
+RESULTS = sorted((ROOT / "papers" / "results").glob("*.json"))
+EXPECTED = {
+    *("N-T1", "N-F2", "N-T3", "N-T4", "N-F4", "N-F5", "N-F6", "N-DL", "N-2NN", "P-ROC"),
+    *("R-F2", "R-F3", "R-F4", "R-F5", "R-F6", "R-PROX"),
+    *("K-F3", "K-F4", "K-LOC", "K-TH", "K-F5", "K-SB", "K-COM", "K-MU", "K-OPT", "T-X"),
+    *("O-M1", "O-M2", "O-M4", "O-N", "O-H", "O-V"),
+}
+
+
+def test_every_table_and_figure_has_a_recipe() -> None:
+    assert set(IDS) == EXPECTED
+
+
+def tuned_away(recipe: Recipe) -> set[tuple[str, ...]]:
+    """Cells as they are shown, of the published size."""
+    gone = {choice for axis in recipe.tuned for choice in recipe.axes[axis]}
+    return {tuple(c for c in planned.cell if c not in gone) for planned in recipe.cells("full")}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_a_recipe_is_sound(name: str) -> None:
+    recipe = find(name)
+    assert recipe.id == name
+    assert recipe.title
+    assert recipe.source
+    assert recipe.claim
+    assert recipe.checks
+    assert recipe.figure.get("form", "dots") in FORMS
+    shown = tuned_away(recipe)
+    for measure, cells in recipe.published.items():
+        for cell in cells:
+            whole = [(*cell[:-2], who) for who in cell[-2:]] if measure == "sign" else [cell]
+            assert all(c in shown for c in whole), f"{measure} of {label(cell)} is of no cell"
+    for text in recipe.measures.values() if recipe.kind == "run" else ():
+        parsed(text)
+    for check in recipe.checks:
+        assert check.says
+        assert check.how.get("measure", "best") in recipe.measures
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_run_of_every_size_is_an_experiment(name: str, size: Any) -> None:
+    """Settings are checked for name, type and range, and no two runs share a folder."""
+    jobs = Programme(find(name), size).jobs
+    assert len({job.name for job in jobs}) == len(jobs)
+    if size == "smoke":
+        embedded = {"digits", "breast_cancer", "least_squares"}
+        data = [job.table.get("data") for job in jobs]
+        assert {d["name"] if isinstance(d, dict) else d for d in data} <= {*embedded, None}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_every_check_can_be_made_of_the_published_size(name: str) -> None:
+    """Patterns fit cells, choices and axes exist: with made-up scores every check finds something to say."""
+    from fedarena.results.agreement import Sheet
+
+    recipe = find(name)
+    splits = recipe.splits("full")
+    scores = {
+        m: {cell: [0.5 + 0.01 * i for i in range(len(splits))] for cell in tuned_away(recipe)} for m in recipe.measures
+    }
+    sheet = Sheet(scores, recipe.published, {axis: list(c) for axis, c in recipe.axes.items()}, 0.2)
+    for check in recipe.checks:
+        assert check.findings(sheet), check.says
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IDS)
+def test_smoke(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Needs no data but what is embedded; says that it compares nothing, unless all was run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDARENA_DATA", raising=False)
+    result = reproduce(name, "smoke", out=tmp_path / "out")
+    assert not result.failures
+    assert result.verdict == ("not comparable" if find(name).is_smaller("smoke") else "agrees"), result.reason
+    assert result.figure is not None
+    told = json.loads((tmp_path / "out" / result.file).read_text(encoding="utf-8"))
+    assert {"id", "size", "rows", "verdict", "reason"} <= {*told}
+    assert all({"published", "measured"} <= {*row} for row in told["rows"])
+    assert str(tmp_path) not in json.dumps(told)
+
+
+# What was run and committed
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
+def test_a_committed_result_is_whole(file: Path) -> None:
+    told = read_result(file)
+    assert f"{told['id']}-{told['size']}" == file.stem
+    assert told["id"] in IDS
+    assert not told["failures"]
+    text = file.read_text(encoding="utf-8")
+    assert not re.search(r"/(tmp|home|root|work)/", text), "a path of a machine"
+
+
+def test_the_page_says_what_the_files_say(tmp_path: Path) -> None:
+    page = write_page(tmp_path / "reproduced.md", ROOT / "papers" / "results")
+    committed = (ROOT / "docs" / "reproduced.md").read_text(encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == committed, "run `fedarena reproduce --page docs/reproduced.md`"
+
+
+def test_a_committed_row_can_be_run_again() -> None:
+    quick = [file for file in RESULTS if read_result(file)["kind"] == "posterior"]
+    for file in quick:
+        assert verify_row(file).differences == []
