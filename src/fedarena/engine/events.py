@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Asynchronous
 from fedarena.engine.dispatch import Runtime, in_order
+from fedarena.engine.exchange import Facts
 from fedarena.engine.jobs import Answer, ClientJob, Failed, Skipped
 from fedarena.engine.keep import Keeper
-from fedarena.engine.loop import Facts, Loop
+from fedarena.engine.loop import Loop
 from fedarena.engine.site import Site
 from fedarena.engine.solver import batch_sizes
 from fedarena.engine.tree import nbytes

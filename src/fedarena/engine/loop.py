@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,156 +14,24 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Model, Vector
 from fedarena.engine.accountant import Spent, epsilon, usual_delta
-from fedarena.engine.bundles import BufferMean, Bundle, Folded, Wait, bundle_size
+from fedarena.engine.bundles import BufferMean, bundle_size
 from fedarena.engine.dispatch import Runtime, in_order
 from fedarena.engine.evaluation import open_evaluation
+from fedarena.engine.exchange import Exchange, Facts
 from fedarena.engine.fairness import fairness, weighted_accuracy
-from fedarena.engine.jobs import Absent, Failed, Late, Report, Skipped, StatisticsJob, bytes_up
+from fedarena.engine.jobs import Absent, Failed, Report, Skipped, StatisticsJob, bytes_up
 from fedarena.engine.keep import Keeper, Snapshot
 from fedarena.engine.masks import Turn
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import StopRule, participants
-from fedarena.engine.tree import Mean, leaves, nbytes, refuse_single_updates
+from fedarena.engine.tree import Mean, leaves, nbytes
 from fedarena.engine.uplink import SealedSum
 from fedarena.engine.work import Common, Memory
 from fedarena.errors import ClientFailed
 from fedarena.models.task import Buffers
 from fedarena.seeds import stream
 from fedarena.spec import Experiment
-
-
-@dataclass
-class Facts:
-    """What happened in a round, for its record."""
-
-    selected: int = 0
-    answered: int = 0
-    dropped: int = 0
-    non_finite: int = 0
-    losses: list[float] = field(default_factory=list)
-    seconds_select: float = 0.0
-    seconds_train: float = 0.0  # by clients, and waiting for them
-    seconds_slowest: float = 0.0
-
-
-class Exchange:
-    """`ask`: one exchange of a round with the selected clients, counted; see algorithms.base.Ask."""
-
-    def __init__(self, loop: Loop, round: int) -> None:
-        self.loop, self.round = loop, round
-        began = time.perf_counter()
-        self.selected = loop.select(round)
-        self.facts = Facts(seconds_select=time.perf_counter() - began)
-        self.cohort = loop.cohort(self.selected, [])
-        self.dropped: set[int] = set()
-        self.away: set[int] = set()  # of those, left or came too late: they are out for the rest of the round
-        self.buffers: Buffers | None = None
-        self.exchanges = 0
-
-    @property
-    def share(self) -> float:
-        """Share of the population that is selected each round."""
-        return self.loop.participants / len(self.loop.population)
-
-    def coin(self) -> float:
-        """A number from 0 to 1, the round's own."""
-        return float(stream(self.loop.experiment.seed, "algorithm", self.round).random())
-
-    def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
-        """Send, let them work, average what comes back in the order of client ids."""
-        loop, facts, exp = self.loop, self.facts, self.loop.experiment
-        if everyone:
-            self.selected = sorted({*loop.here(), *self.away})
-        began = time.perf_counter()
-        common = Common(message, loop.buffers)
-        asked = loop.reached([k for k in self.selected if k not in self.away])
-        present = [k for k in asked if not loop.stays_away(self.round, k)]
-        self.dropped |= set(self.selected) - set(present)
-        turn = loop.turn(self.round, self.exchanges, asked, everyone)
-        self.exchanges += 1
-        down = loop.count_down(len(asked), common, turn)
-        patience = loop.patience(present)
-        mean, sealed, buffers = Mean(), SealedSum(), BufferMean()
-        answered = []
-        took = waited = aggregating = 0.0
-        if len(present) < len(asked):  # who says nothing may still answer, until the deadline; without one nobody waits
-            waited = exp.devices.deadline or 0.0
-        bundles = [tuple(present[i : i + loop.bundle]) for i in range(0, len(present), loop.bundle)]
-        apart = loop.overselects and not everyone
-        jobs = (self._bundle(do, clients, turn, down, patience, apart) for clients in bundles)
-        answers = in_order(loop.runtime.map(jobs, common))
-        if apart:
-            answers = self._first(bundles, answers, down)
-            bundles = [(k,) for k in present]
-        for clients, folded in zip(bundles, answers, strict=True):
-            arrived = time.perf_counter()
-            reports = folded.reports if isinstance(folded, Folded) else [folded] * len(clients)
-            if isinstance(folded, Folded) and folded.refused is not None:
-                raise folded.refused
-            for client, report in zip(clients, reports, strict=True):
-                if isinstance(report, Late):
-                    waited = max(waited, patience.get(client, 0.0))
-                    self.away.add(client)
-                    self.dropped.add(client)
-                    continue
-                if isinstance(report, Skipped | Failed):
-                    loop.complain(client, self.round, report)
-                    self.dropped.add(client)
-                    continue
-                up = loop.count_up(report)
-                took = max(took, loop.simulated_seconds(report, down, up))
-                facts.seconds_slowest = max(facts.seconds_slowest, report.seconds)
-                if not report.finite and exp.on_nan != "keep":
-                    loop.complain(client, self.round, report)
-                    self.dropped.add(client)
-                    facts.non_finite += 1
-                    continue
-                loop.remember(report, self.round)
-                answered.append(client)
-                facts.losses.append(report.loss)
-            if isinstance(folded, Folded):
-                if exp.uplink != "plain":
-                    refuse_single_updates(folded.mean.first, exp.algorithm.name)
-                mean.merge(folded.mean)
-                sealed.merge(folded.sealed)
-                buffers.merge(folded.buffers)
-            aggregating += time.perf_counter() - arrived
-        enough = apart and len(answered) == loop.participants
-        loop.clock += took if enough else max(took, waited)  # the round waits for its slowest client
-        self.cohort = loop.cohort(self.selected, answered)
-        facts.selected, facts.answered, facts.dropped = len(self.selected), len(answered), len(self.dropped)
-        self.buffers = buffers.result()
-        facts.seconds_train += time.perf_counter() - began - aggregating
-        return mean.result() if turn is None else loop.receive(mean, sealed, turn, answered)
-
-    def _bundle(
-        self, do: str, clients: tuple[int, ...], turn: Turn | None, down: int, patience: dict[int, float], apart: bool
-    ) -> Bundle:
-        wait = Wait(down, tuple(patience[k] for k in clients)) if patience else None
-        return Bundle(self.round, do, clients, tuple(map(self.loop.memory, clients)), turn, wait, apart)
-
-    def _first(self, bundles: list[tuple[int, ...]], answers: Iterable[Any], down: int) -> Iterator[Folded | Failed]:
-        """Answers one by one: as many as the round needs, by the time of their arrival; all others are late."""
-        loop, keep = self.loop, self.loop.experiment.on_nan == "keep"
-        held: list[Folded | Failed] = []
-        for clients, several in zip(bundles, answers, strict=True):
-            held.extend(several if isinstance(several, list) else [several] * len(clients))
-        reports = [one.reports[0] if isinstance(one, Folded) else one for one in held]
-        arrivals = sorted(
-            (loop.simulated_seconds(report, down, bytes_up(report, loop.site)), i)
-            for i, report in enumerate(reports)
-            if isinstance(report, Report)
-        )
-        needed, late = loop.participants, set()
-        for _, i in arrivals:
-            report = reports[i]
-            assert isinstance(report, Report)
-            if needed == 0:
-                late.add(i)
-            needed -= needed > 0 and (report.finite or keep)
-        yield from (Folded([Late()]) if i in late else folded for i, folded in enumerate(held))
-
 
 STILL = "the server's model never changed: no answer came, or too few for its buffer"
 DESERTED = "the trace of devices.available has ended: nobody is there any more"

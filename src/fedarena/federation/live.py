@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Reply
 from fedarena.engine.events import EventLoop, Flight
+from fedarena.engine.exchange import Facts
 from fedarena.engine.jobs import Absent, Answer, Failed, Skipped
 from fedarena.engine.keep import Keeper
-from fedarena.engine.loop import Facts
 from fedarena.engine.site import Site
 from fedarena.engine.uplink import CannotSend
 from fedarena.engine.work import Memory
