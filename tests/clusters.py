@@ -37,10 +37,16 @@ def wait_for_workers(hands: Any, count: int) -> None:
         hands.ended(1.0)
 
 
-def pull_the_plug(id: str) -> None:
-    """All processes of a node are gone at once."""
+def others() -> dict[str, Any]:
+    """Nodes that can be lost, by id: not the head, and not the one that we are on."""
     import ray
 
-    socket = next(node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == id)
-    lost = next(node for node in head().worker_nodes if node.raylet_socket_name == socket)
-    head().remove_node(lost, allow_graceful=False)
+    ids = {node["RayletSocketName"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    found = {ids[node.raylet_socket_name]: node for node in head().worker_nodes}
+    found.pop(ray.get_runtime_context().get_node_id(), None)
+    return found
+
+
+def pull_the_plug(id: str) -> None:
+    """All processes of a node are gone at once."""
+    head().remove_node(others()[id], allow_graceful=False)

@@ -40,7 +40,8 @@ def test_files_are_as_large_as_what_is_in_them() -> None:
         assert row["seconds"] > 0
     (memory,) = costs.of_memory(1, sizes=(3000,))
     assert 0 <= memory["bytes"] - 4 * 3000 < 1024
-    assert [row["answers_per_second"] * row["seconds"] for row in costs.of_mean(1, (500, 5000))] == [1.0, 1.0]
+    for row in costs.of_mean(1, (500, 5000)):
+        assert row["answers_per_second"] * row["seconds"] == pytest.approx(1.0)
 
 
 def test_a_draw_knows_41_bytes_of_a_client() -> None:

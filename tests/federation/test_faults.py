@@ -87,7 +87,8 @@ def test_a_house_that_is_away_for_a_while_is_waited_for(
     monkeypatch.setattr(switchboard, "LOOK", look)
     federation.start()
     happens(federation, After("bravo", 2, lambda: federation.link.leave("bravo")))
-    federation.hears = lambda text: federation.start("bravo") if text.startswith("'bravo' is disconnected") else None
+    away = ("'bravo' is disconnected", "'bravo' is not connected")
+    federation.hears = lambda text: federation.start("bravo") if text in away else None
     run = federation.serve(federation.experiment(**SCAFFOLD))
     assert differences(run, serial(federation, **SCAFFOLD)) == []
 

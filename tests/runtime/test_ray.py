@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.clusters import PATIENCE, SIZE, cluster, head, pull_the_plug, wait_for_workers
+from tests.clusters import PATIENCE, SIZE, cluster, head, others, pull_the_plug, wait_for_workers
 from tests.federations import blobs
 from tests.runtime.test_bits import facts, wait_for_rounds
 
@@ -82,9 +82,10 @@ class Assassin:
         return found
 
     def _kill(self) -> None:
-        head = ray.get_runtime_context().get_node_id()
-        away = [hand for hand in self.pool._hands._here if hand.load and hand.node.id != head]
-        if not away or len(self.killed) == 2:
+        if len(self.killed) == 2:
+            return
+        away = [hand for hand in self.pool._hands._here if hand.load and hand.node.id in others()]
+        if not away:
             return
         if not self.killed:
             os.kill(away[0].pid, signal.SIGKILL)

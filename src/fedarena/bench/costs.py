@@ -37,7 +37,7 @@ def seconds(do: Do, turns: int, clock: Callable[[], float] = time.perf_counter) 
     found = []
     for _ in range(turns):
         end, began, calls = time.perf_counter() + LEAST, clock(), 0
-        while time.perf_counter() < end:
+        while not calls or time.perf_counter() < end:
             do()
             calls += 1
         found.append((clock() - began) / calls)

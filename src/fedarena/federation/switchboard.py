@@ -282,8 +282,8 @@ class Switchboard:
         """Nothing came: it is greeted once it is there, and asked again."""
         if errand.is_open and errand.inquiry is not None:
             errand.inquiry.asked.pop(member.name, None)
-            self._speak(f"'{member.name}': {problem}")
-        if errand.what != "goodbye":
+        if errand.what != "goodbye" and member.node is not None:
+            self._speak(problem if problem.startswith(f"'{member.name}'") else f"'{member.name}': {problem}")
             member.node, member.stage = None, "away"
 
     def _meet_anew(self, member: Member, errand: Errand) -> None:
