@@ -75,7 +75,7 @@ def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list
     simulation on the table of all, and its folder can be read like any other."""
     federation = Federation(tmp_path, HOUSES)
     experiment = federation.experiment(algorithm="scaffold", rounds=12, local={"lr": 0.1, "batch": 1, "epochs": 3})
-    (tmp_path / "exp.toml").write_text(experiment.to_toml())
+    (tmp_path / "exp.toml").write_text(experiment.to_toml().replace(str(federation.pooled), "/participants"))
     make_keys(tmp_path / "keys", list(HOUSES))
 
     def begin(name: str, *words: str) -> Command:

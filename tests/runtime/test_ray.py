@@ -152,6 +152,7 @@ def test_the_store_forgets_what_is_over(nodes: Nodes) -> None:
         def run(self, site: Any, common: Common) -> np.ndarray:
             return common.message.w + self.vector
 
+    before = stored_objects()  # what others have left
     site = open_site(Experiment.make("digits", clients=4))
     ones = np.ones_like(site.initial)
     pool = Cluster(site, nodes, workers=1)
@@ -162,7 +163,7 @@ def test_the_store_forgets_what_is_over(nodes: Nodes) -> None:
                 assert np.array_equal(answer, (turn + position) * ones)
                 assert answer.flags.writeable  # it is ours, and the store need not keep it
         deadline = time.monotonic() + PATIENCE
-        while stored_objects() > 4:
+        while stored_objects() > before + 4:
             assert time.monotonic() < deadline
             time.sleep(0.2)
     finally:

@@ -265,7 +265,8 @@ class Steps:
             values += self._share(turn) * self._noise(turn, client).standard_normal(len(values))
         words = np.append(fixed.encode(values, rng), np.uint32(share))
         words = words + self.seals.mask(len(words), turn, client)
-        return seal_of(words, tree), -(-len(words) * fixed.width // 8) + masks.overhead(masks.circle(self.seed, turn))[0]
+        keys_and_shares = masks.overhead(masks.circle(self.seed, turn))[0]
+        return seal_of(words, tree), -(-len(words) * fixed.width // 8) + keys_and_shares
 
     def _fixed(self, turn: Turn) -> Fixed:
         reach = self.wish.clip or self.wish.range or RANGE
