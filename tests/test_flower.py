@@ -26,7 +26,7 @@ from fedarena.errors import FedarenaError
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedarena[flower]'")
 pytestmark = pytest.mark.filterwarnings("ignore:Protobuf gencode")
 
-from flwr.app import Context, Message, RecordDict  # noqa: E402
+from flwr.app import Array, Context, Message, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
@@ -122,8 +122,65 @@ def test_a_lost_answer_is_as_if_it_was_never_given(digits: tuple[Any, Any, Any])
     grid = HereGrid(app_of(digits), lost)
     strategy = Strategy(network(False), "scaffold", min_nodes=HOSPITALS, evaluate=False, local=LOCAL)
     strategy.start(grid, num_rounds=5)  # type: ignore[arg-type]
-    kept = [sorted({int(k.split("-")[1]) for k in c.state if k.startswith("fedarena-")}) for c in grid.nodes.values()]
-    assert kept == [[4, 5], [1, 5], [4, 5], [4, 5]]  # the second went on from its first round, the last one accepted
+    kept = [sorted({k.split("-")[1] for k in c.state if k.startswith("fedarena-")}) for c in grid.nodes.values()]
+    usual = ["3.0", "4.0"]
+    assert kept == [
+        usual,
+        ["0.0", "4.0"],
+        usual,
+        usual,
+    ]  # the second went on from its first round, the last one accepted
+
+
+def test_an_answer_that_is_none_is_left_out(digits: tuple[Any, Any, Any]) -> None:
+    x, y, owner = digits
+    app = ClientApp()
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        mine = owner == context.node_config["partition-id"]
+        answer = train(message, context, network(False), x[mine], y[mine])
+        if context.node_config["partition-id"] == 2 and "metrics" in answer.content:
+            arrays = answer.content.array_records["arrays"]
+            arrays["array0"] = Array(np.zeros(3, np.float32))
+        return answer
+
+    strategy = Strategy(network(False), "fedavg", min_nodes=HOSPITALS, evaluate=False, local=LOCAL)
+    result = strategy.start(HereGrid(app), num_rounds=2)  # type: ignore[arg-type]
+    deaf = {(exchange, 2) for exchange in (1, 2)}
+    without = strategy.start(HereGrid(app_of(digits), deaf), num_rounds=2)  # type: ignore[arg-type]
+    mine, theirs = result.arrays.to_torch_state_dict(), without.arrays.to_torch_state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_an_error_that_quotes_a_row_stays_at_home(digits: tuple[Any, Any, Any]) -> None:
+    class Telling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 10)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            if rows.abs().sum() > 0:
+                raise ValueError(f"a secret: {rows[0, 3]}")
+            return self.layer(rows)
+
+    x, y, owner = digits
+    app = ClientApp()
+
+    @app.train()
+    def _(message: Message, context: Context) -> Message:
+        mine = owner == context.node_config["partition-id"]
+        return train(message, context, Telling(), x[mine], y[mine])
+
+    with pytest.raises(RuntimeError) as told:
+        Strategy(Telling(), min_nodes=HOSPITALS).start(HereGrid(app))  # type: ignore[arg-type]
+    assert str(told.value) == "ValueError"
+
+
+@pytest.mark.parametrize("setting", [{"uplink": {"secure": True}}, {"rounds": 3}, {"dropouts": 0.5}], ids=str)
+def test_what_a_strategy_would_not_do_is_refused(setting: dict[str, Any]) -> None:
+    with pytest.raises(FedarenaError, match="does not know"):
+        Strategy(network(False), "fedavg", **setting)
 
 
 def test_strangers_are_refused_before_anything_starts() -> None:

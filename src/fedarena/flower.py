@@ -29,7 +29,7 @@ from fedarena.engine.bundles import BufferMean
 from fedarena.engine.jobs import ClientJob, Failed, Skipped
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
-from fedarena.engine.tree import Mean, assemble, dismantle, types_near
+from fedarena.engine.tree import Mean, UnknownType, assemble, dismantle, is_finite, leaves, types_near
 from fedarena.engine.work import Common, Memory
 from fedarena.errors import BadValue, ClientFailed
 from fedarena.models.linear import input_features
@@ -40,6 +40,7 @@ from fedarena.spec import Experiment
 
 OURS = "fedarena"  # the record of a message that is ours; the arrays beside it are those it names
 ARRAYS = "arrays"
+HONOURED = {"local", "share", "per_round", "seed"}  # keys of an experiment that mean the same here; others are refused
 log = logging.getLogger("flwr")
 
 
@@ -96,7 +97,14 @@ class Strategy:
         self, model: nn.Module, algorithm: Any = "fedavg", *, min_nodes: int = 2, evaluate: bool = True, **settings: Any
     ) -> None:
         self.model, self.min_nodes, self.evaluate = model, min_nodes, evaluate
-        self.settings = {"share": 1.0, **settings, "algorithm": algorithm}
+        for key in settings.keys() - HONOURED:
+            raise BadValue(
+                f"a Strategy does not know '{key}'",
+                remedy=f"it takes {', '.join(sorted(HONOURED))}; `fedarena serve` runs any experiment",
+                where=key,
+            )
+        everyone = {} if "per_round" in settings else {"share": 1.0}
+        self.settings = {**everyone, **settings, "algorithm": algorithm}
         nothing = arrays(np.zeros((2, 1)), np.arange(2))
         chosen = Experiment.make(nothing, model=model, **self.settings).algorithm  # mistakes show now
         self.counts_classes: bool = chosen.made.counts_classes
@@ -141,7 +149,7 @@ class Server:
         self.site = self.federation.site(strategy.model, -1, nothing, np.empty(0, np.int64))
         self.algorithm, self.buffers = self.site.algorithm, self.site.task.buffers()
         self.state = self.algorithm.init(self.site.initial)
-        self.remembered = [0] * len(sizes)  # the round whose memory each client is to go on from; 0: none
+        self.remembered = [""] * len(sizes)  # the exchange whose memory each client is to go on from
 
     def _introductions(self, strategy: Strategy) -> tuple[list[int], list[dict[str, Any]]]:
         """Every node says how many rows it has; they are numbered by the name they give, the same in every run."""
@@ -164,11 +172,18 @@ class Server:
         self.buffers = ask.buffers.result() or self.buffers
         return float(np.mean(ask.losses)) if ask.losses else float("nan")
 
-    def send(self, round: int, clients: list[int], do: str, common: Common) -> dict[int, Message]:
+    def send(self, round: int, exchange: int, clients: list[int], do: str, common: Common) -> dict[int, Message]:
         """Ask these clients; their answers by client, those that came in time."""
         told = asdict(self.federation)
         questions = {
-            self.nodes[k]: {"do": do, "round": round, "client": k, "memory": self.remembered[k], "federation": told}
+            self.nodes[k]: {
+                "do": do,
+                "round": round,
+                "exchange": exchange,
+                "client": k,
+                "memory": self.remembered[k],
+                "federation": told,
+            }
             for k in clients
         }
         replies = self._exchange(questions, round, common)
@@ -221,6 +236,7 @@ class Exchange:
         self.cohort = self._cohort([])
         self.buffers = BufferMean()
         self.losses: list[float] = []
+        self.exchanges = 0
 
     @property
     def share(self) -> float:
@@ -237,12 +253,22 @@ class Exchange:
         if everyone:
             self.selected = list(range(len(server.nodes)))
         self.buffers = BufferMean()
-        for client, reply in server.send(self.round_number, self.selected, do, Common(message, server.buffers)).items():
-            told = facts(reply)
-            if not told["finite"]:
-                log.warning("client %s sent numbers that are not finite: left out", told["name"])
+        first: Any = None
+        common = Common(message, server.buffers)
+        replies = server.send(self.round_number, self.exchanges, self.selected, do, common)
+        self.exchanges += 1
+        for client, reply in replies.items():
+            try:
+                told = facts(reply)
+                sent, buffers = tree(reply.content, server.algorithm)
+                if not (told["finite"] and is_finite(sent) and np.isfinite(told["weight"])):
+                    raise ValueError("numbers that are not finite")
+                first = sent if first is None else first
+                if shapes(sent) != shapes(first) or shapes(buffers) != shapes(server.buffers):
+                    raise ValueError("arrays of another shape")
+            except (KeyError, TypeError, ValueError, UnknownType) as error:
+                log.warning("client %s is left out, its answer is of no use: %s", client, error)
                 continue
-            sent, buffers = tree(reply.content, server.algorithm)
             mean.add(sent, told["weight"])
             self.buffers.add(buffers, float(server.federation.sizes[client]))
             self.losses.append(told["loss"])
@@ -273,14 +299,26 @@ def train(message: Message, context: Context, model: nn.Module, x: Any, y: Any) 
     memory = _recalled(context, asked["memory"], site)
     with one_thread():
         answer = run_job(site, ClientJob(round, client, asked["do"], memory), tree(message.content, site.algorithm))
-    if isinstance(answer, Failed | Skipped):
-        raise RuntimeError(answer.error if isinstance(answer, Failed) else answer.reason)
+    if isinstance(answer, Failed):
+        log.error("%s (%s)", answer.error, answer.place)  # here: a text may quote rows, and what is raised is sent
+        raise RuntimeError(answer.error.partition(":")[0])
+    if isinstance(answer, Skipped):
+        raise RuntimeError(answer.reason)
     report = answer.report
-    kept = asked["memory"] if report.memory is None else _kept(context, round + 1, report.memory, asked["memory"])
+    kept = (
+        asked["memory"]
+        if report.memory is None
+        else _kept(context, f"{round}.{asked['exchange']}", report.memory, asked["memory"])
+    )
     told = {"weight": answer.reply.weight, "loss": report.loss, "finite": report.finite, "memory": kept, "name": name}
     content = written(told, (answer.reply.send, answer.buffers))
     content["metrics"] = MetricRecord({"train_loss": report.loss, "num-examples": len(rows)})
     return Message(content, reply_to=message)
+
+
+def shapes(about: Any) -> list[tuple[int, ...]]:
+    """Of all arrays in a tree."""
+    return [np.shape(leaf) for leaf in leaves(about)]
 
 
 def wait_for_nodes(grid: Grid, count: int, timeout: float) -> list[int]:
@@ -317,30 +355,29 @@ def tree(content: RecordDict, algorithm: Any) -> Any:
     return assemble(json.loads(str(content.config_records[OURS]["tree"])), parts, types)
 
 
-# What a client remembers: in its context, by round. An answer that was never taken is as if it had not been given.
+# What a client remembers: in its context, by round and exchange. An answer that was never taken is as if never given.
 
 
-def _recalled(context: Context, round: int, site: Site) -> Memory | None:
-    if round == 0:
+def _recalled(context: Context, ticket: str, site: Site) -> Memory | None:
+    if not ticket:
         return None
-    memory: Memory = tree(
-        RecordDict({part: context.state[_place(round, part)] for part in (ARRAYS, OURS)}), site.algorithm
-    )
+    parts = RecordDict({part: context.state[_place(ticket, part)] for part in (ARRAYS, OURS)})
+    memory: Memory = tree(parts, site.algorithm)
     return memory
 
 
-def _kept(context: Context, round: int, memory: Memory, before: int) -> int:
+def _kept(context: Context, ticket: str, memory: Memory, before: str) -> str:
     """Keep it, and forget all but it and the one that the server knows of."""
     for part, record in written({}, memory).items():
-        context.state[_place(round, part)] = record
+        context.state[_place(ticket, part)] = record
     for key in [key for key in context.state if key.startswith(f"{OURS}-")]:
-        if int(key.split("-")[1]) not in (round, before):
+        if key.split("-")[1] not in (ticket, before):
             del context.state[key]
-    return round
+    return ticket
 
 
-def _place(round: int, part: str) -> str:
-    return f"{OURS}-{round}-{part}"
+def _place(ticket: str, part: str) -> str:
+    return f"{OURS}-{ticket}-{part}"
 
 
 def _outputs(model: nn.Module, rows: NDArray[Any]) -> int:

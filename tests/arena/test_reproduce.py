@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
 from fedarena.arena import estimate, recipes
+from fedarena.arena.gather import _tuned
 from fedarena.arena.reproduce import reproduce, reproduce_all, verify_row, write_page
 from fedarena.cli import app
 from fedarena.errors import BadValue, CannotWrite, DataMissing, ResumeMismatch, UnknownName
@@ -318,3 +320,16 @@ def test_an_estimate_grows_with_rounds_and_clients() -> None:
     for name, work in (("fedavg", 10), ("centralized", 10), ("fsvrg", 10), ("coop", 20)):
         assert estimate._amount(base.with_(algorithm=name), 10) == (10, work)
     assert estimate._amount(base.with_(algorithm="fsvrg", uploads=100), 10) == (5, 10)  # two uploads a client and round
+
+
+def test_where_no_rate_reaches_the_target_accuracy_decides() -> None:
+    class Known:
+        measures: ClassVar[dict[str, str]] = {"rounds": "rounds_to_target", "best": "best"}
+        tuned: ClassVar[list[str]] = ["rate"]
+        axes: ClassVar[dict[str, dict[str, Any]]] = {"rate": {"slow": {}, "fast": {}}}
+
+    never = {("mlp", "slow"): [math.inf], ("mlp", "fast"): [math.inf]}
+    best = {("mlp", "slow"): [0.3], ("mlp", "fast"): [0.9]}
+    scores, chosen = _tuned(Known(), {"rounds": never, "best": best})  # type: ignore[arg-type]
+    assert chosen == {("mlp",): "fast"}
+    assert scores["best"] == {("mlp",): [0.9]}

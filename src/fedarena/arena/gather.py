@@ -133,17 +133,24 @@ def _why(folder: Path) -> str:
 
 
 def _tuned(recipe: Recipe, scores: Scores) -> tuple[Scores, dict[Cell, str]]:
-    """Of axes that are tuned, the best choice counts, by the mean of the first measure; everywhere the same one."""
+    """Of axes that are tuned, the best choice counts, by the mean of the first measure; everywhere the same one.
+
+    Where that leaves several (a target that no rate reached), the next measure decides.
+    """
     chosen: dict[Cell, str] = {}
-    first = next(iter(recipe.measures))
+
+    def rank(cell: Cell) -> list[float]:
+        """Least is best."""
+        told = [(name, scores[name][cell]) for name in recipe.measures if cell in scores[name]]
+        return [float(np.mean(values)) * (1 if is_cost(recipe.measures[name]) else -1) for name, values in told]
+
     for axis in recipe.tuned:
         choices = recipe.axes[axis]
-        groups: dict[Cell, dict[str, float]] = {}
-        for cell, values in scores[first].items():
+        groups: dict[Cell, dict[str, list[float]]] = {}
+        for cell in scores[next(iter(recipe.measures))]:
             if choice := next((c for c in cell if c in choices), None):
-                groups.setdefault(_without(cell, choice), {})[choice] = float(np.mean(values))
-        better = min if is_cost(recipe.measures[first]) else max
-        best = {cell: better(means, key=lambda choice: means[choice]) for cell, means in groups.items()}
+                groups.setdefault(_without(cell, choice), {})[choice] = rank(cell)
+        best = {cell: min(ranks, key=ranks.__getitem__) for cell, ranks in groups.items()}
         chosen |= best
         for measure, table in scores.items():
             scores[measure] = {

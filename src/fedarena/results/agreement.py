@@ -326,7 +326,7 @@ def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str 
         return Judgement("not comparable", reason, known)
     orderings = [c for c, _ in asked if c.any_size]
     if not broken:
-        decision: Verdict = "ordering agrees" if smaller else "agrees"
+        decision: Verdict = "ordering agrees" if smaller or part else "agrees"  # a part is a smaller run, too
         reason = _holds([c.says for c, _ in asked])
     else:
         only_numbers = orderings and not any(c.any_size for c, _ in broken)

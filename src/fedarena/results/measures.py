@@ -1,6 +1,6 @@
 """What is read from a run to set beside a published number: a name, or a name with a value, as recipes write it.
 
-best  final  mean  rounds_to:0.97  interpolated_rounds_to:0.99  at:20  relative  ...
+best  final  mean  rounds_to:0.97  interpolated_rounds_to:0.99  rounds_to_target  at:20  relative  ...
 """
 
 from __future__ import annotations
@@ -72,6 +72,13 @@ def _rounds_to(run: Run, target: float, interpolate: bool = False) -> float:
     return NEVER if found is None else float(found)
 
 
+def _target(run: Run) -> float:
+    target = run.experiment.evaluate.target
+    if target is None:
+        raise BadValue("the run has no target", remedy="set evaluate.target in the recipe", where="rounds_to_target")
+    return target
+
+
 def _steps_to(run: Run, target: float) -> float:
     """Minibatches of all clients together until then."""
     return next((float(r.steps) for r in run.evaluations if (r.accuracy or 0.0) >= target), NEVER)
@@ -116,6 +123,7 @@ PLAIN: dict[str, Callable[[Run], float]] = {
     "merges": lambda run: float(run.ages["merges"]),
     "deadlock": lambda run: float(run.ages["deadlock"]),
     "moved": _moved,
+    "rounds_to_target": lambda run: _rounds_to(run, _target(run), interpolate=True),  # its own: evaluate.target
 }
 WITH_VALUE: dict[str, Callable[[Run, float], float]] = {
     "rounds_to": _rounds_to,
@@ -130,5 +138,5 @@ BESIDE: dict[str, Callable[[Run, Run], float]] = {
 }
 COSTS = {
     *("min_loss", "final_loss", "roughness", "diverged", "client_std", "bytes_up", "bytes_down", "moved"),
-    *("rounds_to", "interpolated_rounds_to", "steps_to", "divergence", "lost"),
+    *("rounds_to", "interpolated_rounds_to", "rounds_to_target", "steps_to", "divergence", "lost"),
 }

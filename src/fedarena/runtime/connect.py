@@ -49,6 +49,7 @@ def connected(address: str | None = None, workers: int | None = None) -> Iterato
     with contextlib.ExitStack() as stack:
         stack.enter_context(_surroundings())
         if not ray.is_initialized():
+            stack.callback(_forget_token, ray, os.environ.get("RAY_AUTH_MODE", "disabled"))
             stack.enter_context(_no_news(ray))
             stack.callback(ray.shutdown)
             with _own_signals():
@@ -127,11 +128,19 @@ def _surroundings() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-        for name in [name for name in os.environ if name.startswith("RAY_")]:
+        for name in [name for name in os.environ if name.startswith("RAY_") or name == "PYTHONBREAKPOINT"]:
             if name in before:
                 os.environ[name] = before[name]
             else:
                 del os.environ[name]
+
+
+def _forget_token(ray: Any, mode: str) -> None:
+    """A Ray that was started here has a token, and this process would go on to ask for it, of other clusters as well."""
+    os.environ["RAY_AUTH_MODE"] = mode
+    with contextlib.suppress(AttributeError):  # older versions have no tokens
+        ray._raylet.Config.initialize("")
+        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextlib.contextmanager

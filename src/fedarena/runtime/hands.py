@@ -225,9 +225,9 @@ class Hands:
 
     def _is_blamed(self, error: Exception, node: Node) -> bool:
         """Did the worker die of what it did? Not if its node went, or nobody could reach it, or only the answer is lost."""
-        known = self._ray.exceptions
-        unreachable = getattr(known, "ActorUnavailableError", ())
-        return isinstance(error, known.RayActorError) and not isinstance(error, unreachable) and self._nodes.alive(node)
+        excused = ("ActorUnavailableError", "NodeDiedError", "ObjectLostError")
+        known = tuple(filter(None, (getattr(self._ray.exceptions, name, None) for name in excused)))
+        return not isinstance(error, known) and self._nodes.alive(node)
 
     def _dismiss(self, hand: Hand) -> list[tuple[Key, Any]]:
         """A worker that is gone, or out of reach: what still waited at its door is done by others."""
