@@ -215,3 +215,25 @@ def test_what_is_not_finite_is_not_sent_at_all(tmp_path: Path) -> None:
     for _, content in federation.link.up:
         if b'"finite":false' in content:
             assert unpack(content, types).load == {"send": None, "buffers": None}
+
+
+def test_who_answered_is_counted_once_and_for_all() -> None:
+    """Strangers and repeated names hide nobody; and shares are revealed for one sum."""
+    turn = Turn(0, 0, (0, 1, 2, 3))
+    people = {k: OwnSeals(0, k, "p") for k in turn.asked}
+    shares, _ = asker(people, turn).exchange(0, 0, [0, 1, 2, 3])
+    people[1].take(shares[1])
+    with pytest.raises(BadValue, match="not in this exchange"):
+        people[1].revealed((1, 90, 91, 92))
+    with pytest.raises(BadValue, match="1 answers are too few"):
+        people[1].revealed((1, 1, 1, 1))
+    assert people[1].revealed((0, 1, 2)) == people[1].revealed((2, 1, 0))
+    with pytest.raises(BadValue, match="another sum"):
+        people[1].revealed((1, 2, 3))
+
+
+def test_a_key_in_ones_own_name_must_be_ones_own() -> None:
+    people = {k: OwnSeals(0, k, "p") for k in range(3)}
+    keys = {k: one.keyed().keys for k, one in people.items()}
+    with pytest.raises(BadValue, match="not those of this exchange"):
+        people[0].dealt({**keys, 0: keys[1]}, Turn(0, 0, (0, 1, 2)))

@@ -14,11 +14,13 @@ from fedarena.data.dataset import PADDING, Dataset, Partition, Rows
 from fedarena.data.sources.rows import MOST_CLASSES
 from fedarena.data.sources.tables import MOST_CATEGORIES, Table
 from fedarena.errors import BadValue, PartitionImpossible
-from fedarena.federation.own_table import needs_means
+from fedarena.federation.asking import Declined
+from fedarena.federation.own_table import MOST_ROWS, needs_means
 from fedarena.federation.words import Agreement, Column, Counted, Described, Squares
 from fedarena.spec import Experiment
 
 Descriptions = Mapping[str, Described]  # by name
+LARGEST = 1e300  # of a sum that a participant tells: those of all can be added
 
 
 def unlike(new: Described, other: str, known: Described) -> str:
@@ -56,6 +58,8 @@ def first_agreement(described: Descriptions) -> dict[str, Agreement]:
     if not columns:
         raise BadValue("the participants have no feature column", remedy="drop fewer columns", where="data.drop")
     sizes = [table.rows for table in tables]
+    if sum(sizes) > MOST_ROWS:
+        raise BadValue(f"the participants have {sum(sizes)} rows together", remedy=f"have at most {MOST_ROWS}")
     before = np.concatenate([[0], np.cumsum(sizes)]).tolist()
     return {
         name: Agreement(
@@ -94,6 +98,36 @@ def _column(name: str, tables: Sequence[Described]) -> Column:
             where="data.drop",
         )
     return Column(name=name, kind=found[0].kind, words=words)
+
+
+def check_counted(told: Counted, described: Described, agreed: Agreement, experiment: Experiment) -> None:
+    """Decline counts that do not go with what their owner said before, and sums that nobody can add."""
+    rows = described.rows + described.test_rows
+    if told.train < 1 or told.train + told.test != rows:
+        raise Declined(f"it has {told.train} training and {told.test} test rows, and said that it has {rows} in all")
+    if needs_means(experiment.data.made):
+        present, wide = told.present or (), features_of(agreed.columns)
+        _check_sums(told.sums or (), wide)
+        if len(present) != wide or max(present) > told.train:
+            raise Declined("it told of other values than its training rows have")
+    if experiment.algorithm.made.counts_classes:
+        counts = told.class_counts or ()
+        if len(counts) != len(agreed.classes) or sum(counts) != told.train:
+            raise Declined("it told of other labels than its training rows have")
+
+
+def check_squares(told: Squares, agreed: Agreement) -> None:
+    """Decline what cannot be sums of squares."""
+    _check_sums(told.squares, features_of(agreed.columns))
+    if min(told.squares) < 0:
+        raise Declined("it told a negative sum of squares")
+
+
+def _check_sums(sums: Sequence[float], wide: int) -> None:
+    if len(sums) != wide:
+        raise Declined(f"it told {len(sums)} sums, and there are {wide} columns")
+    if not all(abs(total) <= LARGEST for total in sums):
+        raise Declined("it told a sum that is no number, or too large")
 
 
 def with_counts(

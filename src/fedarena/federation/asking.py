@@ -27,10 +27,12 @@ class Rule:
     deadline: float = 300.0
     minimum: int | None = None  # None: more than half of those asked
     attempts: int = 3  # with fewer answers they are asked so often, then the run stops
+    selected: int | None = None  # of whom those asked are left, where a round takes several steps
 
     def needed(self, asked: int) -> int:
         """Answers that are enough."""
-        return min(asked // 2 + 1 if self.minimum is None else self.minimum, asked)
+        of = asked if self.selected is None else self.selected
+        return min(of // 2 + 1 if self.minimum is None else self.minimum, of)
 
 
 class Host(Protocol):

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.algorithms.base import Algorithm
+from fedarena.algorithms.base import Algorithm, Asynchronous
 from fedarena.engine.jobs import Answer, ClientJob, EvaluateJob, Failed, Job, Skipped, StatisticsJob, newcomer
 from fedarena.engine.masks import Turn
 from fedarena.engine.site import EVALUATION_ROWS, Site
 from fedarena.engine.tree import read_only
-from fedarena.engine.uplink import CannotSend, Sealed
+from fedarena.engine.uplink import CannotSend, Sealed, Steps
 from fedarena.engine.work import Common, Memory
 from fedarena.federation import words as say
 from fedarena.federation.at_home import Told
 from fedarena.federation.memories import Memories, ticket
-from fedarena.federation.own_site import OwnSite
+from fedarena.federation.own_site import NoSeals, OwnSite
 from fedarena.federation.sealing import OwnSeals
 from fedarena.federation.wire import NOTHING, Load, WireRefused
 from fedarena.models.task import Buffers, Scores
 from fedarena.runtime.one_job import run_job
+
+STRANGE = "is it fedarena on the other side?"
 
 
 @dataclass(frozen=True)
@@ -51,17 +54,23 @@ class Desk:
         self.shares_models, self._speak = shares_models, speak
         self.client = site.agreed.client
 
-    def masked_by(self, seals: OwnSeals, shares: Mapping[int, str]) -> None:
-        """What goes up is masked with these secrets; the shares are those of its neighbours."""
-        seals.take(shares)
-        assert self.site.steps is not None
-        self.site.steps.seals = seals
+    @contextmanager
+    def masked_by(self, seals: OwnSeals, asked: say.Work, question: bytes) -> Iterator[None]:
+        """What goes up in answer to this question, and to no other, is masked with these secrets."""
+        steps = self.site.steps
+        if steps is None or asked.turn is None or not {*seals.members} <= {*asked.turn.asked}:
+            raise Told("keys of others than those who are asked", remedy=STRANGE)
+        seals.take(asked.shares or {})
+        seals.bind(question)
+        steps.seals = seals
+        try:
+            yield
+        finally:
+            steps.seals = NoSeals()
 
     def answered(self, asked: say.Words, load: Any) -> tuple[say.Words, Load]:
         """What was asked for, and what goes with it."""
-        budget = self.site.experiment.rounds
-        if self.round < 0 or (budget is not None and self.round > budget):
-            raise Told(f"asked for round {self.round + 1} of {budget}", remedy="the experiment that was agreed on ends")
+        self._check_agreed(asked)
         if isinstance(asked, say.Show):
             return self._show(asked)
         if isinstance(asked, say.Send):
@@ -76,6 +85,31 @@ class Desk:
         if isinstance(asked, say.Look):
             return self._look(asked, common), NOTHING
         raise WireRefused(f"'{asked.what}' is nothing a participant is asked")
+
+    def _check_agreed(self, asked: say.Words) -> None:
+        """Refuse what the experiment that was agreed on does not ask for."""
+        site, budget = self.site, self.site.experiment.rounds
+        # Without rounds, who is done as the last one ends begins anew before anybody knows that it is over.
+        last = -1 if isinstance(asked, say.Work | say.Recompute) else 0
+        if self.round < 0 or (budget is not None and self.round > budget + last):
+            raise Told(f"asked for round {self.round + 1} of {budget}", remedy="the experiment that was agreed on ends")
+        if isinstance(asked, say.Train | say.Send) and not isinstance(site.algorithm, Asynchronous):
+            raise Told(f"{site.experiment.algorithm.name} has rounds, and was asked to do without", remedy=STRANGE)
+        if isinstance(asked, say.Recompute) and site.buffer_policy != "recompute":
+            raise Told("nobody agreed to recompute BatchNorm's statistics", remedy=STRANGE)
+        if isinstance(asked, say.Work) and site.steps is not None:
+            self._check_turn(asked, site.steps)
+
+    def _check_turn(self, asked: say.Work, steps: Steps) -> None:
+        """What clips, rounds, hides or masks an answer must know among whom it is."""
+        turn = asked.turn
+        if turn is None or (steps.wish.secure and asked.shares is None):
+            raise Told("an answer would go up without the steps of the experiment's uplink", remedy=STRANGE)
+        people = {*turn.asked}
+        if len(people) < len(turn.asked) or self.client not in people or max(people) >= self.site.agreed.clients:
+            raise Told("a list of clients that cannot be those who are asked", remedy=STRANGE)
+        if steps.wish.secure and steps.wish.noise and turn.number != asked.exchange:  # noise is drawn by this number
+            raise Told("one draw of noise would hide two answers", remedy=STRANGE)
 
     def _common(self, load: Any) -> Common:
         if not isinstance(load, Common) or not isinstance(load.buffers, Buffers):

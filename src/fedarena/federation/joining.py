@@ -8,7 +8,7 @@ from typing import Any
 
 from fedarena.errors import BadValue
 from fedarena.federation import words as say
-from fedarena.federation.agreement import first_agreement, with_counts, with_squares
+from fedarena.federation.agreement import check_counted, check_squares, first_agreement, with_counts, with_squares
 from fedarena.federation.asking import Declined, Rule, TooFewAnswers
 from fedarena.federation.roster import Roster
 from fedarena.federation.switchboard import Switchboard
@@ -44,19 +44,28 @@ def agree(board: Switchboard, roster: Roster, experiment: Experiment) -> None:
         name: one.model_copy(update={"shares_models": roster.shares_models})
         for name, one in first_agreement(roster.described).items()
     }
-    counted = _told(board, agreed, "counts", say.Counted)
+    check = lambda name, told: check_counted(told, roster.described[name], agreed[name], experiment)
+    counted = _told(board, agreed, "counts", say.Counted, check)
     agreed = with_counts(agreed, counted, experiment)
     if experiment.data.made.standardise:
-        agreed = with_squares(agreed, counted, _told(board, agreed, "squares", say.Squares))
+        check = lambda name, told: check_squares(told, agreed[name])
+        agreed = with_squares(agreed, counted, _told(board, agreed, "squares", say.Squares, check))
     roster.counted, roster.agreed = counted, agreed
 
 
-def _told(board: Switchboard, agreed: dict[str, say.Agreement], what: Any, kind: type[say.Words]) -> dict[str, Any]:
+def _told(
+    board: Switchboard,
+    agreed: dict[str, say.Agreement],
+    what: Any,
+    kind: type[say.Words],
+    check: Callable[[str, Any], None],
+) -> dict[str, Any]:
     """All must tell: one missing would change what the others train on."""
 
     def read(name: str, message: Message) -> say.Words:
         if not isinstance(message.words, kind):
             raise Declined(f"it answered with '{message.words.what}'")
+        check(name, message.words)
         return message.words
 
     questions = {name: pack(board.run, 0, say.Agree(agreement=one, tell=what)) for name, one in agreed.items()}

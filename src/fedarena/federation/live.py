@@ -27,7 +27,7 @@ from fedarena.engine.work import Memory
 from fedarena.federation import words as say
 from fedarena.federation.asking import Inquiry, TooFewAnswers
 from fedarena.federation.memories import ticket
-from fedarena.federation.organiser import Participants, ticket_of
+from fedarena.federation.organiser import Participants, check_round, ticket_of
 from fedarena.federation.wire import NOTHING, Load, Message, WireRefused, pack
 
 Landed = Answer | Skipped | Failed | CannotSend
@@ -204,9 +204,14 @@ class LiveLoop(EventLoop):
 
     def _read(self, name: str, message: Message) -> Landed:
         client, told = self.people.names.index(name), message.words
+        flight = self._flight_of(client)
+        check_round(message, flight.round)
+        own, is_asking = ticket(flight.number, 0), self.rules.asks and flight.accepted < 0
+        if isinstance(told, say.Done | say.Trained) and isinstance(told, say.Trained) != is_asking:
+            raise WireRefused(f"'{told.what}' where the other kind of answer belongs")
         if not isinstance(told, say.Trained):
-            return self.people.answer(client, message, "client", self.buffers)
-        if told.memory != ticket(self._flight_of(client).number, 0):
+            return self.people.answer(client, message, "client", self.buffers, own)
+        if told.memory != own:
             raise WireRefused("an answer about another training")
         self._told[client] = told
         report = self.people.report(client, message.round, told, told.finite)

@@ -12,6 +12,7 @@ from fedarena.engine.evaluation import Looked, OwnModel
 from fedarena.engine.jobs import Absent
 from fedarena.engine.work import Common, Memory
 from fedarena.federation import words as say
+from fedarena.federation.agreement import LARGEST
 from fedarena.federation.organiser import Participants, ticket_of
 from fedarena.federation.pattern import unlike
 from fedarena.federation.wire import Load, Message, WireRefused
@@ -73,12 +74,22 @@ class PooledLooks:
 
     def _look(self, questions: dict[int, say.Look], common: Common) -> Seen:
         def read(name: str, message: Message) -> say.Looked:
-            told = message.words
+            told, client = message.words, self.runtime.names.index(name)
             if not isinstance(told, say.Looked) or not told.right <= told.count or not told.own_right <= told.own_count:
                 raise WireRefused(f"'{told.what}' where counts belong")
+            if (told.count, told.own_count) != self._counts(client):
+                raise WireRefused(f"counts of {told.count} and {told.own_count} rows, which are not those agreed on")
+            if LARGEST < abs(told.loss) < math.inf or told.loss == -math.inf:  # a model that diverged has inf or nan
+                raise WireRefused(f"a loss of {told.loss:g}")
             return told
 
         return self.runtime.ask(questions, 0, Load.of(common), read, "testing")
+
+    def _counts(self, client: int) -> tuple[int, int]:
+        """Rows on which a client tests, and those that clients are compared on."""
+        owners, on = self.site.owners, self.site.experiment.evaluate.on
+        tests = len(owners.client_tests[client])
+        return tests, len(owners.clients[client]) if on == "train" else tests
 
     def _looked(self, accuracy: float | None, loss: float, seen: Seen) -> Looked:
         own = np.full(len(self.site.owners.clients), np.nan)

@@ -65,7 +65,7 @@ class Memories:
     def reveal_once(self, ticket: str, answered: Collection[int]) -> None:
         """Shares are revealed for one sum of an exchange: the difference of two sums would be an answer by itself."""
         path = self._path(ticket).with_name(f"revealed-{ticket}.json")
-        now = json.dumps(sorted(answered))
+        now = json.dumps(sorted({*answered}))
         if not path.exists():
             with writing(path):
                 path.write_text(now, encoding="utf-8")
@@ -75,8 +75,9 @@ class Memories:
             )
 
     def forget_before(self, round: int, ticket: str) -> None:
-        """The organiser begins a round from this ticket, so that is what it has saved: no older one will be asked for."""
+        """The organiser begins a round from this ticket, so that is what it has saved: no older one will be asked for.
+        What was revealed is not forgotten: a round that is asked for again must not be opened for another sum."""
         kept = self._path(ticket).name if ticket else ""
-        for path in [*self.folder.glob("memory-*"), *self.folder.glob("revealed-*")]:
+        for path in self.folder.glob("memory-*"):
             if path.name != kept and int(path.name.partition("-")[2].partition(".")[0]) < round:
                 path.unlink(missing_ok=True)

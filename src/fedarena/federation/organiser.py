@@ -22,6 +22,7 @@ from fedarena.engine.uplink import CannotSend, Sealed, Steps
 from fedarena.engine.work import Common, Memory
 from fedarena.federation import words as say
 from fedarena.federation.asking import Rule
+from fedarena.federation.memories import ticket
 from fedarena.federation.pattern import Patterns, unlike
 from fedarena.federation.sealing import HouseSeals
 from fedarena.federation.switchboard import Switchboard
@@ -66,6 +67,7 @@ class Participants:
         self.names = site.owners.names
         self.looks: Any = None  # set by whoever can say what clients remember
         self.patterns = Patterns(site)
+        self._rule_now = rule  # with how many the exchange began
         self._exchange = (-1, -1)  # the round, and how often its participants were asked
 
     def map(self, jobs: Iterable[Job], common: Common) -> Iterator[tuple[int, Any]]:
@@ -90,6 +92,7 @@ class Participants:
         exchange = self._exchange[1] + 1 if self._exchange[0] == round else 0
         self._exchange = (round, exchange)
         memories = {k: m for bundle in bundles for k, m in zip(bundle.clients, bundle.memories, strict=True)}
+        self._rule_now = replace(self.rule, selected=len(memories))
         told = None
         if turn is not None:
             told = say.Exchange(number=turn.exchange, asked=turn.asked, everyone=turn.everyone)
@@ -103,8 +106,9 @@ class Participants:
             for k, memory in memories.items()
             if k not in absent
         }
-        read = lambda name, message: self.answer(self.names.index(name), message, do, common.buffers)
-        answers = self.ask(questions, round, Load.of(common), read, f"round {round + 1}") | absent
+        own = ticket(round, exchange)
+        read = lambda name, message: self.answer(self.names.index(name), message, do, common.buffers, own)
+        answers = self.ask(questions, round, Load.of(common), read, f"round {round + 1}", self._rule_now) | absent
         for bundle in bundles:
             folded = Folded()
             for client in bundle.clients:
@@ -121,8 +125,13 @@ class Participants:
         rule: Rule | None = None,
     ) -> dict[int, Any]:
         """An answer of each client, or that it is absent."""
+
+        def of_this_round(name: str, message: Message) -> Any:
+            check_round(message, round)
+            return read(name, message)
+
         packed = {self.names[k]: pack(self.board.run, round, asked, load) for k, asked in questions.items()}
-        found, missing = self.board.ask(packed, read, rule or self.rule, what)
+        found, missing = self.board.ask(packed, of_this_round, rule or self.rule, what)
         answers = {self.names.index(name): answer for name, answer in found.items()}
         return answers | {self.names.index(name): Absent(self.names.index(name), why) for name, why in missing.items()}
 
@@ -141,10 +150,12 @@ class Participants:
                 raise WireRefused(f"'{message.words.what}' where '{kind.what}' belongs")
             return message.words
 
-        rule = self.rule if minimum is None else replace(self.rule, minimum=minimum)
+        rule = self._rule_now if minimum is None else replace(self.rule, minimum=minimum)
         return self.ask(questions, round, NOTHING, read, what, rule)
 
-    def answer(self, client: int, message: Message, do: str, before: Buffers) -> Answer | Skipped | Failed | CannotSend:
+    def answer(
+        self, client: int, message: Message, do: str, before: Buffers, own: str
+    ) -> Answer | Skipped | Failed | CannotSend:
         """What a participant sent, if it is what it should be; whether its numbers are finite is seen here again."""
         done, name = message.words, self.names[client]
         if isinstance(done, say.Skips):
@@ -155,6 +166,8 @@ class Participants:
             return CannotSend(f"{name}: {done.error}", remedy=done.remedy, where=done.where)
         if not isinstance(done, say.Done) or not isinstance(message.load, dict):
             raise WireRefused(f"'{done.what}' where an answer belongs")
+        if done.memory not in ("", own):
+            raise WireRefused("an answer of another training")
         send, buffers = message.load.get("send"), before
         if not done.finite and self.site.experiment.on_nan != "keep":  # then nothing else is told
             return Answer(self.report(client, message.round, done, False), Reply(None), buffers)
@@ -202,6 +215,12 @@ class Participants:
             raise WireRefused(problem)
         buffers: Buffers = told
         return buffers
+
+
+def check_round(message: Message, round: int) -> None:
+    """An answer is of the round in which it was asked for."""
+    if message.round != round:
+        raise WireRefused(f"an answer of round {message.round + 1}, where one of round {round + 1} belongs")
 
 
 def ticket_of(memory: Memory | None) -> str:

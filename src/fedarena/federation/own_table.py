@@ -29,6 +29,7 @@ from fedarena.spec import Experiment
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MOST_ROWS = 10**8  # of all participants: each draws an order of as many numbers
 FEW = 10  # classes that are few however few the rows
 
 
@@ -134,6 +135,8 @@ class OwnTable:
         numbers = {label: number for number, label in enumerate(agreed.classes)}
         y = np.array([numbers[label] for label in classes], np.int64)[codes]
         rows = len(self.table) - self.test_rows
+        if not agreed.rows_before + rows <= agreed.rows <= MOST_ROWS:
+            raise Told(f"a table of {agreed.rows} rows in all", remedy="is it fedarena on the other side?")
         if self.test_rows:
             train, test = np.split(np.arange(len(y)), [rows])
         else:

@@ -6,6 +6,7 @@ import threading
 import traceback
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from fedarena.federation.consent import beyond_budget, from_text, what_leaves
 from fedarena.federation.desk import Desk
 from fedarena.federation.memories import Memories, ticket
 from fedarena.federation.own_site import OwnSite
-from fedarena.federation.own_table import OwnFile, OwnRows, OwnTable
+from fedarena.federation.own_table import OwnFile, OwnRows, OwnTable, needs_means
 from fedarena.federation.sealing import OwnSeals
 from fedarena.federation.wire import NOTHING, Load, Message, WireRefused, pack, unpack, words_of
 from fedarena.models.task import Buffers, sha256
@@ -113,9 +114,14 @@ class Participant:
         if isinstance(asked, say.Keys | say.Deal | say.Reveal):
             return self._keep_secrets(member, message), NOTHING
         desk = Desk(member.site, member.memories, message.round, member.shares_models, self._speak)
-        if isinstance(asked, say.Work) and asked.shares is not None:
-            desk.masked_by(self._seals(member, message.round, asked.exchange), asked.shares)
-        with one_thread():
+        masked: AbstractContextManager[None] = nullcontext()
+        if isinstance(asked, say.Work):
+            if member.seals is not None and member.seals.place != _place(member, message.round, asked.exchange):
+                member.seals = None  # another exchange begins: what belongs to the one before stays closed
+            if asked.shares is not None:
+                seals = self._seals(member, message.round, asked.exchange)
+                masked = desk.masked_by(seals, asked, content)
+        with one_thread(), masked:
             found = desk.answered(asked, unpack(content, member.types).load)
         if isinstance(asked, say.Work | say.Train) and isinstance(found[0], say.Done | say.Trained):
             self.trainings += 1
@@ -130,8 +136,7 @@ class Participant:
         assert member.memories is not None
         asked, round, client = message.words, message.round, member.site.agreed.client
         if isinstance(asked, say.Keys):
-            place = f"{member.run} {round} {asked.exchange}"
-            member.seals = OwnSeals(member.experiment.seed, client, place)
+            member.seals = OwnSeals(member.experiment.seed, client, _place(member, round, asked.exchange))
             return member.seals.keyed()
         if isinstance(asked, say.Deal):
             seals = self._seals(member, round, asked.exchange)
@@ -146,7 +151,7 @@ class Participant:
     def _seals(member: Membership, round: int, exchange: int) -> OwnSeals:
         """The secrets of this exchange; another process, or another exchange, had others."""
         seals = member.seals
-        if seals is None or seals.place != f"{member.run} {round} {exchange}":
+        if seals is None or seals.place != _place(member, round, exchange):
             raise Told("the secrets of this exchange are gone", remedy="it takes part again in the next one")
         return seals
 
@@ -198,6 +203,8 @@ class Participant:
         if asked.tell == "counts":
             return member.rows.counted(agreed, member.experiment, self.least)
         if asked.tell == "squares":
+            if not needs_means(member.table.source):
+                raise Told("nobody agreed to tell sums of squares", remedy="is it fedarena on the other side?")
             return member.rows.squares(agreed.means or (), self.least)
         if member.site is None or member.site.agreed != agreed:
             self._get_ready(member, agreed)
@@ -237,3 +244,8 @@ class Participant:
             with writing(path):
                 write_secret(path, uuid.uuid4().hex.encode())
         return int(path.read_text(encoding="utf-8"), 16)
+
+
+def _place(member: Membership, round: int, exchange: int) -> str:
+    """What secrets are bound to."""
+    return f"{member.run} {round} {exchange}"

@@ -14,9 +14,11 @@ from fedarena.authority import write_secret
 from fedarena.errors import DataBroken, ResumeMismatch
 from fedarena.federation import words as say
 from fedarena.federation.agreement import in_order, unlike
+from fedarena.federation.own_table import MOST_ROWS
 from fedarena.results.folder import write_text
 
 FILE, SECRET = "federation.json", "secret"
+LONGEST_NUMBER = 20  # digits of a label, its sign among them
 
 
 @dataclass
@@ -113,9 +115,11 @@ def _odd(described: say.Described) -> str:
     """What no table can be."""
     if described.rows < 1 or described.test_rows < 0:
         return "it has no rows"
+    if described.rows + described.test_rows > MOST_ROWS:
+        return f"it has {described.rows + described.test_rows} rows, and {MOST_ROWS} are allowed"
     if len({column.name for column in described.columns}) < len(described.columns):
         return "its table has a column twice"
-    whole = all(label.removeprefix("-").isdecimal() for label in described.classes)
+    whole = all(len(label) <= LONGEST_NUMBER and label.removeprefix("-").isdecimal() for label in described.classes)
     if described.label_kind == "numbers" and not whole:
         return "its labels are said to be numbers, and are not"
     return ""

@@ -12,6 +12,7 @@ participants can check among themselves.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -114,6 +115,8 @@ class OwnSeals:
     _ring: Circle | None = None
     _keys: dict[int, say.KeyPair] = field(default_factory=dict)
     _held: dict[int, tuple[int, int]] = field(default_factory=dict)  # of each client: shares of its pairs, of its own
+    _question: str = ""  # sha256 of the one whose answer is masked
+    _opened: frozenset[int] | None = None  # whose sum shares were revealed for
 
     def keyed(self) -> say.Keyed:
         """Step 1: public keys."""
@@ -126,6 +129,8 @@ class OwnSeals:
         """Step 2: shares of both secrets, each encrypted for its holder."""
         if self.client not in keys or len(keys) < 2:
             raise Told("an answer cannot hide among fewer than two", remedy="more participants are needed")
+        if keys[self.client] != self.keyed().keys or (self._keys and self._keys != dict(keys)):
+            raise Told("keys that are not those of this exchange", remedy="is it fedarena on the other side?")
         self._keys, self._ring = dict(keys), circle(self.seed, Turn(turn.round, turn.exchange, tuple(sorted(keys))))
         pairs = share_out(self.kept.pairs, self.client, self._ring, _draw)
         own = share_out(self.kept.own, self.client, self._ring, _draw)
@@ -158,6 +163,18 @@ class OwnSeals:
                 ) from None
             self._held[other] = (int.from_bytes(opened[:SHARE], "big"), int.from_bytes(opened[SHARE:], "big"))
 
+    @property
+    def members(self) -> Collection[int]:
+        """Among whom an answer hides."""
+        return self._keys.keys()
+
+    def bind(self, question: bytes) -> None:
+        """One mask hides one answer: two under the same mask would tell their difference."""
+        now = hashlib.sha256(question).hexdigest()
+        if self._question not in ("", now):
+            raise Told("secrets of this exchange have masked another answer", remedy="draw keys anew")
+        self._question = now
+
     def mask(self, size: int, turn: Turn, client: int) -> Words:
         """Step 3."""
         if self._ring is None or len(self._held) != self._ring.holders:
@@ -173,13 +190,21 @@ class OwnSeals:
         """Step 4: of those who answered the share of their own mask, of the others that of the key to their pairs."""
         if self._ring is None:
             raise Told("keys have not been exchanged", remedy="is it fedarena on the other side?")
-        if len(answered) < max(2, self._ring.threshold) or self.client not in answered:
+        people = frozenset(answered)
+        if not people <= {*self._ring.order}:
+            raise Told("answers of clients that are not in this exchange", remedy="is it fedarena on the other side?")
+        if len(people) < max(2, self._ring.threshold) or self.client not in people:
             raise Told(
-                f"{len(answered)} answers are too few to hide among",
+                f"{len(people)} answers are too few to hide among",
                 remedy="ask for the round again, with more answers",
             )
+        if self._opened not in (None, people):
+            raise Told(
+                "shares were revealed for another sum of this exchange", remedy="the round must go on without this sum"
+            )
+        self._opened = people
         return say.Revealed(
-            shares={other: f"{own if other in answered else pairs:x}" for other, (pairs, own) in self._held.items()}
+            shares={other: f"{own if other in people else pairs:x}" for other, (pairs, own) in self._held.items()}
         )
 
 
@@ -196,6 +221,16 @@ class Ask(Protocol):
     ) -> dict[int, Any]:
         """Of each client its words, or that it is absent."""
         ...
+
+
+def _are_keys(pair: say.KeyPair) -> bool:
+    """Can anybody agree on anything with their owner? A key that is none would make its neighbours fail."""
+    try:
+        for public in (pair.mask, pair.channel):
+            _agreed(library().Private.generate(), bytes.fromhex(public), "trial")
+    except Told:
+        return False
+    return True
 
 
 class HouseSeals:
@@ -216,6 +251,9 @@ class HouseSeals:
         self._exchange, left = exchange, clients
         while True:
             keyed = self._all(dict.fromkeys(left, say.Keys(exchange=exchange)), round, say.Keyed, absent)
+            for client in [k for k, told in keyed.items() if not _are_keys(told.keys)]:
+                absent[client] = Absent(client, "it sent a public key that is none")
+                del keyed[client]
             left = sorted(keyed)
             self._keys = {k: told.keys for k, told in keyed.items()}
             dealt = self._all({k: say.Deal(exchange=exchange, keys=self._keys) for k in left}, round, say.Dealt, absent)

@@ -80,9 +80,15 @@ def _unpacked(packed: NDArray[np.uint8], count: int, width: int) -> NDArray[np.u
 
 
 def released(arrays: Arrays, limit: int) -> Arrays:
-    """The arrays again; anything that does not fit together is a ValueError, and nothing becomes larger than the limit."""
+    """The arrays again; anything that does not fit together is a ValueError, as are more bytes than the limit in all."""
     names = list(dict.fromkeys(name.partition(":")[0] for name in arrays))
-    return {name: arrays[name] if name in arrays else _whole(arrays, name, limit) for name in names}
+    found: Arrays = {}
+    for name in names:
+        found[name] = arrays[name] if name in arrays else _whole(arrays, name, limit)
+        limit -= found[name].nbytes
+        if limit < 0:
+            raise ValueError("arrays that are too large together")
+    return found
 
 
 def _whole(arrays: Arrays, name: str, limit: int) -> NDArray[Any]:

@@ -336,6 +336,9 @@ class Switchboard:
             inquiry.got[name] = inquiry.read(name, message)
         except (Declined, WireRefused) as error:
             inquiry.bad[name] = error.what if isinstance(error, WireRefused) else str(error)
+        except Exception as error:  # of whatever kind: one strange answer does not stop the others
+            inquiry.bad[name] = f"an answer that cannot be used: {type(error).__name__}"
+        if name in inquiry.bad:
             self._speak(f"'{name}': {inquiry.bad[name]}")
 
     # The end

@@ -30,6 +30,7 @@ MAGIC = b"fedarena"
 LENGTHS = struct.Struct("<QQ")
 LIMIT = 1 << 30  # bytes of a message
 WORDS_LIMIT = 1 << 24  # bytes of its texts: names, labels, columns
+ROUNDS = 1 << 32  # a round is one of so many: random numbers go by it
 
 Types = Mapping[str, type]
 
@@ -100,6 +101,8 @@ def words_of(content: bytes) -> Message:
     run, round, what = head.get("run"), head.get("round"), head.get("what")
     if not isinstance(run, str) or type(round) is not int or not isinstance(what, str) or what not in KINDS:
         raise WireRefused("a message that does not say what it is")
+    if not 0 <= round < ROUNDS:
+        raise WireRefused("a message of a round that cannot be")
     try:
         words = KINDS[what].model_validate(head.get("body"))
     except (ValidationError, RecursionError) as error:

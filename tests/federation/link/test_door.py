@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from fedarena.federation.link.door import ACTIVATE, ORGANISER_PULL, PULL, PUSH, PUSH_PART, Door, Rules
+from fedarena.federation.link.flower import Node, PushMessagesRequest
 
 RULES = Rules(secret="s3cret", names={b"key of ash": "ash", b"key of elm": "elm"}, limit=1000, longest_call=300)
 
@@ -52,6 +53,16 @@ class Behind:
 
 def of(name: str, instance: str = "1") -> dict[str, str]:
     return {"flwr_public_key": base64.b64encode(f"key of {name}".encode()).decode(), "fedarena_instance": instance}
+
+
+def pushed(node: int, *writers: int, reply_to: str = "question") -> bytes:
+    """A call of a node with messages that these are said to have written."""
+    request = PushMessagesRequest(node=Node(node_id=node))
+    for writer in writers:
+        told = request.messages_list.add().metadata
+        told.src_node_id, told.reply_to_message_id = writer, reply_to
+    content: bytes = request.SerializeToString()
+    return content
 
 
 OWNER = {"fedarena_organiser": "s3cret"}
@@ -149,7 +160,19 @@ def test_what_a_message_weighs_is_limited_once_the_key_is_proved() -> None:
         for _ in range(4):
             assert (await behind.call(PUSH_PART, bytes(300), **of("ash")))[0] == 200
         assert (await behind.call(PUSH_PART, bytes(300), **of("ash")))[:2] == (413, "too long")
-        assert (await behind.call(PUSH, b"", **of("ash")))[0] == 200
+        assert (await behind.call(PUSH, pushed(7, 7), **of("ash")))[0] == 200
         assert (await behind.call(PUSH_PART, bytes(300), **of("ash")))[0] == 200
+
+    asyncio.run(story())
+
+
+def test_a_participant_answers_for_itself_alone() -> None:
+    async def story() -> None:
+        behind = Behind()
+        for body in (pushed(7, 8), pushed(7), pushed(7, 7, 7), pushed(7, 7, reply_to=""), b"", b"\xff garbage"):
+            assert (await behind.call(PUSH, body, **of("ash")))[:2] == (403, "not its own")
+        assert behind.asked == []
+        assert behind.told == ["refused a message of 'ash': it is no answer of its own"]
+        assert (await behind.call(PUSH, pushed(7, 7), **of("ash")))[0] == 200
 
     asyncio.run(story())

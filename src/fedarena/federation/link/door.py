@@ -34,6 +34,7 @@ INSTANCE = "fedarena-instance"  # the process that uses a key now
 REFUSED = "fedarena-refused"  # in an answer: why a call was not let in
 LIMIT = "fedarena-limit"  # in the answer to who joins: bytes that a message may have
 UNKNOWN, TAKEN_OVER, TOO_LONG = "unknown key", "taken over", "too long"
+NOT_ITS_OWN = "not its own"
 
 LONGEST_HOLD = 60.0
 LOOK = 1.0  # seconds after which the organiser's held call looks anyway: not everyone rings
@@ -150,6 +151,9 @@ class Door:
             return await self._held(scope, body, receive, who, headers)
         if path == PUSH_PART:
             self._weigh(len(body), who)
+        if path == PUSH and not _is_own_answer(body):
+            self._tell_once(f"a message of '{who}'", "it is no answer of its own")
+            raise Refusal(403, NOT_ITS_OWN, "a participant sends answers of its own, one at a time")
         answer = await self._ask(scope, body)
         if answer.status == 200 and path in (PUSH, PUSH_PART):  # only now do we know that it was `who`
             self._brought[who] = len(body) + (self._brought[who] if path == PUSH_PART else 0)
@@ -258,6 +262,20 @@ class Door:
         if what not in self._told and len(self._told) < 100:
             self._told[what] = now
             self._tell(f"refused {what}: {why}")
+
+
+def _is_own_answer(body: bytes) -> bool:
+    """Is it one answer, by the node that calls? Flower checks whose node that is, but not who is said to have written."""
+    from google.protobuf.message import DecodeError
+
+    from fedarena.federation.link.flower import PushMessagesRequest
+
+    try:
+        pushed = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return False
+    told = [message.metadata for message in pushed.messages_list]
+    return len(told) == 1 and told[0].src_node_id == pushed.node.node_id and bool(told[0].reply_to_message_id)
 
 
 def _seconds(text: str) -> float:

@@ -1,0 +1,224 @@
+"""Participants that answer what no participant would: they are named and left out, and the organiser goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.federation.houses import Federation
+
+from fedarena.algorithms.base import Model, Step
+from fedarena.errors import BadValue
+from fedarena.federation import switchboard
+from fedarena.federation import words as say
+from fedarena.federation.agreement import LARGEST
+from fedarena.federation.asking import Rule, TooFewAnswers
+from fedarena.federation.organiser import Participants
+from fedarena.federation.own_table import MOST_ROWS
+from fedarena.federation.squeeze import released, squeezed
+from fedarena.federation.wire import Load, Message, pack, unpack, words_of
+
+SOON = Rule(deadline=0.3, minimum=2, attempts=2)
+COOP = {"algorithm": {"name": "coop", "b_l": 0, "b_u": 2}, "uploads": 12}
+SUMS = {"data": {"standardise": True}}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchboard, "LOOK", 0.0)
+    monkeypatch.setattr(switchboard, "PROBE", 0.1)
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    found = Federation(tmp_path)
+    found.start()
+    return found
+
+
+def spoil(federation: Federation, kind: type[say.Words], change: Callable[[Message], bytes], number: int = 1) -> None:
+    """The n-th answer of that kind from charlie is another."""
+    left = [number]
+
+    def changed(name: str, content: bytes) -> bytes:
+        if name != "charlie" or not isinstance(words_of(content).words, kind):
+            return content
+        left[0] -= 1
+        return change(unpack(content, {"Step": Step, "Model": Model})) if left[0] == 0 else content
+
+    federation.link.change = changed
+
+
+def told(**news: Any) -> Callable[[Message], bytes]:
+    """The same answer with other words."""
+    return lambda m: pack(m.run, m.round, m.words.model_copy(update=news), Load.of(m.load))
+
+
+def named(federation: Federation, why: str) -> bool:
+    return any("charlie" in text and why in text for text in federation.said)
+
+
+# Rounds
+
+
+@pytest.mark.parametrize("round", [-5, 7, 2**32, 2**70])
+def test_an_answer_of_another_round_is_dropped(round: int, federation: Federation) -> None:
+    spoil(federation, say.Done, lambda m: pack(m.run, round, m.words, Load.of(m.load)), 2)
+    run = federation.serve(federation.experiment())
+    assert [record.answered for record in run.records] == [4, 3, 4]
+    assert named(federation, "an answer of round 8" if round == 7 else "a round that cannot be")
+
+
+def test_an_answer_that_cannot_be_read_stops_nobody(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Participants.answer
+
+    def fails(self: Participants, client: int, message: Message, *more: Any) -> Any:
+        if client == 2 and message.round == 1:
+            raise OverflowError("of whatever kind")
+        return answer(self, client, message, *more)
+
+    monkeypatch.setattr(Participants, "answer", fails)
+    run = federation.serve(federation.experiment())
+    assert [record.answered for record in run.records] == [4, 3, 4]
+    assert named(federation, "an answer that cannot be used: OverflowError")
+
+
+def test_arrays_are_limited_together() -> None:
+    """Each is small on the line and fits the limit by itself."""
+    arrays = {f"a{i}": np.zeros(1000, np.float32) for i in range(3)}
+    small = squeezed(arrays)
+    assert sum(part.nbytes for part in small.values()) < 1000
+    assert {*released(small, 12_000)} == {*arrays}
+    for together in (small, arrays, {**small, "b": arrays["a0"]}):
+        with pytest.raises(ValueError, match=r"too large together|does not fit"):
+            released(dict(together), 11_999)
+
+
+# Joining
+
+
+LIES: dict[str, tuple[type[say.Words], dict[str, Any], str]] = {
+    "more training rows": (say.Counted, {"train": 10**11}, "said that it has 33 in all"),
+    "no training rows": (say.Counted, {"train": 0, "test": 33}, "said that it has 33 in all"),
+    "an endless sum": (say.Counted, {"sums": (float("inf"), 0.0, 0.0, 0.0)}, "no number, or too large"),
+    "a sum that is none": (say.Counted, {"sums": (float("nan"), 0.0, 0.0, 0.0)}, "no number, or too large"),
+    "a huge sum": (say.Counted, {"sums": (1e308, 0.0, 0.0, 0.0)}, "no number, or too large"),
+    "fewer sums": (say.Counted, {"sums": (0.0,)}, "1 sums, and there are 4 columns"),
+    "more values than rows": (say.Counted, {"present": (10**6, 1, 1, 1)}, "other values"),
+    "negative squares": (say.Squares, {"squares": (-1e9, 1.0, 1.0, 1.0)}, "negative sum of squares"),
+    "huge squares": (say.Squares, {"squares": (1e308, 1.0, 1.0, 1.0)}, "no number, or too large"),
+}
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_numbers_that_cannot_be_are_told_with_their_sender(what: str, federation: Federation) -> None:
+    kind, news, why = LIES[what]
+    spoil(federation, kind, told(**news))
+    with pytest.raises(TooFewAnswers, match=f"'charlie': .*{why}"):
+        federation.serve(federation.experiment(**SUMS))
+
+
+@pytest.mark.parametrize(
+    ("news", "why"),
+    [
+        ({"rows": 10**11}, f"it has {10**11} rows"),
+        ({"label_kind": "numbers", "classes": ("1" * 5000,)}, "said to be numbers, and are not"),
+    ],
+)
+def test_a_table_that_cannot_be_does_not_take_part(news: dict[str, Any], why: str, federation: Federation) -> None:
+    spoil(federation, say.Described, told(**news))
+    with pytest.raises(TooFewAnswers, match="3 of 4 participants came"):
+        federation.serve(federation.experiment(), terms={"wait": 0.5})
+    assert named(federation, why)
+
+
+def test_nobody_draws_an_order_of_too_many_rows(federation: Federation) -> None:
+    federation.serve(federation.experiment(rounds=1))
+    asked = next(content for _, content in federation.link.down if isinstance(words_of(content).words, say.Agree))
+    agreed = words_of(asked).words.agreement  # type: ignore[attr-defined]
+    person = federation.people["alfa"]
+    table = person.file.opened(federation.experiment().data.made)
+    for rows in (MOST_ROWS + 1, 40):  # too many; fewer than its own
+        with pytest.raises(BadValue, match=f"a table of {rows} rows in all"):
+            table.placed(agreed.model_copy(update={"rows": rows}))
+
+
+@pytest.mark.parametrize("news", [{"count": 10**9}, {"own_count": 10**9}, {"loss": 1e308}, {"loss": -float("inf")}])
+def test_looks_are_at_the_rows_agreed_on(news: dict[str, Any], federation: Federation) -> None:
+    spoil(federation, say.Looked, told(**news), 2)
+    run = federation.serve(federation.experiment())
+    assert len(run.records) == 3
+    assert named(federation, "a loss of" if "loss" in news else "not those agreed on")
+    assert all(record.loss is None or record.loss < LARGEST for record in run.records)
+
+
+# Without rounds
+
+
+def as_done(m: Message) -> bytes:
+    return pack(m.run, m.round, say.Done(weight=1.0, **m.words.model_dump()), Load.of({"send": None, "buffers": None}))
+
+
+def as_trained(m: Message) -> bytes:
+    return pack(m.run, m.round, say.Trained(**m.words.model_dump(exclude={"weight"})))
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "why"),
+    [
+        (say.Trained, as_done, "'done' where the other kind"),
+        (say.Done, as_trained, "'trained' where the other kind"),
+        (say.Done, told(memory="x"), "of another training"),
+        (say.Trained, lambda m: pack(m.run, m.round + 9, m.words), "an answer of round"),
+    ],
+)
+def test_an_answer_to_another_question_is_a_loss(kind: Any, change: Any, why: str, federation: Federation) -> None:
+    spoil(federation, kind, change)
+    federation.serve(federation.experiment(**COOP), rule=SOON)
+    assert named(federation, why)
+
+
+def test_a_memory_has_the_name_of_its_exchange(federation: Federation) -> None:
+    spoil(federation, say.Done, told(memory="99.0"), 2)
+    run = federation.serve(federation.experiment())
+    assert [record.answered for record in run.records] == [4, 3, 4]
+    assert named(federation, "of another training")
+
+
+# Masks
+
+
+@pytest.mark.parametrize("which", ["mask", "channel"])
+def test_a_key_that_is_none_costs_its_owner_alone(which: str, federation: Federation) -> None:
+    zeros = lambda m: told(keys=m.words.keys.model_copy(update={which: "00" * 32}))(m)  # type: ignore[attr-defined]
+    spoil(federation, say.Keyed, zeros, 2)
+    run = federation.serve(federation.experiment(uplink={"secure": True}))
+    assert [record.answered for record in run.records] == [4, 3, 4]
+    assert any("client 2 (charlie) in round 2: it sent a public key that is none" in note for note in run.notes)
+
+
+def test_a_majority_is_one_of_those_selected() -> None:
+    """Of five three must answer at every step; a majority of those left would be two in the end, then one."""
+    rule = Rule(selected=5)
+    assert [rule.needed(left) for left in (5, 3, 2, 1)] == [3, 3, 3, 3]
+    assert Rule(minimum=9, selected=5).needed(2) == 5
+    assert Rule().needed(2) == 2
+
+
+def test_steps_that_lose_one_each_do_not_lower_the_majority(federation: Federation) -> None:
+    """One refuses its keys, one its shares: two of four are left, and three must answer."""
+
+    def changed(name: str, content: bytes) -> bytes:
+        m = words_of(content)
+        keys, deals = (
+            name == "alfa" and isinstance(m.words, say.Keyed),
+            name == "bravo" and isinstance(m.words, say.Dealt),
+        )
+        return pack(m.run, m.round, say.Refused(why="not today")) if keys or deals else content
+
+    federation.link.change = changed
+    with pytest.raises(TooFewAnswers, match="2 of 3 answered, and 3 must"):
+        federation.serve(federation.experiment(uplink={"secure": True}))
