@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,17 +23,17 @@ from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 from torch import nn
 
-from fedarena.algorithms.base import Asynchronous, Cohort, Setting
+from fedarena.algorithms.base import Asynchronous, Cohort
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.sources import arrays
 from fedarena.engine.bundles import BufferMean
+from fedarena.engine.federation import settle
 from fedarena.engine.jobs import ClientJob, Failed, Skipped
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
 from fedarena.engine.tree import Mean, UnknownType, assemble, dismantle, is_finite, leaves, types_near
 from fedarena.engine.work import Common, Memory
 from fedarena.errors import BadValue, ClientFailed
-from fedarena.models.linear import input_features
 from fedarena.models.task import Buffers
 from fedarena.runtime.one_job import one_thread, run_job
 from fedarena.seeds import stream
@@ -44,40 +45,41 @@ HONOURED = {"local", "share", "per_round", "seed"}  # keys of an experiment that
 log = logging.getLogger("flwr")
 
 
+class OwnRows(Site):
+    """A client's own rows; of the others only what they have told is known."""
+
+    told: tuple[int, ...] | None = None
+
+    @cached_property
+    def all_class_counts(self) -> NDArray[np.int64]:
+        """As all have told, if they were asked."""
+        if self.told is None:
+            raise BadValue(
+                f"{self.experiment.algorithm.name} asks how many rows of each class all have, and nobody was asked",
+                remedy="set counts_classes = True in the algorithm",
+            )
+        return np.array(self.told, np.int64)
+
+
 @dataclass(frozen=True)
 class Federation:
     """What all must agree on: the experiment as text, and what the nodes told of themselves."""
 
     settings: dict[str, Any]  # algorithm, local, seed, share
+    classes: int
     sizes: tuple[int, ...]  # rows of each client
-    class_counts: tuple[
-        int, ...
-    ]  # rows of each class, of all clients together; zeros where the algorithm need not know
+    class_counts: tuple[int, ...] | None  # of all clients together; None where the algorithm need not know
 
     def site(self, model: nn.Module, client: int, x: NDArray[Any], y: NDArray[np.int64]) -> Site:
-        """The model and a client's own rows, as the engine wants them; of the others only their number is known."""
-        experiment = Experiment.make(
-            arrays(x, y), model=model, clients=len(self.sizes), partition="iid", **self.settings
-        )
-        data = Dataset("rows", x, y, len(x), len(self.class_counts), prepare="scale" if x.dtype == np.uint8 else "none")
+        """The model and a client's own rows, as the engine wants them."""
+        clients = len(self.sizes)
+        experiment = Experiment.make(arrays(x, y), model=model, clients=clients, partition="iid", **self.settings)
+        data = Dataset("rows", x, y, len(x), self.classes, prepare="scale" if x.dtype == np.uint8 else "none")
         nobody = np.empty(0, np.int64)
-        rows = [np.arange(len(x)) if k == client else nobody for k in range(len(self.sizes))]
-        site = Site(experiment, data, Partition(rows, nobody))
-        site.__dict__["all_class_counts"] = np.array(self.class_counts)
-        local = experiment.local
-        setting = Setting(
-            local.lr,
-            local.momentum,
-            local.reset_momentum,
-            clients=len(self.sizes),
-            participants=participants(experiment, len(self.sizes)),
-            has_batchnorm=site.task.has_batchnorm,
-            has_dropout=site.task.has_dropout,
-            has_classes=not site.task.has_own_loss,
-            features=input_features(site.task),
-        )
-        site.algorithm = site.algorithm.settled(setting)
-        site.algorithm.check(setting)
+        rows = [np.arange(len(x)) if k == client else nobody for k in range(clients)]
+        site = OwnRows(experiment, data, Partition(rows, nobody))
+        site.told = self.class_counts
+        settle(site, clients)
         if isinstance(site.algorithm, Asynchronous) or site.algorithm.pooled:
             raise BadValue(
                 f"{experiment.algorithm.name} has no rounds in which clients are asked",
@@ -143,8 +145,9 @@ class Server:
         self.grid, self.timeout = grid, timeout
         self.nodes, told = self._introductions(strategy)
         sizes = tuple(one["rows"] for one in told)
-        classes = np.sum([one["class_counts"] for one in told], axis=0)
-        self.federation = Federation(strategy.settings, sizes, tuple(map(int, classes)))
+        counts = tuple(map(sum, zip(*(one["class_counts"] for one in told), strict=True)))
+        classes = max(one["classes"] for one in told)
+        self.federation = Federation(strategy.settings, classes, sizes, counts if strategy.counts_classes else None)
         nothing = np.zeros((0, *told[0]["shape"]), told[0]["dtype"])
         self.site = self.federation.site(strategy.model, -1, nothing, np.empty(0, np.int64))
         self.algorithm, self.buffers = self.site.algorithm, self.site.task.buffers()
@@ -174,18 +177,8 @@ class Server:
 
     def send(self, round: int, exchange: int, clients: list[int], do: str, common: Common) -> dict[int, Message]:
         """Ask these clients; their answers by client, those that came in time."""
-        told = asdict(self.federation)
-        questions = {
-            self.nodes[k]: {
-                "do": do,
-                "round": round,
-                "exchange": exchange,
-                "client": k,
-                "memory": self.remembered[k],
-                "federation": told,
-            }
-            for k in clients
-        }
+        same = {"do": do, "round": round, "exchange": exchange, "federation": asdict(self.federation)}
+        questions = {self.nodes[k]: {**same, "client": k, "memory": self.remembered[k]} for k in clients}
         replies = self._exchange(questions, round, common)
         number = {node: k for k, node in enumerate(self.nodes)}
         return {number[node]: replies[node] for node in sorted(replies, key=number.__getitem__)}
@@ -290,10 +283,10 @@ def train(message: Message, context: Context, model: nn.Module, x: Any, y: Any) 
     labels = labels.astype(np.int64)
     name = str(context.node_config.get("partition-id", context.node_id))
     if asked["do"] == "introduce":
-        counted = labels if asked["count_classes"] else labels[:0]
-        counts = np.bincount(counted, minlength=_outputs(model, rows)).tolist()
-        told = {"rows": len(rows), "class_counts": counts, "shape": rows.shape[1:], "dtype": str(rows.dtype)}
-        return Message(written({**told, "name": name}), reply_to=message)
+        classes = _outputs(model, rows)
+        counts = np.bincount(labels, minlength=classes).tolist() if asked["count_classes"] else []
+        told = {"rows": len(rows), "shape": rows.shape[1:], "dtype": str(rows.dtype), "name": name}
+        return Message(written({**told, "classes": classes, "class_counts": counts}), reply_to=message)
     federation, client, round = Federation(**asked["federation"]), asked["client"], asked["round"]
     site = federation.site(model, client, rows, labels)
     memory = _recalled(context, asked["memory"], site)
@@ -305,11 +298,9 @@ def train(message: Message, context: Context, model: nn.Module, x: Any, y: Any) 
     if isinstance(answer, Skipped):
         raise RuntimeError(answer.reason)
     report = answer.report
-    kept = (
-        asked["memory"]
-        if report.memory is None
-        else _kept(context, f"{round}.{asked['exchange']}", report.memory, asked["memory"])
-    )
+    kept = asked["memory"]
+    if report.memory is not None:
+        kept = _kept(context, f"{round}.{asked['exchange']}", report.memory, kept)
     told = {"weight": answer.reply.weight, "loss": report.loss, "finite": report.finite, "memory": kept, "name": name}
     content = written(told, (answer.reply.send, answer.buffers))
     content["metrics"] = MetricRecord({"train_loss": report.loss, "num-examples": len(rows)})

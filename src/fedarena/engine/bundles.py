@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.engine.ahead import Ahead
-from fedarena.engine.jobs import ClientJob, Failed, Late, Report, Skipped, bytes_up
+from fedarena.engine.jobs import Answer, ClientJob, Failed, Late, Report, Skipped, bytes_up
 from fedarena.engine.masks import Turn
 from fedarena.engine.site import Site
 from fedarena.engine.tree import Mean
@@ -59,6 +59,17 @@ class Folded:
     buffers: BufferMean = field(default_factory=BufferMean)
     sealed: SealedSum = field(default_factory=SealedSum)  # in place of the mean, where answers are masked
     refused: CannotSend | None = None
+
+    def take(self, answer: Answer, site: Site) -> None:
+        """One client's answer: its report, and its share of the sums if that is of use."""
+        self.reports.append(answer.report)
+        if answer.report.finite or site.experiment.on_nan == "keep":
+            if isinstance(answer.reply.send, Sealed):
+                self.sealed.add(answer.reply.send)
+            else:
+                self.mean.add(answer.reply.send, answer.reply.weight)
+            if site.task.has_buffers:
+                self.buffers.add(answer.buffers, float(site.sizes[answer.report.client]))
 
 
 @dataclass(frozen=True)
@@ -110,14 +121,7 @@ class Bundle:
         if self._is_late(answer.report, site):
             folded.reports.append(Late())
             return
-        folded.reports.append(answer.report)
-        if answer.report.finite or site.experiment.on_nan == "keep":
-            if isinstance(answer.reply.send, Sealed):
-                folded.sealed.add(answer.reply.send)
-            else:
-                folded.mean.add(answer.reply.send, answer.reply.weight)
-            if site.task.has_buffers:
-                folded.buffers.add(answer.buffers, float(len(site.partition.clients[job.client])))
+        folded.take(answer, site)
 
     def _is_late(self, report: Report, site: Site) -> bool:
         """By the virtual clock; what is late counts nowhere, so it must not get into the sum."""

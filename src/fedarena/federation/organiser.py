@@ -229,19 +229,11 @@ def ticket_of(memory: Memory | None) -> str:
 
 
 def fold(folded: Folded, answer: Answer | Skipped | Failed | CannotSend, site: Site) -> None:
-    """Take one client's answer in, as a bundle does (engine/bundles.py)."""
+    """Take in what became of one client."""
     if isinstance(answer, CannotSend):
         folded.refused = answer
         folded.reports.append(Failed(answer.what))
-        return
-    if not isinstance(answer, Answer):
+    elif isinstance(answer, Answer):
+        folded.take(answer, site)
+    else:
         folded.reports.append(answer)
-        return
-    folded.reports.append(answer.report)
-    if answer.report.finite or site.experiment.on_nan == "keep":
-        if isinstance(answer.reply.send, Sealed):
-            folded.sealed.add(answer.reply.send)
-        else:
-            folded.mean.add(answer.reply.send, answer.reply.weight)
-        if site.task.has_buffers:
-            folded.buffers.add(answer.buffers, float(site.partition.sizes[answer.report.client]))
