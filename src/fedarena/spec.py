@@ -58,6 +58,7 @@ class Local(Table):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     decay: Annotated[float, Field(ge=0)] = 0.0  # lambda in eta / (1 + lambda i)
+    decay_form: Literal["inverse", "geometric"] = "inverse"  # geometric: eta (1 - lambda)^i, lambda at most 1
     decay_counter: Literal["global", "per_client", "round", "reset"] = "global"
     reset_momentum: bool = True
     last_batch: Literal["auto", "keep", "merge_one", "drop"] = "auto"  # auto: merge_one with BatchNorm, else keep
@@ -77,6 +78,12 @@ class Local(Table):
         ):
             raise ValueError("a whole number of rows, at least 1, or inf for all rows at once")
         return value
+
+    @model_validator(mode="after")
+    def _falls_no_further_than_nothing(self) -> Local:
+        if self.decay_form == "geometric" and self.decay > 1:
+            raise ValueError("decay: with decay_form = 'geometric' at most 1, the part by which the rate falls")
+        return self
 
 
 class Evaluate(Table):

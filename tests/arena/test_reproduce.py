@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedarena.arena import estimate, recipes
-from fedarena.arena.gather import _tuned
+from fedarena.arena.gather import _tune
 from fedarena.arena.reproduce import reproduce, reproduce_all, verify_row, write_page
 from fedarena.cli import app
 from fedarena.errors import BadValue, CannotWrite, DataMissing, ResumeMismatch, UnknownName
@@ -201,6 +201,22 @@ def test_a_folder_of_another_recipe_is_refused(write: Write) -> None:
         reproduce("X-A", "full")
 
 
+def test_runs_from_before_a_setting_was_there_still_count(write: Write) -> None:
+    write()
+    reproduce("X-A", "full")
+    plan = Path("runs/papers/x-a-full/reproduction.json")
+    told = json.loads(plan.read_text(encoding="utf-8"))
+    for table in told["jobs"].values():
+        del table["local"]["decay_form"]
+    plan.write_text(json.dumps(told), encoding="utf-8")
+    assert reproduce("X-A", "full").verdict == "agrees"
+    for table in told["jobs"].values():
+        table["local"]["gone"] = 1
+    plan.write_text(json.dumps(told), encoding="utf-8")
+    with pytest.raises(ResumeMismatch, match="another recipe: cells/slow/seed0"):
+        reproduce("X-A", "full")
+
+
 # Refused before work
 
 
@@ -330,6 +346,7 @@ def test_where_no_rate_reaches_the_target_accuracy_decides() -> None:
 
     never = {("mlp", "slow"): [math.inf], ("mlp", "fast"): [math.inf]}
     best = {("mlp", "slow"): [0.3], ("mlp", "fast"): [0.9]}
-    scores, chosen = _tuned(Known(), {"rounds": never, "best": best})  # type: ignore[arg-type]
-    assert chosen == {("mlp",): "fast"}
+    scores, limits = {"rounds": never, "best": best}, {"rounds": {("mlp", "slow"): [60.0], ("mlp", "fast"): [50.0]}}
+    assert _tune(Known(), scores, limits) == {("mlp",): "fast"}  # type: ignore[arg-type]
+    assert limits == {"rounds": {("mlp",): [50.0]}}
     assert scores["best"] == {("mlp",): [0.9]}

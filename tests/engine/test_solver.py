@@ -14,6 +14,7 @@ from torch import nn
 import fedarena as fa
 from fedarena.algorithms.base import Outcome, Pull, Reply, Step
 from fedarena.engine.solver import UnitSolver, batch_sizes, blocks
+from fedarena.errors import BadValue
 
 
 @pytest.mark.parametrize(
@@ -80,11 +81,20 @@ def test_steps_are_counted_not_derived() -> None:
     ],
 )
 def test_rates_decay_by_the_chosen_counter(counter: str, expected: list[int]) -> None:
-    """eta_i = eta / (1 + lambda i)."""
-    seen = outcomes(rounds=2, decay=0.5, decay_counter=counter)
-    rates = [0.1 / (1 + 0.5 * i) for i in expected]
-    assert seen[0].lr_sum == pytest.approx(sum(rates[:3]), rel=1e-15)
-    assert seen[1].lr_sum == pytest.approx(sum(rates[3:]), rel=1e-15)
+    """eta_i = eta / (1 + lambda i), or eta (1 - lambda)^i."""
+    forms = {
+        "inverse": [0.1 / (1 + 0.5 * i) for i in expected],
+        "geometric": [0.1 * 0.5**i for i in expected],
+    }
+    for form, rates in forms.items():
+        seen = outcomes(rounds=2, decay=0.5, decay_form=form, decay_counter=counter)
+        assert seen[0].lr_sum == pytest.approx(sum(rates[:3]), rel=1e-15)
+        assert seen[1].lr_sum == pytest.approx(sum(rates[3:]), rel=1e-15)
+
+
+def test_a_rate_cannot_fall_below_nothing() -> None:
+    with pytest.raises(BadValue, match="at most 1"):
+        outcomes(decay=1.5, decay_form="geometric")
 
 
 def test_counters_differ_for_a_client_that_was_not_asked() -> None:

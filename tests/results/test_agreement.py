@@ -205,3 +205,102 @@ def test_a_part_that_was_run_is_no_whole() -> None:
 )
 def test_numbers_are_shown_as_people_write_them(value: Any, text: str) -> None:
     assert shown(value) == text
+
+
+# What is not known helps nobody
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("range", {"high": 1.0}),
+        ("within", {"tolerance": 1.0}),
+        ("spread", {"axis": "lr", "most": 9.0}),
+        ("ordering", {"choices": ["slow", "fast"]}),
+        ("difference", {"of": "fast", "minus": "slow", "between": [-9, 9]}),
+        ("ratio", {"of": "fast", "to": "slow", "between": [0, math.inf]}),
+        ("top", {"axis": "lr", "among": ["fast"]}),
+    ],
+)
+def test_a_run_that_diverged_holds_nothing(kind: str, how: dict[str, Any]) -> None:
+    printed = {"mlp_slow": 0.5, "mlp_fast": 0.5}
+    assert holds(sheet(printed, mlp_slow=[0.5], mlp_fast=[0.6]), kind, **how)
+    assert holds(sheet(printed, mlp_slow=[0.5], mlp_fast=[math.nan]), kind, **how) is False
+
+
+def waiting(slow: float, fast: float, limit: float) -> Sheet:
+    """Rounds to a target, waited for so long."""
+    scores = {"best": {("mlp", "slow"): [slow], ("mlp", "fast"): [fast]}}
+    return Sheet(scores, {}, AXES, limits={"best": {("mlp", "slow"): [limit], ("mlp", "fast"): [limit]}})
+
+
+def test_a_target_never_reached_took_longer_than_was_waited_for_it() -> None:
+    """20 rounds against never in 100: at least 5 times as many, perhaps more."""
+    known = waiting(slow=math.inf, fast=20.0, limit=100.0)
+    assert holds(known, "ratio", of="slow", to="fast", between=[5, math.inf])
+    assert not holds(known, "ratio", of="slow", to="fast", between=[6, math.inf])
+    assert not holds(known, "ratio", of="slow", to="fast", between=[4, 8])  # it may be more than 8
+    assert holds(known, "ratio", of="fast", to="slow", between=[0, 0.2])
+    assert not holds(known, "ratio", of="fast", to="slow", between=[0.1, 0.2])
+    assert holds(known, "difference", of="slow", minus="fast", between=[80, math.inf])
+    found = Check.make({"kind": "ratio", "measure": "best", "of": "slow", "to": "fast", "between": [5, math.inf]})
+    assert [f.value for f in found.findings(known)] == ["at least 5"]
+    assert holds(waiting(math.inf, math.inf, 100.0), "ratio", of="slow", to="fast", between=[0, 9]) is None
+
+
+def test_a_spread_with_one_that_never_came_is_not_narrow() -> None:
+    assert holds(sheet(mlp_slow=[9.0], mlp_fast=[math.inf]), "spread", axis="lr", most=1e9) is False
+    assert holds(sheet(mlp_slow=[math.inf], mlp_fast=[math.inf]), "spread", axis="lr", most=1e9) is None
+
+
+def test_an_ordering_is_asked_of_the_choices_that_were_run() -> None:
+    how = {"choices": ["slow", "medium", "fast"]}
+    assert holds(sheet(mlp_slow=[0.1], mlp_fast=[0.2]), "ordering", **how)
+    assert not holds(sheet(mlp_slow=[0.1], mlp_medium=[0.3], mlp_fast=[0.2]), "ordering", **how)
+    assert holds(sheet(mlp_slow=[0.1]), "ordering", **how) is None
+
+
+def test_top_trend_and_effects_must_hold_on_every_split() -> None:
+    assert not holds(sheet(mlp_slow=[0.1, 0.3], mlp_fast=[0.9, 0.2]), "top", axis="lr", among=["fast"])
+    axes = {"lr": ["1", "2", "3"]}
+    rising = Sheet({"best": {("1",): [0.1, 0.3], ("2",): [0.5, 0.2], ("3",): [0.9, 0.1]}}, {}, axes)
+    assert not holds(rising, "trend", axis="lr", sign=1)  # though the means rise
+    known = sheet(mlp_slow=[0.1, 0.1], mlp_fast=[0.2, 0.9], cnn_slow=[0.9, 0.1], cnn_fast=[1.0, 0.9])
+    assert not holds(known, "effects", larger=["model"], than="lr")  # the second split: 0 against 0.8
+
+
+def test_top_of_all_cells_needs_no_axis() -> None:
+    known = sheet(mlp_slow=[0.1], cnn=[0.4])
+    assert holds(known, "top", among=["cnn"])
+    assert not holds(known, "top", among=["mlp slow"])
+
+
+def test_signs_may_be_those_of_some_rows_and_columns() -> None:
+    a, b = [0.9, 0.91, 0.89], [0.8, 0.81, 0.79]
+    published = {"sign": {("a", "b"): "+", ("b", "c"): "+"}}  # the second is wrong: b and c are the same
+    known = Sheet({"best": {("a",): a, ("b",): b, ("c",): b}}, published, {}, rho=0.2)
+    assert holds(known, "signs", about=["a"])
+    assert not holds(known, "signs", about=["c"])
+
+
+def test_of_several_readings_one_must_fit() -> None:
+    def reading(name: str, cells: str) -> Check:
+        how = {"kind": "range", "measure": "best", "cells": cells, "high": 0.5}
+        return Check.make({**how, "says": f"low if read as {name}", "reading": name})
+
+    readings = [reading("above", "mlp *"), reading("below", "cnn *")]
+    told = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), readings, smaller=False)
+    assert told.verdict == "agrees"
+    assert told.reason == "the check holds: low if read as below (the reading that fits: below)"
+    both = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), [*readings, reading("below", "mlp *")], smaller=False)
+    assert both.verdict == "differs"  # a reading fits with all of its checks, or not at all
+
+
+def test_if_no_reading_fits_all_are_told() -> None:
+    checks = [
+        Check.make({"kind": "range", "says": reading, "measure": "best", "high": 0.5, "reading": reading})
+        for reading in ("above", "below")
+    ]
+    told = judge(sheet(mlp_slow=[0.9]), checks, smaller=False)
+    assert told.verdict == "differs"
+    assert "above (mlp slow: 0.9000); below (mlp slow: 0.9000)" in told.reason

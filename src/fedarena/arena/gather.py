@@ -15,7 +15,7 @@ from fedarena.arena.recipes import Planned, Recipe
 from fedarena.results.agreement import Cell, Sheet, judge, label
 from fedarena.results.comparison import Split
 from fedarena.results.folder import versions
-from fedarena.results.measures import is_cost, read
+from fedarena.results.measures import BESIDE, has_target, is_cost, limit, read
 from fedarena.results.paper_plots import Curves, Subject, draw
 from fedarena.results.reproduction import Made, Reproduction
 from fedarena.results.run import Run, load
@@ -29,10 +29,11 @@ def gather(plan: Programme, root: Path) -> Reproduction:
     """Read, tune, judge and draw."""
     recipe, size, known = plan.recipe, plan.size, _Known(plan, root)
     whole = [cell for cell in plan.cells if not known.lacks(cell)]
-    scores, tuned = _tuned(recipe, known.scores(whole))
+    scores, limits = known.scores(whole), known.limits(whole)
+    tuned = _tune(recipe, scores, limits)
     folds = len({split.fold for split in known.splits} - {None})
     axes = {axis: list(choices) for axis, choices in recipe.axes.items()}
-    sheet = Sheet(scores, recipe.published, axes, 1 / folds if folds else 0.0)
+    sheet = Sheet(scores, recipe.published, axes, 1 / folds if folds else 0.0, limits)
     smaller, says = recipe.is_smaller(size), recipe.scale(size).says
     why_not = _missing(known.failures, len(plan.asked)) or (f"{SMOKE}: {says}" if size == "smoke" and smaller else "")
     part = "" if len(whole) == len(plan.cells) else f"{len(whole)} of {len(plan.cells)} cells were run"
@@ -87,11 +88,23 @@ class _Known:
             facts = [self._facts[cell.run, split][0] for split in self.splits]
             return [f[text] for f in facts] if all(text in f for f in facts) else None
         beside = self._reference(cell, cells)
+        if beside is None and text in BESIDE:
+            return None
         found = []
         for split in self.splits:
             other = None if beside is None else self._runs[beside, split]
             found.append(read(text, self.run(cell, split), other))
-        return None if any(map(math.isnan, found)) else found
+        return found
+
+    def limits(self, cells: Sequence[Planned]) -> Scores:
+        """measure -> cell -> how long each split waited for the target, for measures that have one."""
+        if self.recipe.kind != "run":
+            return {}
+        return {
+            name: {cell.cell: [limit(text, self.run(cell, split)) for split in self.splits] for cell in cells}
+            for name, text in self.measures.items()
+            if has_target(text)
+        }
 
     def run(self, cell: Planned, split: Split) -> Run:
         """As it stood after so many rounds."""
@@ -132,17 +145,18 @@ def _why(folder: Path) -> str:
     return failed.read_text(encoding="utf-8").strip() if failed.exists() else "it was not run"
 
 
-def _tuned(recipe: Recipe, scores: Scores) -> tuple[Scores, dict[Cell, str]]:
-    """Of axes that are tuned, the best choice counts, by the mean of the first measure; everywhere the same one.
+def _tune(recipe: Recipe, scores: Scores, limits: Scores) -> dict[Cell, str]:
+    """Keeps, of axes that are tuned, the best choice, by the mean of the first measure; everywhere the same one.
 
-    Where that leaves several (a target that no rate reached), the next measure decides.
+    Where that leaves several (a target that no rate reached), the next measure decides. What diverged is worst.
     """
     chosen: dict[Cell, str] = {}
 
     def rank(cell: Cell) -> list[float]:
         """Least is best."""
         told = [(name, scores[name][cell]) for name in recipe.measures if cell in scores[name]]
-        return [float(np.mean(values)) * (1 if is_cost(recipe.measures[name]) else -1) for name, values in told]
+        means = [float(np.mean(values)) * (1 if is_cost(recipe.measures[name]) else -1) for name, values in told]
+        return [math.inf if math.isnan(mean) else mean for mean in means]
 
     for axis in recipe.tuned:
         choices = recipe.axes[axis]
@@ -152,14 +166,15 @@ def _tuned(recipe: Recipe, scores: Scores) -> tuple[Scores, dict[Cell, str]]:
                 groups.setdefault(_without(cell, choice), {})[choice] = rank(cell)
         best = {cell: min(ranks, key=ranks.__getitem__) for cell, ranks in groups.items()}
         chosen |= best
-        for measure, table in scores.items():
-            scores[measure] = {
-                _without(cell, choice) if choice else cell: values
-                for cell, values in table.items()
-                if (choice := next((c for c in cell if c in choices), None)) is None
-                or best.get(_without(cell, choice)) == choice
-            }
-    return scores, chosen
+        for tables in (scores, limits):
+            for measure, table in tables.items():
+                tables[measure] = {
+                    _without(cell, choice) if choice else cell: values
+                    for cell, values in table.items()
+                    if (choice := next((c for c in cell if c in choices), None)) is None
+                    or best.get(_without(cell, choice)) == choice
+                }
+    return chosen
 
 
 def _without(cell: Cell, choice: str) -> Cell:

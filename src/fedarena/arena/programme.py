@@ -11,7 +11,7 @@ from pathlib import Path
 from fedarena.arena import works
 from fedarena.arena.recipes import Kind, Planned, Recipe, Size, Table, find
 from fedarena.data.files import reading
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, FedarenaError
 from fedarena.results.agreement import Cell, label
 from fedarena.results.comparison import Split, folder_name
 
@@ -31,6 +31,13 @@ class Job:
     def name(self) -> str:
         """Where it lies in the folder of the reproduction."""
         return f"cells/{folder_name(label(self.made_by))}/{self.split.name}"
+
+    def was(self, table: Table) -> bool:
+        """Is it the same as one that was written down, perhaps before there were some of today's settings?"""
+        try:
+            return works.settings(self.kind, [table], self.split) == self.table
+        except FedarenaError:  # it has a setting that is gone
+            return False
 
     def is_done(self, root: Path) -> bool:
         """Does it have a result?"""

@@ -112,7 +112,7 @@ def check(plan: Programme, root: Path | None = None, workers: int | None = None)
     """Data that are missing, a folder of something else, too little room: all that can be wrong shows here."""
     if root is not None and (root / PLAN).exists():
         before = read_programme(root)["jobs"]
-        other = next((job.name for job in plan.jobs if before.get(job.name, job.table) != job.table), None)
+        other = next((job.name for job in plan.jobs if job.name in before and not job.was(before[job.name])), None)
         if other is not None:
             raise ResumeMismatch(
                 f"{root} holds runs of another recipe: {other} is not the same",

@@ -117,7 +117,7 @@ class ClientWork:
         return self._rate(0)
 
     def _rate(self, step: int, lr: float | None = None) -> float:
-        """eta / (1 + lambda i), i counted as the experiment says (algorithms 0.5)."""
+        """eta / (1 + lambda i) or eta (1 - lambda)^i, i counted as the experiment says (algorithms 0.5)."""
         counter, made = self.local.decay_counter, self.steps + step
         if counter == "global":
             made += self.decay_round * (self.site.algorithm.steps_a_round or self.local.epochs * len(self.sizes))
@@ -125,7 +125,8 @@ class ClientWork:
             made += self.memory.steps
         elif counter == "round":
             made = self.decay_round
-        return (self.local.lr if lr is None else lr) / (1.0 + self.local.decay * made)
+        first, decay = self.local.lr if lr is None else lr, self.local.decay
+        return first / (1.0 + decay * made) if self.local.decay_form == "inverse" else first * (1.0 - decay) ** made
 
     @property
     def own_class_counts(self) -> NDArray[np.int64]:

@@ -4,10 +4,14 @@ A check names a measure, the cells it is about, and what must hold of them:
 
 within      the published value, give or take `tolerance`        factor   the published value, times or by `factor`
 range       at least `low`, at most `high`                       spread   largest less smallest at most `most`
-ordering    rising in the order of `choices`, on every split     ratio    of one choice `to` another, within `between`
+ordering    rising in the order of `choices`                     ratio    of one choice `to` another, within `between`
 difference  of one choice `minus` another, within `between`      top      the best choice of an axis is one of `among`
 trend       rising (`sign` 1) or falling (-1) along an axis      effects  axes that matter more than another
 signs       the published table of + = -, by the Bayesian test
+
+An ordering, a top, a trend and effects must hold on every split (metrics 9: all of three seeds); numbers are means.
+A number that is not known (a run that diverged) holds nothing. A target that was not reached within the rounds that
+were run took more than these, and no more is known. Of checks with a `reading`, those of one reading must hold.
 
 A smaller run than the published one is asked only what holds at any size (metrics 9): orderings, and what the recipe
 marks as such. It never "agrees", its "ordering agrees".
@@ -48,6 +52,7 @@ class Sheet:
     published: Mapping[str, Mapping[Cell, Any]] = field(default_factory=dict)
     axes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     rho: float = 0.0  # correlation of the splits: the share of a test fold
+    limits: Mapping[str, Scores] = field(default_factory=dict)  # how long each split waited for a target
 
     def mean(self, measure: str, cell: Cell) -> float:
         """Over splits; a target that one of them never reached was never reached."""
@@ -60,13 +65,17 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that must hold. `any_size` says that a smaller run can be asked too, `told` that it decides nothing."""
+    """One thing that must hold. `any_size`: a smaller run can be asked too; `told`: it decides nothing.
+
+    `reading`: it belongs to one way to read an ambiguous paper, and decides only together with the others of that way.
+    """
 
     kind: str
     says: str
     how: dict[str, Any]
     any_size: bool
     told: bool = False
+    reading: str = ""
 
     @classmethod
     def make(cls, table: Mapping[str, Any]) -> Check:
@@ -80,7 +89,7 @@ class Check:
                 where=says,
             )
         any_size, told = how.pop("any_size", kind in ORDERINGS), how.pop("told", False)
-        return cls(kind, says, how, any_size, told)
+        return cls(kind, says, how, any_size, told, how.pop("reading", ""))
 
     def findings(self, sheet: Sheet) -> list[Finding]:
         """Case by case; none where the cells it is about were not run."""
@@ -102,11 +111,11 @@ class Finding:
 # Which numbers a check is about
 
 
-def chosen(sheet: Sheet, how: Mapping[str, Any], measure: str | None = None) -> dict[Cell, list[float]]:
-    """The scores of the cells that the patterns fit, averaged over the axes of `mean_over`."""
+def chosen(sheet: Sheet, how: Mapping[str, Any], tables: Mapping[str, Scores] | None = None) -> dict[Cell, list[float]]:
+    """The scores (or another table's) of the cells that the patterns fit, averaged over the axes of `mean_over`."""
     patterns = how.get("cells", "*")
     patterns = [patterns] if isinstance(patterns, str) else patterns
-    scores = sheet.scores.get(measure or how["measure"], {})
+    scores = (sheet.scores if tables is None else tables).get(how["measure"], {})
     fitting = {c: list(s) for c, s in scores.items() if any(fnmatchcase(label(c), p) for p in patterns)}
     gone = {choice for axis in how.get("mean_over", ()) for choice in sheet.axes[axis]}
     groups: dict[Cell, list[list[float]]] = {}
@@ -115,28 +124,38 @@ def chosen(sheet: Sheet, how: Mapping[str, Any], measure: str | None = None) -> 
     return {cell: np.mean(each, axis=0).tolist() for cell, each in groups.items() if len({*map(len, each)}) == 1}
 
 
-def swapped(cell: Cell, old: str, new: str) -> Cell:
-    """The same cell with another choice."""
-    return tuple(new if choice == old else choice for choice in cell)
-
-
-def rows_of(scores: Scores, choices: Sequence[str]) -> Iterator[tuple[Cell, list[Sequence[float]]]]:
-    """Cells that differ in one choice only, and have all of these: what is common to them, and their scores."""
-    for cell in scores:
-        if choices[0] in cell:
-            row = [swapped(cell, choices[0], choice) for choice in choices]
-            if all(c in scores for c in row):
-                yield tuple(c for c in cell if c != choices[0]), [scores[c] for c in row]
-
-
-def along(sheet: Sheet, scores: Scores, axis: str) -> Iterator[tuple[Cell, dict[str, Sequence[float]]]]:
-    """Cells that differ only in this axis: what is common to them, and their scores by choice, in the axis's order."""
+def along(scores: Scores, choices: Sequence[str], least: int = 2) -> Iterator[tuple[Cell, dict[str, Sequence[float]]]]:
+    """Cells that differ only in these choices: what is common to them, and their scores by choice, in that order."""
     groups: dict[Cell, dict[str, Sequence[float]]] = {}
-    for choice in sheet.axes[axis]:
+    for choice in choices:
         for cell, values in scores.items():
             if choice in cell:
-                groups.setdefault(tuple(c for c in cell if c != choice), {})[choice] = values
-    yield from groups.items()
+                place = cell.index(choice)
+                groups.setdefault((*cell[:place], "", *cell[place + 1 :]), {})[choice] = values
+    for common, each in groups.items():
+        if len(each) >= least:
+            yield tuple(filter(None, common)), each
+
+
+def together(sheet: Sheet, how: Mapping[str, Any], least: int) -> Iterator[tuple[Cell, dict[str, Sequence[float]]]]:
+    """Scores along the axis of a check or, where it names none, of all its cells."""
+    scores = chosen(sheet, how)
+    if "axis" in how:
+        yield from along(scores, sheet.axes[how["axis"]], least)
+    elif len(scores) >= least:
+        yield (), {label(cell): values for cell, values in scores.items()}
+
+
+def split_by_split(each: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    """The same split of all of them at a time; their means, where they were repeated unlike often."""
+    if len({*map(len, each.values())}) > 1:
+        return [means_of(each)]
+    return [dict(zip(each, values, strict=True)) for values in zip(*each.values(), strict=True)]
+
+
+def means_of(each: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Over splits."""
+    return {name: float(np.mean(values)) for name, values in each.items()}
 
 
 # The checks
@@ -167,25 +186,23 @@ def _range(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _spread(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
-    scores = chosen(sheet, how)
-    groups = along(sheet, scores, how["axis"]) if "axis" in how else [((), {label(c): v for c, v in scores.items()})]
-    for common, each in groups:
-        means = [float(np.mean(values)) for values in each.values()]
-        if len(means) > 1 and all(map(math.isfinite, means)):
-            wide = (max(means) - min(means)) / (float(np.mean(means)) if how.get("relative") else 1.0)
-            yield Finding(label(common), shown(wide), wide <= how["most"])
+    for common, each in together(sheet, how, least=2):
+        means = [*means_of(each).values()]
+        if all(mean == math.inf for mean in means):
+            continue  # nothing is known of how unlike they are
+        wide = (max(means) - min(means)) / (float(np.mean(means)) if how.get("relative") else 1.0)
+        known = all(map(math.isfinite, means))
+        yield Finding(label(common), shown(wide if known else math.nan), known and wide <= how["most"])
 
 
 def _ordering(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     margin = how.get("margin", 0.0)
     found = []
-    for common, row in rows_of(chosen(sheet, how), how["choices"]):
-        splits = list(zip(*row, strict=True)) if len({*map(len, row)}) == 1 else [tuple(map(np.mean, row))]
-        rises = all(b - a > margin or (b == math.inf > a) for each in splits for a, b in pairwise(each))
-        means = " < ".join(
-            f"{choice} {shown(np.mean(values))}" for choice, values in zip(how["choices"], row, strict=True)
-        )
-        found.append(Finding(label(common), means, bool(rises)))
+    for common, each in along(chosen(sheet, how), how["choices"]):
+        steps = [pair for split in split_by_split(each) for pair in pairwise(split.values())]
+        rises = all(b - a > margin or (b == math.inf > a) for a, b in steps)
+        told = " < ".join(f"{choice} {shown(mean)}" for choice, mean in means_of(each).items())
+        found.append(Finding(label(common), told, bool(rises)))
     yield from _most(found, how)
 
 
@@ -211,32 +228,45 @@ def _difference(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
 def _pairs(
     sheet: Sheet, how: Mapping[str, Any], other: str, between: Callable[[float, float], float]
 ) -> Iterator[Finding]:
+    """What was not reached is above its limit, and of what lies between the two only a bound is known."""
     low, high = how["between"]
+    limits = dict(along(chosen(sheet, how, sheet.limits), [how["of"], other]))
     found = []
-    for common, (ours, theirs) in rows_of(chosen(sheet, how), [how["of"], other]):
-        value = between(float(np.mean(ours)), float(np.mean(theirs)))
-        if not math.isnan(value):  # neither of them got there
-            found.append(Finding(label(common), shown(value), low - 1e-12 <= value <= high + 1e-12))
+    for common, each in along(chosen(sheet, how), [how["of"], other]):
+        (ours, theirs), limit = means_of(each).values(), means_of(limits.get(common, {}))
+        if ours == theirs == math.inf:
+            continue  # neither of them got there
+        least = between(min(ours, limit.get(how["of"], math.inf)), theirs)
+        most = between(ours, min(theirs, limit.get(other, math.inf)))
+        bound = "" if least == most else "at least " if most == math.inf else "at most "
+        told = bound + shown(most if bound == "at most " else least)
+        found.append(Finding(label(common), told, low - 1e-12 <= least and most <= high + 1e-12))
     yield from _most(found, how)
 
 
 def _top(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
-    better = min if is_cost(how["measure"]) else max
-    for common, each in along(sheet, chosen(sheet, how), how["axis"]):
-        means = {choice: float(np.mean(values)) for choice, values in each.items()}
-        if len(means) > 1:
-            first = better(means, key=lambda choice: means[choice])
-            yield Finding(label(common), f"{first} ({shown(means[first])})", first in how["among"])
+    worst, better = (math.inf, min) if is_cost(how["measure"]) else (-math.inf, max)
+
+    def first(scores: Mapping[str, float]) -> str:
+        known = {name: worst if math.isnan(score) else score for name, score in scores.items()}
+        return better(known, key=known.__getitem__)
+
+    for common, each in together(sheet, how, least=2):
+        means = means_of(each)
+        told = f"{first(means)} ({shown(means[first(means)])})"
+        yield Finding(label(common), told, all(first(split) in how["among"] for split in split_by_split(each)))
 
 
 def _trend(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     from scipy.stats import spearmanr
 
-    for common, each in along(sheet, _gains(sheet, how), how["axis"]):
-        means = [float(np.mean(values)) for values in each.values()]
-        if len(means) > 2:
-            rank = float(spearmanr(range(len(means)), means).statistic) if len({*means}) > 1 else 0.0
-            yield Finding(label(common), f"rank correlation {rank:.2f}", rank * how["sign"] > 0)
+    def rank(scores: Mapping[str, float]) -> float:
+        values = [*scores.values()]
+        return float(spearmanr(range(len(values)), values).statistic) if len({*values}) > 1 else 0.0
+
+    for common, each in along(_gains(sheet, how), sheet.axes[how["axis"]], least=3):
+        rises = all(rank(split) * how["sign"] > 0 for split in split_by_split(each))
+        yield Finding(label(common), f"rank correlation {rank(means_of(each)):.2f}", rises)
 
 
 def _gains(sheet: Sheet, how: Mapping[str, Any]) -> Scores:
@@ -244,25 +274,24 @@ def _gains(sheet: Sheet, how: Mapping[str, Any]) -> Scores:
     scores = chosen(sheet, how)
     if "of" not in how:
         return scores
-    return {
-        common: [a - b for a, b in zip(ours, theirs, strict=True)]
-        for common, (ours, theirs) in rows_of(scores, [how["of"], how["minus"]])
-    }
+    rows = along(scores, [how["of"], how["minus"]])
+    return {common: [a - b for a, b in zip(*each.values(), strict=True)] for common, each in rows}
 
 
 def _effects(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     """The range of the means along an axis, whatever the others are."""
 
-    def effect(axis: str) -> float:
+    def ranges(axis: str) -> list[float]:
+        """Split by split."""
         others = [name for name in sheet.axes if name != axis]
-        means = [float(np.mean(v)) for v in chosen(sheet, {**how, "mean_over": others}).values()]
-        return max(means) - min(means) if len(means) > 1 else math.nan
+        each = {label(cell): v for cell, v in chosen(sheet, {**how, "mean_over": others}).items()}
+        return [max(split.values()) - min(split.values()) for split in split_by_split(each)] if len(each) > 1 else []
 
-    small = effect(how["than"])
+    small = ranges(how["than"])
     for axis in how["larger"]:
-        large = effect(axis)
-        if not math.isnan(large + small):
-            yield Finding(axis, f"{shown(large)} against {shown(small)} by {how['than']}", large > small)
+        if small and (large := ranges(axis)):
+            told = f"{shown(np.mean(large))} against {shown(np.mean(small))} by {how['than']}"
+            yield Finding(axis, told, all(a > b for a, b in zip(large, small, strict=True)))
 
 
 def _signs(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
@@ -270,7 +299,8 @@ def _signs(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     for where, printed in sheet.published.get("sign", {}).items():
         *_, row, column = where
         ours = sign(sheet, how["measure"], where)
-        if ours is not None and fnmatchcase(row, how.get("rows", "*")):
+        about = {row, column} & {*how["about"]} if "about" in how else fnmatchcase(row, how.get("rows", "*"))
+        if ours is not None and about:
             held = ours in printed or (ours == "?" and {row, column} in undecided)
             yield Finding(f"{label(where[:-1])} against {column}", f"{ours}, published {printed}", held)
 
@@ -318,25 +348,37 @@ def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str 
     """Of a run as published, or of a smaller one; `why_not` it can be compared with nothing, `part` of it was run."""
     known = [(check, check.findings(sheet)) for check in checks]
     asked = [(c, found) for c, found in known if found and not c.told and (c.any_size or not smaller)]
-    broken = [(c, found) for c, found in asked if not all(f.held for f in found)]
     if missing := sum(not found for c, found in known if not c.told):
         part = f"{part + ', ' if part else ''}{missing} of {len(known)} checks could not be made"
     if why_not or not asked:
         reason = why_not or "what was run is not what the criterion is about"
         return Judgement("not comparable", reason, known)
-    orderings = [c for c, _ in asked if c.any_size]
+    broken, fits = _broken_checks(asked)
     if not broken:
         decision: Verdict = "ordering agrees" if smaller or part else "agrees"  # a part is a smaller run, too
-        reason = _holds([c.says for c, _ in asked])
+        reason = _holds([c.says for c, _ in asked if c.reading in ("", *fits)])
     else:
-        only_numbers = orderings and not any(c.any_size for c, _ in broken)
+        only_numbers = any(c.any_size for c, _ in asked) and not any(c.any_size for c, _ in broken)
         decision = "ordering agrees" if only_numbers else "differs"
         reason = f"{len(asked) - len(broken)} of {len(asked)} checks hold; not: " + "; ".join(map(_broken, broken))
+    if fits:
+        reason += f" (the reading that fits: {', '.join(fits)})"
     if smaller and (numbers := sum(bool(found) and not c.any_size and not c.told for c, found in known)):
         reason += f" (a smaller run: {numbers} of {len(known)} checks, of absolute numbers, are not judged)"
     if part:
         reason += f" ({part})"
     return Judgement(decision, reason, known)
+
+
+Asked = list[tuple[Check, list[Finding]]]
+
+
+def _broken_checks(asked: Asked) -> tuple[Asked, list[str]]:
+    """Those that do not hold, and the readings that fit; where one does, what others say is not held against us."""
+    broken = [(c, found) for c, found in asked if not all(f.held for f in found)]
+    unfit = {c.reading for c, _ in broken}
+    fits = list(dict.fromkeys(c.reading for c, _ in asked if c.reading and c.reading not in unfit))
+    return [(c, found) for c, found in broken if not (c.reading and fits)], fits
 
 
 def _holds(says: list[str]) -> str:

@@ -48,6 +48,17 @@ def parsed(text: str) -> tuple[str, float | None]:
     return name, float(value) if colon else None
 
 
+def has_target(text: str) -> bool:
+    """Is it how long a run took to a target?"""
+    return "_to" in text.partition(":")[0]
+
+
+def limit(text: str, run: Run) -> float:
+    """How long a run waited for the target of this measure."""
+    last = run.records[-1]
+    return float(last.steps if text.startswith("steps") else last.round)
+
+
 def is_cost(text: str) -> bool:
     """Is less of it better?"""
     return text.partition(":")[0] in COSTS
