@@ -58,7 +58,9 @@ def _section(result: Result) -> str:
 
 
 def _table(result: Result) -> list[str]:
+    """What was published; where nothing was, what the first measure found."""
     rows = [row for row in result["rows"] if row["published"] is not None]
+    rows = rows or [row for row in result["rows"] if row["measure"] == result["rows"][0]["measure"]]
     if not rows:
         return []
     lines = ["| cell | measure | published | measured |", "|---|---|---|---|"]
