@@ -89,7 +89,10 @@ def _run(work: Work, go: queue.Queue[None], done: queue.Queue[BaseException | No
         server, clients, num_supernodes=work.clients,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0},
-            "init_args": {"num_cpus": ACTORS, "include_dashboard": False, "log_to_driver": False, "logging_level": "error"},
+            "init_args": {
+                "address": "local", "num_cpus": ACTORS, "include_dashboard": False,  # not a cluster that happens to run
+                "log_to_driver": False, "logging_level": "error",
+            },
         },
     )  # fmt: skip
 
