@@ -11,15 +11,17 @@ Row = dict[str, Any]  # one measurement: what `--json` prints
 def print_table(
     title: str, columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row], left: Collection[str]
 ) -> None:
-    """Columns by name, numbers to the right; a column that is empty all the way down is left out."""
+    """Columns by name, numbers to the right; a column that is empty all the way down is left out, and none is cut."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title)
+    table = Table(title=title, box=SIMPLE_HEAD, padding=0)
     cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
     shown = {name: column for name, column in cells.items() if any(column)}
-    for name in shown:
-        table.add_column(name, justify="left" if name in left else "right")
+    for name, column in shown.items():
+        widest = max(map(len, [*column, *name.split()]))
+        table.add_column(name, justify="left" if name in left else "right", min_width=widest)
     for line in zip(*shown.values(), strict=True):
         table.add_row(*line)
     Console().print(table)
