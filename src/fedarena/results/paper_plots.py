@@ -142,6 +142,7 @@ def draw_curves(subject: Subject) -> Figure | None:
             axes.plot(x, middle, lw=1.3, label=_rest(cell, panel), **look)
             axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
         axes.set(xlabel="round", ylabel="accuracy")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.label_outer()
     _legend(figure)
     return figure
