@@ -248,6 +248,11 @@ def test_a_target_never_reached_took_longer_than_was_waited_for_it() -> None:
     assert holds(waiting(math.inf, math.inf, 100.0), "ratio", of="slow", to="fast", between=[0, 9]) is None
 
 
+def test_what_was_not_waited_for_long_enough_may_have_come_first() -> None:
+    assert holds(waiting(slow=math.inf, fast=20.0, limit=100.0), "ordering", choices=["fast", "slow"])
+    assert not holds(waiting(slow=math.inf, fast=20.0, limit=10.0), "ordering", choices=["fast", "slow"])
+
+
 def test_a_spread_with_one_that_never_came_is_not_narrow() -> None:
     assert holds(sheet(mlp_slow=[9.0], mlp_fast=[math.inf]), "spread", axis="lr", most=1e9) is False
     assert holds(sheet(mlp_slow=[math.inf], mlp_fast=[math.inf]), "spread", axis="lr", most=1e9) is None

@@ -197,12 +197,21 @@ def _spread(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _ordering(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     margin = how.get("margin", 0.0)
+    limits = dict(along(chosen(sheet, how, sheet.limits), how["choices"]))
     found = []
+
+    def rises(split: Mapping[str, float], limit: Mapping[str, float]) -> bool:
+        """What was not reached comes later, if it was waited for long enough."""
+        return all(
+            b - a > margin and (b < math.inf or a <= limit.get(name, math.inf))
+            for (_, a), (name, b) in pairwise(split.items())
+        )
+
     for common, each in along(chosen(sheet, how), how["choices"]):
-        steps = [pair for split in split_by_split(each) for pair in pairwise(split.values())]
-        rises = all(b - a > margin or (b == math.inf > a) for a, b in steps)
+        splits = split_by_split(each)
+        waited = split_by_split(limits[common]) if common in limits else [{} for _ in splits]
         told = " < ".join(f"{choice} {shown(mean)}" for choice, mean in means_of(each).items())
-        found.append(Finding(label(common), told, bool(rises)))
+        found.append(Finding(label(common), told, all(map(rises, splits, waited))))
     yield from _most(found, how)
 
 
