@@ -130,6 +130,8 @@ def draw_dots(subject: Subject) -> Figure | None:
 
 def draw_curves(subject: Subject) -> Figure | None:
     """Accuracy over rounds, mean and range over splits; `monotone` draws the best so far."""
+    from matplotlib.ticker import MaxNLocator
+
     cells = subject.cells(subject.curves)
     if not cells:
         return None
@@ -142,7 +144,7 @@ def draw_curves(subject: Subject) -> Figure | None:
             axes.plot(x, middle, lw=1.3, label=_rest(cell, panel), **look)
             axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
         axes.set(xlabel="round", ylabel="accuracy")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
         axes.label_outer()
     _legend(figure)
     return figure
