@@ -16,7 +16,7 @@ def print_table(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, box=SIMPLE_HEAD, padding=0)
+    table = Table(box=SIMPLE_HEAD, padding=0)
     cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
     shown = {name: column for name, column in cells.items() if any(column)}
     for name, column in shown.items():
@@ -24,7 +24,9 @@ def print_table(
         table.add_column(name, justify="left" if name in left else "right", min_width=widest)
     for line in zip(*shown.values(), strict=True):
         table.add_row(*line)
-    Console().print(table)
+    console = Console()
+    console.print(f" {title}", style="bold", markup=False, highlight=False)
+    console.print(table)
 
 
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:
