@@ -378,7 +378,9 @@ def search(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="The folder of a comparison, or those of runs.", show_default=False)],
+    runs: Annotated[
+        list[Path], typer.Argument(help="The folder of a comparison, or those of runs.", show_default=False)
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="HTML file; report.html in the (first) folder by default.")
     ] = None,
@@ -485,14 +487,17 @@ def _list_papers(json_: bool) -> None:
 @app.command()
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="A published table or figure, an id of `fedarena list papers`.", show_default=False)
+        str | None,
+        typer.Argument(help="A published table or figure, an id of `fedarena list papers`.", show_default=False),
     ] = None,
     size: Annotated[
         HowMuch | None, typer.Option(help="Does it work, does the order hold, or as published.  [default: small]")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them, one after the other.")] = False,
     only: Annotated[str | None, typer.Option(help="Cells to run now, as a pattern: `--only 'C=0.1 B=10 *'`.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder; one under runs/papers/ that belongs to it by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder; one under runs/papers/ that belongs to it by default.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the reproduction in this folder.")] = None,
     save: Annotated[Path | None, typer.Option(help="Also write the result file into this folder.")] = None,
     page: Annotated[
@@ -722,9 +727,9 @@ def bench(
 
 @app.command()
 def ui(
-    folder: Annotated[Path, typer.Argument(help="Where runs and comparisons are; their folders may lie deeper.")] = Path(
-        "runs"
-    ),
+    folder: Annotated[
+        Path, typer.Argument(help="Where runs and comparisons are; their folders may lie deeper.")
+    ] = Path("runs"),
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port to listen on; the first free one from 8765 by default.")
     ] = None,

@@ -98,7 +98,13 @@ def check_model(name: str) -> Iterator[str]:
     from fedarena.registry import find
 
     make = find("model", name).build({})
-    for shape, is_text in (((1, 28, 28), False), ((3, 32, 32), False), ((3, 24, 24), False), ((12,), False), ((12,), True)):
+    for shape, is_text in (
+        ((1, 28, 28), False),
+        ((3, 32, 32), False),
+        ((3, 24, 24), False),
+        ((12,), False),
+        ((12,), True),
+    ):
         try:
             task = build(make, shape, 10, seed=1, is_text=is_text)
             break

@@ -106,24 +106,41 @@ def _look(names: list[str], name: str) -> dict[str, Any]:
 
 
 def draw_dots(subject: Subject) -> Figure | None:
-    """A table as dots: a line a cell, the published value a ring, ours a dot with the range over splits."""
+    """A table as dots: a line a cell, the published value a ring, ours a dot with the range over splits.
+
+    What was never reached stands at the right edge, as an arrow.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
     printed = subject.sheet.published.get(subject.measure, {})
     scores = subject.sheet.scores.get(subject.measure, {})
-    cells = [cell for cell in subject.cells(scores) if all(map(math.isfinite, scores[cell]))]
-    if not cells:
+    cells = [cell for cell in subject.cells(scores) if not any(map(math.isnan, scores[cell]))]
+    if not any(map(math.isfinite, (score for cell in cells for score in scores[cell]))):
         return None
     figure = _figure(6.4, 0.26 * len(cells) + 1.2)
     axes = figure.subplots()
+    ring: dict[str, Any] = {"mfc": "none", "mec": COLOURS[1], "mew": 1.4, "ms": 8}
+    edge: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False}
     for place, cell in enumerate(cells):
         ours = scores[cell]
-        axes.plot([min(ours), max(ours)], [place, place], color=COLOURS[0], lw=2, alpha=0.4)
-        axes.plot(float(np.mean(ours)), place, "o", color=COLOURS[0], ms=5, label="measured")
-        if isinstance(theirs := printed.get(cell), int | float) and math.isfinite(theirs):
-            axes.plot(theirs, place, "o", mfc="none", mec=COLOURS[1], mew=1.4, ms=8, label="published")
+        if math.inf in ours:
+            axes.plot(1, place, ">", color=COLOURS[0], ms=5, label="measured: never", **edge)
+        else:
+            axes.plot([min(ours), max(ours)], [place, place], color=COLOURS[0], lw=2, alpha=0.4)
+            axes.plot(float(np.mean(ours)), place, "o", color=COLOURS[0], ms=5, label="measured")
+        if printed.get(cell) == math.inf:
+            axes.plot(1, place, ">", **ring, label="published: never", **edge)
+        elif isinstance(theirs := printed.get(cell), int | float) and math.isfinite(theirs):
+            axes.plot(theirs, place, "o", **ring, label="published")
     axes.set_yticks(range(len(cells)), [label(cell) for cell in cells])
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.25)
-    axes.set(xlabel=subject.measure, xscale="log" if subject.how.get("log") else "linear")
+    axes.set(xlabel=subject.measure)
+    if subject.how.get("log"):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(ScalarFormatter())  # 200, not 2 x 10^2
+        axes.xaxis.set_minor_formatter(NullFormatter())
     _legend(figure)
     return figure
 

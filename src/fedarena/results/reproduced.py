@@ -93,4 +93,3 @@ def _slug(heading: str) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-

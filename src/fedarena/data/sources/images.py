@@ -48,7 +48,9 @@ class Digits:
         train, test = split_rows(y, None, 0.2, seed=0)
         order = np.concatenate([train, test])
         x = (pixels[order] / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # published as counts 0..16
-        return Dataset("digits", _enlarged(x, *SHAPES[self.like]), y[order], len(train), 10, class_names=tuple("0123456789"))
+        return Dataset(
+            "digits", _enlarged(x, *SHAPES[self.like]), y[order], len(train), 10, class_names=tuple("0123456789")
+        )
 
 
 @register("dataset", "mnist", paper="LeCun et al. 1998")
