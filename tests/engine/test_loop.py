@@ -19,7 +19,7 @@ from fedarena.algorithms.base import Reply, Step
 from fedarena.engine.dispatch import in_order
 from fedarena.engine.fairness import fairness, weighted_accuracy
 from fedarena.engine.stopping import participants
-from fedarena.errors import ClientFailed
+from fedarena.errors import ClientFailed, ResumeMismatch
 from fedarena.spec import Experiment
 
 
@@ -149,6 +149,19 @@ def test_troubles_are_counted_across_a_resume(tmp_path: Path) -> None:
     resumed = fa.run(blobs(), rounds=4, resume=tmp_path / "r", **settings)
     assert resumed.notes == whole.notes
     assert any("16 updates were not finite" in note for note in whole.notes)
+
+
+def test_a_run_of_an_older_version_goes_on(tmp_path: Path) -> None:
+    """A setting that it does not know, for there was none, has the value it has where nothing is said; no other."""
+    settings: dict[str, Any] = {"clients": 4, "model": small_net, "partition": "iid", "runtime": "serial", "rounds": 4}
+    fa.run(blobs(), out=tmp_path / "r", on_round=lambda r: r.round == 2, **settings)
+    file = tmp_path / "r" / "experiment.toml"
+    assert "decay_form" in file.read_text()
+    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if "decay_form" not in line))
+    with pytest.raises(ResumeMismatch, match="its local.decay_form is inverse, not geometric"):
+        fa.run(blobs(), resume=tmp_path / "r", **settings, local={"decay_form": "geometric"})
+    resumed = fa.run(blobs(), resume=tmp_path / "r", **settings)
+    assert np.array_equal(weights(resumed), weights(fa.run(blobs(), out=False, **settings)))
 
 
 def test_evaluation_every_k_rounds_and_at_the_end() -> None:

@@ -32,7 +32,7 @@ from fedarena.engine.keep import writing
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
-from fedarena.errors import BadValue, CannotWrite, ResumeMismatch
+from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.models.task import sha256
 from fedarena.spec import Experiment
 
@@ -134,7 +134,7 @@ def same_experiment(path: Path, experiment: Experiment) -> None:
     file = path / "experiment.toml"
     if not file.exists():
         raise ResumeMismatch(f"{path} holds no run", remedy="give the folder of an interrupted run", where="--resume")
-    before = _toml(file)
+    before = _completed(_toml(file), experiment)
     now = tomllib.loads(experiment.to_toml())
     changed = [k for k in {**before, **now} if k not in MAY_GROW and before.get(k) != now.get(k)]
     if changed:
@@ -151,6 +151,16 @@ def same_experiment(path: Path, experiment: Experiment) -> None:
                 remedy=f"give the same {key} or more",
                 where="--resume",
             )
+
+
+def _completed(table: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
+    """Settings that did not exist yet when a table was written, with the values they have where nothing is said."""
+    own = {key: value for key, value in table.items() if isinstance(value, dict) and "own" in value}
+    try:
+        whole = Experiment.make({**table, **{key: getattr(experiment, key) for key in own}})
+    except FedarenaError:  # it has a setting that is gone, and differs by it
+        return table
+    return {**tomllib.loads(whole.to_toml()), **own}
 
 
 def _first_difference(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:
