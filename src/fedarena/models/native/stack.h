@@ -82,8 +82,8 @@ struct Stack {
 
     // The gradient of a layer's output from that of the next one's input, through the activation; rows become columns.
     void hand_down(Dense& below, const Dense& layer, int rows) {
-        for (int first = 0; first < rows; first += LANES)
-            for (int o = 0; o < below.outputs; o += LANES) {
+        for (int o = 0; o < below.outputs; o += LANES)
+            for (int first = 0; first < rows; first += LANES) {
                 Vec g[LANES];
                 UNROLL for (int i = 0; i < LANES; i++) {
                     size_t at = (size_t)std::min(first + i, rows - 1) * layer.n + o;
