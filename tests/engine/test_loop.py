@@ -158,7 +158,7 @@ def test_a_run_of_an_older_version_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "r" / "experiment.toml"
     assert "decay_form" in file.read_text()
     file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if "decay_form" not in line))
-    with pytest.raises(ResumeMismatch, match="its local.decay_form is inverse, not geometric"):
+    with pytest.raises(ResumeMismatch, match="decay_form is inverse, not geometric"):
         fa.run(blobs(), resume=tmp_path / "r", **settings, local={"decay_form": "geometric"})
     resumed = fa.run(blobs(), resume=tmp_path / "r", **settings)
     assert np.array_equal(weights(resumed), weights(fa.run(blobs(), out=False, **settings)))
