@@ -23,7 +23,7 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --durations 15
 
 bench: $(VENV)/installed
 	$(BIN)/fedarena bench --check

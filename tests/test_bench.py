@@ -19,7 +19,7 @@ from fedarena.bench import broken, measure, population, rounds
 from fedarena.bench.designs import Loop, designs_of, opened
 from fedarena.bench.machine import Peak, flops, proportional_megabytes
 from fedarena.bench.suites import SUITES
-from fedarena.bench.tables import Row
+from fedarena.bench.tables import Row, print_table
 from fedarena.bench.turns import CannotMeasure, Timing, take_turns
 from fedarena.bench.works import CNN, MNIST, WORKS, MadeUp, Promise, Work
 from fedarena.cli import app
@@ -164,3 +164,13 @@ def test_every_suite_can_be_called_as_the_command_calls_it() -> None:
         suite = importlib.import_module(place)
         assert list(inspect.signature(suite.measure).parameters) == ["names", "turns", "say"], name
         assert suite.broken([]) == []
+
+
+def test_no_column_is_cut_where_the_terminal_is_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    names = [f"column{i}" for i in range(8)]
+    print_table("wide", {name: lambda row, name=name: row[name] for name in names}, [{n: n[::-1] for n in names}], [])
+    shown = capsys.readouterr().out
+    assert all(name in shown and name[::-1] in shown for name in names)

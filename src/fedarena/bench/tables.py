@@ -19,12 +19,15 @@ def print_table(
     table = Table(box=SIMPLE_HEAD, padding=0)
     cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
     shown = {name: column for name, column in cells.items() if any(column)}
-    for name, column in shown.items():
-        widest = max(map(len, [*column, *name.split()]))
-        table.add_column(name, justify="left" if name in left else "right", min_width=widest)
+    widest = {name: max(map(len, [*column, *name.split()])) for name, column in shown.items()}
+    for name, width in widest.items():
+        table.add_column(name, justify="left" if name in left else "right", min_width=width)
     for line in zip(*shown.values(), strict=True):
         table.add_row(*line)
     console = Console()
+    console.width = max(
+        console.width, sum(widest.values()) + len(widest) + 1
+    )  # a line that wraps beats one that is cut
     console.print(f" {title}", style="bold", markup=False, highlight=False)
     console.print(table)
 
