@@ -299,6 +299,20 @@ def test_of_several_readings_one_must_fit() -> None:
     assert told.reason == "the check holds: low if read as below (the reading that fits: below)"
     both = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), [*readings, reading("below", "mlp *")], smaller=False)
     assert both.verdict == "differs"  # a reading fits with all of its checks, or not at all
+    shared = Check.make(
+        {
+            "kind": "range",
+            "says": "low in any case",
+            "measure": "best",
+            "cells": "cnn *",
+            "high": 0.5,
+            "reading": ["above", "below"],
+        }
+    )
+    told = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), [*readings, shared], smaller=False)
+    assert told.reason.endswith("low in any case (the reading that fits: below)")
+    told = judge(sheet(mlp_slow=[0.1], cnn_slow=[0.9]), [readings[0], shared], smaller=False)
+    assert told.verdict == "differs"
 
 
 def test_if_no_reading_fits_all_are_told() -> None:

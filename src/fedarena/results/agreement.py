@@ -67,7 +67,8 @@ class Sheet:
 class Check:
     """One thing that must hold. `any_size`: a smaller run can be asked too; `told`: it decides nothing.
 
-    `reading`: it belongs to one way to read an ambiguous paper, and decides only together with the others of that way.
+    `readings`: it belongs to one way to read an ambiguous paper, or to several, and decides only together with the
+    others of that way.
     """
 
     kind: str
@@ -75,7 +76,7 @@ class Check:
     how: dict[str, Any]
     any_size: bool
     told: bool = False
-    reading: str = ""
+    readings: tuple[str, ...] = ()
 
     @classmethod
     def make(cls, table: Mapping[str, Any]) -> Check:
@@ -89,7 +90,8 @@ class Check:
                 where=says,
             )
         any_size, told = how.pop("any_size", kind in ORDERINGS), how.pop("told", False)
-        return cls(kind, says, how, any_size, told, how.pop("reading", ""))
+        reading = how.pop("reading", [])
+        return cls(kind, says, how, any_size, told, (reading,) if isinstance(reading, str) else tuple(reading))
 
     def findings(self, sheet: Sheet) -> list[Finding]:
         """Case by case; none where the cells it is about were not run."""
@@ -365,7 +367,7 @@ def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str 
     broken, fits = _broken_checks(asked)
     if not broken:
         decision: Verdict = "ordering agrees" if smaller or part else "agrees"  # a part is a smaller run, too
-        reason = _holds([c.says for c, _ in asked if c.reading in ("", *fits)])
+        reason = _holds([c.says for c, _ in asked if not c.readings or {*c.readings} & {*fits}])
     else:
         only_numbers = any(c.any_size for c, _ in asked) and not any(c.any_size for c, _ in broken)
         decision = "ordering agrees" if only_numbers else "differs"
@@ -385,9 +387,9 @@ Asked = list[tuple[Check, list[Finding]]]
 def _broken_checks(asked: Asked) -> tuple[Asked, list[str]]:
     """Those that do not hold, and the readings that fit; where one does, what others say is not held against us."""
     broken = [(c, found) for c, found in asked if not all(f.held for f in found)]
-    unfit = {c.reading for c, _ in broken}
-    fits = list(dict.fromkeys(c.reading for c, _ in asked if c.reading and c.reading not in unfit))
-    return [(c, found) for c, found in broken if not (c.reading and fits)], fits
+    unfit = {reading for c, _ in broken for reading in c.readings}
+    fits = list(dict.fromkeys(reading for c, _ in asked for reading in c.readings if reading not in unfit))
+    return [(c, found) for c, found in broken if not (c.readings and fits)], fits
 
 
 def _holds(says: list[str]) -> str:
