@@ -125,9 +125,8 @@ def rounds_logged(folder: Path) -> int:
 
 @pytest.mark.parametrize("name", EACH)
 def test_killed_and_resumed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "FEDARENA_KERNELS", "off"
-    )  # a kernel takes many gradients in one call: nowhere to die in between
+    # A kernel takes many gradients in one call: nowhere to die in between.
+    monkeypatch.setenv("FEDARENA_KERNELS", "off")
     exp, folder = experiment(name), tmp_path / "killed"
     whole, gradients = undisturbed(exp, tmp_path / "whole", monkeypatch)
 

@@ -25,9 +25,8 @@ def print_table(
     for line in zip(*shown.values(), strict=True):
         table.add_row(*line)
     console = Console()
-    console.width = max(
-        console.width, sum(widest.values()) + len(widest) + 1
-    )  # a line that wraps beats one that is cut
+    # On a narrow terminal lines wrap: better than columns that are cut.
+    console.width = max(console.width, sum(widest.values()) + len(widest) + 1)
     console.print(f" {title}", style="bold", markup=False, highlight=False)
     console.print(table)
 
