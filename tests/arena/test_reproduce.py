@@ -301,6 +301,9 @@ def test_the_page_has_every_result_and_every_gap(write: Write) -> None:
     assert "**agrees**: the check holds: the fast one is better." in page
     assert "| slow | best | 0.2000 |" in page
     assert "## Not run yet\n\n- X-B: Two rates\n" in page
+    with pytest.raises(BadValue, match="keptt holds no result files"):  # not a page that says nothing was ever run
+        write_page("page.md", "keptt")
+    assert Path("page.md").read_text(encoding="utf-8") == page
 
 
 # Doors

@@ -245,8 +245,13 @@ def verify_row(file: str | Path, row: int | None = None) -> Again:
 def write_page(page: str | Path, results: str | Path | None = None) -> Path:
     """The page about what could and could not be reproduced, from the result files of a folder and nothing else."""
     place = Path(results) if results is not None else folder() / "results"
+    found = sorted(place.glob("*.json"))
+    if not found:
+        raise BadValue(
+            f"{place} holds no result files", remedy="`fedarena reproduce ID --save FOLDER` writes them", where="--save"
+        )
     known = {recipe.id: recipe.title for recipe in everything()}
-    text = reproduced_page([read_result(file) for file in sorted(place.glob("*.json"))], known)
+    text = reproduced_page([read_result(file) for file in found], known)
     with writing(Path(page)):
         files.write_text(Path(page), text)
     return Path(page)
