@@ -82,7 +82,7 @@ struct Stack {
 
     // The gradient of a layer's output from that of the next one's input, through the activation; rows become columns.
     void hand_down(Dense& below, const Dense& layer, int rows) {
-        for (int o = 0; o < below.outputs; o += LANES)
+        for (int o = 0; o < below.outputs; o += LANES)  // outside: what is written stays within a few rows of dt
             for (int first = 0; first < rows; first += LANES) {
                 Vec g[LANES];
                 UNROLL for (int i = 0; i < LANES; i++) {
