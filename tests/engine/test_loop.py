@@ -229,6 +229,16 @@ def test_averaged_buffers_are_the_mean_by_rows_and_counters_the_largest() -> Non
     assert run.state["1.num_batches_tracked"] == 1
 
 
+@pytest.mark.parametrize("bad", [(0,), (1,), (2,), (0, 1, 2)])
+def test_statistics_of_a_client_that_is_left_out_do_not_count(bad: tuple[int, ...]) -> None:
+    """A client that sends NaN counts nowhere, wherever it stands among the others, and the run goes on."""
+    algorithm, _ = recorder(*bad)
+    run = with_batchnorm("average", algorithm=algorithm)
+    assert [record.non_finite for record in run.records] == [len(bad)] * 2
+    assert run.state["1.num_batches_tracked"] == (0 if len(bad) == 3 else 4)  # two batches of ten rows, two rounds
+    assert np.isfinite(run.state["1.running_mean"].numpy()).all()
+
+
 def test_recomputed_buffers_are_the_statistics_of_the_new_model() -> None:
     """A cumulative mean over the client's batches, without the initial 0 and 1 in it."""
     run = with_batchnorm("recompute", rounds=1, local={"lr": 1e-30, "batch": math.inf})

@@ -37,9 +37,10 @@ class BufferMean:
         self._count(buffers.counters)
 
     def merge(self, later: BufferMean) -> None:
-        """Take in those of clients that come after."""
+        """Take in those of clients that come after; there are none where no answer was of use."""
         self.values.merge(later.values)
-        self._count(later.counters)
+        if len(later.counters):
+            self._count(later.counters)
 
     def _count(self, counters: NDArray[np.int64]) -> None:
         self.counters = np.maximum(self.counters, counters) if len(self.counters) else counters
