@@ -102,6 +102,15 @@ def test_images_have_a_channel_and_training_rows_come_first(folder: Path) -> Non
     assert (data.prepare, Mnist("standardise").load(1).prepare) == ("scale", "standardise")
 
 
+def test_one_in_keeps_every_fourth_of_the_training_and_of_the_test_images(folder: Path) -> None:
+    np.savez(folder / "mnist.npz", **MNIST)
+    data = Mnist(one_in=4).load(0)
+    assert data.n_train == 2
+    assert data.y.tolist() == [0, 4, 0]
+    assert np.array_equal(data.x[:2, 0], MNIST["x_train"][[0, 4]])
+    assert np.array_equal(data.x[2:, 0], MNIST["x_test"][[0]])
+
+
 @pytest.mark.parametrize("inside", ["", "cifar10/"])
 def test_cifar_is_read_from_every_published_form(folder: Path, inside: str) -> None:
     forms = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedarena.errors import BadValue, UnknownName
-from fedarena.results.agreement import Check, Sheet, judge, shown, sign
+from fedarena.results.agreement import Check, Sheet, checks_of, judge, shown, sign
 
 AXES = {"model": ["mlp", "cnn"], "lr": ["slow", "fast"]}
 
@@ -288,38 +288,49 @@ def test_signs_may_be_those_of_some_rows_and_columns() -> None:
     assert not holds(known, "signs", about=["c"])
 
 
-def test_of_several_readings_one_must_fit() -> None:
-    def reading(name: str, cells: str) -> Check:
-        how = {"kind": "range", "measure": "best", "cells": cells, "high": 0.5}
-        return Check.make({**how, "says": f"low if read as {name}", "reading": name})
+LOW = {"kind": "range", "measure": "best", "high": 0.5}
+READINGS = {"above": {"model": "mlp", "lr": "slow"}, "below": {"model": "cnn", "lr": "slow"}}
 
-    readings = [reading("above", "mlp *"), reading("below", "cnn *")]
-    told = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), readings, smaller=False)
+
+def test_of_several_readings_one_must_fit() -> None:
+    asked = [{**LOW, "says": "low if {model}", "cells": "{model} *"}]
+    told = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), checks_of(asked, READINGS), smaller=False)
     assert told.verdict == "agrees"
-    assert told.reason == "the check holds: low if read as below (the reading that fits: below)"
-    both = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), [*readings, reading("below", "mlp *")], smaller=False)
+    assert told.reason == "the check holds: low if cnn (the reading that fits: below)"
+    asked.append({**LOW, "says": "low, {model} or not", "cells": ["{model} fast", "mlp slow"]})
+    both = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), checks_of(asked, READINGS), smaller=False)
     assert both.verdict == "differs"  # a reading fits with all of its checks, or not at all
-    shared = Check.make(
-        {
-            "kind": "range",
-            "says": "low in any case",
-            "measure": "best",
-            "cells": "cnn *",
-            "high": 0.5,
-            "reading": ["above", "below"],
-        }
-    )
-    told = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), [*readings, shared], smaller=False)
-    assert told.reason.endswith("low in any case (the reading that fits: below)")
-    told = judge(sheet(mlp_slow=[0.1], cnn_slow=[0.9]), [readings[0], shared], smaller=False)
+
+
+def test_readings_with_the_same_words_share_a_check_and_one_without_words_decides_for_all() -> None:
+    readings = {**READINGS, "further below": {"model": "cnn", "lr": "fast"}}
+    asked = [{**LOW, "says": "{model}", "cells": "{model} slow"}, {**LOW, "says": "{lr}", "cells": "cnn {lr}"}]
+    checks = checks_of([*asked, {**LOW, "says": "all", "cells": "* slow"}], readings)
+    assert [(c.says, c.readings) for c in checks] == [
+        ("mlp", ("above",)),
+        ("cnn", ("below", "further below")),
+        ("slow", ("above", "below")),
+        ("fast", ("further below",)),
+        ("all", ()),
+    ]
+    known = sheet(mlp_slow=[0.3], cnn_slow=[0.1], cnn_fast=[0.9])
+    assert judge(known, checks, smaller=False).reason.endswith("(the reading that fits: above, below)")
+    assert judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), checks, smaller=False).verdict == "differs"
+
+
+def test_a_reading_does_not_fit_by_what_was_not_run() -> None:
+    asked = [
+        {**LOW, "says": "slow {model}", "cells": "{model} slow"},
+        {**LOW, "says": "{model}", "cells": "{model} fast"},
+    ]
+    known = sheet(mlp_slow=[0.1], mlp_fast=[0.9], cnn_slow=[0.1])
+    told = judge(known, checks_of(asked, READINGS), smaller=False)
     assert told.verdict == "differs"
+    assert "mlp fast: 0.9000" in told.reason
 
 
 def test_if_no_reading_fits_all_are_told() -> None:
-    checks = [
-        Check.make({"kind": "range", "says": reading, "measure": "best", "high": 0.5, "reading": reading})
-        for reading in ("above", "below")
-    ]
-    told = judge(sheet(mlp_slow=[0.9]), checks, smaller=False)
+    asked = [{**LOW, "says": "low if {model}", "cells": "{model} *"}]
+    told = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.8]), checks_of(asked, READINGS), smaller=False)
     assert told.verdict == "differs"
-    assert "above (mlp slow: 0.9000); below (mlp slow: 0.9000)" in told.reason
+    assert "low if mlp (mlp slow: 0.9000); low if cnn (cnn slow: 0.8000)" in told.reason

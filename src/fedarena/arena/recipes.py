@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import fedarena
 from fedarena.data.files import reading
 from fedarena.errors import BadValue, DataMissing, UnknownName, suggest
-from fedarena.results.agreement import Cell, Check
+from fedarena.results.agreement import Cell, Check, checks_of
 from fedarena.results.comparison import Split
 
 Size = Literal["smoke", "small", "full"]
@@ -66,6 +66,7 @@ class Recipe:
     grids: tuple[tuple[str, ...], ...] = ()  # axes that are crossed; all of them by default
     measures: dict[str, str] = field(default_factory=dict)  # name -> what is read
     published: dict[str, dict[Cell, Any]] = field(default_factory=dict)  # measure -> cell -> value
+    readings: dict[str, dict[str, str]] = field(default_factory=dict)  # ways to read the paper, and their words
     checks: tuple[Check, ...] = ()
     tuned: tuple[str, ...] = ()  # axes of which the best choice counts, by the first measure
     reference: str | dict[str, str] = ""  # the choice whose cells others are measured beside, for all or by choice
@@ -100,7 +101,7 @@ class Recipe:
             grids=tuple(map(tuple, table.pop("grids", [list(axes)]))),
             measures=measures if isinstance(measures, dict) else {name: name for name in measures},
             published={name: _flat(cells) for name, cells in table.pop("published", {}).items()},
-            checks=tuple(map(Check.make, table.pop("checks", ()))),
+            checks=tuple(checks_of(table.pop("checks", ()), table.get("readings", {}))),
             tuned=tuple(table.pop("tuned", ())),
             notes=tuple(table.pop("notes", ())),
             sizes={size: Scale(**table.pop(size)) for size in SIZES if size in table},

@@ -11,7 +11,8 @@ signs       the published table of + = -, by the Bayesian test
 
 An ordering, a top, a trend and effects must hold on every split (metrics 9: all of three seeds); numbers are means.
 A number that is not known (a run that diverged) holds nothing. A target that was not reached within the rounds that
-were run took more than these, and no more is known. Of checks with a `reading`, those of one reading must hold.
+were run took more than these, and no more is known. Where a paper can be read in several ways, a check that has words
+of them in braces is asked once for each; those of one way must hold.
 
 A smaller run than the published one is asked only what holds at any size (metrics 9): orderings, and what the recipe
 marks as such. It never "agrees", its "ordering agrees".
@@ -20,8 +21,10 @@ marks as such. It never "agrees", its "ordering agrees".
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any, Literal
@@ -90,8 +93,7 @@ class Check:
                 where=says,
             )
         any_size, told = how.pop("any_size", kind in ORDERINGS), how.pop("told", False)
-        reading = how.pop("reading", [])
-        return cls(kind, says, how, any_size, told, (reading,) if isinstance(reading, str) else tuple(reading))
+        return cls(kind, says, how, any_size, told)
 
     def findings(self, sheet: Sheet) -> list[Finding]:
         """Case by case; none where the cells it is about were not run."""
@@ -99,6 +101,32 @@ class Check:
             return list(KINDS[self.kind](sheet, self.how))
         except KeyError as error:
             raise BadValue(f"the check '{self.says}' lacks {error}", remedy="mend the recipe") from None
+
+
+def checks_of(tables: Sequence[Mapping[str, Any]], readings: Mapping[str, Mapping[str, str]]) -> list[Check]:
+    """The checks of a recipe; one with words in braces is asked for each reading that has other words in their place.
+
+    >>> table = {"kind": "range", "says": "rate {rate} learns", "measure": "best", "cells": "lr={rate} *"}
+    >>> [check.says for check in checks_of([table], {"as printed": {"rate": "0.1"}, "the code": {"rate": "0.01"}})]
+    ['rate 0.1 learns', 'rate 0.01 learns']
+    """
+    checks: list[Check] = []
+    for table in tables:
+        ways = {name: Check.make(_filled(table, words)) for name, words in (readings or {"": {}}).items()}
+        different = [check for i, check in enumerate(ways.values()) if check not in [*ways.values()][:i]]
+        if len(different) > 1:
+            different = [replace(c, readings=tuple(name for name in ways if ways[name] == c)) for c in different]
+        checks += different
+    return checks
+
+
+def _filled(value: Any, words: Mapping[str, str]) -> Any:
+    """Words in braces, wherever they stand, by what a reading says."""
+    if isinstance(value, str):
+        return re.sub(r"\{(\w+)\}", lambda word: words[word[1]], value)
+    if isinstance(value, Mapping):
+        return {key: _filled(inner, words) for key, inner in value.items()}
+    return [_filled(inner, words) for inner in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -385,10 +413,14 @@ Asked = list[tuple[Check, list[Finding]]]
 
 
 def _broken_checks(asked: Asked) -> tuple[Asked, list[str]]:
-    """Those that do not hold, and the readings that fit; where one does, what others say is not held against us."""
+    """Those that do not hold, and the readings that fit; where one does, what others say is not held against us.
+
+    A reading of which less was run than of another does not fit: it was not asked what it might fail.
+    """
     broken = [(c, found) for c, found in asked if not all(f.held for f in found)]
     unfit = {reading for c, _ in broken for reading in c.readings}
-    fits = list(dict.fromkeys(reading for c, _ in asked for reading in c.readings if reading not in unfit))
+    made = Counter(reading for c, _ in asked for reading in c.readings)
+    fits = [reading for reading, count in made.items() if reading not in unfit and count == max(made.values())]
     return [(c, found) for c, found in broken if not (c.readings and fits)], fits
 
 

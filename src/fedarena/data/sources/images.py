@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from fedarena.data import files
@@ -56,9 +57,10 @@ class Digits:
 @register("dataset", "mnist", paper="LeCun et al. 1998")
 @dataclass(frozen=True)
 class Mnist:
-    """70,000 handwritten digits of 28 x 28 pixels."""
+    """70,000 handwritten digits of 28 x 28 pixels. `one_in = 4` keeps every fourth of the training and test images."""
 
     prepare: Literal["scale", "standardise"] = "scale"
+    one_in: Annotated[int, Ge(1)] = 1
 
     defaults: ClassVar[dict[str, Any]] = {
         "model": "mlp_2nn",
@@ -71,16 +73,17 @@ class Mnist:
     }
 
     def load(self, seed: int) -> Dataset:
-        """The published 60,000 training and 10,000 test images."""
-        return _published("mnist", self.prepare, ((0.1307,), (0.3081,)), tuple("0123456789"))
+        """The published 60,000 training and 10,000 test images, or one in so many."""
+        return _published("mnist", self.prepare, self.one_in, ((0.1307,), (0.3081,)), tuple("0123456789"))
 
 
 @register("dataset", "fashion_mnist", paper="Xiao et al. 2017, arXiv:1708.07747")
 @dataclass(frozen=True)
 class FashionMnist:
-    """70,000 pictures of clothes of 28 x 28 pixels."""
+    """70,000 pictures of clothes of 28 x 28 pixels. `one_in = 4` keeps every fourth of the training and test images."""
 
     prepare: Literal["scale", "standardise"] = "scale"
+    one_in: Annotated[int, Ge(1)] = 1
 
     defaults: ClassVar[dict[str, Any]] = {
         **Mnist.defaults,
@@ -89,8 +92,8 @@ class FashionMnist:
     }
 
     def load(self, seed: int) -> Dataset:
-        """The published 60,000 training and 10,000 test images."""
-        return _published("fashion_mnist", self.prepare, ((0.2860,), (0.3530,)), CLOTHES)
+        """The published 60,000 training and 10,000 test images, or one in so many."""
+        return _published("fashion_mnist", self.prepare, self.one_in, ((0.2860,), (0.3530,)), CLOTHES)
 
 
 @register("dataset", "cifar10", paper="Krizhevsky 2009, technical report")
@@ -99,10 +102,12 @@ class Cifar10:
     """60,000 colour pictures of animals and vehicles of 32 x 32 pixels.
 
     `prepare = "mcmahan"` trains on random 24 x 24 crops, mirrored, jittered and whitened (arXiv:1602.05629), "niid"
-    on random crops of the reflected picture, mirrored (arXiv:2102.02079).
+    on random crops of the reflected picture, mirrored (arXiv:2102.02079). `one_in = 4` keeps every fourth of the
+    training and test images.
     """
 
     prepare: Literal["scale", "standardise", "mcmahan", "niid"] = "scale"
+    one_in: Annotated[int, Ge(1)] = 1
 
     defaults: ClassVar[dict[str, Any]] = {
         "model": "simple_cnn",
@@ -115,8 +120,9 @@ class Cifar10:
     }
 
     def load(self, seed: int) -> Dataset:
-        """The published 50,000 training and 10,000 test images."""
-        return _published("cifar10", self.prepare, ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)), THINGS)
+        """The published 50,000 training and 10,000 test images, or one in so many."""
+        stats = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+        return _published("cifar10", self.prepare, self.one_in, stats, THINGS)
 
 
 def _enlarged(x: NDArray[np.float32], channels: int, side: int) -> NDArray[np.float32]:
@@ -127,8 +133,10 @@ def _enlarged(x: NDArray[np.float32], channels: int, side: int) -> NDArray[np.fl
     return np.pad(large, ((0, 0), (0, 0), (border, border), (border, border))).repeat(channels, axis=1)
 
 
-def _published(name: str, prepare: Preparation, stats: PixelStats, class_names: tuple[str, ...]) -> Dataset:
-    arrays = files.load(name)
+def _published(
+    name: str, prepare: Preparation, one_in: int, stats: PixelStats, class_names: tuple[str, ...]
+) -> Dataset:
+    arrays = {part: rows[::one_in] for part, rows in files.load(name).items()}
     x = np.concatenate([arrays["x_train"], arrays["x_test"]])
     x = x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     y = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)
