@@ -251,6 +251,7 @@ def test_mistakes_of_a_recipe_are_named(write: Write) -> None:
         (("claim =", "clame ="), "did you mean 'claim'"),
         (('kind = "ordering"', 'kind = "order"'), "no check is called 'order'"),
         (("slow = {{".format(), '"sl ow" = {'), "'sl ow' is no name of one choice"),
+        (("the fast one", "the {fast} one"), "cannot make sense of it: 'fast'"),  # no reading has this word
     ):
         write("X-A", "", changes)
         with pytest.raises((UnknownName, BadValue), match=said):
