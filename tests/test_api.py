@@ -498,6 +498,15 @@ def test_random_layers_are_seeded_in_every_kind_of_work() -> None:
     assert a.weights_sha256 == b.weights_sha256 == c.weights_sha256
 
 
+def test_dropout_in_the_kernels_is_the_same_for_any_number_of_workers() -> None:
+    """Light clients that would otherwise be trained in bundles, several in one call."""
+    net = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10))
+    settings: dict[str, Any] = {"model": net, "rounds": 2, "clients": 12, "partition": "iid"}
+    alone = fa.run("digits", out=False, runtime="serial", **settings)
+    for workers in (1, 2):
+        assert fa.run("digits", out=False, workers=workers, **settings).weights_sha256 == alone.weights_sha256
+
+
 def test_a_function_that_hands_out_one_module_starts_anew_every_time() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     shas = {fa.run("digits", model=lambda: net, out=False, **QUICK).weights_sha256 for _ in range(2)}

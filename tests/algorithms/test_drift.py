@@ -13,7 +13,8 @@ from tests.federations import Quadratic, optimum, quadratics
 
 import fedarena as fa
 from fedarena.algorithms import FedAvgM, FedNova, FedProx, Scaffold
-from fedarena.algorithms.base import Reply
+from fedarena.algorithms.base import Cohort, Reply
+from fedarena.algorithms.scaffold import Controlled, Drift
 from fedarena.errors import BadValue
 
 FULL = {"lr": 0.1, "epochs": 5, "batch": math.inf}
@@ -286,6 +287,20 @@ def test_scaffold_control_weighting_decides_which_optimum() -> None:
         algorithm = Scaffold(control_weighting=weighting)
         got = on_quadratics(ROWS, algorithm=algorithm, rounds=250, local=FULL, evaluate={"every": 250})
         np.testing.assert_allclose(got, target, atol=1e-10)
+
+
+def test_scaffold_divided_by_the_cohort_has_too_large_a_control() -> None:
+    """A-14: N/|S_t| times the mean of the c_k; if all take part the algorithm itself, and right at the optimum, where
+    the c_k add up to 0."""
+    data, centres, curvatures = federation(10)
+    target = optimum(centres, curvatures, np.ones(10))
+    divided = Scaffold(control_weighting="cohort")
+    np.testing.assert_array_equal(solve(data, divided, 9), solve(data, Scaffold(), 9))
+    start, sent = Controlled(np.zeros(2), np.ones(2)), Drift(np.zeros(2), np.full(2, 6.0))
+    cohort = Cohort((1, 2, 5), (1, 2, 5), population=10, rows=30, total_rows=100, lr=0.1)
+    assert divided.server(start, sent, cohort).c.tolist() == [3.0, 3.0]  # 1 + 6/3
+    assert Scaffold().server(start, sent, cohort).c.tolist() == [1.6, 1.6]  # 1 + 6/10
+    np.testing.assert_allclose(solve(data, divided, 400, per_round=3), target, atol=1e-10)
 
 
 def test_scaffold_with_momentum_in_both_forms_comes_near() -> None:

@@ -183,9 +183,11 @@ def test_what_is_not_a_number_is_not_hidden(act: Any, build: str) -> None:
     [
         nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)),
         nn.Sequential(nn.Linear(4, 2), nn.ReLU()),
-        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2)),
+        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.ReLU(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Linear(4, 4), nn.Dropout(1.0), nn.Linear(4, 2)),
+        nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)),
     ],
-    ids=["unknown layer", "activated logits", "dropout"],
+    ids=["unknown layer", "activated logits", "dropout before an activation", "nothing kept", "dropped logits"],
 )
 def test_what_the_kernels_do_not_know_goes_another_way(module: nn.Sequential) -> None:
     task = Task(module)

@@ -449,13 +449,66 @@ def test_a_batch_norm_over_one_number_is_refused_as_in_torch(kernels: str) -> No
         task.network.train(Source(floats(x), y), np.arange(3), [2, 1], np.array([0.1, 0.1]))
 
 
+# Dropout draws from torch's own random numbers: with the same seed the same is dropped.
+
+
+def dropping(shape: Shape) -> nn.Sequential:
+    """A pool whose slopes are known by its outputs, and a layer whose slopes are, both below a dropout."""
+    body = [nn.Conv2d(shape[0], 7, 3, padding=1), nn.BatchNorm2d(7), nn.MaxPool2d(2), nn.ELU(), nn.Flatten()]
+    inputs = 7 * (shape[1] // 2) * (shape[2] // 2)
+    top = [nn.Linear(inputs, 19), nn.ELU(), nn.Dropout(0.6), nn.Linear(19, 9), nn.ELU(), nn.Linear(9, 4)]
+    return nn.Sequential(*body, nn.Dropout(0.25), *top)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 16, 33])
+def test_the_same_is_dropped_as_by_torch(kernels: str, rows: int) -> None:
+    torch.manual_seed(3)
+    shape = (3, 10, 6)
+    case = Case.of(scramble(dropping(shape)), shape, rows, 4)
+    task, exact = case.task(), copy.deepcopy(case.module).double().train()
+    torch.manual_seed(rows)
+    found, loss, _ = gradient_and_loss(task, case.x, case.y)
+    after = torch.rand(1)
+    torch.manual_seed(rows)
+    wanted = F.cross_entropy(exact(case.x.double()), case.y)
+    assert after == torch.rand(1)  # as many numbers were drawn
+    wanted_gradient = flat(torch.autograd.grad(wanted, list(exact.parameters())))
+    assert loss == pytest.approx(wanted.item(), rel=1e-5)
+    np.testing.assert_allclose(found, wanted_gradient, rtol=0, atol=TOLERANCE * np.abs(wanted_gradient).max())
+
+
+def test_every_step_drops_something_else_as_on_the_tape(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three batches in one call, with momentum, as three steps by torch's layers."""
+    torch.manual_seed(3)
+    shape, sizes = (3, 10, 6), [8, 5, 2]
+    case = Case.of(scramble(dropping(shape)), shape, sum(sizes), 4)
+    task = case.task()
+    velocity, after = np.zeros(task.size, np.float32), np.empty(task.size, np.float32)
+    task.network.load(task.vector(), velocity=velocity, momentum=0.9)
+    task.network.load_buffers(task.buffers().values)
+    torch.manual_seed(5)
+    task.network.train(Source(floats(case.x), case.y.numpy()), np.arange(sum(sizes)), sizes, np.full(3, 0.1))
+    task.network.save(after, velocity)
+    monkeypatch.setenv("FEDARENA_KERNELS", "off")
+    slow = Task(copy.deepcopy(case.module), shape=shape)
+    assert slow.path == "tape"
+    slow.module.train()
+    torch.manual_seed(5)
+    u = torch.zeros(slow.size)
+    for x, y in zip(case.x.split(sizes), case.y.split(sizes), strict=True):
+        u.mul_(0.9)
+        slow.accumulate(slow.batch_layout(x), y, slow.views(u), 1.0)
+        slow.flat.sub_(u, alpha=0.1)
+    np.testing.assert_allclose(after, slow.vector(), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("layers", "shape"),
     [
         ([nn.Conv2d(2, 4, 3, dilation=2), nn.Flatten(), nn.Linear(16, 2)], (2, 6, 6)),
         ([nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(64, 2)], (2, 6, 6)),
         ([nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(144, 2)], (2, 6, 6)),
-        ([nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 2)], (2, 6, 6)),
+        ([nn.Conv2d(2, 4, 3), nn.Dropout(0.5), nn.Flatten(), nn.Linear(64, 2)], (2, 6, 6)),
         ([nn.Conv2d(2, 4, 3), nn.Linear(4, 2), nn.Flatten()], (2, 6, 6)),
         ([nn.Conv2d(2, 4, 3), nn.Flatten()], (2, 3, 4)),
         ([nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(64, 2), nn.ReLU()], (2, 6, 6)),
@@ -464,7 +517,7 @@ def test_a_batch_norm_over_one_number_is_refused_as_in_torch(kernels: str) -> No
         "dilation",
         "groups",
         "padding mode",
-        "dropout",
+        "dropped pixels",
         "linear over columns",
         "pixels as logits",
         "activated logits",
@@ -480,3 +533,10 @@ def test_batch_norms_have_no_anchor(kernels: str) -> None:
     assert Case.of(conv_pool_act(shape), shape, 1, 2).task().network.can_anchor
     assert Case.of(group_norms(shape), shape, 1, 2).task().network.can_anchor
     assert not Case.of(batch_norms(shape), shape, 1, 2).task().network.can_anchor
+
+
+def test_what_is_dropped_has_no_anchor(kernels: str) -> None:
+    """It is not the same at both."""
+    task = Task(nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2)))
+    assert task.network is not None
+    assert not task.network.can_anchor

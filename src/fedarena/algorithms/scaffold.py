@@ -49,14 +49,15 @@ class Scaffold(Algorithm):
     `option` "i" takes c_k from the gradient at the global model, "ii" from the path just gone. With momentum, outside the
     paper, the correction goes inside it and c_k is scaled by ||a||_1 (`inside_norm`), or both as published code does
     (`outside_tau`); other pairs are wrong. Weighting models by rows but controls uniformly leads to the optimum of the
-    uniform mean; `control_weighting = "size"` leads to that of the mean by rows. Controls start at 0; some published code
+    uniform mean; `control_weighting = "size"` leads to that of the mean by rows; "cohort" divides by those who answered,
+    not by all, as some published code does: c is N / |S_t| times too large then. Controls start at 0; some published code
     starts them from weights (`start = "weights"`, those of the first model), which the paper does not say.
     """
 
     option: Literal["ii", "i"] = "ii"
     server_lr: Annotated[float, Gt(0)] = 1.0
     weights: Literal["rows", "uniform"] = "rows"
-    control_weighting: Literal["uniform", "size"] = "uniform"
+    control_weighting: Literal["uniform", "size", "cohort"] = "uniform"
     momentum_form: Literal["inside_norm", "outside_tau"] = "inside_norm"
     start: Literal["zero", "weights"] = "zero"
 
@@ -88,7 +89,7 @@ class Scaffold(Algorithm):
         out = work.train(got.w, adjust=Pull(b=got.c - c_k, outside=outside))
         delta = got.w - out.w
         c_new = work.gradient(got.w) if self.option == "i" else c_k - got.c + self._path(delta, out)
-        dc = c_new - c_k if self.control_weighting == "uniform" else (c_new - c_k) * work.rows
+        dc = (c_new - c_k) * work.rows if self.control_weighting == "size" else c_new - c_k
         return Reply(Drift(delta, dc), keep=c_new, weight=work.rows if self.weights == "rows" else 1.0)
 
     def _path(self, delta: Vector, out: Outcome) -> Vector:
@@ -98,5 +99,5 @@ class Scaffold(Algorithm):
 
     def server(self, state: Controlled, mean: Drift, cohort: Cohort) -> Controlled:
         """w <- w - gamma sum p_k Delta_k; c <- c + 1/N sum Delta c_k, N being the whole population."""
-        whole = cohort.total_rows if self.control_weighting == "size" else cohort.population
-        return Controlled(state.w - self.server_lr * mean.delta, state.c + mean.dc / whole)
+        whole = {"uniform": cohort.population, "size": cohort.total_rows, "cohort": len(cohort.answered)}
+        return Controlled(state.w - self.server_lr * mean.delta, state.c + mean.dc / whole[self.control_weighting])

@@ -46,7 +46,7 @@ class Ahead:
         """Is a client's training the same whoever trained before it, and known before it is asked for?"""
         local, task = site.experiment.local, site.task
         whole = site.last_batch != "drop"  # else an epoch ends before its order does
-        plain = not (local.momentum or local.decay or task.has_buffers) and local.shuffle and whole
+        plain = not (local.momentum or local.decay or task.has_buffers or task.has_dropout) and local.shuffle and whole
         compiled = solver.can_be_compiled(task, local, None) and site.source is not None
         return plain and compiled and site.rows_of_clients is not None and can_shuffle(site.experiment.seed)
 

@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fedarena.models.tape import (
     ELU,
     BatchNorm,
     Convolution,
+    Dropout,
     Flatten,
     GlobalMean,
     GroupNorm,
@@ -63,7 +65,7 @@ def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
         "free": [at],
         "can_anchor": [at],
         "load": [at] * 7 + [real] * 3,
-        "train": [*rows, whole, at],
+        "train": [*rows, whole, at, at],
         "train_each": [*rows, at, whole, at, at, ctypes.c_size_t],
         "save": [at] * 3,
         "orders": [at, whole, at, at, at, whole, whole, at],
@@ -98,8 +100,9 @@ class Source:
 class Network:
     """A stack of layers that the kernels know, with their working memory."""
 
-    def __init__(self, build: str, kernels: Any, handle: int) -> None:
+    def __init__(self, build: str, kernels: Any, handle: int, drops: Sequence[tuple[int, float]] = ()) -> None:
         self.build, self._kernels, self._handle = build, kernels, handle
+        self._drops = drops  # inputs that pass through each dropout, and the chance of each to be kept
         self.can_anchor = bool(kernels.fedarena_can_anchor(self._handle))
 
     def __del__(self) -> None:
@@ -119,7 +122,8 @@ class Network:
         rows = (*shape,) if is_image and shape else (int(program[0][1]), 1, 1)
         numbers = np.array(program, dtype=np.float64)
         handle = found[1].fedarena_build(_at(numbers), len(program), *rows)
-        return cls(*found, handle) if handle else None
+        drops = [(int(next[1]), 1 - numbers[1]) for numbers, next in pairwise(program) if numbers[0] == DROPOUT]
+        return cls(*found, handle, drops) if handle else None
 
     def load(
         self,
@@ -153,10 +157,20 @@ class Network:
         """One step for every size, on the next so many of the rows that `order` names; the mean loss of each batch."""
         losses = np.empty(len(sizes))
         told = _Steps(source, order, sizes, rates, class_weights, normalise)
-        done = self._kernels.fedarena_train(self._handle, *told.arguments, len(sizes), _at(losses))
+        masks = self._masks(sizes)
+        done = self._kernels.fedarena_train(self._handle, *told.arguments, len(sizes), _at(losses), _at(masks))
         if done < len(sizes):  # as torch's own layer does: there is no variance of one value
             raise ValueError(f"Expected more than 1 value per channel when training, got a batch of {sizes[done]}")
         return losses
+
+    def _masks(self, sizes: Sequence[int]) -> NDArray[np.float32] | None:
+        """What is dropped, step by step: drawn from torch's own random numbers as the layers themselves would."""
+        if not self._drops:
+            return None
+        drawn = [
+            torch.empty(rows, inputs).bernoulli_(keep).div_(keep) for rows in sizes for inputs, keep in self._drops
+        ]
+        return torch.cat([mask.view(-1) for mask in drawn]).numpy()
 
     def train_each(
         self,
@@ -169,7 +183,8 @@ class Network:
     ) -> NDArray[np.float64]:
         """Several clients in one call, each from what was loaded: the next `counts[k]` steps are client k's.
 
-        Its weights go to row k of `after`. Not for networks with buffers, which would go from client to client.
+        Its weights go to row k of `after`. Not for networks with buffers, which would go from client to client, nor with
+        dropout, which each client draws by itself.
         """
         losses, steps = np.empty(len(sizes)), np.asarray(counts, np.int32)
         told = _Steps(source, order, sizes, rates, None, True)
@@ -282,7 +297,7 @@ def uniform(seed: int, purpose: Purpose, round: int, clients: Sequence[int]) -> 
     return numbers
 
 
-LINEAR, CONVOLUTION, BATCH_NORM, GROUP_NORM, MAX_POOL, GLOBAL_MEAN, RELU, ELU_, FLATTEN = range(9)
+LINEAR, CONVOLUTION, BATCH_NORM, GROUP_NORM, MAX_POOL, GLOBAL_MEAN, RELU, ELU_, FLATTEN, DROPOUT = range(10)
 
 
 def _program(tape: Tape) -> list[list[float]] | None:
@@ -326,6 +341,8 @@ def _numbers(layer: Layer) -> list[float] | None:
             return [ELU_, m.alpha]
         case Flatten():
             return [FLATTEN]
+        case Dropout() if 0 < m.p < 1:
+            return [DROPOUT, m.p]
     return None
 
 

@@ -13,6 +13,7 @@
 //   6 ReLU
 //   7 ELU           alpha
 //   8 flatten
+//   9 dropout       (of the inputs of the linear layer that comes next; its masks come with the rows)
 // A row of plain numbers has the shape (numbers, 1, 1). The flat vector holds the parameters in the order of the modules,
 // weights of convolutions channels-last (outputs, height, width, inputs). Buffers are, for every batch norm in turn, its
 // running mean and its running variance.
@@ -29,7 +30,7 @@
 
 namespace {
 
-enum Kind { LINEAR, CONVOLUTION, BATCH_NORM, GROUP_NORM, MAX_POOL, GLOBAL_MEAN, RELU, ELU, FLATTEN };
+enum Kind { LINEAR, CONVOLUTION, BATCH_NORM, GROUP_NORM, MAX_POOL, GLOBAL_MEAN, RELU, ELU, FLATTEN, DROPOUT };
 constexpr int NUMBERS = 10;
 constexpr int AHEAD = 64;  // rows of the next batch that are fetched while this one is at work
 
@@ -49,8 +50,11 @@ struct Plan {
     const int32_t* sizes;
     const float* rates;
     int left;  // steps
+    const float* masks = nullptr;  // for a stack that drops inputs: a row's numbers for each row, layer by layer
+    int masked = 0;                // numbers of a row
 
     void next() {
+        masks += (size_t)*sizes * masked;
         order += *sizes++;
         rates++;
         left--;
@@ -80,7 +84,7 @@ struct Network {
     bool build(const double* program, int count) {
         std::unique_ptr<Block> open;
         Map map = input;
-        bool is_flat = false;
+        bool is_flat = false, drops = false;
         auto close = [&] {
             if (!open) return true;
             if (!open->fit(map, size)) return false;
@@ -93,10 +97,15 @@ struct Network {
             bool is_start = blocks.empty() && !open && stack.layers.empty();
             bool is_pointwise = kind == RELU || kind == ELU;
             if (is_start && input.pixels() == 1 && kind == LINEAR) is_flat = true;  // rows of plain numbers
+            if (drops && kind != LINEAR) return false;
             if (kind == FLATTEN) {
                 is_flat = true;
+            } else if (kind == DROPOUT) {
+                if (!is_flat) return false;
+                drops = true;
             } else if (kind == LINEAR) {
-                if (!is_flat || !close() || !add_linear(program, map)) return false;
+                if (!is_flat || !close() || !add_linear(program, map, drops)) return false;
+                drops = false;
             } else if (!stack.layers.empty()) {
                 if (!activate(program, stack.layers.back()->activation)) return false;
             } else if (is_flat && !is_pointwise) {
@@ -107,7 +116,7 @@ struct Network {
                 if (!add(*open, program)) return false;
             }
         }
-        return is_flat && close() && finish(map);
+        return is_flat && !drops && close() && finish(map);
     }
 
     static bool activate(const double* program, Activation& activation) {
@@ -151,12 +160,15 @@ struct Network {
         return {(int)p[0], (int)p[1], (int)p[2], (int)p[3], (int)p[4], (int)p[5]};
     }
 
-    bool add_linear(const double* p, Map& map) {
+    bool add_linear(const double* p, Map& map, bool drops) {
         auto layer = std::make_unique<Dense>();
         layer->inputs = (int)p[1];
         layer->outputs = (int)p[2];
         layer->has_bias = p[3] != 0;
         if (layer->inputs != map.channels * map.height * map.width) return false;
+        layer->drops = drops;
+        layer->from = map;
+        stack.masked += drops ? layer->inputs : 0;
         block_size = stack.layers.empty() ? size : block_size;
         layer->fit(map.height * map.width * map.pixel, size);
         map.channels = map.pixel = layer->outputs;
@@ -390,6 +402,7 @@ struct Network {
         reserve(count + anchored);
         Rule rule{*plan.rates, momentum, decay, mu,
                   centre.or_null(), shift.or_null(), beside.or_null(), velocity.or_null()};
+        stack.masks = plan.masks;
         forward(plan, 0, weights);
         double mean = loss(plan, 0, 1.0f);
         if (anchored) {
@@ -423,11 +436,13 @@ void* fedarena_build(const double* program, int layers, int channels, int height
 
 void fedarena_free(void* handle) { delete static_cast<Network*>(handle); }
 
-// Whether rows can be evaluated a second time, at an anchor. Batch norms would have to remember two batches.
+// Whether rows can be evaluated a second time, at an anchor. Batch norms would have to remember two batches, and what is
+// dropped is not the same twice.
 int fedarena_can_anchor(void* handle) {
-    for (const auto& block : static_cast<Network*>(handle)->blocks)
+    auto* net = static_cast<Network*>(handle);
+    for (const auto& block : net->blocks)
         if (block->is_barrier()) return 0;
-    return 1;
+    return !net->stack.masked;
 }
 
 // Weights to start from, and the rule of every step; each vector may be null but the weights.
@@ -459,12 +474,14 @@ void fedarena_save_buffers(void* handle, float* buffers) {
 
 // Steps over batches of these sizes, rows of the data (and labels) in this order; the mean loss of each goes to `losses`.
 // Rows are floats, or bytes with a table of 256 numbers for each of their channels. Returns how many steps were done:
-// fewer where a batch is too small for a batch norm.
+// fewer where a batch is too small for a batch norm. `masks` say what is dropped, step by step; null where nothing is.
 int fedarena_train(void* handle, const void* x, const float* tables, int channels, int pixels, const int64_t* labels,
                    const int64_t* order, const float* class_weights, int normalise, const int32_t* sizes,
-                   const float* rates, int steps, double* losses) {
-    Plan plan{Rows(x, tables, channels, pixels), labels, order, class_weights, normalise != 0, sizes, rates, steps};
-    return static_cast<Network*>(handle)->train(plan, steps, losses);
+                   const float* rates, int steps, double* losses, const float* masks) {
+    auto* net = static_cast<Network*>(handle);
+    Plan plan{Rows(x, tables, channels, pixels), labels, order, class_weights, normalise != 0, sizes, rates, steps,
+              masks, net->stack.masked};
+    return net->train(plan, steps, losses);
 }
 
 // Several clients one after the other, each from what was loaded: client k makes `counts[k]` steps on the next rows of
