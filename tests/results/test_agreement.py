@@ -334,3 +334,10 @@ def test_if_no_reading_fits_all_are_told() -> None:
     told = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.8]), checks_of(asked, READINGS), smaller=False)
     assert told.verdict == "differs"
     assert "low if mlp (mlp slow: 0.9000); low if cnn (cnn slow: 0.8000)" in told.reason
+
+
+def test_a_reason_names_three_checks_at_most() -> None:
+    asked = [{**LOW, "says": f"check {i}", "cells": "mlp *"} for i in range(5)]
+    told = judge(sheet(mlp_slow=[0.9]), checks_of(asked, {}), smaller=False)
+    assert told.reason.startswith("0 of 5 checks hold; not: check 0 (")
+    assert told.reason.endswith("check 2 (mlp slow: 0.9000); and 2 more")
