@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from fedarena.algorithms.base import Setting
 from fedarena.arena.programme import Programme
 from fedarena.arena.recipes import SIZES, Recipe, files, find
 from fedarena.arena.reproduce import reproduce, verify_row, write_page
+from fedarena.component import Component
 from fedarena.results.agreement import label
 from fedarena.results.measures import parsed
 from fedarena.results.paper_plots import FORMS
@@ -69,6 +71,27 @@ def test_every_run_of_every_size_is_an_experiment(name: str, size: Any) -> None:
         embedded = {"digits", "breast_cancer", "least_squares"}
         data = [job.table.get("data") for job in jobs]
         assert {d["name"] if isinstance(d, dict) else d for d in data} <= {*embedded, None}
+
+
+@pytest.mark.parametrize("name", [name for name in IDS if find(name).kind == "run"])
+def test_every_algorithm_of_the_published_size_takes_its_local_settings(name: str) -> None:
+    """What a run would refuse when it starts, days into a reproduction."""
+    for job in {
+        json.dumps([j.table["algorithm"], j.table["local"]]): j for j in Programme(find(name), "full").jobs
+    }.values():
+        local = job.table["local"]
+        setting = Setting(
+            local["lr"],
+            local["momentum"],
+            local["reset_momentum"],
+            clients=100,
+            participants=10,
+            has_batchnorm=False,
+            has_dropout=False,
+            has_classes=True,
+            features=None,
+        )
+        Component.choose("algorithm", job.table["algorithm"], job.name).made.settled(setting).check(setting)
 
 
 @pytest.mark.parametrize("name", IDS)
