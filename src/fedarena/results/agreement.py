@@ -40,7 +40,7 @@ Scores = Mapping[Cell, Sequence[float]]  # one number a split
 Verdict = Literal["agrees", "ordering agrees", "differs", "not comparable"]
 SURE = 0.95
 ROPE = 0.01
-TOLD = 3  # checks that do not hold and are named in a reason; all of them stand in the table below it
+NAMED = 3  # broken checks that a reason names; the table below it has all
 
 
 def label(cell: Cell) -> str:
@@ -400,9 +400,9 @@ def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str 
     else:
         only_numbers = any(c.any_size for c, _ in asked) and not any(c.any_size for c, _ in broken)
         decision = "ordering agrees" if only_numbers else "differs"
-        more = f"; and {len(broken) - TOLD} more" if len(broken) > TOLD else ""
+        more = f"; and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
         reason = f"{len(asked) - len(broken)} of {len(asked)} checks hold; not: "
-        reason += "; ".join(map(_broken, broken[:TOLD])) + more
+        reason += "; ".join(map(_broken, broken[:NAMED])) + more
     if fits:
         reason += f" (the reading that fits: {', '.join(fits)})"
     if smaller and (numbers := sum(bool(found) and not c.any_size and not c.told for c, found in known)):
