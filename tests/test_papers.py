@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedarena.algorithms.base import Setting
+from fedarena.arena.gather import judged_again
 from fedarena.arena.programme import Programme
 from fedarena.arena.recipes import SIZES, Recipe, files, find
 from fedarena.arena.reproduce import reproduce, verify_row, write_page
@@ -21,6 +22,7 @@ from fedarena.results.reproduction import read_result
 
 ROOT = Path(__file__).parent.parent
 IDS = list(files())
+SCORES = {"best": "best_accuracy", "final": "final_accuracy"}  # measures, and what runs call them
 RESULTS = sorted((ROOT / "papers" / "results").glob("*.json"))
 EXPECTED = {
     *("N-T1", "N-F2", "N-T3", "N-T4", "N-F4", "N-F5", "N-F6", "N-DL", "N-2NN", "P-ROC"),
@@ -136,6 +138,29 @@ def test_a_committed_result_is_whole(file: Path) -> None:
     assert not told["failures"]
     text = file.read_text(encoding="utf-8")
     assert not re.search(r"/(tmp|home|root|work)/", text), "a path of a machine"
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
+def test_a_committed_verdict_follows_from_its_numbers(file: Path) -> None:
+    """Today's recipe runs what was run, and says of its rows what the file says."""
+    assert judged_again(file).as_dict() == read_result(file)
+
+
+def test_committed_rows_are_those_of_their_runs() -> None:
+    """What a row says, `verify` can run again; asked of all rows that are a score of a run as it stands."""
+    compared = 0
+    for table in map(read_result, RESULTS):
+        recipe = find(table["id"])
+        measures, planned = recipe.measured(table["size"]), {label(c.cell): c for c in recipe.cells(table["size"])}
+        for row in table["rows"]:
+            cell = planned.get(row["cell"])  # None of signs, and of the best of several rates
+            if cell is not None and cell.upto is None:
+                name = SCORES.get(measures[row["measure"]], measures[row["measure"]])
+                told = [run["scores"].get(name) for run in table["runs"] if run["cell"] == label(cell.run)]
+                if None not in [*told, *row["scores"]]:  # it is such a score, and did not diverge
+                    assert row["scores"] == told, f"{table['id']} {row['cell']} {row['measure']}"
+                    compared += 1
+    assert compared > 300
 
 
 def test_the_page_says_what_the_files_say(tmp_path: Path) -> None:

@@ -503,6 +503,9 @@ def reproduce(
     page: Annotated[
         Path | None, typer.Option(help="Write a page about the result files of --save (papers/results) instead.")
     ] = None,
+    judge: Annotated[
+        Path | None, typer.Option(help="Judge this result file anew, by its recipe as it is now; nothing is run.")
+    ] = None,
     workers: Workers = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -525,10 +528,21 @@ def reproduce(
     from fedarena import api
     from fedarena.results.reproduction import show_reproduction, show_verdicts
 
+    asks_for_runs = any((name, everything, size, only, out, resume, workers))
     if page is not None:
         from fedarena.arena.reproduce import write_page
 
+        if asks_for_runs or judge:
+            raise typer.BadParameter("--page goes with --save and --json")
         _print_json({"page": str(write_page(page, save))}) if json_ else print(write_page(page, save))
+        return
+    if judge is not None:
+        from fedarena.arena.reproduce import judge_anew
+
+        if asks_for_runs or save:
+            raise typer.BadParameter("--judge goes with --json")
+        result = judge_anew(judge)
+        _print_json(result.as_dict()) if json_ else show_reproduction(result)
         return
     chosen: dict[str, Any] = {"size": _value(size), "workers": workers, "save": save, "progress": not quiet}
     if everything:

@@ -12,7 +12,8 @@ fedarena.errors.UnknownName: no algorithm is called 'scafold'  (exp.toml, algori
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class FedarenaError(Exception):
@@ -90,6 +91,24 @@ class PartyLost(FedarenaError):
 
 class PartyFailed(FedarenaError):
     """A party that answered with an error, or broke off."""
+
+
+@contextmanager
+def told_at(where: str) -> Iterator[None]:
+    """Mistakes found inside say that they were found here.
+
+    >>> with told_at("exp.toml"):
+    ...     raise BadValue("rounds = 0", remedy="give 1 or more", where="rounds")
+    Traceback (most recent call last):
+        ...
+    fedarena.errors.BadValue: rounds = 0  (exp.toml, rounds)
+      -> give 1 or more
+    """
+    try:
+        yield
+    except FedarenaError as error:
+        error.where = ", ".join(filter(None, (where, error.where)))
+        raise
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +17,9 @@ from fedarena.arena import estimate, recipes
 from fedarena.arena.gather import _tune
 from fedarena.arena.reproduce import reproduce, reproduce_all, verify_row, write_page
 from fedarena.cli import app
-from fedarena.errors import BadValue, CannotWrite, DataMissing, ResumeMismatch, UnknownName
+from fedarena.errors import BadValue, CannotWrite, DataBroken, DataMissing, ResumeMismatch, UnknownName
 from fedarena.results.measures import read
+from fedarena.results.reproduction import fingerprint
 from fedarena.results.run import load
 from fedarena.spec import Experiment
 
@@ -201,6 +203,35 @@ def test_a_folder_of_another_recipe_is_refused(write: Write) -> None:
         reproduce("X-A", "full")
 
 
+def test_results_of_something_else_never_count(write: Write) -> None:
+    """Not those of another recipe, or size, or of nobody knows what."""
+    write("X-A", SMALL)
+    write("X-B")
+    reproduce("X-A", "small", out="here")
+    for name, size in (("X-B", "full"), ("X-A", "full")):
+        with pytest.raises(ResumeMismatch, match="here holds X-A at size small"):
+            reproduce(name, size, out="here")  # type: ignore[arg-type]
+    plan = Path("here/reproduction.json")
+    for text in ("[]", "{", '{"id": "X-A", "size": "huge", "jobs": {}}', '{"id": "X-A", "size": "small"}'):
+        plan.write_text(text, encoding="utf-8")
+        for how in ({"name": "X-A", "size": "small", "out": "here"}, {"resume": "here"}):
+            with pytest.raises(DataBroken, match="cannot be used"):
+                reproduce(**how)  # type: ignore[arg-type]
+    plan.unlink()
+    with pytest.raises(ResumeMismatch, match="here holds results, but not of what"):
+        reproduce("X-A", "small", out="here")
+
+
+def test_a_choice_that_was_gone_for_a_while_is_remembered(write: Write) -> None:
+    write()
+    reproduce("X-A", "full")
+    write("X-A", "", ("fast = { local = { lr = 0.5 } }", ""), ('["slow", "fast"]', '["slow"]'))
+    reproduce("X-A", "full")
+    write("X-A", "", ("lr = 0.5", "lr = 0.4"))
+    with pytest.raises(ResumeMismatch, match="cells/fast/seed0"):
+        reproduce("X-A", "full")
+
+
 def test_runs_from_before_a_setting_was_there_still_count(write: Write) -> None:
     write()
     reproduce("X-A", "full")
@@ -246,16 +277,67 @@ def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.M
     assert not Path("runs").exists()
 
 
-def test_mistakes_of_a_recipe_are_named(write: Write) -> None:
-    for changes, said in (
-        (("claim =", "clame ="), "did you mean 'claim'"),
-        (('kind = "ordering"', 'kind = "order"'), "no check is called 'order'"),
-        (("slow = {{".format(), '"sl ow" = {'), "'sl ow' is no name of one choice"),
-        (("the fast one", "the {fast} one"), "cannot make sense of it: 'fast'"),  # no reading has this word
-    ):
-        write("X-A", "", changes)
-        with pytest.raises((UnknownName, BadValue), match=said):
-            reproduce("X-A", "full")
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("claim =", "clame =", "did you mean 'claim'"),
+        ('claim = "Faster is better."', "", "claim: Field required"),
+        ('title = "Two rates"', "title = 5", "title: Input should be a valid string"),
+        ('measures = ["best", "final_loss"]', 'measures = ["bets"]', "no measure is called 'bets'"),
+        ('measures = ["best", "final_loss"]', 'measures = ["best", "rounds_to"]', "write rounds_to:VALUE"),
+        ('measures = ["best", "final_loss"]', 'measures = ["best", "rounds_to:abc"]', "'rounds_to:abc' is no measure"),
+        ("[experiment]", "seeds = 0\n[experiment]", "seeds: Input should be greater than or equal to 1"),
+        ("[experiment]", 'notes = "hello"\n[experiment]', "notes: Input should be a valid tuple"),
+        ("[experiment]", 'kind = "walk"\n[experiment]', "kind: Input should be 'run', 'open', 'posterior' or 'boost'"),
+        ("[experiment]", 'grids = [["rat"]]\n[experiment]', "no axis is called 'rat'"),
+        ("[experiment]", 'tuned = ["rat"]\n[experiment]', "no axis is called 'rat'"),
+        ("[experiment]", 'reference = "slw"\n[experiment]', "no choice is called 'slw'"),
+        ("[experiment]", 'figure = { form = "piechart" }\n[experiment]', "no form is called 'piechart'"),
+        ("[experiment]", 'figure = { form = "bars", bars = "rat" }\n[experiment]', "no axis is called 'rat'"),
+        ("[experiment]", 'figure = { form = "lines" }\n[experiment]', "a figure of the form lines has no x"),
+        ('id = "X-A"', 'id = "../../X"', "call it X-A"),
+        ("rounds = 3", 'rounds = "three"', "rounds"),
+        ("slow = {", '"sl ow" = {', "'sl ow' is no name of one choice"),
+        ("[axes.rate]", "[axes.rate]\nnone = 5", "axes.rate.none: Input should be a valid dictionary"),
+        ("[axes.rate]", "[axes.rate]\nnone = { upto = 0 }", "upto = 0"),
+        ("slow = 0.2", "slw = 0.2", "no cell is called 'slw'"),
+        ("slow = 0.2", 'slow = "five"', "slow = 'five'"),
+        ("[published.best]", "[published.bets]", "no measure is called 'bets'"),
+        ('kind = "ordering"', 'kind = "order"', "no check is called 'order'"),
+        ('measure = "best"\n', "", "has no measure"),
+        ('measure = "best"\n', 'measure = "bets"\n', "no measure is called 'bets'"),
+        ('choices = ["slow", "fast"]', "", "has no choices"),
+        ('choices = ["slow", "fast"]', 'choices = ["slow", "fst"]', "no choice is called 'fst'"),
+        ('choices = ["slow", "fast"]', 'choices = "slow"', "write a list of texts"),
+        ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nmargn = 1', "did you mean 'margin'"),
+        ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nmean_over = ["x"]', "no axis is called 'x'"),
+        ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\ncells = "w*"', "cells = 'w*' fits none"),
+        ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nany_size = "no"', "write true or false"),
+        ("the fast one", "the {fast} one", "no reading has a word for {fast}"),
+        ("rounds = 1 }", 'rounds = 1 }\nonly = { rat = ["slow"] }', "no axis is called 'rat'"),
+        ("rounds = 1 }", 'rounds = 1 }\nonly = { rate = ["slw"] }', "no choice of the axis rate is called 'slw'"),
+        ("rounds = 1 }", "rounds = 1 }\naxes.rate.slw = {}", "no choice of the axis rate is called 'slw'"),
+        ("rounds = 1 }", 'rounds = 1 }\nseeds = "three"', "small.seeds: Input should be a valid integer"),
+        ("rounds = 1 }", "rounds = 1 }\nseed = 3", "small.seed: Unexpected keyword argument"),
+    ],
+)
+def test_mistakes_of_a_recipe_are_named_before_work(write: Write, old: str, new: str, said: str) -> None:
+    write("X-A", SMALL, (old, new))
+    with pytest.raises((UnknownName, BadValue), match=re.escape(said)) as caught:
+        reproduce("X-A", "full")
+    assert re.search("X-A|x-a", caught.value.where)
+    assert not Path("runs").exists()
+
+
+def test_folders_that_cannot_be_written_are_named_before_work(write: Write) -> None:
+    write()
+    Path("file").touch()
+    for option in ("--save", "--out"):
+        for bad in ("file", "file/below"):
+            done = CliRunner().invoke(app, ["reproduce", "X-A", "--size", "full", option, bad])
+            assert done.exit_code == 2
+            assert f"choose another folder with {option}" in done.output
+            assert not list(Path().rglob("result.json"))
 
 
 # What fails
@@ -284,13 +366,50 @@ def test_a_row_is_run_again_bit_by_bit(write: Write) -> None:
     table = json.loads(file.read_text(encoding="utf-8"))
     table["runs"][0]["scores"]["best_accuracy"] += 0.001
     table["runs"][1]["settings"]["local"]["lr"] = 0.4
-    file.write_text(json.dumps(table), encoding="utf-8")
+    file.write_text(json.dumps({**table, "sha256": fingerprint(table)}), encoding="utf-8")  # who lies, and knows how
     assert [d.split(":")[0] for d in verify_row(file, 1).differences] == ["best_accuracy"]
     assert verify_row(file, 2).differences[-1].startswith("weights: sha256")
     done = CliRunner().invoke(app, ["verify", str(file), "--row", "1", "--json"])
     assert (done.exit_code, json.loads(done.stdout)["same"]) == (1, False)
     with pytest.raises(BadValue, match="row = 3 of 2 runs"):
         verify_row(file, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table["rows"][0].update(measured=0.99),
+        lambda table: table["rows"][0].update(published=0.99),
+        lambda table: table["checks"][0]["findings"][0].update(value="7.77"),
+        lambda table: table.update(verdict="superb"),
+        lambda table: table.update(id="X-B"),
+        lambda table: table["notes"].append("accuracy was 99.99 %"),
+        lambda table: table["runs"][0].pop("weights_sha256"),
+        lambda table: table.pop("sha256"),
+    ],
+)
+def test_a_result_that_was_changed_by_hand_is_refused(write: Write, change: Callable[[Any], None]) -> None:
+    write()
+    reproduce("X-A", "full", save="kept")
+    file = Path("kept/X-A-full.json")
+    write_page("page.md", "kept")
+    table = json.loads(file.read_text(encoding="utf-8"))
+    change(table)
+    file.write_text(json.dumps(table), encoding="utf-8")
+    for command in (["verify", str(file)], ["reproduce", "--page", "new.md", "--save", "kept"]):
+        done = CliRunner().invoke(app, command)
+        assert (done.exit_code, "X-A-full.json is no" in done.output) == (2, True)
+    assert not Path("new.md").exists()
+
+
+def test_a_file_stands_for_one_result(write: Write) -> None:
+    write()
+    reproduce("X-A", "full", save="kept")
+    shutil.copy("kept/X-A-full.json", "kept/backup.json")
+    with pytest.raises(BadValue, match=r"backup\.json is X-A at size full"):
+        write_page("page.md", "kept")
+    done = CliRunner().invoke(app, ["reproduce", "X-A", "--page", "page.md"])
+    assert (done.exit_code, "--page goes with --save" in done.output) == (2, True)
 
 
 def test_the_page_has_every_result_and_every_gap(write: Write) -> None:

@@ -131,6 +131,16 @@ def test_signs_are_those_of_the_bayesian_test() -> None:
     assert not holds(Sheet(known.scores, {"sign": {("iid", "a", "b"): "="}}, {}, 0.2), "signs")
 
 
+def test_two_published_signs_may_hold_together_only() -> None:
+    """Differences of one point on the mean, the border of the rope: half of the posterior on either side of it."""
+    better, base = [0.912, 0.908, 0.911, 0.909, 0.91], [0.9] * 5
+    scores = {"best": {("better",): better, ("base",): base}}
+    for printed, ours in {"=": "?", "+": "?", "-": "?", "=+": "=+", "-=": "?", "-+": "?"}.items():
+        known = Sheet(scores, {"sign": {("better", "base"): printed}}, {}, rho=0.2)
+        assert sign(known, "best", ("better", "base")) == ours
+        assert holds(known, "signs") == (printed == "=+")
+
+
 def test_an_undecided_pair_may_be_allowed() -> None:
     noisy = Sheet(
         {"best": {("a",): [0.9, 0.8, 0.7], ("b",): [0.8, 0.9, 0.72]}}, {"sign": {("a", "b"): "="}}, {}, rho=1 / 3
@@ -143,7 +153,7 @@ def test_an_undecided_pair_may_be_allowed() -> None:
 def test_a_misspelt_check_is_named() -> None:
     with pytest.raises(UnknownName, match="orderings"):
         Check.make({"kind": "orderings", "says": "x"})
-    with pytest.raises(BadValue, match="lacks 'tolerance'"):
+    with pytest.raises(BadValue, match="has no tolerance"):
         holds(sheet({"mlp_slow": 1}, mlp_slow=[1.0]), "within")
 
 
@@ -170,7 +180,7 @@ def test_verdict(slow: float, smaller: bool, verdict: str) -> None:
     told = judge(known, [NUMBER, ORDER], smaller=smaller)
     assert told.verdict == verdict
     if verdict == "differs":
-        assert "the order (mlp: slow 0.8000 < fast 0.6000)" in told.reason
+        assert "the order (mlp: slow 0.8000 > fast 0.6000)" in told.reason
 
 
 def test_a_number_alone_makes_no_ordering() -> None:

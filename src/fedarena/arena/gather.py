@@ -1,4 +1,4 @@
-"""From the folders of finished cells to what they say together."""
+"""From the folders of finished cells, or from a result file, to what they say together."""
 
 from __future__ import annotations
 
@@ -6,49 +6,87 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 
 from fedarena.arena import works
 from fedarena.arena.programme import Programme
-from fedarena.arena.recipes import Planned, Recipe
+from fedarena.arena.recipes import Planned, Recipe, Table, find
+from fedarena.errors import ResumeMismatch
 from fedarena.results.agreement import Cell, Sheet, judge, label
 from fedarena.results.comparison import Split
 from fedarena.results.folder import versions
-from fedarena.results.measures import BESIDE, has_target, is_cost, limit, read
+from fedarena.results.measures import BESIDE, belongs, has_target, is_cost, limit, read
 from fedarena.results.paper_plots import Curves, Subject, draw
-from fedarena.results.reproduction import Made, Reproduction
+from fedarena.results.reproduction import Made, Reproduction, Scores, measured, read_result
 from fedarena.results.run import Run, load
 
 VERSIONS = ("fedarena", "python", "torch", "numpy", "scipy", "processor")  # what bits depend on
+WIDTH = 80  # letters of a line above a figure
 SMOKE = "a smoke run checks the path only"
-Scores = dict[str, dict[Cell, list[float]]]
 
 
 def gather(plan: Programme, root: Path) -> Reproduction:
     """Read, tune, judge and draw."""
-    recipe, size, known = plan.recipe, plan.size, _Known(plan, root)
+    recipe, says, known = plan.recipe, plan.recipe.scale(plan.size).says, _Known(plan, root)
     whole = [cell for cell in plan.cells if not known.lacks(cell)]
     scores, limits = known.scores(whole), known.limits(whole)
     tuned = _tune(recipe, scores, limits)
-    folds = len({split.fold for split in known.splits} - {None})
+    made_with = {name: value for name, value in versions().items() if name in VERSIONS}
+    result = _judged(plan, scores, limits, known.made(), tuned, known.failures, made_with)
+    first = {cell.cell: job.table for cell in whole for job in plan.jobs[::-1] if job.made_by == cell.run}
+    title = "\n".join([recipe.title, *wrap(f"{plan.size}: {says}" if says else "", WIDTH)])
+    picture = Subject(recipe.figure, result.sheet, known.curves(whole), first, title)
+    return replace(result, dir=root, figure=draw(picture, root / "figure.png"))
+
+
+def judged_again(file: Path) -> Reproduction:
+    """What a result file measured, judged by its recipe as it is now; the recipe must still run what was run."""
+    table = read_result(file)
+    plan = Programme(find(table["id"]), table["size"])
+    jobs = {(label(job.made_by), job.split.name): job for job in plan.jobs}
+    runs = []
+    for told in table["runs"]:
+        settings, job = {**table["common"], **told["settings"]}, jobs.get((told["cell"], told["split"]))
+        if job is None or not job.was(settings):
+            raise ResumeMismatch(
+                f"{plan.recipe.id} does not run {told['cell']} {told['split']} as this result did",
+                remedy=f"make it anew: {plan.command}",
+                where=str(file),
+            )
+        runs.append(Made(job.made_by, job.split, settings, told["scores"], told["weights_sha256"], told["seconds"]))
+    scores, limits, tuned = measured(table["rows"])
+    result = _judged(plan, scores, limits, runs, tuned, table["failures"], table["versions"])
+    return replace(result, command=table["command"])
+
+
+def _judged(
+    plan: Programme,
+    scores: Scores,
+    limits: Scores,
+    runs: list[Made],
+    tuned: dict[Cell, str],
+    failures: dict[str, str],
+    made_with: Table,
+) -> Reproduction:
+    recipe, size, splits = plan.recipe, plan.size, plan.recipe.splits(plan.size)
+    folds = len({split.fold for split in splits} - {None})
     axes = {axis: list(choices) for axis, choices in recipe.axes.items()}
     sheet = Sheet(scores, recipe.published, axes, 1 / folds if folds else 0.0, limits)
     smaller, says = recipe.is_smaller(size), recipe.scale(size).says
-    why_not = _missing(known.failures, len(plan.asked)) or (f"{SMOKE}: {says}" if size == "smoke" and smaller else "")
-    part = "" if len(whole) == len(plan.cells) else f"{len(whole)} of {len(plan.cells)} cells were run"
-    first = {cell.cell: job.table for cell in whole for job in plan.jobs[::-1] if job.made_by == cell.run}
-    picture = Subject(recipe.figure, sheet, known.curves(whole), first, recipe.title)
+    why_not = _missing(failures, len(plan.asked)) or (f"{SMOKE}: {says}" if size == "smoke" and smaller else "")
+    done = {(run.made_by, run.split) for run in runs}
+    whole = sum(all((cell.run, split) in done for split in splits) for cell in plan.cells)
+    part = "" if whole == len(plan.cells) else f"{whole} of {len(plan.cells)} cells were run"
     return Reproduction(
         *(recipe.id, size, recipe.kind, recipe.title, recipe.source, recipe.claim, plan.command, sheet),
         judge(sheet, recipe.checks, smaller=smaller, why_not=why_not, part=part),
-        known.made(),
+        runs,
         notes=(*([says] if says else []), *recipe.notes),
         tuned=tuned,
-        failures=known.failures,
-        versions={name: value for name, value in versions().items() if name in VERSIONS},
-        dir=root,
-        figure=draw(picture, root / "figure.png"),
+        failures=failures,
+        versions=made_with,
     )
 
 
@@ -88,7 +126,7 @@ class _Known:
             facts = [self._facts[cell.run, split][0] for split in self.splits]
             return [f[text] for f in facts] if all(text in f for f in facts) else None
         beside = self._reference(cell, cells)
-        if beside is None and text in BESIDE:
+        if (beside is None and text in BESIDE) or not belongs(text, self._runs[cell.run, self.splits[0]]):
             return None
         found = []
         for split in self.splits:

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 
 from fedarena.arena import works
-from fedarena.arena.recipes import Kind, Planned, Recipe, Size, Table, find
+from fedarena.arena.recipes import SIZES, Kind, Planned, Recipe, Size, Table, find
 from fedarena.data.files import reading
-from fedarena.errors import BadValue, FedarenaError
+from fedarena.errors import BadValue, FedarenaError, ResumeMismatch, told_at
 from fedarena.results.agreement import Cell, label
 from fedarena.results.comparison import Split, folder_name
 
@@ -36,7 +36,7 @@ class Job:
         """Is it the same as one that was written down, perhaps before there were some of today's settings?"""
         try:
             return works.settings(self.kind, [table], self.split) == self.table
-        except FedarenaError:  # it has a setting that is gone
+        except (FedarenaError, TypeError, AttributeError):  # it has a setting that is gone, or is no table
             return False
 
     def is_done(self, root: Path) -> bool:
@@ -65,7 +65,9 @@ class Programme:
         for split in self.recipe.splits(self.size):
             for cell in self.cells:
                 if (cell.run, split) not in found:
-                    found[cell.run, split] = Job(kind, cell.run, split, works.settings(kind, cell.layers, split))
+                    with told_at(f"{self.recipe.id} {label(cell.run)}"):
+                        settings = works.settings(kind, cell.layers, split)
+                    found[cell.run, split] = Job(kind, cell.run, split, settings)
         return list(found.values())
 
     @cached_property
@@ -87,10 +89,30 @@ class Programme:
         only = "" if self.only == "*" else f" --only '{self.only}'"
         return f"fedarena reproduce {self.recipe.id} --size {self.size}{only}"
 
-    def as_dict(self) -> Table:
-        """What reproduction.json holds."""
+    def as_dict(self, before: Table) -> Table:
+        """What reproduction.json holds: also what was run before, by a recipe that had more cells."""
         jobs = {job.name: job.table for job in self.jobs}
-        return {"id": self.recipe.id, "size": self.size, "jobs": jobs}
+        return {"id": self.recipe.id, "size": self.size, "jobs": {**before, **jobs}}
+
+    def goes_on_in(self, root: Path) -> Table:
+        """The jobs that a folder knows; those of this name must be the same, or their results are of something else."""
+        mismatch = "choose another folder with --out, or remove it"
+        if not (root / PLAN).exists():
+            if (root / "cells").exists():
+                raise ResumeMismatch(f"{root} holds results, but not of what", remedy=mismatch, where=str(root))
+            return {}
+        before = read_programme(root)
+        if (before["id"], before["size"]) != (self.recipe.id, self.size):
+            raise ResumeMismatch(
+                f"{root} holds {before['id']} at size {before['size']}", remedy=mismatch, where=str(root)
+            )
+        jobs: Table = before["jobs"]
+        other = next((job.name for job in self.jobs if job.name in jobs and not job.was(jobs[job.name])), None)
+        if other is not None:
+            raise ResumeMismatch(
+                f"{root} holds runs of another recipe: {other} is not the same", remedy=mismatch, where=str(root)
+            )
+        return jobs
 
     @classmethod
     def make(cls, name: str | None, size: Size | None, only: str | None, resume: str | Path | None) -> Programme:
@@ -113,6 +135,8 @@ def read_programme(root: Path) -> Table:
     """What a folder's runs are, by their places in it."""
     if not (root / PLAN).exists():
         raise BadValue(f"{root} holds no reproduction", remedy="give the folder of one", where="--resume")
-    with reading(root, remedy="the folder is damaged: remove it"):
+    with reading(root / PLAN, remedy="the folder is damaged: remove it"):
         table: Table = json.loads((root / PLAN).read_text(encoding="utf-8"))
+        if table["size"] not in SIZES or not isinstance(table["id"], str) or not isinstance(table["jobs"], dict):
+            raise ValueError("it is no plan")
         return table

@@ -9,15 +9,18 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 import fedarena
 from fedarena.data.files import reading
-from fedarena.errors import BadValue, DataMissing, UnknownName, suggest
+from fedarena.errors import BadValue, DataMissing, UnknownName, suggest, told_at
 from fedarena.results.agreement import Cell, Check, checks_of
 from fedarena.results.comparison import Split
 
@@ -25,10 +28,11 @@ Size = Literal["smoke", "small", "full"]
 Kind = Literal["run", "open", "posterior", "boost"]
 Table = dict[str, Any]
 SIZES: tuple[Size, ...] = get_args(Size)
+Many = Annotated[int, Field(ge=1)]
 PAPERS = "nprkto"  # Nilsson, Pfitzner, the CIFAR-10 report, Khitrov, the thesis, and the original papers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Scale:
     """What a size has instead."""
 
@@ -36,9 +40,9 @@ class Scale:
     axes: Mapping[str, Mapping[str, Table]] = field(default_factory=dict)  # axis -> choice -> what it has instead
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)  # axis -> choices that are run
     measures: Mapping[str, str] = field(default_factory=dict)  # other ones, e.g. a lower target
-    seeds: int | None = None
-    repeats: int | None = None
-    folds: int | None = None
+    seeds: Many | None = None
+    repeats: Many | None = None
+    folds: Many | None = None
     says: str = ""  # what else is different, in words
 
 
@@ -52,7 +56,7 @@ class Planned:
     upto: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Recipe:
     """One published table, figure or claim."""
 
@@ -72,9 +76,9 @@ class Recipe:
     reference: str | dict[str, str] = ""  # the choice whose cells others are measured beside, for all or by choice
     figure: Table = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    seeds: int = 1
-    repeats: int = 1
-    folds: int | None = None
+    seeds: Many = 1
+    repeats: Many = 1
+    folds: Many | None = None
     sizes: dict[Size, Scale] = field(default_factory=dict)
 
     @classmethod
@@ -88,23 +92,31 @@ class Recipe:
                 remedy = suggest(key, known, f"there are: {', '.join(sorted(known))}")
                 raise UnknownName(f"a recipe has no key '{key}'", remedy=remedy, where=str(file))
         try:
-            return cls._made(table)
+            with told_at(str(file)):
+                made = cls._made(table)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"] if part not in ("sizes", "str"))
+            raise BadValue(f"{place}: {first['msg']}", remedy="mend the recipe", where=str(file)) from None
         except (TypeError, KeyError, AttributeError) as error:
             raise BadValue(f"cannot make sense of it: {error}", remedy="mend the recipe", where=str(file)) from None
+        if made.id != file.stem.upper():
+            raise BadValue(f"id = '{made.id}' in {file.name}", remedy=f"call it {file.stem.upper()}", where=str(file))
+        return made
 
     @classmethod
     def _made(cls, table: Table) -> Recipe:
-        axes = table.pop("axes")
+        axes = table.pop("axes", None)
+        if not isinstance(axes, dict) or not all(isinstance(choices, dict) for choices in axes.values()):
+            raise TypeError("axes are tables of choices: [axes.rate]")
         measures = table.pop("measures", ["best"])
         made = cls(
             axes=axes,
-            grids=tuple(map(tuple, table.pop("grids", [list(axes)]))),
+            grids=table.pop("grids", [list(axes)]),
             measures=measures if isinstance(measures, dict) else {name: name for name in measures},
             published={name: _flat(cells) for name, cells in table.pop("published", {}).items()},
             checks=tuple(checks_of(table.pop("checks", ()), table.get("readings", {}))),
-            tuned=tuple(table.pop("tuned", ())),
-            notes=tuple(table.pop("notes", ())),
-            sizes={size: Scale(**table.pop(size)) for size in SIZES if size in table},
+            sizes={size: table.pop(size) for size in SIZES if size in table},
             **table,
         )
         names = [choice for choices in axes.values() for choice in choices]
@@ -154,9 +166,6 @@ class Recipe:
         return list(found.values())
 
     def _choices(self, axis: str, scale: Scale) -> list[str]:
-        unknown = set(scale.only.get(axis, ())) - set(self.axes[axis])
-        if unknown:
-            raise BadValue(f"{self.id} has no choice '{unknown.pop()}'", remedy="mend the recipe", where=axis)
         return list(scale.only.get(axis, self.axes[axis]))
 
     def _planned(self, choices: list[tuple[str, str]], scale: Scale) -> Planned:

@@ -18,13 +18,13 @@ from fedarena.arena import estimate, works
 from fedarena.arena.alone import alone, interruptible, wait_until_left
 from fedarena.arena.attempts import Problem, attempt, note
 from fedarena.arena.crew import Crew
-from fedarena.arena.gather import gather
-from fedarena.arena.programme import PLAN, Job, Programme, read_programme
+from fedarena.arena.gather import gather, judged_again
+from fedarena.arena.programme import PLAN, Job, Programme
+from fedarena.arena.proofread import proofread
 from fedarena.arena.recipes import Size, Table, everything, folder
 from fedarena.arena.search import check_numbers
 from fedarena.engine.federation import open_site
-from fedarena.engine.keep import writing
-from fedarena.errors import BadValue, ResumeMismatch
+from fedarena.errors import BadValue, CannotWrite
 from fedarena.results import folder as files
 from fedarena.results.agreement import label, lasting
 from fedarena.results.reproduced import reproduced_page
@@ -65,11 +65,12 @@ def reproduce(
     plan = Programme.make(name, size, only, resume)
     root = Path(resume or out or default_folder(plan))
     check(plan, root, workers)
-    with writing(root):
-        root.mkdir(parents=True, exist_ok=True)
+    for place, option in ((root, "--out"), (save, "--save")):
+        if place is not None:
+            need_folder(Path(place), option)
     with interruptible("reproduce", root), alone(root):
         wait_until_left(root / job.name for job in plan.asked)
-        files.write_text(root / PLAN, files.as_json(plan.as_dict()))
+        files.write_text(root / PLAN, files.as_json(plan.as_dict(plan.goes_on_in(root))))
         _work(plan, root, workers, progress)
         result = gather(plan, root)
         result.write(root)
@@ -90,6 +91,8 @@ def reproduce_all(
     plans = [Programme(recipe, size or "small") for recipe in everything()]
     for plan in plans:
         check(plan)
+    if save is not None:
+        need_folder(Path(save), "--save")
     found = []
     for plan in plans:
         folder = None if out is None else Path(out) / default_folder(plan).name
@@ -110,15 +113,9 @@ def default_folder(plan: Programme) -> Path:
 
 def check(plan: Programme, root: Path | None = None, workers: int | None = None) -> None:
     """Data that are missing, a folder of something else, too little room: all that can be wrong shows here."""
-    if root is not None and (root / PLAN).exists():
-        before = read_programme(root)["jobs"]
-        other = next((job.name for job in plan.jobs if job.name in before and not job.was(before[job.name])), None)
-        if other is not None:
-            raise ResumeMismatch(
-                f"{root} holds runs of another recipe: {other} is not the same",
-                remedy="choose another folder with --out, or remove it",
-                where=str(root),
-            )
+    proofread(plan.recipe)
+    if root is not None:
+        plan.goes_on_in(root)
     needed, most = 0, 0
     with one_thread():  # before workers are forked, nothing here may start threads of its own
         for job, many in _unlike(plan.asked):
@@ -127,6 +124,15 @@ def check(plan: Programme, root: Path | None = None, workers: int | None = None)
     if root is not None and not all(job.is_done(root) for job in plan.asked):
         there = next(place for place in (root, *root.absolute().parents) if place.exists())
         files.need_room(there, needed + (workers or usable_cores()) * most, f"{plan.recipe.id} at size {plan.size}")
+
+
+def need_folder(folder: Path, option: str) -> None:
+    """It is there, or is made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if folder.is_file() else error.strerror
+        raise CannotWrite(f"cannot write {folder}: {why}", remedy=f"choose another folder with {option}") from None
 
 
 def _unlike(jobs: list[Job]) -> Iterator[tuple[Job, int]]:
@@ -242,16 +248,30 @@ def verify_row(file: str | Path, row: int | None = None) -> Again:
     return Again(f"{table['id']} {then['cell']} {then['split']}", differences)
 
 
-def write_page(page: str | Path, results: str | Path | None = None) -> Path:
+def judge_anew(file: str | Path) -> Reproduction:
+    """Judge a result file by its recipe as it is now: other words, tolerances or checks, the same measurements."""
+    result = judged_again(Path(file))
+    files.write_text(Path(file), files.as_json(result.as_dict()) + "\n")
+    return result
+
+
+def write_page(page: str | Path, save: str | Path | None = None) -> Path:
     """The page about what could and could not be reproduced, from the result files of a folder and nothing else."""
-    place = Path(results) if results is not None else folder() / "results"
+    place = Path(save) if save is not None else folder() / "results"
     found = sorted(place.glob("*.json"))
     if not found:
         raise BadValue(
             f"{place} holds no result files", remedy="`fedarena reproduce ID --save FOLDER` writes them", where="--save"
         )
     known = {recipe.id: recipe.title for recipe in everything()}
-    text = reproduced_page([read_result(file) for file in found], known)
-    with writing(Path(page)):
-        files.write_text(Path(page), text)
+    results = [read_result(file) for file in found]
+    for file, result in zip(found, results, strict=True):
+        if file.name != f"{result['id']}-{result['size']}.json":
+            raise BadValue(
+                f"{file} is {result['id']} at size {result['size']}",
+                remedy="one file for each: remove it",
+                where="--save",
+            )
+    need_folder(Path(page).absolute().parent, "--page")
+    files.write_text(Path(page), reproduced_page(results, known))
     return Path(page)

@@ -94,14 +94,79 @@ class Check:
                 where=says,
             )
         any_size, told = how.pop("any_size", kind in ORDERINGS), how.pop("told", False)
+        _need_keys(kind, says, {**how, "any_size": any_size, "told": told})
         return cls(kind, says, how, any_size, told)
 
     def findings(self, sheet: Sheet) -> list[Finding]:
         """Case by case; none where the cells it is about were not run."""
-        try:
-            return list(KINDS[self.kind](sheet, self.how))
-        except KeyError as error:
-            raise BadValue(f"the check '{self.says}' lacks {error}", remedy="mend the recipe") from None
+        return list(KINDS[self.kind](sheet, self.how))
+
+
+def _need_keys(kind: str, says: str, how: Mapping[str, Any]) -> None:
+    """All that this kind of check needs, and nothing that it does not know."""
+    needed, known = ({*names.split()} for names in KEYS[kind])
+    every = needed | known | {"measure", "cells", "mean_over", "any_size", "told"}
+    for key in {*how} - every:
+        remedy = suggest(key, every, f"there are: {', '.join(sorted(every))}")
+        raise UnknownName(f"a check of kind {kind} has no key '{key}'", remedy=remedy, where=says)
+    for key in sorted(needed | {"measure"}):
+        if key not in how:
+            raise BadValue(f"the check '{says}' has no {key}", remedy=f"a check of kind {kind} needs it", where=says)
+    for key, value in how.items():
+        if not (fits := FITS.get(key, _is_text))(value):
+            raise BadValue(f"{key} = {value!r} in the check '{says}'", remedy=f"write {fits.__doc__}", where=says)
+
+
+def _is_text(value: Any) -> bool:
+    """a text, or a list of texts"""
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+
+
+def _is_list(value: Any) -> bool:
+    """a list of texts"""
+    return isinstance(value, list) and _is_text(value)
+
+
+def _is_number(value: Any) -> bool:
+    """a number"""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_bounds(value: Any) -> bool:
+    """two numbers, the smaller first: [0.5, 2]"""
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[0] <= value[1]
+
+
+def _is_switch(value: Any) -> bool:
+    """true or false"""
+    return isinstance(value, bool)
+
+
+def _are_pairs(value: Any) -> bool:
+    """pairs of names: [["coop", "fsvrg"]]"""
+    return isinstance(value, list) and all(_is_list(pair) and len(pair) == 2 for pair in value)
+
+
+FITS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("tolerance", "factor", "low", "high", "most", "margin", "share", "sign"), _is_number),
+    **dict.fromkeys(("choices", "among", "larger", "about", "mean_over"), _is_list),
+    **dict.fromkeys(("any_size", "told", "relative"), _is_switch),
+    "between": _are_bounds,
+    "undecided": _are_pairs,
+}
+KEYS = {  # of each kind: what it needs, what it may have
+    "within": ("tolerance", ""),
+    "factor": ("factor", ""),
+    "range": ("", "low high"),
+    "spread": ("most", "axis relative"),
+    "ordering": ("choices", "margin share"),
+    "ratio": ("of to between", "share"),
+    "difference": ("of minus between", "share"),
+    "top": ("among", "axis"),
+    "trend": ("axis sign", "of minus"),
+    "effects": ("larger than", ""),
+    "signs": ("", "rows about undecided"),
+}
 
 
 def checks_of(tables: Sequence[Mapping[str, Any]], readings: Mapping[str, Mapping[str, str]]) -> list[Check]:
@@ -124,6 +189,9 @@ def checks_of(tables: Sequence[Mapping[str, Any]], readings: Mapping[str, Mappin
 def _filled(value: Any, words: Mapping[str, str]) -> Any:
     """Words in braces, wherever they stand, by what a reading says."""
     if isinstance(value, str):
+        for word in re.findall(r"\{(\w+)\}", value):
+            if word not in words:
+                raise BadValue(f"no reading has a word for {{{word}}}", remedy="give all of them one", where="readings")
         return re.sub(r"\{(\w+)\}", lambda word: words[word[1]], value)
     if isinstance(value, Mapping):
         return {key: _filled(inner, words) for key, inner in value.items()}
@@ -241,9 +309,17 @@ def _ordering(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     for common, each in along(chosen(sheet, how), how["choices"]):
         splits = split_by_split(each)
         waited = split_by_split(limits[common]) if common in limits else [{} for _ in splits]
-        told = " < ".join(f"{choice} {shown(mean)}" for choice, mean in means_of(each).items())
-        found.append(Finding(label(common), told, all(map(rises, splits, waited))))
+        found.append(Finding(label(common), _in_a_row(means_of(each)), all(map(rises, splits, waited))))
     yield from _most(found, how)
+
+
+def _in_a_row(means: Mapping[str, float]) -> str:
+    """As they are, not as they should be: fedavg 13 > coop 11."""
+    told, last = "", math.nan
+    for choice, mean in means.items():
+        told += (" < " if last < mean else " > " if last > mean else " = " if last == mean else ", ") if told else ""
+        told, last = told + f"{choice} {shown(mean)}", mean
+    return told
 
 
 def _most(found: list[Finding], how: Mapping[str, Any]) -> Iterator[Finding]:
@@ -325,7 +401,7 @@ def _effects(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
         """Split by split."""
         others = [name for name in sheet.axes if name != axis]
         each = {label(cell): v for cell, v in chosen(sheet, {**how, "mean_over": others}).items()}
-        return [max(split.values()) - min(split.values()) for split in split_by_split(each)] if len(each) > 1 else []
+        return [float(np.ptp([*split.values()])) for split in split_by_split(each)] if len(each) > 1 else []
 
     small = ranges(how["than"])
     for axis in how["larger"]:
@@ -346,14 +422,19 @@ def _signs(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def sign(sheet: Sheet, measure: str, where: Cell) -> str | None:
-    """Row against column, the last two names of `where`, by the Bayesian test (metrics 6.1)."""
+    """Row against column, the last two names of `where`, by the Bayesian test (metrics 6.1).
+
+    Where two signs are published ("=+": equal or better), both are the answer if only together they are sure.
+    """
     *common, row, column = where
     scores = sheet.scores.get(measure, {})
     ours, theirs = scores.get((*common, row)), scores.get((*common, column))
     if ours is None or theirs is None or len(ours) != len(theirs) or len(ours) < 2:
         return None
     worse, equal, better = posterior(theirs, ours, sheet.rho).regions(ROPE)
-    return verdict(better, equal, worse, SURE)
+    alone, either = verdict(better, equal, worse, SURE), sheet.published.get("sign", {}).get(where, "")
+    together = sum({"-": worse, "=": equal, "+": better}[one] for one in either)
+    return either if alone == "?" and together > SURE else alone
 
 
 KINDS: dict[str, Callable[[Sheet, Mapping[str, Any]], Iterator[Finding]]] = {
@@ -406,7 +487,9 @@ def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str 
     if fits:
         reason += f" (the reading that fits: {', '.join(fits)})"
     if smaller and (numbers := sum(bool(found) and not c.any_size and not c.told for c, found in known)):
-        reason += f" (a smaller run: {numbers} of {len(known)} checks, of absolute numbers, are not judged)"
+        reason += (
+            f" (a smaller run: {numbers} of {len(known)} checks, which ask for the published size, are not judged)"
+        )
     if part:
         reason += f" ({part})"
     return Judgement(decision, reason, known)

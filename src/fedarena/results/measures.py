@@ -45,7 +45,10 @@ def parsed(text: str) -> tuple[str, float | None]:
         raise BadValue(
             f"'{text}' is no measure", remedy=f"write {name}:VALUE" if name in WITH_VALUE else f"write {name}"
         )
-    return name, float(value) if colon else None
+    try:
+        return name, float(value) if colon else None
+    except ValueError:
+        raise BadValue(f"'{text}' is no measure", remedy=f"write a number: {name}:0.9") from None
 
 
 def has_target(text: str) -> bool:
@@ -64,8 +67,18 @@ def is_cost(text: str) -> bool:
     return text.partition(":")[0] in COSTS
 
 
+def belongs(text: str, run: Run) -> bool:
+    """Can it be read from this run? A regression has no accuracy."""
+    return text.partition(":")[0] in WITHOUT_ACCURACY or any(r.accuracy is not None for r in run.evaluations)
+
+
 def _accuracies(run: Run) -> list[float]:
-    return [a for _, a in run.curve]
+    """At every evaluation; of a model that went to infinity no number."""
+    return [a if math.isfinite(loss) else math.nan for (_, a), loss in zip(run.curve, _losses(run), strict=True)]
+
+
+def _weighted(run: Run) -> float:
+    return math.nan if run.diverged else run.final.weighted_accuracy or 0.0
 
 
 def _losses(run: Run) -> list[float]:
@@ -97,7 +110,8 @@ def _steps_to(run: Run, target: float) -> float:
 
 def _at(run: Run, round: float) -> float:
     """Accuracy at the last evaluation up to this round."""
-    return next((a for t, a in reversed(run.curve) if t <= round), math.nan)
+    known = zip(run.curve, _accuracies(run), strict=True)
+    return next((a for (t, _), a in reversed([*known]) if t <= round), math.nan)
 
 
 def _moved(run: Run) -> float:
@@ -119,13 +133,13 @@ def _weights(run: Run) -> Any:
 
 
 PLAIN: dict[str, Callable[[Run], float]] = {
-    "best": lambda run: max(_accuracies(run)),
+    "best": lambda run: max((a for a in _accuracies(run) if math.isfinite(a)), default=math.nan),
     "final": lambda run: _accuracies(run)[-1],
     "mean": lambda run: float(np.mean(_accuracies(run))),
-    "weighted": lambda run: run.final.weighted_accuracy or 0.0,  # on clients' own test rows, by their size
+    "weighted": _weighted,  # on clients' own test rows, by their size
     "min_loss": lambda run: float(np.nanmin(_losses(run))),
     "final_loss": lambda run: _losses(run)[-1],
-    "area": lambda run: area(run.curve),
+    "area": lambda run: math.nan if run.diverged else area(run.curve),
     "roughness": _roughness,
     "diverged": lambda run: float(run.diverged),
     "client_std": lambda run: run.fairness.get("std", math.nan),
@@ -143,9 +157,12 @@ WITH_VALUE: dict[str, Callable[[Run, float], float]] = {
     "at": _at,
 }
 BESIDE: dict[str, Callable[[Run, Run], float]] = {
-    "relative": lambda run, other: relative_accuracy(run.final.weighted_accuracy or 0.0, other.final.accuracy or 0.0),
+    "relative": lambda run, other: relative_accuracy(_weighted(run), _accuracies(other)[-1]),
     "lost": lambda run, other: (other.best.accuracy or 0.0) - (run.best.accuracy or 0.0),
     "divergence": weight_divergence,
+}
+WITHOUT_ACCURACY = {
+    *("min_loss", "final_loss", "diverged", "bytes_up", "bytes_down", "merges", "deadlock", "moved", "divergence")
 }
 COSTS = {
     *("min_loss", "final_loss", "roughness", "diverged", "client_std", "bytes_up", "bytes_down", "moved"),

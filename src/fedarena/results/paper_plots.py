@@ -245,7 +245,7 @@ def draw_signs(subject: Subject) -> Figure | None:
         for (row, column), theirs in {w[-2:]: s for w, s in published.items() if w[:-2] == where}.items():
             ours = sign(subject.sheet, subject.measure, (*where, row, column)) or ""
             x, y = names.index(column), names.index(row)
-            agree = GREY if not ours else COLOURS[2] if ours == theirs else COLOURS[1]
+            agree = GREY if not ours else COLOURS[2] if ours in theirs else COLOURS[1]
             axes.text(x, y, ours.replace("-", "−"), ha="center", va="center", size=13, weight="bold", color=agree)
             axes.text(x + 0.32, y - 0.3, theirs.replace("-", "−"), ha="center", va="center", size=8, color=GREY)
         axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5))

@@ -22,8 +22,12 @@ page is written from those files (`fedarena reproduce --page docs/reproduced.md`
 of its rows again bit by bit, is told in [papers](papers.md).
 
 `agrees`: as large as published, and within the tolerance set before it was run. `ordering agrees`: a smaller run, or one
-whose numbers are further off, with everything in the published order. `differs`: the reason says where. `not comparable`:
-something was not there to compare.
+whose numbers are further off, with everything in the published order that can be asked of it; what only the published
+size can be asked is told, and not judged. `differs`: the reason says where. `not comparable`: something was not there to
+compare.
+
+Marks such as A-14 number what papers leave open, or print in two ways: A of algorithms, E of experiments, M of models, P of
+partitions. Each is explained where it stands.
 """
 
 
@@ -73,9 +77,11 @@ def _table(result: Result) -> list[str]:
 
 
 def _checks(result: Result) -> list[str]:
-    lines = ["| check | holds | found |", "|---|---|---|"]
+    lines, smaller = ["| check | holds | found |", "|---|---|---|"], result["size"] != "full"
     for check in result["checks"]:
         held = {True: "yes", False: "**no**", None: "not run"}[check["held"]]
+        if check["held"] is not None and (check["told"] or (smaller and not check["any_size"])):
+            held = held.strip("*") + ", not judged"
         wrong = [f for f in check["findings"] if not f["held"]] or check["findings"]
         found = "; ".join(f"{f['of']}: {f['value']}" if f["of"] else f["value"] for f in wrong[:3])
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""

@@ -5,6 +5,7 @@ Its file, ID-SIZE.json, holds all that is needed to judge it and to run any of i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass, field
@@ -19,12 +20,13 @@ from rich.text import Text
 
 from fedarena.data.files import reading
 from fedarena.engine.keep import writing
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, DataBroken
 from fedarena.results.agreement import Cell, Judgement, Sheet, label, shown, sign
 from fedarena.results.comparison import Split
 from fedarena.results.folder import as_json, write_text
 
 Table = dict[str, Any]
+Scores = dict[str, dict[Cell, list[float]]]  # measure -> cell -> one number a split
 MOST = 60  # rows that a terminal is given
 NEVER = "never"  # how a target that was not reached is written in a file
 
@@ -91,6 +93,7 @@ class Reproduction:
             "measured": written(float(np.mean(values))),
             "deviation": float(np.std(values, ddof=1)) if len(values) > 1 and finite else None,
             "scores": [written(value) for value in values],
+            **({"waited": list(waited)} if (waited := self.sheet.limits.get(measure, {}).get(cell)) else {}),
             **({"tuned": self.tuned[cell]} if cell in self.tuned else {}),
         }
 
@@ -118,7 +121,7 @@ class Reproduction:
             }
             for check, found in self.judgement.checks
         ]
-        runs = [
+        runs: list[Table] = [
             {
                 "cell": label(made.made_by),
                 "split": made.split.name,
@@ -129,7 +132,7 @@ class Reproduction:
             }
             for made, settings in zip(self.runs, own, strict=True)
         ]
-        return {
+        table = {
             **{key: getattr(self, key) for key in ("id", "size", "title", "source", "claim", "command")},
             "verdict": self.verdict,
             "reason": self.reason,
@@ -137,12 +140,13 @@ class Reproduction:
             "checks": checks,
             "notes": list(self.notes),
             "failures": self.failures,
-            "seconds": round(sum(made.seconds for made in self.runs), 1),
+            "seconds": round(sum(run["seconds"] for run in runs), 1),
             "versions": self.versions,
             "kind": self.kind,
             "common": common,
             "runs": runs,
         }
+        return {**table, "sha256": fingerprint(table)}
 
     @property
     def file(self) -> str:
@@ -170,6 +174,27 @@ def written(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
+def read_back(value: Any) -> float:
+    """A number of a file."""
+    return math.inf if value == NEVER else math.nan if value is None else float(value)
+
+
+def measured(rows: list[Table]) -> tuple[Scores, Scores, dict[Cell, str]]:
+    """The scores that the rows of a file hold, how long each waited for its target, and the choices that were tuned."""
+    scores: Scores = {}
+    limits: Scores = {}
+    tuned: dict[Cell, str] = {}
+    for row in rows:
+        if "scores" in row:
+            cell, measure = tuple(row["cell"].split()), row["measure"]
+            scores.setdefault(measure, {})[cell] = [read_back(value) for value in row["scores"]]
+            if "waited" in row:
+                limits.setdefault(measure, {})[cell] = row["waited"]
+            if "tuned" in row:
+                tuned[cell] = row["tuned"]
+    return scores, limits, tuned
+
+
 def _common(tables: list[Table]) -> tuple[Table, list[Table]]:
     """What all tables share, and what each has of its own."""
     if not tables:
@@ -178,17 +203,27 @@ def _common(tables: list[Table]) -> tuple[Table, list[Table]]:
     return shared, [{key: value for key, value in table.items() if key not in shared} for table in tables]
 
 
+def fingerprint(table: Table) -> str:
+    """Of all that a result file says beside it: who changes a word or a number by hand is found out."""
+    told = as_json({key: value for key, value in table.items() if key != "sha256"})
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
 def read_result(path: Path) -> Table:
-    """A result file."""
+    """A result file, as it was written."""
     with reading(path, remedy="make it anew with `fedarena reproduce`"):
         if not path.is_file():
             raise BadValue(
                 f"there is no file {path}", remedy="give a result file, such as papers/results/N-F2-full.json"
             )
         table: Table = json.loads(path.read_text(encoding="utf-8"))
-    missing = {"id", "size", "kind", "rows", "verdict", "reason", "common", "runs"} - {*table}
-    if missing:
+    if not isinstance(table, dict) or not {"id", "size", "runs", "sha256"} <= {*table}:
         raise BadValue(f"{path} is no result of `fedarena reproduce`", remedy="give one", where=str(path))
+    if table["sha256"] != fingerprint(table):
+        raise DataBroken(
+            f"{path} is not as it was written: its sha256 does not fit what it says",
+            remedy="fetch it again, or make it anew with `fedarena reproduce`",
+        )
     return table
 
 
@@ -212,7 +247,7 @@ def show_reproduction(result: Reproduction, console: Console | None = None) -> N
     if len(known) > MOST:
         console.print(f"... and {len(known) - MOST} more rows in {result.file}")
     console.print(f"{result.source}\n", style="dim", markup=False)
-    for check, found in result.judgement.checks:
+    for check, found in result.judgement.checks if result.verdict != "not comparable" else ():
         mark = "-" if not found else "holds" if all(f.held for f in found) else "BROKEN"
         console.print(f"  {mark:7} {check.says}", markup=False)
     console.print(Text(f"\n{result.verdict}", style="bold"), Text(f": {result.reason}"), sep="")
@@ -234,4 +269,6 @@ def show_verdicts(results: list[Reproduction], console: Console | None = None) -
 def measured_text(row: Table) -> str:
     """The mean, and the deviation over splits where there are several."""
     spread = row.get("deviation")
+    if row["measured"] is None:
+        return "no number"  # a run that diverged
     return shown(row["measured"]) + (f" ± {spread:.2g}" if spread else "")
