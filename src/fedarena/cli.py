@@ -667,9 +667,12 @@ def _verify_result(file: Path, row: int | None, json_: bool) -> None:
 
     found = verify_row(file, row)
     if json_:
-        _print_json({"same": not found.differences, "differences": found.differences, "run": found.name})
+        told = {"differences": found.differences, "rounded": found.rounded, "other_versions": found.other_versions}
+        _print_json({"same": not found.differences, "run": found.name, **told})
     elif found.differences:
-        print("\n".join([f"not the same: {found.name}", *found.differences[:10]]))
+        print("\n".join([f"not the same: {found.name}", *found.differences[:10], *found.other_versions]))
+    elif found.rounded:
+        print("\n".join([f"the same bits of all weights: {found.name}", *found.rounded, *found.other_versions]))
     else:
         print(f"the same bits: {found.name}")
     if found.differences:

@@ -368,11 +368,33 @@ def test_a_row_is_run_again_bit_by_bit(write: Write) -> None:
     table["runs"][1]["settings"]["local"]["lr"] = 0.4
     file.write_text(json.dumps({**table, "sha256": fingerprint(table)}), encoding="utf-8")  # who lies, and knows how
     assert [d.split(":")[0] for d in verify_row(file, 1).differences] == ["best_accuracy"]
+    assert verify_row(file, 1).rounded == []
     assert verify_row(file, 2).differences[-1].startswith("weights: sha256")
     done = CliRunner().invoke(app, ["verify", str(file), "--row", "1", "--json"])
     assert (done.exit_code, json.loads(done.stdout)["same"]) == (1, False)
     with pytest.raises(BadValue, match="row = 3 of 2 runs"):
         verify_row(file, 3)
+
+
+@pytest.mark.parametrize(("name", "bearable"), [("final_loss", 1e-6), ("best_accuracy", 5e-4), ("uploads", 0.0)])
+def test_what_test_rows_say_may_be_rounded_elsewhere(write: Write, name: str, bearable: float) -> None:
+    """Never what is counted, and never weights."""
+    write()
+    reproduce("X-A", "full", save="kept")
+    file = Path("kept/X-A-full.json")
+    first = json.loads(file.read_text(encoding="utf-8"))
+    for off in (0.5, 2.0):
+        table = json.loads(json.dumps(first))
+        scores = table["runs"][0]["scores"]
+        scores[name] += off * (bearable * (scores[name] if name == "final_loss" else 1) or 1)
+        table["versions"]["processor"] = "another"
+        file.write_text(json.dumps({**table, "sha256": fingerprint(table)}), encoding="utf-8")
+        done = CliRunner().invoke(app, ["verify", str(file), "--row", "1"])
+        is_bearable = off < 1 and bearable > 0
+        assert done.exit_code == (0 if is_bearable else 1)
+        assert ("the same bits of all weights" in done.output) == is_bearable
+        assert f"{name}: " in done.output
+        assert "processor another then, " in done.output
 
 
 @pytest.mark.parametrize(

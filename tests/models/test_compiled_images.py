@@ -310,6 +310,39 @@ def test_the_networks_of_the_zoo(name: str, kernels: str) -> None:
     check_gradient(Case.of(make(shape, 10), shape, 3, 10))
 
 
+def logits_of(task: Task, x: Tensor) -> NDArray[np.float32]:
+    return task.network.logits(task.vector(), task.buffers().values, x.numpy())
+
+
+@pytest.mark.parametrize("rows", [1, 5, 64, 131])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_logits_are_those_of_the_module_in_evaluation_mode(name: str, rows: int, kernels: str) -> None:
+    """Batch norms go by what they remember, and remember nothing of it; any number of rows, in pieces."""
+    make, shape = NETWORKS[name]
+    torch.manual_seed(0)
+    task = Task(scramble(make(shape)), shape=shape)
+    x = torch.randn(rows, *shape)
+    before = task.buffers().values
+    found = logits_of(task, x)
+    with torch.no_grad():
+        exact = copy.deepcopy(task.module).double().eval()(x.double()).numpy()
+    np.testing.assert_allclose(found, exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
+    assert (task.buffers().values == before).all()
+    assert (logits_of(task, x.flip(0)) == found[::-1]).all(), "a row's logits depend on its company"
+
+
+@pytest.mark.parametrize("make", [conv_pool_act, batch_norms])
+def test_evaluation_between_steps_changes_no_training(make: Callable[[Shape], nn.Sequential], kernels: str) -> None:
+    torch.manual_seed(0)
+    shape = (3, 13, 10)
+    case = Case.of(scramble(make(shape)), shape, 7, 4)
+    task = case.task()
+    first = gradient_and_loss(task, case.x, case.y)
+    logits_of(task, torch.randn(90, *shape))
+    for one, again in zip(first, gradient_and_loss(task, case.x, case.y), strict=True):
+        np.testing.assert_array_equal(one, again)
+
+
 RULES: list[dict[str, Any]] = [
     {},
     {"momentum": 0.9, "decay": 0.1},
@@ -475,6 +508,16 @@ def test_the_same_is_dropped_as_by_torch(kernels: str, rows: int) -> None:
     wanted_gradient = flat(torch.autograd.grad(wanted, list(exact.parameters())))
     assert loss == pytest.approx(wanted.item(), rel=1e-5)
     np.testing.assert_allclose(found, wanted_gradient, rtol=0, atol=TOLERANCE * np.abs(wanted_gradient).max())
+
+
+def test_nothing_is_dropped_in_evaluation(kernels: str) -> None:
+    torch.manual_seed(0)
+    shape = (3, 10, 6)
+    task = Task(scramble(dropping(shape)), shape=shape)
+    x = torch.randn(9, *shape)
+    with torch.no_grad():
+        exact = copy.deepcopy(task.module).double().eval()(x.double()).numpy()
+    np.testing.assert_allclose(logits_of(task, x), exact, rtol=0, atol=TOLERANCE * np.abs(exact).max())
 
 
 def test_every_step_drops_something_else_as_on_the_tape(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:

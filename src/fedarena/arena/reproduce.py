@@ -6,6 +6,7 @@ every score, the experiments, the verdict. The same command again goes on where 
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 import time
@@ -34,6 +35,7 @@ from fedarena.runtime.one_job import one_thread
 from fedarena.runtime.processes import usable_cores
 from fedarena.spec import Experiment
 
+LOSS, ACCURACY = 1e-6, 5e-4  # as far as the same weights may be apart on the same rows: of itself, and in all
 TICK = 60.0  # seconds; nothing is done at a tick
 KEPT, TABLES = 1, 1 << 18  # models that a finished run keeps on disk, and bytes of its tables
 
@@ -223,14 +225,20 @@ def _say(text: str) -> None:
 
 @dataclass(frozen=True)
 class Again:
-    """A run of a result file, made once more, and what was not the same."""
+    """A run of a result file, made once more: what was not the same, and what is but for rounding."""
 
     name: str
     differences: list[str]
+    rounded: list[str]  # numbers that the test rows say of the same weights, where others added them up
+    other_versions: list[str]  # what may have made either
 
 
 def verify_row(file: str | Path, row: int | None = None) -> Again:
-    """Make one run of a result file again, the quickest or number `row`, and compare it bit by bit."""
+    """Make one run of a result file again, the quickest or number `row`, and compare it bit by bit.
+
+    Weights and all that is counted must be the same. What the test rows say of these weights may have been added up by
+    another processor, or another version: a loss may be off by a millionth, an accuracy by a few rows in ten thousand.
+    """
     table = read_result(Path(file))
     runs = table["runs"]
     if not 1 <= (row or 1) <= len(runs):
@@ -240,12 +248,24 @@ def verify_row(file: str | Path, row: int | None = None) -> Again:
     with tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True) as place:
         works.work(kind, settings, Path(place) / "again")
         now, sha = works.outcome(kind, Path(place) / "again")
-    differences = [
-        f"{name}: {then['scores'][name]} then, {now[name]} now" for name in now if now[name] != then["scores"][name]
-    ]
+    told = {name: f"{name}: {then['scores'][name]} then, {now[name]} now" for name in now}
+    other = [name for name in now if now[name] != then["scores"][name]]
+    rounded = [name for name in other if _is_rounding(name, then["scores"][name], now[name])]
+    differences = [told[name] for name in other if name not in rounded]
     if sha != then["weights_sha256"]:
         differences.append(f"weights: sha256 {then['weights_sha256'][:16]} then, {(sha or '')[:16]} now")
-    return Again(f"{table['id']} {then['cell']} {then['split']}", differences)
+    here = files.versions()
+    versions = [f"{name} {made} then, {here[name]} now" for name, made in table["versions"].items() if made != here[name]]
+    name = f"{table['id']} {then['cell']} {then['split']}"
+    return Again(name, differences, [told[name] for name in rounded], versions)
+
+
+def _is_rounding(name: str, then: Any, now: Any) -> bool:
+    if None in (then, now):
+        return False
+    if name == "final_loss":
+        return math.isclose(then, now, rel_tol=LOSS)
+    return name in ("best_accuracy", "final_accuracy") and abs(then - now) <= ACCURACY
 
 
 def judge_anew(file: str | Path) -> Reproduction:

@@ -25,7 +25,6 @@ class Plan(NamedTuple):
     """The steps of a training, and what they come to whatever the rows are."""
 
     sizes: NDArray[np.int32]  # rows of each step
-    weights: NDArray[np.float64]  # the same, of one epoch
     rows: int  # in an epoch
     lr_sum: float
     displacement: float
@@ -75,12 +74,12 @@ class Ahead:
         rates = np.full(len(sizes), local.lr)
         after = np.empty((len(self.clients), task.size), np.float32)
         solver.load(task, w, local, pull, None)
-        losses = task.network.train_each(site.source, order, sizes, rates, counts, after)
+        weighted = sizes * task.network.train_each(site.source, order, sizes, rates, counts, after)
         start = 0
         for client, plan, steps, end in zip(self.clients, plans, counts, after, strict=True):
-            length = len(plan.weights)
+            length = steps // local.epochs
             stops = range(start, start + steps, length)
-            means = [float(losses[i : i + length] @ plan.weights) / plan.rows for i in stops]
+            means = [float(np.add.reduce(weighted[i : i + length])) / plan.rows for i in stops]
             outcome = Outcome(end, steps, plan.lr_sum, plan.displacement, plan.effective_steps, tuple(means))
             self._found[client] = outcome, local.epochs * plan.rows
             start += steps
@@ -94,7 +93,6 @@ class Ahead:
             for _ in range(local.epochs):
                 unit.steps(rates)
                 lr_sum += float(rates.sum())
-            weights = np.array(sizes, float)
             steps = np.tile(np.array(sizes, np.int32), local.epochs)
-            self._plans[rows] = Plan(steps, weights, sum(sizes), lr_sum, -unit.x, unit.effective_steps)
+            self._plans[rows] = Plan(steps, sum(sizes), lr_sum, -unit.x, unit.effective_steps)
         return self._plans[rows]

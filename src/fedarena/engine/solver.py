@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Pull, Vector
+from fedarena.data.dataset import PADDING
 from fedarena.models.compiled import Source
 from fedarena.models.task import Task, as_tensor
 from fedarena.spec import Local
@@ -263,7 +264,7 @@ def train_compiled(
         for source, order, sizes in stretches:
             pace = rates(steps, len(sizes))
             each = network.train(source, order, sizes, pace, weights, task.normalise_weights)
-            total += float(each @ np.asarray(sizes))
+            total += float(np.add.reduce(sizes * each))  # not a product of vectors, which rounds by the processor
             seen += sum(sizes)
             unit.steps(pace)
             lr_sum += float(pace.sum())
@@ -275,6 +276,38 @@ def train_compiled(
         network.save_buffers(buffers.values)
         task.load_buffers(replace(buffers, counters=buffers.counters + steps))
     return Outcome(after, steps, lr_sum, -unit.x, unit.effective_steps, tuple(losses))
+
+
+def gradient_compiled(
+    task: Task, w: Vector, parts: Iterator[tuple[Source, NDArray[np.int64]]], whole: int
+) -> tuple[Vector, float]:
+    """Gradient and value of the mean loss of all parts, which have `whole` rows together."""
+    assert task.network is not None
+    network, buffers = task.network, task.buffers()
+    if task.has_batchnorm:
+        network.load_buffers(buffers.values)
+    weights = None if task.class_weights is None else task.class_weights.numpy()
+    g, total = np.zeros(task.size, np.float32), 0.0
+    for source, order in parts:
+        part, loss = network.gradient(w, source, order, weights, task.normalise_weights)
+        g += np.float32(len(order) / whole) * part
+        total += loss * len(order)
+    if task.has_batchnorm:
+        network.save_buffers(buffers.values)
+        task.load_buffers(replace(buffers, counters=buffers.counters + 1))
+    return g, total / whole
+
+
+def gradient(task: Task, w: Vector, batches: Iterator[tuple[Tensor, Tensor]], labels: int) -> tuple[Vector, float]:
+    """The same of any model; a row may have several labels, and so many do all rows together."""
+    task.load(w)
+    task.module.train()
+    g = torch.zeros_like(task.flat)
+    views, total = task.views(g), 0.0
+    for x, y in batches:
+        known = int((y != PADDING).sum())
+        total += task.accumulate(x, y, views, known / labels) * known
+    return g.cpu().numpy(), total / labels
 
 
 def load(task: Task, w: Vector, local: Local, adjust: Adjust, velocity: Vector | None) -> None:

@@ -22,6 +22,8 @@ from fedarena.models.linear import spread
 from fedarena.models.task import Buffers, as_tensor
 from fedarena.seeds import Purpose, stream
 
+GRADIENT_ROWS = 100  # in a piece of a gradient: what it takes of memory does not grow with a client's rows
+
 
 @dataclass(frozen=True)
 class Common:
@@ -234,29 +236,25 @@ class ClientWork:
     def gradient(self, w: Vector, rows: NDArray[np.int64] | None = None) -> Vector:
         """Gradient of the mean loss over all rows (or these), in pieces unless BatchNorm needs them together."""
         self._check_single_row()
-        self.task.load(w)
-        self.task.module.train()
-        g = torch.zeros_like(self.task.flat)
-        views = self.task.views(g)
         rows = np.arange(self.rows) if rows is None else rows
         together = self.task.has_batchnorm or self.task.class_weights is not None  # a mean of parts is another mean
-        piece = len(rows) if together else EVALUATION_ROWS
-        labels = self.site.data.y[self.index[rows]]
-        whole = int((labels != PADDING).sum())  # a text has a label at every position
-        before, total = self.task.buffers(), 0.0
-        for start in range(0, len(rows), piece):
-            x, y = self._gather(rows[start : start + piece])
-            known = int((y != PADDING).sum())
-            total += self.task.accumulate(x, y, views, known / whole) * known
+        step = len(rows) if together else GRADIENT_ROWS
+        pieces = [rows[start : start + step] for start in range(0, len(rows), step)]
+        before = self.task.buffers()
+        if self.task.network is not None:
+            g, loss = solver.gradient_compiled(self.task, w, map(self._to_read, pieces), len(rows))
+        else:
+            labels = int((self.site.data.y[self.index[rows]] != PADDING).sum())  # a text has one at every position
+            g, loss = solver.gradient(self.task, w, map(self._gather, pieces), labels)
         if self.local.weight_decay:
-            g.add_(self.task.flat, alpha=self.local.weight_decay)
+            g += g.dtype.type(self.local.weight_decay) * w
         self.samples += len(rows)
         if self.site.algorithm.steps_a_round is not None:  # the gradient is the training
             self.steps += self.site.algorithm.steps_a_round
-            self.last_loss = total / whole
+            self.last_loss = loss
         else:  # a look, which leaves no trace in BatchNorm's statistics
             self.task.load_buffers(before)
-        return g.cpu().numpy()
+        return g
 
     def batches(self, count: int) -> list[NDArray[np.int64]]:
         """So many batches of local rows, from as many shuffled epochs as it takes."""
@@ -314,8 +312,14 @@ class ClientWork:
         else:
             for block in solver.blocks(sizes, numbers):
                 stop = start + sum(block)
-                yield self._as_read(order[start:stop]), np.arange(stop - start), block
+                yield *self._to_read(order[start:stop]), block
                 start = stop
+
+    def _to_read(self, positions: NDArray[np.int64]) -> tuple[Source, NDArray[np.int64]]:
+        """Some rows for the kernels, and which of that source they are."""
+        if self.site.source is not None:
+            return self.site.source, self.index[positions]
+        return self._as_read(positions), np.arange(len(positions))
 
     @cached_property
     def _all_rows(self) -> Source:

@@ -1,4 +1,4 @@
-"""The compiled path: local SGD of a stack of known layers, many steps in one call of a C++ kernel.
+"""The compiled path: local SGD of a stack of known layers, many steps in one call of a C++ kernel; gradients and logits.
 
 The kernels (models/native/) are built when the package is installed, if there is a compiler, once for AVX-512 and once
 for AVX2; which one runs is decided here, by what the processor can do. Without them the generic path does the same work.
@@ -6,11 +6,13 @@ for AVX2; which one runs is decided here, by what the processor can do. Without 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.machinery
 import math
 import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -45,6 +47,18 @@ NUMBERS = 10  # of a layer, the kind first; native/network.cpp says what they me
 
 
 @functools.cache
+def processor() -> str:
+    """What decides the last bits beside versions: the instructions that torch and our kernels use, and who made the
+    processor, by which torch's libraries choose among theirs."""
+    capability: str = torch.backends.cpu.get_cpu_capability()
+    with contextlib.suppress(OSError):  # Linux tells
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        maker = next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
+        return f"{capability} {maker}".strip()
+    return f"{capability} {platform.processor()}".strip()
+
+
+@functools.cache
 def library(wanted: str = "") -> tuple[str, ctypes.CDLL] | None:
     """The best build that this processor can run, with its name; None where there is none."""
     able = BUILDS.get(torch.backends.cpu.get_cpu_capability(), ())
@@ -67,6 +81,8 @@ def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
         "load": [at] * 7 + [real] * 3,
         "train": [*rows, whole, at, at],
         "train_each": [*rows, at, whole, at, at, ctypes.c_size_t],
+        "classes": [at],
+        "predict": [at, at, at, whole, whole, whole, at],
         "save": [at] * 3,
         "orders": [at, whole, at, at, at, whole, whole, at],
         "uniforms": [at, whole, at, whole, at],
@@ -192,6 +208,26 @@ class Network:
             self._handle, *told.arguments, _at(steps), len(counts), _at(losses), _at(after), after.shape[1]
         )
         return losses
+
+    def logits(self, w: Vector, buffers: Vector, x: Vector) -> NDArray[np.float32]:
+        """What the network makes of rows in evaluation mode, each by itself."""
+        self.load(w)
+        if buffers.size:
+            self.load_buffers(buffers)
+        rows = Source(_floats(x), np.empty(0, np.int64))
+        out = np.empty((len(x), self._kernels.fedarena_classes(self._handle)), np.float32)
+        self._kernels.fedarena_predict(self._handle, *rows.arguments[:4], len(x), _at(out))
+        return out
+
+    def gradient(
+        self, w: Vector, source: Source, order: NDArray[np.int64], class_weights: Vector | None, normalise: bool
+    ) -> tuple[NDArray[np.float32], float]:
+        """That of the mean loss of these rows, and the loss: the momentum that a step of rate 0 leaves behind."""
+        g = np.zeros(len(w), np.float32)
+        self.load(w, velocity=g)
+        loss = self.train(source, order, [len(order)], np.zeros(1), class_weights, normalise)
+        self.save(np.empty_like(g), g)
+        return g, float(loss[0])
 
     def save(self, w: Vector, velocity: Vector | None = None) -> None:
         """Write the weights, and the momentum, where they are wanted."""

@@ -33,6 +33,7 @@ from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
 from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
+from fedarena.models.compiled import processor
 from fedarena.models.task import sha256
 from fedarena.spec import Experiment
 
@@ -306,7 +307,7 @@ def versions() -> dict[str, Any]:
         "numpy": np.__version__,
         "scipy": scipy.__version__,
         "platform": platform.platform(),
-        "processor": torch.backends.cpu.get_cpu_capability(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "argv": sys.argv[1:],
     }

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedarena.engine.jobs import Failed
 from fedarena.errors import ClientFailed
-from fedarena.models.compiled import SWITCH, library
+from fedarena.models.compiled import SWITCH, library, processor
 from fedarena.runtime.nodes import LOOK, Node, Nodes
 from fedarena.runtime.processes import keep_freed_memory
 from fedarena.runtime.shared import as_structure
@@ -85,9 +85,9 @@ class Far:
 
 
 def arithmetic() -> str:
-    """What decides the last bits, beside the versions: the instructions that torch and our kernels use."""
+    """What decides the last bits, beside the versions."""
     kernels = library()
-    return f"torch {torch.backends.cpu.get_cpu_capability()}, kernels {kernels[0] if kernels else 'none'}"
+    return f"{processor()}, kernels {kernels[0] if kernels else 'none'}"
 
 
 @dataclass(eq=False)

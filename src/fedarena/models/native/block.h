@@ -22,7 +22,8 @@ struct Block {
     bool has_pool() const { return finish.pool.kind != Pool::NONE; }
     bool has_activation() const { return finish.activation.kind != Activation::NONE; }
     bool has_weights() const { return conv || has_norm(); }
-    bool is_barrier() const { return norm.kind == Norm::BATCH; }  // no row passes before all have arrived
+    bool has_batch_norm() const { return norm.kind == Norm::BATCH; }
+    bool is_barrier() const { return has_batch_norm() && !norm.recalls; }  // no row passes before all have arrived
     const Map& out() const { return finish.pool.to; }
 
     // Lay everything out for images that come like this; its weights begin at `size`, which grows by them.

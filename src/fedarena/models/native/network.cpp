@@ -1,4 +1,4 @@
-// Local SGD of a stack of layers with softmax cross-entropy on top, many steps in one call.
+// Local SGD of a stack of layers with softmax cross-entropy on top, many steps in one call; and what it makes of rows.
 //
 // Python translates the layers (models/compiled.py), loads weights and corrections, and hands over rows with the order in
 // which they come. Built once for AVX-512 and once for AVX2; which one runs is decided when it is loaded.
@@ -32,6 +32,7 @@ namespace {
 
 enum Kind { LINEAR, CONVOLUTION, BATCH_NORM, GROUP_NORM, MAX_POOL, GLOBAL_MEAN, RELU, ELU, FLATTEN, DROPOUT };
 constexpr int NUMBERS = 10;
+constexpr int AT_ONCE = 64;  // rows that are evaluated together: what they need of memory is little, and stays near
 constexpr int AHEAD = 64;  // rows of the next batch that are fetched while this one is at work
 
 // A vector as long as the weights that may be missing.
@@ -413,6 +414,23 @@ struct Network {
         return mean;
     }
 
+    // Logits of the first so many rows, as they are evaluated: batch norms go by what they remember, nothing is dropped.
+    // A row's do not depend on those that come with it.
+    void predict(const Rows& rows, int count, float* to) {
+        for (auto& block : blocks)
+            if (block->has_batch_norm()) block->norm.recall(weights);
+        stack.masks = nullptr;
+        for (int first = 0; first < count; first += AT_ONCE) {
+            int some = std::min(AT_ONCE, count - first);
+            reserve(some);
+            for (int b = 0; b < some; b++) produce((int)blocks.size() - 1, b, rows, first + b, weights);
+            stack.forward(weights, 0, some);
+            for (int b = 0; b < some; b++, to += classes)
+                std::memcpy(to, stack.logits + (size_t)b * stack.logit_stride, classes * sizeof(float));
+        }
+        for (auto& block : blocks) block->norm.recalls = false;
+    }
+
     // The next so many steps of a plan; returns how many could be made.
     int train(Plan& plan, int steps, double* losses) {
         for (int s = 0; s < steps; s++, plan.next()) {
@@ -504,6 +522,14 @@ int fedarena_train_each(void* handle, const void* x, const float* tables, int ch
         losses += counts[k];
     }
     return clients;
+}
+
+int fedarena_classes(void* handle) { return static_cast<Network*>(handle)->classes; }
+
+// The logits of so many rows at the loaded weights and buffers.
+void fedarena_predict(void* handle, const void* x, const float* tables, int channels, int pixels, int count,
+                      float* logits) {
+    static_cast<Network*>(handle)->predict(Rows(x, tables, channels, pixels), count, logits);
 }
 
 // For each client the order in which its rows come: `epochs` permutations from the stream of (key..., client), as numbers

@@ -45,6 +45,7 @@ struct Norm {
     size_t gamma_at = 0, beta_at = 0;  // where its weights begin among all
     Map y;                             // what it is applied to
     std::vector<float> running_mean, running_var;
+    bool recalls = false;  // a batch norm that goes by these, and does not look at the batch
 
     // Numbers of every channel: one set for the batch, or one for every image.
     struct Set {
@@ -87,6 +88,7 @@ struct Norm {
     // lose their variance in rounding.
     void look(const float* image, int b, const float* weights) {
         if (kind == GROUP) return look_at_groups(image, of(b), weights);
+        if (recalls) return;
         if (b == 0) {
             shift.clear();
             shifted_sums(image, y, shift, s, q);
@@ -111,6 +113,13 @@ struct Norm {
             running_var[c] = (float)((1 - momentum) * running_var[c] + momentum * variance * n / (n - 1));
         }
         start();  // the sums are wanted again on the way back
+    }
+
+    // From now on, until `recalls` is taken back.
+    void recall(const float* weights) {
+        recalls = true;
+        for (int c = 0; c < y.channels; c++)
+            set_channel(sets[0], c, running_mean[c], 1.0 / std::sqrt(running_var[c] + eps), weights);
     }
 
     void set_channel(Set& set, int c, double mean, double inverse, const float* weights) {

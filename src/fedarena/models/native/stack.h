@@ -44,7 +44,7 @@ struct Stack {
     int logit_stride = 0;
     int capacity = 0;        // rows there is room for, in whole vectors: from one output to the next in dt
     bool has_below = false;  // something below the first layer wants its gradient
-    const float* masks = nullptr;  // of this batch: for each layer that drops inputs a number for each of them
+    const float* masks = nullptr;  // of this batch: for each layer that drops inputs a number for each; null: none does
     int masked = 0;                // numbers of a row in them
 
     int stride_after(size_t i) const { return i + 1 < layers.size() ? layers[i + 1]->n : logit_stride; }
@@ -70,7 +70,7 @@ struct Stack {
         for (size_t i = 0; i < layers.size(); i++) {
             Dense& layer = *layers[i];
             set_constant(layer, first, rows);
-            if (layer.drops) {
+            if (layer.drops && masks) {
                 layer.whole.copy(layer.x, (size_t)rows * layer.n);
                 layer.mask(layer.x, mask, rows);
                 mask += (size_t)rows * layer.inputs;
