@@ -32,7 +32,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedarena.errors import BadValue, UnknownName, suggest
-from fedarena.results.bayes import posterior, verdict
+from fedarena.results.bayes import Posterior, posterior, verdict
 from fedarena.results.measures import is_cost
 
 Cell = tuple[str, ...]  # the choices that make it, one of each axis
@@ -421,17 +421,26 @@ def _signs(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(f"{label(where[:-1])} against {column}", f"{ours}, published {printed}", held)
 
 
-def sign(sheet: Sheet, measure: str, where: Cell) -> str | None:
-    """Row against column, the last two names of `where`, by the Bayesian test (metrics 6.1).
-
-    Where two signs are published ("=+": equal or better), both are the answer if only together they are sure.
-    """
+def compared(sheet: Sheet, measure: str, where: Cell) -> Posterior | None:
+    """What is known of row less column, the last two names of `where`; None where they were not run on the same splits,
+    or one of them diverged."""
     *common, row, column = where
     scores = sheet.scores.get(measure, {})
     ours, theirs = scores.get((*common, row)), scores.get((*common, column))
     if ours is None or theirs is None or len(ours) != len(theirs) or len(ours) < 2:
         return None
-    worse, equal, better = posterior(theirs, ours, sheet.rho).regions(ROPE)
+    return posterior(theirs, ours, sheet.rho) if np.isfinite([*ours, *theirs]).all() else None
+
+
+def sign(sheet: Sheet, measure: str, where: Cell) -> str | None:
+    """Row against column by the Bayesian test (metrics 6.1).
+
+    Where two signs are published ("=+": equal or better), both are the answer if only together they are sure.
+    """
+    known = compared(sheet, measure, where)
+    if known is None:
+        return None
+    worse, equal, better = known.regions(ROPE)
     alone, either = verdict(better, equal, worse, SURE), sheet.published.get("sign", {}).get(where, "")
     together = sum({"-": worse, "=": equal, "+": better}[one] for one in either)
     return either if alone == "?" and together > SURE else alone
@@ -458,11 +467,12 @@ ORDERINGS = ("ordering", "top", "trend", "effects")
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict with its reason, and every check with its findings."""
+    """The verdict with its reason, every check with its findings, and those of them that decided."""
 
     verdict: Verdict
     reason: str
     checks: list[tuple[Check, list[Finding]]]
+    deciding: list[Check]
 
 
 def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str = "", part: str = "") -> Judgement:
@@ -473,7 +483,7 @@ def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str 
         part = f"{part + ', ' if part else ''}{missing} of {len(known)} checks could not be made"
     if why_not or not asked:
         reason = why_not or "what was run is not what the criterion is about"
-        return Judgement("not comparable", reason, known)
+        return Judgement("not comparable", reason, known, [])
     broken, fits = _broken_checks(asked)
     if not broken:
         decision: Verdict = "ordering agrees" if smaller or part else "agrees"  # a part is a smaller run, too
@@ -492,7 +502,7 @@ def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str 
         )
     if part:
         reason += f" ({part})"
-    return Judgement(decision, reason, known)
+    return Judgement(decision, reason, known, [check for check, _ in asked])
 
 
 Asked = list[tuple[Check, list[Finding]]]

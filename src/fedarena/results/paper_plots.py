@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedarena.engine.keep import writing
-from fedarena.results.agreement import Cell, Sheet, chosen, label, sign
+from fedarena.results.agreement import ROPE, Cell, Sheet, chosen, compared, label, sign
 from fedarena.results.bayes import Posterior
 from fedarena.results.figures import COLOURS, LOOK, MARKERS
 from fedarena.results.metrics import Curve
@@ -232,28 +232,42 @@ def draw_bars(subject: Subject) -> Figure | None:
     return figure
 
 
-def draw_signs(subject: Subject) -> Figure | None:
-    """The table of + = - of each panel: ours large, the published one small in the corner."""
+def draw_posteriors(subject: Subject) -> Figure | None:
+    """Of each pair that has a published sign: the density of the mean difference, row minus column, and both signs."""
     published = subject.sheet.published.get("sign", {})
-    tables = dict.fromkeys(where[:-2] for where in published)
-    if not published:
+    known = {where: seen for where in published if (seen := compared(subject.sheet, subject.measure, where))}
+    if not known:
         return None
-    names = list(dict.fromkeys(name for where in published for name in where[-2:]))
-    figure = _figure(3.4 * len(tables), 3.2)
-    grid = figure.subplots(1, len(tables), squeeze=False)
-    for axes, where in zip(grid.flat, tables, strict=True):
-        for (row, column), theirs in {w[-2:]: s for w, s in published.items() if w[:-2] == where}.items():
-            ours = sign(subject.sheet, subject.measure, (*where, row, column)) or ""
-            x, y = names.index(column), names.index(row)
-            agree = GREY if not ours else COLOURS[2] if ours in theirs else COLOURS[1]
-            axes.text(x, y, ours.replace("-", "−"), ha="center", va="center", size=13, weight="bold", color=agree)
-            axes.text(x + 0.32, y - 0.3, theirs.replace("-", "−"), ha="center", va="center", size=8, color=GREY)
-        axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5))
-        axes.set_xticks(range(len(names)), names, rotation=20)
-        axes.set_yticks(range(len(names)), names)
-        axes.set_title(f"{label(where)} (small: published)", loc="left", fontsize=9)
-        axes.tick_params(length=0)
+    columns = min(len(known), 3)
+    lines = math.ceil(len(known) / columns)
+    figure = _figure(max(3.0 * columns, 5.2), 1.9 * lines + 0.7)
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for spare in grid.flat[len(known) :]:
+        spare.set_visible(False)
+    for axes, (where, posterior) in zip(grid.flat, known.items(), strict=False):
+        ours, theirs = sign(subject.sheet, subject.measure, where) or "", published[where]
+        _density(axes, posterior, ROPE)
+        axes.set_title(f"{label(where[:-1])} − {where[-1]}", loc="left", fontsize=9)
+        told = f"{ours} (printed {theirs})".replace("-", "−")
+        axes.set_title(told, loc="right", fontsize=9, color=COLOURS[2] if ours in theirs else COLOURS[1])
+    figure.supxlabel(f"mean difference of accuracies ({subject.measure})", fontsize=9)
     return figure
+
+
+def _density(axes: Axes, posterior: Posterior, rope: float) -> None:
+    """Below, within and above what does not matter, in three colours; splits that all differ by the same are a line."""
+    axes.set(yticks=[])
+    for border in (-rope, rope):
+        axes.axvline(border, color=GREY, lw=0.8, ls=":")
+    if posterior.scale == 0:
+        axes.axvline(posterior.mean, color="black", lw=1.5)
+        return
+    x = np.linspace(posterior.mean - 4 * posterior.scale, posterior.mean + 4 * posterior.scale, 400)
+    for part, colour in ((x <= -rope, COLOURS[1]), (np.abs(x) <= rope, GREY), (x >= rope, COLOURS[0])):
+        axes.fill_between(x, posterior.density(x), where=part, color=colour, alpha=0.35, lw=0)
+    axes.plot(x, posterior.density(x), color="black", lw=1)
+    axes.set_ylim(bottom=0)
+    axes.locator_params(axis="x", nbins=5)
 
 
 def draw_posterior(subject: Subject) -> Figure | None:
@@ -262,14 +276,11 @@ def draw_posterior(subject: Subject) -> Figure | None:
     posterior, rope = Posterior(known["mean"], known["scale"], known["df"]), known["rope"]
     figure = _figure(5.2, 3.2)
     axes = figure.subplots()
-    x = np.linspace(posterior.mean - 4 * posterior.scale, posterior.mean + 4 * posterior.scale, 400)
-    for part, colour in ((x <= -rope, COLOURS[0]), (np.abs(x) <= rope, GREY), (x >= rope, COLOURS[1])):
-        axes.fill_between(x[part], posterior.density(x[part]), color=colour, alpha=0.35, lw=0)
-    axes.plot(x, posterior.density(x), color="black", lw=1)
+    _density(axes, posterior, rope)
     for name, at in (("left", -1.7 * rope), ("rope", 0.0), ("right", 1.7 * rope)):
         area = subject.sheet.scores[name][cell][0]
-        axes.text(at, 0.45 * posterior.density([posterior.mean])[0], f"{area:.3f}", ha="center", fontsize=9)
-    axes.set(xlabel="mean difference of accuracies, B minus A", yticks=[])
+        axes.text(at, 0.2 * posterior.density([posterior.mean])[0], f"{area:.3f}", ha="center", fontsize=9)
+    axes.set(xlabel="mean difference of accuracies, B minus A")
     return figure
 
 
@@ -325,8 +336,8 @@ FORMS: dict[str, Callable[[Subject], Figure | None]] = {
     "curves": draw_curves,
     "lines": draw_lines,
     "bars": draw_bars,
-    "signs": draw_signs,
     "posterior": draw_posterior,
+    "posteriors": draw_posteriors,
     "partitions": draw_partitions,
     "effects": draw_effects,
 }

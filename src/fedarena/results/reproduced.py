@@ -77,10 +77,10 @@ def _table(result: Result) -> list[str]:
 
 
 def _checks(result: Result) -> list[str]:
-    lines, smaller = ["| check | holds | found |", "|---|---|---|"], result["size"] != "full"
+    lines = ["| check | holds | found |", "|---|---|---|"]
     for check in result["checks"]:
         held = {True: "yes", False: "**no**", None: "not run"}[check["held"]]
-        if check["held"] is not None and (check["told"] or (smaller and not check["any_size"])):
+        if check["held"] is not None and not check["judged"]:
             held = held.strip("*") + ", not judged"
         wrong = [f for f in check["findings"] if not f["held"]] or check["findings"]
         found = "; ".join(f"{f['of']}: {f['value']}" if f["of"] else f["value"] for f in wrong[:3])

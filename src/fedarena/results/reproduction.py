@@ -115,8 +115,7 @@ class Reproduction:
             {
                 "says": check.says,
                 "held": all(f.held for f in found) if found else None,
-                "any_size": check.any_size,
-                "told": check.told,
+                "judged": check in self.judgement.deciding,
                 "findings": [{"of": f.what, "value": f.value, "held": f.held} for f in found],
             }
             for check, found in self.judgement.checks
@@ -249,7 +248,8 @@ def show_reproduction(result: Reproduction, console: Console | None = None) -> N
     console.print(f"{result.source}\n", style="dim", markup=False)
     for check, found in result.judgement.checks if result.verdict != "not comparable" else ():
         mark = "-" if not found else "holds" if all(f.held for f in found) else "BROKEN"
-        console.print(f"  {mark:7} {check.says}", markup=False)
+        beside = "" if not found or check in result.judgement.deciding else " (not judged)"
+        console.print(f"  {mark:7} {check.says}{beside}", markup=False)
     console.print(Text(f"\n{result.verdict}", style="bold"), Text(f": {result.reason}"), sep="")
 
 
