@@ -472,7 +472,7 @@ def _print_entries(entries: Any) -> None:
 
 
 def _list_papers(json_: bool) -> None:
-    from fedarena.arena.recipes import everything
+    from fedarena.arena.shelf import everything
 
     recipes = [recipe.describe() for recipe in everything()]
     if json_:
@@ -543,6 +543,8 @@ def reproduce(
             raise typer.BadParameter("--judge goes with --json")
         result = judge_anew(judge)
         _print_json(result.as_dict()) if json_ else show_reproduction(result)
+        if result.failures:
+            raise typer.Exit(1)
         return
     chosen: dict[str, Any] = {"size": _value(size), "workers": workers, "save": save, "progress": not quiet}
     if everything:

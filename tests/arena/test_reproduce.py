@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
-from fedarena.arena import estimate, recipes
+from fedarena.arena import estimate, shelf
 from fedarena.arena.gather import _tune
 from fedarena.arena.reproduce import reproduce, reproduce_all, verify_row, write_page
 from fedarena.cli import app
@@ -55,6 +55,11 @@ choices = ["slow", "fast"]
 
 {more}
 """
+CHECK = """kind = "ordering"
+says = "the fast one is better"
+measure = "best"
+choices = ["slow", "fast"]
+"""
 SMALL = '[small]\nsays = "one round"\nexperiment = { rounds = 1 }\n'
 
 
@@ -64,7 +69,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     place = tmp_path / "papers"
     place.mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(recipes, "folder", lambda: place)
+    monkeypatch.setattr(shelf, "folder", lambda: place)
 
     def put(name: str = "X-A", more: str = "", *changes: tuple[str, str]) -> None:
         text = RECIPE.format(id=name, more=more)
@@ -72,10 +77,10 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
             assert old in text
             text = text.replace(old, new)
         (place / f"{name.lower()}.toml").write_text(text, encoding="utf-8")
-        recipes.files.cache_clear()
+        shelf.files.cache_clear()
 
     yield put
-    recipes.files.cache_clear()
+    shelf.files.cache_clear()
 
 
 def times(root: Path) -> dict[Path, int]:
@@ -225,7 +230,7 @@ def test_results_of_something_else_never_count(write: Write) -> None:
 def test_a_choice_that_was_gone_for_a_while_is_remembered(write: Write) -> None:
     write()
     reproduce("X-A", "full")
-    write("X-A", "", ("fast = { local = { lr = 0.5 } }", ""), ('["slow", "fast"]', '["slow"]'))
+    write("X-A", "", ("fast = { local = { lr = 0.5 } }", ""), (CHECK, 'kind = "range"\nsays = "so"\nmeasure = "best"\n'))
     reproduce("X-A", "full")
     write("X-A", "", ("lr = 0.5", "lr = 0.4"))
     with pytest.raises(ResumeMismatch, match="cells/fast/seed0"):
@@ -319,6 +324,26 @@ def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.M
         ("rounds = 1 }", "rounds = 1 }\naxes.rate.slw = {}", "no choice of the axis rate is called 'slw'"),
         ("rounds = 1 }", 'rounds = 1 }\nseeds = "three"', "small.seeds: Input should be a valid integer"),
         ("rounds = 1 }", "rounds = 1 }\nseed = 3", "small.seed: Unexpected keyword argument"),
+        ('measures = ["best", "final_loss"]', 'measures = "best"', "measures are a list, or a table"),
+        ("[[checks]]", "[checks]", "checks are tables: [[checks]]"),
+        ("says = \"the fast one is better\"", "says = 5", "says 5"),
+        ('kind = "ordering"', "kind = 5", "no check is called '5'"),
+        (CHECK, 'kind = "factor"\nsays = "so"\nmeasure = "best"\nfactor = 0', "factor = 0"),
+        (CHECK, 'kind = "trend"\nsays = "so"\nmeasure = "best"\naxis = "rate"\nsign = 1\nof = "slow"', "one of two choices"),
+        (CHECK, 'kind = "top"\nsays = "so"\nmeasure = "best"\naxis = ["rate"]\namong = ["slow"]', "axis = ['rate']"),
+        (CHECK, 'kind = "top"\nsays = "so"\nmeasure = "best"\namong = ["slwo"]', "no cell or choice is called 'slwo'"),
+        (CHECK, 'kind = "signs"\nsays = "so"\nmeasure = "best"\nrows = "slwo"', "it is about no cells"),
+        ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nshare = 5', "share = 5"),
+        ("[published.best]", '[published.sign]\nslow = "="\n[published.best]', "slow = '='"),
+        ("[experiment]", 'grids = [["rate", "rate"]]\n[experiment]', "has an axis twice"),
+        ("[experiment]", 'reference = { slwo = "slow" }\n[experiment]', "no choice is called 'slwo'"),
+        ("[experiment]", "figure = { form = 5 }\n[experiment]", "no form is called '5'"),
+        ("[experiment]", "figure = { monotne = true }\n[experiment]", "did you mean 'monotone'"),
+        ("[experiment]", 'figure = { form = "posterior" }\n[experiment]', "a recipe of kind run has no posterior"),
+        ("[experiment]", 'kind = "boost"\n[experiment]', "a recipe of kind boost has no rows"),
+        ("[axes.rate]", '[axes.rate]\n"a/b" = {}\n"a-b" = {}', "2 cells would share a folder, a-b"),
+        ("[axes.rate]", "[axes.none]\n[axes.rate]", "axes are tables of choices"),
+        ("[axes.rate]", "[axes.rate]\nnone = { upto = true }", "upto = True"),
     ],
 )
 def test_mistakes_of_a_recipe_are_named_before_work(write: Write, old: str, new: str, said: str) -> None:
@@ -378,23 +403,23 @@ def test_a_row_is_run_again_bit_by_bit(write: Write) -> None:
 
 @pytest.mark.parametrize(("name", "bearable"), [("final_loss", 1e-6), ("best_accuracy", 5e-4), ("uploads", 0.0)])
 def test_what_test_rows_say_may_be_rounded_elsewhere(write: Write, name: str, bearable: float) -> None:
-    """Never what is counted, and never weights."""
+    """Never here, never what is counted, and never weights."""
     write()
     reproduce("X-A", "full", save="kept")
     file = Path("kept/X-A-full.json")
     first = json.loads(file.read_text(encoding="utf-8"))
-    for off in (0.5, 2.0):
+    for off, elsewhere in ((0.5, True), (2.0, True), (0.5, False)):
         table = json.loads(json.dumps(first))
         scores = table["runs"][0]["scores"]
         scores[name] += off * (bearable * (scores[name] if name == "final_loss" else 1) or 1)
-        table["versions"]["processor"] = "another"
+        table["versions"] |= {"processor": "another"} if elsewhere else {}
         file.write_text(json.dumps({**table, "sha256": fingerprint(table)}), encoding="utf-8")
         done = CliRunner().invoke(app, ["verify", str(file), "--row", "1"])
-        is_bearable = off < 1 and bearable > 0
+        is_bearable = off < 1 and bearable > 0 and elsewhere
         assert done.exit_code == (0 if is_bearable else 1)
         assert ("the same bits of all weights" in done.output) == is_bearable
         assert f"{name}: " in done.output
-        assert "processor another then, " in done.output
+        assert ("processor another then, " in done.output) == elsewhere
 
 
 @pytest.mark.parametrize(
@@ -422,6 +447,53 @@ def test_a_result_that_was_changed_by_hand_is_refused(write: Write, change: Call
         done = CliRunner().invoke(app, command)
         assert (done.exit_code, "X-A-full.json is no" in done.output) == (2, True)
     assert not Path("new.md").exists()
+
+
+def test_a_result_is_judged_anew_by_other_checks_of_the_same_runs(write: Write) -> None:
+    write()
+    reproduce("X-A", "full", save="kept")
+    file, before = Path("kept/X-A-full.json"), Path("kept/X-A-full.json").read_bytes()
+
+    def judge() -> Any:
+        return CliRunner().invoke(app, ["reproduce", "--judge", str(file)])
+
+    assert judge().exit_code == 0
+    assert file.read_bytes() == before
+    write("X-A", "", ('choices = ["slow", "fast"]', 'choices = ["fast", "slow"]'), ("slow = 0.2", "slow = 0.3"))
+    assert judge().exit_code == 0
+    told = json.loads(file.read_text(encoding="utf-8"))
+    assert told["verdict"] == "differs"
+    assert told["runs"] == json.loads(before)["runs"]
+    assert next(row["published"] for row in told["rows"] if row["published"] is not None) == 0.3
+    after = file.read_bytes()
+    for old, new, said in (
+        ("lr = 0.5", "lr = 0.4", "does not run fast seed0 as this result did"),
+        ("slow = {", "slw = {", "no cell is called 'slow'"),
+        ('["best", "final_loss"]', '{ best = "at:1", final_loss = "final_loss" }', "reads something else"),
+        ('choices = ["slow", "fast"]', 'choices = ["slow", "fst"]', "no choice is called 'fst'"),
+    ):
+        write("X-A", "", (old, new))
+        done = judge()
+        assert (done.exit_code, said in done.output) == (2, True), done.output
+        assert file.read_bytes() == after
+
+
+@pytest.mark.parametrize("key", ["common", "versions", "rows", "kind", "reads"])
+def test_a_result_that_lacks_something_is_refused(write: Write, key: str) -> None:
+    """As one of another version may, whose fingerprint is right."""
+    write()
+    reproduce("X-A", "full", save="kept")
+    file = Path("kept/X-A-full.json")
+    table = json.loads(file.read_text(encoding="utf-8"))
+    del table[key]
+    file.write_text(json.dumps({**table, "sha256": fingerprint(table)}), encoding="utf-8")
+    for command in (
+        ["verify", str(file)],
+        ["reproduce", "--judge", str(file)],
+        ["reproduce", "--page", "p.md", "--save", "kept"],
+    ):
+        done = CliRunner().invoke(app, command)
+        assert (done.exit_code, f"{key}: Field required" in done.output.replace("\n", " ")) == (2, True), done.output
 
 
 def test_a_file_stands_for_one_result(write: Write) -> None:

@@ -332,7 +332,7 @@ def test_logits_are_those_of_the_module_in_evaluation_mode(name: str, rows: int,
 
 
 @pytest.mark.parametrize("make", [conv_pool_act, batch_norms])
-def test_evaluation_between_steps_changes_no_training(make: Callable[[Shape], nn.Sequential], kernels: str) -> None:
+def test_evaluation_leaves_nothing_behind_in_the_norms(make: Callable[[Shape], nn.Sequential], kernels: str) -> None:
     torch.manual_seed(0)
     shape = (3, 13, 10)
     case = Case.of(scramble(make(shape)), shape, 7, 4)

@@ -90,7 +90,7 @@ def test_top_names_the_best_of_an_axis() -> None:
     assert not holds(known, "top", axis="lr", among=["slow"])
     rounds = Sheet({"rounds_to:0.9": {("slow",): [9.0], ("fast",): [3.0]}}, {}, AXES)
     assert (
-        Check.make({"kind": "top", "measure": "rounds_to:0.9", "axis": "lr", "among": ["fast"]})
+        Check.make({"kind": "top", "says": "so", "measure": "rounds_to:0.9", "axis": "lr", "among": ["fast"]})
         .findings(rounds)[0]
         .held
     )  # fewer rounds are better
@@ -139,6 +139,14 @@ def test_two_published_signs_may_hold_together_only() -> None:
         known = Sheet(scores, {"sign": {("better", "base"): printed}}, {}, rho=0.2)
         assert sign(known, "best", ("better", "base")) == ours
         assert holds(known, "signs") == (printed == "=+")
+
+
+def test_a_diverged_run_breaks_the_signs_it_is_in() -> None:
+    scores = {"best": {("a",): [0.9, 0.91, 0.92], ("b",): [0.5, 0.5, 0.5], ("c",): [0.9, math.nan, 0.9]}}
+    known = Sheet(scores, {"sign": {("a", "b"): "+", ("c", "b"): "+", ("d", "b"): "+"}}, {}, rho=0.2)
+    assert [sign(known, "best", (row, "b")) for row in "acd"] == ["+", "diverged", None]
+    assert not holds(known, "signs")
+    assert holds(known, "signs", rows="a")
 
 
 def test_an_undecided_pair_may_be_allowed() -> None:
@@ -253,7 +261,8 @@ def test_a_target_never_reached_took_longer_than_was_waited_for_it() -> None:
     assert holds(known, "ratio", of="fast", to="slow", between=[0, 0.2])
     assert not holds(known, "ratio", of="fast", to="slow", between=[0.1, 0.2])
     assert holds(known, "difference", of="slow", minus="fast", between=[80, math.inf])
-    found = Check.make({"kind": "ratio", "measure": "best", "of": "slow", "to": "fast", "between": [5, math.inf]})
+    how = {"measure": "best", "of": "slow", "to": "fast", "between": [5, math.inf]}
+    found = Check.make({"kind": "ratio", "says": "so", **how})
     assert [f.value for f in found.findings(known)] == ["at least 5"]
     assert holds(waiting(math.inf, math.inf, 100.0), "ratio", of="slow", to="fast", between=[0, 9]) is None
 

@@ -12,17 +12,18 @@ import numpy as np
 
 from fedarena.arena import works
 from fedarena.arena.programme import Programme
-from fedarena.arena.recipes import Planned, Recipe, Table, find
+from fedarena.arena.recipes import Planned, Recipe, Table
+from fedarena.arena.shelf import find
 from fedarena.errors import ResumeMismatch
 from fedarena.results.agreement import Cell, Sheet, judge, label
 from fedarena.results.comparison import Split
 from fedarena.results.folder import versions
-from fedarena.results.measures import BESIDE, belongs, has_target, is_cost, limit, read
+from fedarena.results.measures import BESIDE, has_target, is_cost, limit, read
 from fedarena.results.paper_plots import Curves, Subject, draw
 from fedarena.results.reproduction import Made, Reproduction, Scores, measured, read_result
 from fedarena.results.run import Run, load
 
-VERSIONS = ("fedarena", "python", "torch", "numpy", "scipy", "processor")  # what bits depend on
+VERSIONS = ("fedarena", "python", "torch", "numpy", "scipy", "processor", "kernels")  # what bits depend on
 WIDTH = 80  # letters of a line above a figure
 SMOKE = "a smoke run checks the path only"
 
@@ -56,9 +57,27 @@ def judged_again(file: Path) -> Reproduction:
                 where=str(file),
             )
         runs.append(Made(job.made_by, job.split, settings, told["scores"], told["weights_sha256"], told["seconds"]))
+    if table["reads"] != _reads(plan):
+        raise ResumeMismatch(
+            f"{plan.recipe.id} reads something else from its runs than this result did",
+            remedy=f"make it anew: {plan.command}",
+            where=str(file),
+        )
     scores, limits, tuned = measured(table["rows"])
     result = _judged(plan, scores, limits, runs, tuned, table["failures"], table["versions"])
     return replace(result, command=table["command"])
+
+
+def _reads(plan: Programme) -> Table:
+    """What is read from runs: numbers of one such reading mean nothing in another."""
+    recipe = plan.recipe
+    upto = {label(cell.cell): cell.upto for cell in plan.cells if cell.upto is not None}
+    return {
+        "measures": recipe.measured(plan.size),
+        "upto": upto,
+        "reference": recipe.reference,
+        "tuned": list(recipe.tuned),
+    }
 
 
 def _judged(
@@ -75,7 +94,7 @@ def _judged(
     axes = {axis: list(choices) for axis, choices in recipe.axes.items()}
     sheet = Sheet(scores, recipe.published, axes, 1 / folds if folds else 0.0, limits)
     smaller, says = recipe.is_smaller(size), recipe.scale(size).says
-    why_not = _missing(failures, len(plan.asked)) or (f"{SMOKE}: {says}" if size == "smoke" and smaller else "")
+    why_not = _missing(failures, len(runs) + len(failures)) or (f"{SMOKE}: {says}" if size == "smoke" and smaller else "")
     done = {(run.made_by, run.split) for run in runs}
     whole = sum(all((cell.run, split) in done for split in splits) for cell in plan.cells)
     part = "" if whole == len(plan.cells) else f"{whole} of {len(plan.cells)} cells were run"
@@ -83,6 +102,7 @@ def _judged(
         *(recipe.id, size, recipe.kind, recipe.title, recipe.source, recipe.claim, plan.command, sheet),
         judge(sheet, recipe.checks, smaller=smaller, why_not=why_not, part=part),
         runs,
+        _reads(plan),
         notes=(*([says] if says else []), *recipe.notes),
         tuned=tuned,
         failures=failures,
@@ -126,7 +146,7 @@ class _Known:
             facts = [self._facts[cell.run, split][0] for split in self.splits]
             return [f[text] for f in facts] if all(text in f for f in facts) else None
         beside = self._reference(cell, cells)
-        if (beside is None and text in BESIDE) or not belongs(text, self._runs[cell.run, self.splits[0]]):
+        if beside is None and text in BESIDE:
             return None
         found = []
         for split in self.splits:

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 from fedarena.arena import works
-from fedarena.arena.recipes import SIZES, Kind, Planned, Recipe, Size, Table, find
+from fedarena.arena.recipes import SIZES, Kind, Planned, Recipe, Size, Table
+from fedarena.arena.shelf import find
 from fedarena.data.files import reading
 from fedarena.errors import BadValue, FedarenaError, ResumeMismatch, told_at
 from fedarena.results.agreement import Cell, label

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-import fedarena
 from fedarena.data.files import reading
-from fedarena.errors import BadValue, DataMissing, UnknownName, suggest, told_at
+from fedarena.errors import BadValue, UnknownName, suggest, told_at
 from fedarena.results.agreement import Cell, Check, checks_of
 from fedarena.results.comparison import Split
 
@@ -29,7 +26,6 @@ Kind = Literal["run", "open", "posterior", "boost"]
 Table = dict[str, Any]
 SIZES: tuple[Size, ...] = get_args(Size)
 Many = Annotated[int, Field(ge=1)]
-PAPERS = "nprkto"  # Nilsson, Pfitzner, the CIFAR-10 report, Khitrov, the thesis, and the original papers
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -98,7 +94,7 @@ class Recipe:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"] if part not in ("sizes", "str"))
             raise BadValue(f"{place}: {first['msg']}", remedy="mend the recipe", where=str(file)) from None
-        except (TypeError, KeyError, AttributeError) as error:
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise BadValue(f"cannot make sense of it: {error}", remedy="mend the recipe", where=str(file)) from None
         if made.id != file.stem.upper():
             raise BadValue(f"id = '{made.id}' in {file.name}", remedy=f"call it {file.stem.upper()}", where=str(file))
@@ -106,23 +102,26 @@ class Recipe:
 
     @classmethod
     def _made(cls, table: Table) -> Recipe:
-        axes = table.pop("axes", None)
-        if not isinstance(axes, dict) or not all(isinstance(choices, dict) for choices in axes.values()):
+        axes, measures, checks = table.pop("axes", None), table.pop("measures", ["best"]), table.pop("checks", [])
+        if not isinstance(axes, dict) or not all(isinstance(choices, dict) and choices for choices in axes.values()):
             raise TypeError("axes are tables of choices: [axes.rate]")
-        measures = table.pop("measures", ["best"])
+        if not isinstance(measures, dict | list):
+            raise TypeError("measures are a list, or a table of their names")
+        if not isinstance(checks, list) or not all(isinstance(check, dict) for check in checks):
+            raise TypeError("checks are tables: [[checks]]")
         made = cls(
             axes=axes,
             grids=table.pop("grids", [list(axes)]),
             measures=measures if isinstance(measures, dict) else {name: name for name in measures},
             published={name: _flat(cells) for name, cells in table.pop("published", {}).items()},
-            checks=tuple(checks_of(table.pop("checks", ()), table.get("readings", {}))),
+            checks=tuple(checks_of(checks, table.get("readings", {}))),
             sizes={size: table.pop(size) for size in SIZES if size in table},
             **table,
         )
         names = [choice for choices in axes.values() for choice in choices]
-        bad = next((name for name in names if " " in name or names.count(name) > 1), None)
+        bad = next((name for name in names if name.split() != [name] or names.count(name) > 1), None)
         if bad is not None:
-            raise KeyError(f"'{bad}' is no name of one choice")
+            raise TypeError(f"'{bad}' is no name of one choice: one word, once")
         return made
 
     def describe(self) -> Table:
@@ -186,40 +185,3 @@ def _flat(cells: Mapping[str, Any], *above: str) -> dict[Cell, Any]:
         way = (*above, *name.split())
         found |= _flat(value, *way) if isinstance(value, Mapping) else {way: value}
     return found
-
-
-# Where they are
-
-
-def folder() -> Path:
-    """papers/ of a clone or, installed, wherever the installation put the recipes."""
-    beside = Path(fedarena.__file__).parents[2] / "papers"
-    if beside.is_dir():
-        return beside
-    installed = metadata.files("fedarena") or []
-    recipes = (Path(str(f.locate())) for f in installed if f.suffix == ".toml" and f.parent.name == "papers")
-    found = next((recipe for recipe in recipes if recipe.exists()), None)
-    if found is None:
-        raise DataMissing("this installation has no recipes", remedy="use a clone, or install the wheel of a release")
-    return found.resolve().parent
-
-
-@cache
-def files() -> dict[str, Path]:
-    """Recipe files by id, paper by paper."""
-    found = sorted(folder().glob("*.toml"), key=lambda file: (PAPERS.find(file.stem[0]), file.stem))
-    return {file.stem.upper(): file for file in found}
-
-
-def find(name: str) -> Recipe:
-    """The recipe of this id, however it is written."""
-    known = files()
-    if name.upper() not in known:
-        remedy = suggest(name.upper(), known, "`fedarena list papers` shows them all")
-        raise UnknownName(f"no paper's table or figure is called '{name}'", remedy=remedy)
-    return Recipe.read(known[name.upper()])
-
-
-def everything() -> Iterator[Recipe]:
-    """All recipes."""
-    return map(Recipe.read, files().values())

@@ -21,11 +21,11 @@ from fedarena.arena.attempts import Problem, attempt, note
 from fedarena.arena.crew import Crew
 from fedarena.arena.gather import gather, judged_again
 from fedarena.arena.programme import PLAN, Job, Programme
-from fedarena.arena.proofread import proofread
-from fedarena.arena.recipes import Size, Table, everything, folder
+from fedarena.arena.recipes import Size, Table
 from fedarena.arena.search import check_numbers
+from fedarena.arena.shelf import everything, folder
 from fedarena.engine.federation import open_site
-from fedarena.errors import BadValue, CannotWrite
+from fedarena.errors import BadValue, CannotWrite, told_at
 from fedarena.results import folder as files
 from fedarena.results.agreement import label, lasting
 from fedarena.results.reproduced import reproduced_page
@@ -115,13 +115,13 @@ def default_folder(plan: Programme) -> Path:
 
 def check(plan: Programme, root: Path | None = None, workers: int | None = None) -> None:
     """Data that are missing, a folder of something else, too little room: all that can be wrong shows here."""
-    proofread(plan.recipe)
     if root is not None:
         plan.goes_on_in(root)
     needed, most = 0, 0
     with one_thread():  # before workers are forked, nothing here may start threads of its own
         for job, many in _unlike(plan.asked):
-            kept, room = _opened(job)
+            with told_at(f"{plan.recipe.id} {label(job.made_by)}"):
+                kept, room = _opened(job)
             needed, most = needed + many * kept, max(most, room)
     if root is not None and not all(job.is_done(root) for job in plan.asked):
         there = next(place for place in (root, *root.absolute().parents) if place.exists())
@@ -155,7 +155,7 @@ def _opened(job: Job) -> tuple[int, int]:
     if job.kind not in ("run", "open"):
         works.check(job.kind, job.table)
         return 0, 0
-    site = open_site(Experiment.make(job.table, where=label(job.made_by)))
+    site = open_site(Experiment.make(job.table))
     return (KEPT * site.initial.nbytes + TABLES, files.room_for(site)) if job.kind == "run" else (0, 0)
 
 
@@ -241,6 +241,8 @@ def verify_row(file: str | Path, row: int | None = None) -> Again:
     """
     table = read_result(Path(file))
     runs = table["runs"]
+    if not runs:
+        raise BadValue(f"{file} has no runs", remedy="give a result that has", where=str(file))
     if not 1 <= (row or 1) <= len(runs):
         raise BadValue(f"row = {row} of {len(runs)} runs", remedy=f"give 1 to {len(runs)}", where="--row")
     then = runs[row - 1] if row else min(runs, key=lambda run: run["seconds"])
@@ -248,20 +250,20 @@ def verify_row(file: str | Path, row: int | None = None) -> Again:
     with tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True) as place:
         works.work(kind, settings, Path(place) / "again")
         now, sha = works.outcome(kind, Path(place) / "again")
-    told = {name: f"{name}: {then['scores'][name]} then, {now[name]} now" for name in now}
-    other = [name for name in now if now[name] != then["scores"][name]]
-    rounded = [name for name in other if _is_rounding(name, then["scores"][name], now[name])]
+    here, before = files.versions(), then["scores"]
+    versions = [f"{n} {made} then, {here.get(n)} now" for n, made in table["versions"].items() if made != here.get(n)]
+    told = {name: f"{name}: {before.get(name)} then, {now[name]} now" for name in now}
+    other = [name for name in now if now[name] != before.get(name)]
+    rounded = [name for name in other if versions and _is_rounding(name, before.get(name), now[name])]
     differences = [told[name] for name in other if name not in rounded]
     if sha != then["weights_sha256"]:
-        differences.append(f"weights: sha256 {then['weights_sha256'][:16]} then, {(sha or '')[:16]} now")
-    here = files.versions()
-    versions = [f"{name} {made} then, {here[name]} now" for name, made in table["versions"].items() if made != here[name]]
+        differences.append(f"weights: sha256 {(then['weights_sha256'] or '')[:16]} then, {(sha or '')[:16]} now")
     name = f"{table['id']} {then['cell']} {then['split']}"
     return Again(name, differences, [told[name] for name in rounded], versions)
 
 
 def _is_rounding(name: str, then: Any, now: Any) -> bool:
-    if None in (then, now):
+    if not (isinstance(then, float) and isinstance(now, float)):
         return False
     if name == "final_loss":
         return math.isclose(then, now, rel_tol=LOSS)
@@ -292,6 +294,8 @@ def write_page(page: str | Path, save: str | Path | None = None) -> Path:
                 remedy="one file for each: remove it",
                 where="--save",
             )
+    if Path(page).is_dir():
+        raise CannotWrite(f"cannot write {page}: it is a folder", remedy="give a file with --page")
     need_folder(Path(page).absolute().parent, "--page")
     files.write_text(Path(page), reproduced_page(results, known))
     return Path(page)

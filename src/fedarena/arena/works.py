@@ -21,6 +21,7 @@ from fedarena.data.files import reading
 from fedarena.data.statistics import statistics
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import writing
+from fedarena.errors import BadValue
 from fedarena.results.bayes import Posterior
 from fedarena.results.comparison import Split
 from fedarena.results.folder import as_json, write_text
@@ -30,6 +31,7 @@ from fedarena.spec import Experiment, laid_over
 
 Facts = dict[str, float]
 SCORES = ("best_accuracy", "final_accuracy", "final_loss", "rounds", "uploads", "bytes_up", "bytes_down")
+NEEDED = {"posterior": ("mean", "scale", "df", "rope"), "boost": ("data", "rows", "test_share", "cipher")}
 RESULT = {"run": "result.json", "open": "facts.json", "posterior": "facts.json", "boost": "facts.json"}
 
 
@@ -76,7 +78,10 @@ def work(kind: Kind, table: Table, folder: Path) -> None:
 
 
 def check(kind: Kind, table: Table) -> None:
-    """What it needs beside its settings must be there."""
+    """All that it needs must be there."""
+    for key in NEEDED.get(kind, ()):
+        if key not in table:
+            raise BadValue(f"a recipe of kind {kind} has no {key}", remedy=f"set {key} under experiment", where=key)
     if kind == "boost":
         from fedarena.vertical.pooled import need_xgboost
         from fedarena.vertical.tables import load_table

@@ -22,7 +22,7 @@ from fedarena.models.linear import spread
 from fedarena.models.task import Buffers, as_tensor
 from fedarena.seeds import Purpose, stream
 
-GRADIENT_ROWS = 100  # in a piece of a gradient: what it takes of memory does not grow with a client's rows
+GRADIENT_ROWS = 100  # in a piece of a gradient by the kernels, which keep what all layers made of each of them
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class ClientWork:
         self._check_single_row()
         rows = np.arange(self.rows) if rows is None else rows
         together = self.task.has_batchnorm or self.task.class_weights is not None  # a mean of parts is another mean
-        step = len(rows) if together else GRADIENT_ROWS
+        step = len(rows) if together else EVALUATION_ROWS if self.task.network is None else GRADIENT_ROWS
         pieces = [rows[start : start + step] for start in range(0, len(rows), step)]
         before = self.task.buffers()
         if self.task.network is not None:

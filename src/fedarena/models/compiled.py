@@ -65,8 +65,10 @@ def library(wanted: str = "") -> tuple[str, ctypes.CDLL] | None:
     for name in able:
         path = Path(__file__).parent / f"_native_{name}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
         if path.exists() and wanted in ("", name):
-            loaded = ctypes.CDLL(str(path))
-            return name, _declared(loaded)
+            try:
+                return name, _declared(ctypes.CDLL(str(path)))
+            except AttributeError as error:
+                raise ImportError(f"{path.name} is of another version of fedarena: install it again ({error})") from None
     return None
 
 

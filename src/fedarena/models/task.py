@@ -174,20 +174,22 @@ class Task:
 
     def predict(self, x: Tensor, y: Tensor) -> Scores:
         """How right is the model on each row? In evaluation mode; ties go to the lowest class, non-finite is wrong."""
-        self.module.eval()
         with torch.no_grad():
+            self.module.eval()
             if self._loss != self._cross_entropy:  # a loss of one's own knows no classes
                 ones = np.ones(len(x), np.int64)
                 return Scores(0 * ones, ones, np.full(len(x), float(self._loss(x, y))))
-            logits, labels = flatten_positions(self._logits(x), y)
+            logits, labels = flatten_positions(self.logits(x), y)
             known = labels != PADDING
             right = (lowest_maximum(logits) == labels) & torch.isfinite(logits).all(dim=1) & known
             losses = F.cross_entropy(logits.double(), labels, reduction="none", ignore_index=PADDING)
         return Scores(*(_by_row(part, len(x)) for part in (right.long(), known.long(), losses)))
 
-    def _logits(self, x: Tensor) -> Tensor:
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
         """In evaluation mode; by the kernels where they train, too: what torch's libraries round depends on who made the
         processor."""
+        self.module.eval()
         if self.network is None:
             out: Tensor = self.module(x)
             return out

@@ -40,6 +40,7 @@ Scores = Mapping[Cell, Sequence[float]]  # one number a split
 Verdict = Literal["agrees", "ordering agrees", "differs", "not comparable"]
 SURE = 0.95
 ROPE = 0.01
+DIVERGED = "diverged"  # in place of a sign
 NAMED = 3  # broken checks that a reason names; the table below it has all
 
 
@@ -87,10 +88,12 @@ class Check:
         """As a recipe writes it."""
         how = dict(table)
         kind, says = how.pop("kind", ""), how.pop("says", "")
+        if not isinstance(says, str) or not says:
+            raise BadValue(f"a check of kind {kind} says {says!r}", remedy="write in words what must hold", where="says")
         if kind not in KINDS:
             raise UnknownName(
                 f"no check is called '{kind}'",
-                remedy=suggest(kind, KINDS, f"there are: {', '.join(KINDS)}"),
+                remedy=suggest(str(kind), KINDS, f"there are: {', '.join(KINDS)}"),
                 where=says,
             )
         any_size, told = how.pop("any_size", kind in ORDERINGS), how.pop("told", False)
@@ -112,24 +115,41 @@ def _need_keys(kind: str, says: str, how: Mapping[str, Any]) -> None:
     for key in sorted(needed | {"measure"}):
         if key not in how:
             raise BadValue(f"the check '{says}' has no {key}", remedy=f"a check of kind {kind} needs it", where=says)
+    if ("of" in how) != ("minus" in how or "to" in how):
+        raise BadValue(f"the check '{says}' has one of two choices", remedy="write of and minus", where=says)
     for key, value in how.items():
         if not (fits := FITS.get(key, _is_text))(value):
             raise BadValue(f"{key} = {value!r} in the check '{says}'", remedy=f"write {fits.__doc__}", where=says)
 
 
 def _is_text(value: Any) -> bool:
-    """a text, or a list of texts"""
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+    """a text"""
+    return isinstance(value, str)
 
 
 def _is_list(value: Any) -> bool:
     """a list of texts"""
-    return isinstance(value, list) and _is_text(value)
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_text_or_list(value: Any) -> bool:
+    """a text, or a list of texts"""
+    return _is_text(value) or _is_list(value)
 
 
 def _is_number(value: Any) -> bool:
     """a number"""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_share(value: Any) -> bool:
+    """a number above 0, at most 1"""
+    return _is_number(value) and 0 < value <= 1
+
+
+def _is_factor(value: Any) -> bool:
+    """a number from 1 on"""
+    return _is_number(value) and value >= 1
 
 
 def _are_bounds(value: Any) -> bool:
@@ -148,9 +168,12 @@ def _are_pairs(value: Any) -> bool:
 
 
 FITS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("tolerance", "factor", "low", "high", "most", "margin", "share", "sign"), _is_number),
+    **dict.fromkeys(("tolerance", "low", "high", "most", "margin", "sign"), _is_number),
     **dict.fromkeys(("choices", "among", "larger", "about", "mean_over"), _is_list),
     **dict.fromkeys(("any_size", "told", "relative"), _is_switch),
+    "cells": _is_text_or_list,
+    "factor": _is_factor,
+    "share": _is_share,
     "between": _are_bounds,
     "undecided": _are_pairs,
 }
@@ -265,7 +288,9 @@ def _within(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _factor(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
-    yield from _published(sheet, how, lambda ours, printed: 1 / how["factor"] <= ours / printed <= how["factor"])
+    yield from _published(
+        sheet, how, lambda ours, printed: max(ours, printed) <= how["factor"] * min(ours, printed) + 1e-12
+    )
 
 
 def _published(sheet: Sheet, how: Mapping[str, Any], fits: Callable[[float, float], bool]) -> Iterator[Finding]:
@@ -289,9 +314,10 @@ def _spread(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
         means = [*means_of(each).values()]
         if all(mean == math.inf for mean in means):
             continue  # nothing is known of how unlike they are
-        wide = (max(means) - min(means)) / (float(np.mean(means)) if how.get("relative") else 1.0)
-        known = all(map(math.isfinite, means))
-        yield Finding(label(common), shown(wide if known else math.nan), known and wide <= how["most"])
+        whole = float(np.mean(means)) if how.get("relative") else 1.0
+        known = all(map(math.isfinite, means)) and whole != 0
+        wide = (max(means) - min(means)) / whole if known else math.nan
+        yield Finding(label(common), shown(wide), known and wide <= how["most"])
 
 
 def _ordering(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
@@ -414,32 +440,35 @@ def _signs(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     undecided = [set(pair) for pair in how.get("undecided", ())]
     for where, printed in sheet.published.get("sign", {}).items():
         *_, row, column = where
-        ours = sign(sheet, how["measure"], where)
         about = {row, column} & {*how["about"]} if "about" in how else fnmatchcase(row, how.get("rows", "*"))
+        ours = sign(sheet, how["measure"], where)
         if ours is not None and about:
             held = ours in printed or (ours == "?" and {row, column} in undecided)
             yield Finding(f"{label(where[:-1])} against {column}", f"{ours}, published {printed}", held)
 
 
 def compared(sheet: Sheet, measure: str, where: Cell) -> Posterior | None:
-    """What is known of row less column, the last two names of `where`; None where they were not run on the same splits,
-    or one of them diverged."""
+    """What is known of row less column, the last two names of `where`: nothing, where one of them diverged."""
+    pair = _on_the_same_splits(sheet, measure, where)
+    return posterior(*pair, sheet.rho) if pair is not None and np.isfinite(pair).all() else None
+
+
+def _on_the_same_splits(sheet: Sheet, measure: str, where: Cell) -> tuple[Sequence[float], Sequence[float]] | None:
+    """The scores of column and row, if both were run."""
     *common, row, column = where
     scores = sheet.scores.get(measure, {})
-    ours, theirs = scores.get((*common, row)), scores.get((*common, column))
-    if ours is None or theirs is None or len(ours) != len(theirs) or len(ours) < 2:
-        return None
-    return posterior(theirs, ours, sheet.rho) if np.isfinite([*ours, *theirs]).all() else None
+    ours, theirs = scores.get((*common, row), ()), scores.get((*common, column), ())
+    return (theirs, ours) if len(ours) == len(theirs) > 1 else None
 
 
 def sign(sheet: Sheet, measure: str, where: Cell) -> str | None:
-    """Row against column by the Bayesian test (metrics 6.1).
+    """Row against column by the Bayesian test (metrics 6.1); None where they were not run.
 
     Where two signs are published ("=+": equal or better), both are the answer if only together they are sure.
     """
     known = compared(sheet, measure, where)
     if known is None:
-        return None
+        return None if _on_the_same_splits(sheet, measure, where) is None else DIVERGED
     worse, equal, better = known.regions(ROPE)
     alone, either = verdict(better, equal, worse, SURE), sheet.published.get("sign", {}).get(where, "")
     together = sum({"-": worse, "=": equal, "+": better}[one] for one in either)

@@ -33,7 +33,7 @@ from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
 from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
-from fedarena.models.compiled import processor
+from fedarena.models.compiled import SWITCH, library, processor
 from fedarena.models.task import sha256
 from fedarena.spec import Experiment
 
@@ -308,6 +308,7 @@ def versions() -> dict[str, Any]:
         "scipy": scipy.__version__,
         "platform": platform.platform(),
         "processor": processor(),
+        "kernels": built[0] if (built := library(os.environ.get(SWITCH, ""))) else "none",
         "cores": os.cpu_count(),
         "argv": sys.argv[1:],
     }

@@ -22,6 +22,8 @@ NEVER = math.inf  # a target that was not reached
 def read(text: str, run: Run, reference: Run | None = None) -> float:
     """The number that this measure reads from a run, where it needs one beside a reference."""
     name, value = parsed(text)
+    if not run.evaluations:
+        return math.nan  # it was looked at later than this cell reads
     if value is not None:
         return WITH_VALUE[name](run, value)
     if name in BESIDE:
@@ -67,22 +69,18 @@ def is_cost(text: str) -> bool:
     return text.partition(":")[0] in COSTS
 
 
-def belongs(text: str, run: Run) -> bool:
-    """Can it be read from this run? A regression has no accuracy."""
-    return text.partition(":")[0] in WITHOUT_ACCURACY or any(r.accuracy is not None for r in run.evaluations)
-
-
 def _accuracies(run: Run) -> list[float]:
     """At every evaluation; of a model that went to infinity no number."""
-    return [a if math.isfinite(loss) else math.nan for (_, a), loss in zip(run.curve, _losses(run), strict=True)]
+    return [math.nan if math.isnan(loss) else a for (_, a), loss in zip(run.curve, _losses(run), strict=True)]
 
 
 def _weighted(run: Run) -> float:
-    return math.nan if run.diverged else run.final.weighted_accuracy or 0.0
+    return math.nan if math.isnan(_losses(run)[-1]) else run.final.weighted_accuracy or 0.0
 
 
 def _losses(run: Run) -> list[float]:
-    return [math.nan if r.loss is None else r.loss for r in run.evaluations]
+    """At every evaluation; infinite is no number either, and is never a target that was not reached."""
+    return [math.nan if r.loss is None or math.isinf(r.loss) else r.loss for r in run.evaluations]
 
 
 def _roughness(run: Run) -> float:
@@ -137,16 +135,16 @@ PLAIN: dict[str, Callable[[Run], float]] = {
     "final": lambda run: _accuracies(run)[-1],
     "mean": lambda run: float(np.mean(_accuracies(run))),
     "weighted": _weighted,  # on clients' own test rows, by their size
-    "min_loss": lambda run: float(np.nanmin(_losses(run))),
+    "min_loss": lambda run: min((loss for loss in _losses(run) if math.isfinite(loss)), default=math.nan),
     "final_loss": lambda run: _losses(run)[-1],
-    "area": lambda run: math.nan if run.diverged else area(run.curve),
+    "area": lambda run: math.nan if any(map(math.isnan, _losses(run))) else area(run.curve),
     "roughness": _roughness,
     "diverged": lambda run: float(run.diverged),
     "client_std": lambda run: run.fairness.get("std", math.nan),
     "bytes_up": lambda run: float(run.records[-1].bytes_up),
     "bytes_down": lambda run: float(run.records[-1].bytes_down),
-    "merges": lambda run: float(run.ages["merges"]),
-    "deadlock": lambda run: float(run.ages["deadlock"]),
+    "merges": lambda run: float(run.ages.get("merges", math.nan)),  # of asynchronous algorithms
+    "deadlock": lambda run: float(run.ages.get("deadlock", math.nan)),
     "moved": _moved,
     "rounds_to_target": lambda run: _rounds_to(run, _target(run), interpolate=True),  # its own: evaluate.target
 }
@@ -160,9 +158,6 @@ BESIDE: dict[str, Callable[[Run, Run], float]] = {
     "relative": lambda run, other: relative_accuracy(_weighted(run), _accuracies(other)[-1]),
     "lost": lambda run, other: (other.best.accuracy or 0.0) - (run.best.accuracy or 0.0),
     "divergence": weight_divergence,
-}
-WITHOUT_ACCURACY = {
-    *("min_loss", "final_loss", "diverged", "bytes_up", "bytes_down", "merges", "deadlock", "moved", "divergence")
 }
 COSTS = {
     *("min_loss", "final_loss", "roughness", "diverged", "client_std", "bytes_up", "bytes_down", "moved"),

@@ -62,5 +62,5 @@ def recalls(confusion: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def relative_accuracy(weighted: float, centralized: float) -> float:
-    """Weighted accuracy over the centralized one (Hsu et al.); may exceed 1."""
-    return weighted / centralized
+    """Weighted accuracy over the centralized one (Hsu et al.); may exceed 1, and is no number beside 0."""
+    return weighted / centralized if centralized else math.nan

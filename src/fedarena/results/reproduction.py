@@ -10,9 +10,10 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Printed
@@ -57,6 +58,7 @@ class Reproduction:
     sheet: Sheet
     judgement: Judgement
     runs: list[Made]
+    reads: Table  # what its measures mean, and of which cells
     notes: tuple[str, ...] = ()
     tuned: dict[Cell, str] = field(default_factory=dict)  # cell -> the choice that was best
     failures: dict[str, str] = field(default_factory=dict)
@@ -142,6 +144,7 @@ class Reproduction:
             "seconds": round(sum(run["seconds"] for run in runs), 1),
             "versions": self.versions,
             "kind": self.kind,
+            "reads": self.reads,
             "common": common,
             "runs": runs,
         }
@@ -208,6 +211,42 @@ def fingerprint(table: Table) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
+class _Row(BaseModel, extra="allow"):
+    cell: str
+    measure: str
+    published: Any
+    measured: Any
+
+
+class _Run(BaseModel):
+    cell: str
+    split: str
+    scores: Table
+    weights_sha256: str | None
+    seconds: float
+    settings: Table
+
+
+class _File(BaseModel, extra="allow"):
+    """What others rely on in a result file."""
+
+    id: str
+    size: Literal["smoke", "small", "full"]
+    kind: Literal["run", "open", "posterior", "boost"]
+    command: str
+    verdict: str
+    reason: str
+    seconds: float
+    rows: list[_Row]
+    checks: list[Table]
+    notes: list[str]
+    failures: dict[str, str]
+    versions: Table
+    reads: Table
+    common: Table
+    runs: list[_Run]
+
+
 def read_result(path: Path) -> Table:
     """A result file, as it was written."""
     with reading(path, remedy="make it anew with `fedarena reproduce`"):
@@ -216,9 +255,16 @@ def read_result(path: Path) -> Table:
                 f"there is no file {path}", remedy="give a result file, such as papers/results/N-F2-full.json"
             )
         table: Table = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(table, dict) or not {"id", "size", "runs", "sha256"} <= {*table}:
-        raise BadValue(f"{path} is no result of `fedarena reproduce`", remedy="give one", where=str(path))
-    if table["sha256"] != fingerprint(table):
+    try:
+        _File.model_validate(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadValue(
+            f"{path} is no result of `fedarena reproduce`, or one of another version: {where or 'it'}: {first['msg']}",
+            remedy="give one, or make it anew",
+        ) from None
+    if table.get("sha256") != fingerprint(table):
         raise DataBroken(
             f"{path} is not as it was written: its sha256 does not fit what it says",
             remedy="fetch it again, or make it anew with `fedarena reproduce`",

@@ -20,6 +20,7 @@ from fedarena.engine.keep import Keeper
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.site import Site
 from fedarena.errors import BadValue
+from fedarena.models.task import flatten_positions, lowest_maximum
 from fedarena.results.folder import DAMAGED, client_rows, read_experiment
 from fedarena.results.metrics import monotone, recalls, rounds_to
 from fedarena.spec import Experiment
@@ -180,17 +181,14 @@ class Run:
 
     def confusion(self, client: int | None = None) -> NDArray[np.int64]:
         """Counts on the global test set: true classes in rows, predicted ones in columns."""
-        import torch
-
         site = self._site(client)
-        site.task.module.eval()
         counts = np.zeros((site.data.classes, site.data.classes), np.int64)
-        with torch.no_grad():
-            for start in range(0, len(site.owners.test), 500):
-                x, y = site.test_rows(site.owners.test[start : start + 500])
-                predicted = site.task.module(x).argmax(dim=-1).reshape(-1).numpy()
-                true = y.reshape(-1).numpy()
-                np.add.at(counts, (true[true >= 0], predicted[true >= 0]), 1)
+        for start in range(0, len(site.owners.test), 500):
+            x, y = site.test_rows(site.owners.test[start : start + 500])
+            logits, labels = flatten_positions(site.task.logits(x), y)
+            true, predicted = labels.numpy(), lowest_maximum(logits).numpy()
+            known = (true >= 0) & (predicted < site.data.classes)  # what is not finite predicts nothing
+            np.add.at(counts, (true[known], predicted[known]), 1)
         return counts
 
     def recalls(self, client: int | None = None) -> NDArray[np.float64]:

@@ -169,8 +169,8 @@ class Hands:
             return
         if theirs != arithmetic():
             self._warn(
-                f"node {hand.node.name} computes with other instructions ({theirs}) than this machine ({arithmetic()}): "
-                "the last bits of the result depend on who computes what"
+                f"node {hand.node.name} computes with another processor ({theirs}) than this machine ({arithmetic()}): "
+                "the last bits of the result may depend on who computes what"
             )
         self._here.append(hand)
         if self._most is not None and len(self._here) >= self._most:
