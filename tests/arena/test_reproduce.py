@@ -230,7 +230,9 @@ def test_results_of_something_else_never_count(write: Write) -> None:
 def test_a_choice_that_was_gone_for_a_while_is_remembered(write: Write) -> None:
     write()
     reproduce("X-A", "full")
-    write("X-A", "", ("fast = { local = { lr = 0.5 } }", ""), (CHECK, 'kind = "range"\nsays = "so"\nmeasure = "best"\n'))
+    write(
+        "X-A", "", ("fast = { local = { lr = 0.5 } }", ""), (CHECK, 'kind = "range"\nsays = "so"\nmeasure = "best"\n')
+    )
     reproduce("X-A", "full")
     write("X-A", "", ("lr = 0.5", "lr = 0.4"))
     with pytest.raises(ResumeMismatch, match="cells/fast/seed0"):
@@ -326,10 +328,14 @@ def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.M
         ("rounds = 1 }", "rounds = 1 }\nseed = 3", "small.seed: Unexpected keyword argument"),
         ('measures = ["best", "final_loss"]', 'measures = "best"', "measures are a list, or a table"),
         ("[[checks]]", "[checks]", "checks are tables: [[checks]]"),
-        ("says = \"the fast one is better\"", "says = 5", "says 5"),
+        ('says = "the fast one is better"', "says = 5", "says 5"),
         ('kind = "ordering"', "kind = 5", "no check is called '5'"),
         (CHECK, 'kind = "factor"\nsays = "so"\nmeasure = "best"\nfactor = 0', "factor = 0"),
-        (CHECK, 'kind = "trend"\nsays = "so"\nmeasure = "best"\naxis = "rate"\nsign = 1\nof = "slow"', "one of two choices"),
+        (
+            CHECK,
+            'kind = "trend"\nsays = "so"\nmeasure = "best"\naxis = "rate"\nsign = 1\nof = "slow"',
+            "one of two choices",
+        ),
         (CHECK, 'kind = "top"\nsays = "so"\nmeasure = "best"\naxis = ["rate"]\namong = ["slow"]', "axis = ['rate']"),
         (CHECK, 'kind = "top"\nsays = "so"\nmeasure = "best"\namong = ["slwo"]', "no cell or choice is called 'slwo'"),
         (CHECK, 'kind = "signs"\nsays = "so"\nmeasure = "best"\nrows = "slwo"', "it is about no cells"),
@@ -378,6 +384,20 @@ def test_a_cell_that_fails_stops_no_other(write: Write) -> None:
     told = CliRunner().invoke(app, ["reproduce", "X-A", "--size", "full", "-q", "--json"])
     assert told.exit_code == 1
     assert json.loads(told.stdout)["failures"]
+
+
+def test_a_loss_of_its_own_has_no_accuracy(write: Write) -> None:
+    """A row of zeros would hold any check that two of them are equal."""
+    write(
+        "X-A",
+        "",
+        ('data = "digits"\nmodel = "logreg"\npartition = "iid"\n', 'data = "least_squares"\n'),
+        ("clients = 4\n", ""),
+        ("slow = 0.2", ""),
+        (CHECK, CHECK.replace('"best"', '"final_loss"')),
+    )
+    rows = reproduce("X-A", "full").rows
+    assert {(row["cell"], row["measure"]) for row in rows} == {("slow", "final_loss"), ("fast", "final_loss")}
 
 
 # What is kept

@@ -18,7 +18,7 @@ from fedarena.errors import ResumeMismatch
 from fedarena.results.agreement import Cell, Sheet, judge, label
 from fedarena.results.comparison import Split
 from fedarena.results.folder import versions
-from fedarena.results.measures import BESIDE, has_target, is_cost, limit, read
+from fedarena.results.measures import BESIDE, belongs, has_target, is_cost, limit, read
 from fedarena.results.paper_plots import Curves, Subject, draw
 from fedarena.results.reproduction import Made, Reproduction, Scores, measured, read_result
 from fedarena.results.run import Run, load
@@ -146,7 +146,7 @@ class _Known:
             facts = [self._facts[cell.run, split][0] for split in self.splits]
             return [f[text] for f in facts] if all(text in f for f in facts) else None
         beside = self._reference(cell, cells)
-        if beside is None and text in BESIDE:
+        if (beside is None and text in BESIDE) or not belongs(text, self._runs[cell.run, self.splits[0]]):
             return None
         found = []
         for split in self.splits:

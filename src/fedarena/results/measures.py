@@ -69,6 +69,13 @@ def is_cost(text: str) -> bool:
     return text.partition(":")[0] in COSTS
 
 
+def belongs(text: str, run: Run) -> bool:
+    """Can it be read from this run? A model with a loss of its own has no accuracy, and records 0 for it."""
+    if text.partition(":")[0] in WITHOUT_ACCURACY or any(record.accuracy for record in run.evaluations):
+        return True
+    return not open_site(run.experiment).task.has_own_loss
+
+
 def _accuracies(run: Run) -> list[float]:
     """At every evaluation; of a model that went to infinity no number."""
     return [math.nan if math.isnan(loss) else a for (_, a), loss in zip(run.curve, _losses(run), strict=True)]
@@ -158,6 +165,9 @@ BESIDE: dict[str, Callable[[Run, Run], float]] = {
     "relative": lambda run, other: relative_accuracy(_weighted(run), _accuracies(other)[-1]),
     "lost": lambda run, other: (other.best.accuracy or 0.0) - (run.best.accuracy or 0.0),
     "divergence": weight_divergence,
+}
+WITHOUT_ACCURACY = {
+    *("min_loss", "final_loss", "diverged", "bytes_up", "bytes_down", "merges", "deadlock", "moved", "divergence")
 }
 COSTS = {
     *("min_loss", "final_loss", "roughness", "diverged", "client_std", "bytes_up", "bytes_down", "moved"),
