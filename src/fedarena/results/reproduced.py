@@ -26,6 +26,8 @@ whose numbers are further off, with everything in the published order that can b
 size can be asked is told, and not judged. `differs`: the reason says where. `not comparable`: something was not there to
 compare.
 
+Times are those of all runs added up, by the clock: some were run beside much other work, and take less alone.
+
 Marks such as A-14 number what papers leave open, or print in two ways: A of algorithms, E of experiments, M of models, P of
 partitions. Each is explained where it stands.
 """
@@ -57,7 +59,7 @@ def _section(result: Result) -> str:
     lines += [f"**{result['verdict']}**: {result['reason']}.", "", *_table(result), *_checks(result)]
     lines += [f"- {note}" for note in result["notes"]]
     count = len(result["runs"])
-    spent = f"{count} run{'s' * (count != 1)}, {lasting(result['seconds'])} of one core"
+    spent = f"{count} run{'s' * (count != 1)}, {lasting(result['seconds'])} added up"
     return "\n".join([*lines, *([""] if result["notes"] else []), f"`{result['command']}` ({spent})"])
 
 
