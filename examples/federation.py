@@ -112,7 +112,9 @@ def federate(names: list[str], time: int, address: str) -> dict[str, Any]:
     hospitals = []
     for name in names:
         join = ["join", "--data", str(HERE / "files" / f"{name}.csv"), "--server", address, "--keys", f"{keys}/{name}"]
-        hospitals.append(start(*join, "--folder", str(HERE / "state" / name), "--yes", "--quiet"))
+        # Other patients are held out each time, so each hospital must allow a new release. Hospitals with real patients
+        # would not: what two releases have not in common can be computed from their difference (docs/threats.md).
+        hospitals.append(start(*join, "--folder", str(HERE / "state" / name), "--yes", "--new-release", "--quiet"))
     told, _ = organiser.communicate()
     if organiser.returncode:
         for hospital in hospitals:

@@ -108,9 +108,19 @@ def join(
     experiment: Annotated[
         Path | None, typer.Option(help="The experiment that you agreed to; any other is refused.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before taking part.")] = False,
-    least: Annotated[int, typer.Option(min=1, help="Fewest training rows over which sums are told.")] = 10,
-    patience: Annotated[float, typer.Option(min=0, help="Seconds to look for an organiser that is away.")] = 600.0,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Consent without being asked; required without a terminal.")
+    ] = False,
+    runs: Annotated[int, typer.Option(min=1, help="Runs to take part in before the command ends.")] = 1,
+    new_release: Annotated[
+        bool,
+        typer.Option(
+            "--new-release",
+            help="Allow releases over other samples or columns than before. Two of them can reveal single rows.",
+        ),
+    ] = False,
+    least: Annotated[int, typer.Option(min=1, help="Fewest training rows over which sums are released.")] = 10,
+    patience: Annotated[float, typer.Option(min=0, help="Seconds to look for a server that is away.")] = 600.0,
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -121,12 +131,20 @@ def join(
 
     `fedarena join --data mine.csv --label diagnosis --server 10.0.0.1:8440 --keys clinic-a --experiment agreed.toml`
 
-    The experiment is shown, and what will leave the house, before anything does; on a terminal you are asked. Stopped, it
-    goes on when it is started again with the same command. Files of what the algorithm remembers lie in `--folder`.
+    The experiment is shown, and what will leave this machine, and you are asked before anything does; without a terminal,
+    `--yes` must say so. Stopped, it continues when it is started again with the same command. Client state, and a log of
+    everything that was released, lie in `--folder`: keep it, releases are bound to the samples of the first one.
     """
+    from fedarena.errors import BadValue
     from fedarena.federation.doors import join as join_federation
 
     _load(file)
+    if not yes and not _has_terminal():
+        raise BadValue(
+            "there is no terminal on which to ask for your consent",
+            remedy="run it in a terminal, or add --yes, with --experiment agreed.toml to accept that experiment only",
+            where="--yes",
+        )
     found = join_federation(
         data,
         server,
@@ -139,6 +157,8 @@ def join(
         experiment=experiment,
         consent=_consent(yes, quiet),
         least=least,
+        runs=runs,
+        new_release=new_release,
         patience=patience,
         speak=_sayer(quiet),
     )
@@ -175,17 +195,20 @@ def mount(doors: typer.Typer) -> None:
     doors.add_typer(app, name="federation")
 
 
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def _consent(yes: bool, quiet: bool) -> Callable[[Any, list[str]], bool]:
-    """Show what it is about; on a terminal, ask."""
+    """Show the experiment and what will leave; ask, unless `--yes` was given."""
 
     def consent(experiment: Any, leaves: list[str]) -> bool:
         from fedarena.federation.consent import as_text
 
-        asks = not yes and sys.stdin.isatty() and sys.stderr.isatty()
-        told = ["the organiser's experiment:", *(f"  {line}" for line in as_text(experiment).splitlines())]
-        told += ["what will leave this house:", *(f"  - {line}" for line in leaves)]
-        _sayer(quiet and not asks)("\n".join(told))
-        return not asks or typer.confirm("take part?", err=True)
+        told = ["the server's experiment:", *(f"  {line}" for line in as_text(experiment).splitlines())]
+        told += ["what will leave this machine:", *(f"  - {line}" for line in leaves)]
+        _sayer(quiet and yes)("\n".join(told))
+        return yes or typer.confirm("take part?", err=True)
 
     return consent
 

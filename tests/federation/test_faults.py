@@ -21,7 +21,7 @@ from fedarena.federation import switchboard, wire
 from fedarena.federation import words as say
 from fedarena.federation.asking import Rule, TooFewAnswers
 from fedarena.federation.link import Arrival
-from fedarena.federation.wire import Load, Message, pack, unpack
+from fedarena.federation.wire import PROTOCOL, Load, Message, pack, unpack
 
 SOON = Rule(deadline=0.3, minimum=2, attempts=2)
 SCAFFOLD = {"algorithm": "scaffold", "rounds": 5, "share": 0.75}
@@ -230,7 +230,7 @@ SPOILT: dict[str, tuple[Callable[[Message], bytes], str]] = {
     "garbage": (lambda m: b"\x80\x04garbage" * 40, "bytes that are no message of fedarena's"),
     "nothing": (lambda m: b"", "bytes that are no message of fedarena's"),
     "cut short": (lambda m: again(m)[:60], "a message that ends too early"),
-    "another version": (lambda m: with_version(again(m), "9.9.9"), r"fedarena 9.9.9 \(protocol 1\) speaks"),
+    "another version": (lambda m: with_version(again(m), "9.9.9"), rf"fedarena 9.9.9 \(protocol {PROTOCOL}\) speaks"),
     "another run": (lambda m: pack("other", m.round, m.words, Load.of(m.load)), "an answer of another run"),
     "a number": (lambda m: again(m, send=1.5), "a float as answer"),
     "short vector": (
@@ -424,7 +424,7 @@ def test_a_participant_does_what_it_is_asked_and_nothing_else(federation: Federa
     """Parts that clients do not have, rounds that were not agreed on, memories with odd names: no, in words."""
     federation.start()
     run = federation.serve(federation.experiment(algorithm="scaffold"))
-    alfa, roster = federation.people["alfa"], next(iter((federation.folder / "houses" / "alfa").iterdir())).name
+    alfa, roster = federation.people["alfa"], next((federation.folder / "houses" / "alfa").glob("*/")).name
     last = [content for name, content in federation.link.down if name == "alfa" and b'"what":"work"' in content][-1]
 
     def asked(*change: tuple[bytes, bytes]) -> str:

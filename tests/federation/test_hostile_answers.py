@@ -19,6 +19,7 @@ from fedarena.federation.asking import Rule, TooFewAnswers
 from fedarena.federation.organiser import Participants
 from fedarena.federation.own_table import MOST_ROWS
 from fedarena.federation.squeeze import released, squeezed
+from fedarena.federation.statistics_release import decoded, encoded
 from fedarena.federation.wire import Load, Message, pack, unpack, words_of
 
 SOON = Rule(deadline=0.3, minimum=2, attempts=2)
@@ -103,13 +104,7 @@ def test_arrays_are_limited_together() -> None:
 LIES: dict[str, tuple[type[say.Words], dict[str, Any], str]] = {
     "more training rows": (say.Counted, {"train": 10**11}, "said that it has 33 in all"),
     "no training rows": (say.Counted, {"train": 0, "test": 33}, "said that it has 33 in all"),
-    "an endless sum": (say.Counted, {"sums": (float("inf"), 0.0, 0.0, 0.0)}, "no number, or too large"),
-    "a sum that is none": (say.Counted, {"sums": (float("nan"), 0.0, 0.0, 0.0)}, "no number, or too large"),
-    "a huge sum": (say.Counted, {"sums": (1e308, 0.0, 0.0, 0.0)}, "no number, or too large"),
-    "fewer sums": (say.Counted, {"sums": (0.0,)}, "1 sums, and there are 4 columns"),
-    "more values than rows": (say.Counted, {"present": (10**6, 1, 1, 1)}, "other values"),
-    "negative squares": (say.Squares, {"squares": (-1e9, 1.0, 1.0, 1.0)}, "negative sum of squares"),
-    "huge squares": (say.Squares, {"squares": (1e308, 1.0, 1.0, 1.0)}, "no number, or too large"),
+    "a key that is none": (say.StatisticsKey, {"key": "00" * 32}, "a public key that is none"),
 }
 
 
@@ -118,6 +113,46 @@ def test_numbers_that_cannot_be_are_told_with_their_sender(what: str, federation
     kind, news, why = LIES[what]
     spoil(federation, kind, told(**news))
     with pytest.raises(TooFewAnswers, match=f"'charlie': .*{why}"):
+        federation.serve(federation.experiment(**SUMS))
+
+
+def vector(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Message], bytes]:
+    """Return a message like this one with another vector of statistics."""
+    return lambda m: pack(m.run, m.round, m.words, Load.of(change(m.load)))
+
+
+@pytest.mark.parametrize("change", [lambda v: v[:-1], lambda v: v.astype(np.int64), lambda v: v.reshape(-1)])
+def test_statistics_of_another_shape_are_refused_with_their_sender(change: Any, federation: Federation) -> None:
+    spoil(federation, say.Statistics, vector(change))
+    with pytest.raises(TooFewAnswers, match="'charlie': it answered with 'statistics'"):
+        federation.serve(federation.experiment(**SUMS))
+
+
+def added(row: int, number: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Add a number to an integer of the vector: under masks this adds it to the total."""
+
+    def change(rows: np.ndarray) -> np.ndarray:
+        integers = decoded(rows)
+        integers[row] += number
+        return encoded(integers)
+
+    return change
+
+
+IMPOSSIBLE = {  # the vector has 4 counts of values, 4 sums and 4 sums of squares
+    "more values than samples": (0, 10**6, "more values are present"),
+    "fewer values than none": (0, -(10**6), "more values are present"),
+    "a huge sum": (4, 1 << 2500, "a sum is larger than its values can be"),
+    "squares below the sum": (8, -(1 << 2500), "a sum of squares is too small"),
+}
+
+
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+def test_totals_that_cannot_be_stop_the_handshake(what: str, federation: Federation) -> None:
+    """Under masks the sender cannot be named."""
+    row, number, why = IMPOSSIBLE[what]
+    spoil(federation, say.Statistics, vector(added(row, number)))
+    with pytest.raises(BadValue, match=f"cannot be right: {why}"):
         federation.serve(federation.experiment(**SUMS))
 
 

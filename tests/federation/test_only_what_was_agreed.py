@@ -76,10 +76,11 @@ def test_what_was_revealed_is_not_forgotten(tmp_path: Path) -> None:
     assert "secrets of this exchange are gone" in answer(federation, reveal)
 
 
-def test_squares_are_told_only_where_columns_are_standardised(tmp_path: Path) -> None:
+def test_statistics_are_released_only_where_the_experiment_needs_them(tmp_path: Path) -> None:
     federation = served(tmp_path)
-    ready = heard(federation, say.Agree)[-1]
-    assert "nobody agreed to tell" in answer(federation, changed(ready, tell="squares"))
+    ready = words_of(heard(federation, say.Agree)[-1])
+    asked = say.StatisticsRequest(agreement=ready.words.agreement)  # type: ignore[attr-defined]
+    assert "needs no statistics" in answer(federation, pack(ready.run, 0, asked))
 
 
 def test_work_ends_with_the_last_round(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list
     address = organiser.said.split("listening on ")[1].split()[0]
 
     def join(name: str) -> Command:
-        return begin(name, "join", "--data", f"{name}.csv", "--server", address, "--name", name, "--json")
+        return begin(name, "join", "--data", f"{name}.csv", "--server", address, "--name", name, "--yes", "--json")
 
     houses = {name: join(name) for name in HOUSES}
     organiser.until("round  2/12")
@@ -104,7 +104,7 @@ def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list
     assert differences(run, serial) == []
     assert fa.report(tmp_path / "run", out=tmp_path / "report.html").exists()
     told = houses["alfa"].said
-    assert "what will leave this house:" in told
+    assert "what will leave this machine:" in told
     assert "goodbye: the run is finished" in told
 
 

@@ -16,14 +16,13 @@ from fedarena.data.sources.rows import split_rows
 from fedarena.data.sources.tables import Csv
 from fedarena.errors import BadValue, FedarenaError
 from fedarena.federation.agreement import (
-    features_of,
     first_agreement,
     in_order,
-    with_counts,
-    with_squares,
+    with_statistics,
     without_rows,
 )
-from fedarena.federation.own_table import OwnFile, OwnRows, split_own
+from fedarena.federation.own_table import OwnFile, OwnRows, features_of, split_own, statistics_layout
+from fedarena.federation.statistics_release import StatisticsMask, total_of
 from fedarena.federation.words import Agreement, Described
 from fedarena.spec import Experiment
 
@@ -62,12 +61,15 @@ def agreed_rows(experiment: Experiment, files: dict[str, Path]) -> tuple[dict[st
     tables = {name: OwnFile(path).opened(experiment.data.made) for name, path in files.items()}
     agreed = first_agreement({name: table.described("") for name, table in tables.items()})
     rows = {name: table.placed(agreed[name]) for name, table in tables.items()}
-    counted = {name: own.counted(agreed[name], experiment, 1) for name, own in rows.items()}
-    agreed = with_counts(agreed, counted, experiment)
-    if experiment.data.made.standardise:
-        squares = {name: own.squares(agreed[name].means or (), 1) for name, own in rows.items()}
-        agreed = with_squares(agreed, counted, squares)
-    return agreed, rows, counted
+    counted = {name: own.counted() for name, own in rows.items()}
+    layout = statistics_layout(experiment, next(iter(agreed.values())))
+    masks = {name: StatisticsMask() for name in rows}
+    keys = {agreed[name].client: mask.public for name, mask in masks.items()}
+    vectors = {
+        name: masks[name].masked(own.statistics(layout, 1).integers, agreed[name].client, keys)
+        for name, own in rows.items()
+    }
+    return with_statistics(agreed, counted, total_of(vectors.values(), layout), experiment), rows, counted
 
 
 def odd_table(folder: Path) -> tuple[Path, dict[str, Path]]:

@@ -180,8 +180,7 @@ TOLD = {  # all that a participant may say, and where docs/federation.md says so
         "described.columns described.label_kind described.classes described.rows described.test_rows "
         "counted.train counted.test"
     ),
-    "of each column: sum over the training rows": "counted.sums counted.present squares.squares",
-    "number of training rows of each class": "counted.class_counts",
+    "a public key for one release of statistics": "statisticskey.key",
     "sha256 of the initial weights, torch's version": "ready.initial ready.torch",
     "loss on the training rows, steps, rows seen, seconds, whether all is finite": (
         "done.loss done.steps done.samples done.seconds done.finite done.weight done.sent done.sent_buffers "
@@ -199,6 +198,7 @@ TOLD = {  # all that a participant may say, and where docs/federation.md says so
     "a participant is killed and started again": "described.session",
 }
 DOWN = {"hello", "agree", "work", "recompute", "look", "show", "train", "send", "keys", "deal", "reveal", "goodbye"}
+DOWN |= {"statisticskeyrequest", "statisticsrequest"}
 
 
 def test_everything_that_may_leave_is_on_the_page() -> None:

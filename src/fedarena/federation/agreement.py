@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,9 @@ from fedarena.data.sources.rows import MOST_CLASSES
 from fedarena.data.sources.tables import MOST_CATEGORIES, Table
 from fedarena.errors import BadValue, PartitionImpossible
 from fedarena.federation.asking import Declined
-from fedarena.federation.own_table import MOST_ROWS, needs_means
-from fedarena.federation.words import Agreement, Column, Counted, Described, Squares
+from fedarena.federation.own_table import MOST_ROWS, features_of
+from fedarena.federation.statistics_release import Totals
+from fedarena.federation.words import Agreement, Column, Counted, Described
 from fedarena.spec import Experiment
 
 Descriptions = Mapping[str, Described]  # by name
@@ -100,79 +102,43 @@ def _column(name: str, tables: Sequence[Described]) -> Column:
     return Column(name=name, kind=found[0].kind, words=words)
 
 
-def check_counted(told: Counted, described: Described, agreed: Agreement, experiment: Experiment) -> None:
-    """Decline counts that do not go with what their owner said before, and sums that nobody can add."""
+def check_counted(told: Counted, described: Described) -> None:
+    """Decline sample counts that differ from what the client described."""
     rows = described.rows + described.test_rows
     if told.train < 1 or told.train + told.test != rows:
         raise Declined(f"it has {told.train} training and {told.test} test rows, and said that it has {rows} in all")
-    if needs_means(experiment.data.made):
-        present, wide = told.present or (), features_of(agreed.columns)
-        _check_sums(told.sums or (), wide)
-        if len(present) != wide or max(present) > told.train:
-            raise Declined("it told of other values than its training rows have")
-    if experiment.algorithm.made.counts_classes:
-        counts = told.class_counts or ()
-        if len(counts) != len(agreed.classes) or sum(counts) != told.train:
-            raise Declined("it told of other labels than its training rows have")
 
 
-def check_squares(told: Squares, agreed: Agreement) -> None:
-    """Decline what cannot be sums of squares."""
-    _check_sums(told.squares, features_of(agreed.columns))
-    if min(told.squares) < 0:
-        raise Declined("it told a negative sum of squares")
-
-
-def _check_sums(sums: Sequence[float], wide: int) -> None:
-    if len(sums) != wide:
-        raise Declined(f"it told {len(sums)} sums, and there are {wide} columns")
-    if not all(abs(total) <= LARGEST for total in sums):
-        raise Declined("it told a sum that is no number, or too large")
+def with_statistics(
+    agreed: Mapping[str, Agreement], counted: Mapping[str, Counted], totals: Totals, experiment: Experiment
+) -> dict[str, Agreement]:
+    """Add what follows from the totals over all clients: means, deviations and class counts."""
+    samples = sum(c.train for c in counted.values())
+    problem = totals.implausible(samples)
+    if problem:
+        raise BadValue(
+            f"the statistics of all clients together cannot be right: {problem}",
+            remedy="run the same fedarena at every client; a client that is not honest cannot be named under masks",
+        )
+    if 0 in totals.present:
+        raise BadValue("a column has no value in any training row", remedy="drop it", where="data.drop")
+    news: dict[str, Any] = {
+        "means": totals.means() or None,
+        "deviations": tuple(map(math.sqrt, totals.variances(samples))) if totals.squares else None,
+        "class_counts": totals.class_counts or None,
+    }
+    return {name: one.model_copy(update=news) for name, one in agreed.items()}
 
 
 def with_counts(
     agreed: Mapping[str, Agreement], counted: Mapping[str, Counted], experiment: Experiment
 ) -> dict[str, Agreement]:
-    """Means over all training rows, and what else follows from counts."""
-    source = experiment.data.made
-    means = counts = None
-    if needs_means(source):
-        told = [(c.present or (), c.sums or ()) for c in counted.values()]
-        present, sums = (_added(parts) for parts in zip(*told, strict=True))
-        if 0 in present:
-            raise BadValue("a column has no value in any training row", remedy="drop it", where="data.drop")
-        means = tuple(total / n for total, n in zip(sums, present, strict=True))
-    if experiment.algorithm.made.counts_classes:
-        counts = tuple(int(n) for n in _added([c.class_counts or () for c in counted.values()]))
-    heaviest = None
-    if getattr(experiment.uplink, "secure", False):
-        held = experiment.validate_share or 0.0
-        heaviest = max(c.train - int(round(held * c.train, 9)) for c in counted.values())
-    news = {"means": means, "class_counts": counts, "heaviest": heaviest}
-    return {name: one.model_copy(update=news) for name, one in agreed.items()}
-
-
-def with_squares(
-    agreed: Mapping[str, Agreement], counted: Mapping[str, Counted], squares: Mapping[str, Squares]
-) -> dict[str, Agreement]:
-    """Deviations over all training rows."""
-    n = sum(c.train for c in counted.values())
-    deviations = tuple(math.sqrt(total / n) for total in _added([s.squares for s in squares.values()]))
-    return {name: one.model_copy(update={"deviations": deviations}) for name, one in agreed.items()}
-
-
-def _added(parts: Sequence[Sequence[float]]) -> list[float]:
-    """Sums, exact until the last rounding: they do not depend on the order."""
-    if len({len(part) for part in parts}) != 1:
-        raise BadValue(
-            "participants told sums of different numbers of columns", remedy="run the same fedarena everywhere"
-        )
-    return [math.fsum(numbers) for numbers in zip(*parts, strict=True)]
-
-
-def features_of(columns: Sequence[Column]) -> int:
-    """Numbers in a row."""
-    return sum(max(len(column.words), column.kind == "numbers") for column in columns)
+    """Add the largest number of training samples of a client, where updates are masked."""
+    if not getattr(experiment.uplink, "secure", False):
+        return dict(agreed)
+    held = experiment.validate_share or 0.0
+    heaviest = max(c.train - int(round(held * c.train, 9)) for c in counted.values())
+    return {name: one.model_copy(update={"heaviest": heaviest}) for name, one in agreed.items()}
 
 
 def without_rows(

@@ -9,6 +9,8 @@ from fedarena.algorithms.base import Asynchronous
 from fedarena.data.sources.tables import Table
 from fedarena.errors import BadValue
 from fedarena.federation.own_table import needs_means
+from fedarena.federation.statistics_release import MASKED_FROM
+from fedarena.federation.words import Described
 from fedarena.spec import Experiment
 
 OWNER = "participant"  # the column that would name the owner in a table of all rows
@@ -121,17 +123,18 @@ def beyond_budget(before: Experiment, now: Experiment) -> bool:
     return any(ours.get(key) != other.get(key) for key in {**ours, **other} if key not in BUDGET)
 
 
-def what_leaves(experiment: Experiment, shares_models: bool) -> list[str]:
-    """In words, what a participant of this experiment sends, beside its answers' sizes and times."""
+def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -> list[str]:
+    """Return, in words, what a client of this experiment sends, beside the sizes and times of its messages."""
     exp, source = experiment, experiment.data.made
     algorithm, uplink = exp.algorithm.made, exp.uplink
     told = ["the names of its columns and the labels that occur, and how many rows it has to train and to test on"]
     if source.one_hot:
-        told.append("the words that occur in columns of words")
-    if needs_means(source):
-        told.append("of each column the sum over its training rows, and of the squared distances from the mean of all")
-    if algorithm.counts_classes:
-        told.append("how many training rows it has of each class")
+        told.append("the levels that occur in text columns")
+    sums = ["of each column the number of values, the sum over its training rows"] * needs_means(source)
+    sums += ["the sum of their squares"] * source.standardise
+    sums += ["how many training rows it has of each class"] * algorithm.counts_classes
+    if sums:
+        told.append(f"{_listed(sums)}: {_visibility(clients)}")
     if algorithm.communicates:
         told.append(f"what {exp.algorithm.name} sends of each training: {_answer(uplink)}")
         if exp.bn_buffers in ("average", "recompute"):
@@ -143,6 +146,44 @@ def what_leaves(experiment: Experiment, shares_models: bool) -> list[str]:
     if isinstance(algorithm, Asynchronous):
         told.append("when it has finished a training")
     return told
+
+
+def _listed(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _visibility(clients: int) -> str:
+    """Say who can read the sums of one client."""
+    if clients >= MASKED_FROM:
+        return (
+            f"masked, so that the server reads only the totals over all {clients} clients; it reads your own sums if it "
+            "controls all the others, or hands out false keys"
+        )
+    return (
+        "the server reads your own sums, because masks protect nothing among fewer than "
+        f"{MASKED_FROM} clients: with them it knows the mean and the spread of every column of your table"
+    )
+
+
+def description_lines(described: Described) -> list[str]:
+    """Return what the first message says of this table, with its values."""
+    counts = f"{described.rows} rows" + (f" and {described.test_rows} test rows" if described.test_rows else "")
+    columns = ", ".join(f"'{column.name}'" for column in described.columns)
+    lines = [
+        f"sample counts: {counts}",
+        f"columns: {shortened(columns)}",
+        f"labels: {shortened(', '.join(map(repr, described.classes)))}",
+    ]
+    return lines + [
+        f"levels of '{column.name}': {shortened(', '.join(map(repr, column.words)))}"
+        for column in described.columns
+        if column.words
+    ]
+
+
+def shortened(text: str, most: int = 400) -> str:
+    """Return a text for a terminal; a long one says how much is left out."""
+    return text if len(text) <= most else f"{text[:most]} ... and {len(text) - most} characters more"
 
 
 def _answer(uplink: Any) -> str:

@@ -70,7 +70,6 @@ class Desk:
 
     def answered(self, asked: say.Words, load: Any) -> tuple[say.Words, Load]:
         """What was asked for, and what goes with it."""
-        self._check_agreed(asked)
         if isinstance(asked, say.Show):
             return self._show(asked)
         if isinstance(asked, say.Send):
@@ -86,9 +85,10 @@ class Desk:
             return self._look(asked, common), NOTHING
         raise WireRefused(f"'{asked.what}' is nothing a participant is asked")
 
-    def _check_agreed(self, asked: say.Words) -> None:
-        """Refuse what the experiment that was agreed on does not ask for."""
-        site, budget = self.site, self.site.experiment.rounds
+    def check_agreed(self, asked: say.Words) -> None:
+        """Refuse what the agreed experiment does not ask for."""
+        site = self.site
+        budget = site.experiment.rounds or site.experiment.uploads  # a round has an upload at least
         # Without rounds, who is done as the last one ends begins anew before anybody knows that it is over.
         last = -1 if isinstance(asked, say.Work | say.Recompute) else 0
         if self.round < 0 or (budget is not None and self.round > budget + last):

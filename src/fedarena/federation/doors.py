@@ -14,6 +14,7 @@ from fedarena.federation.asking import Rule
 from fedarena.federation.consent import federated, same_but_for_data
 from fedarena.federation.own_table import OwnFile
 from fedarena.federation.participant import LEAST, Participant
+from fedarena.federation.releases import LOG
 from fedarena.federation.serving import WAIT, Terms
 from fedarena.results import folder as files
 from fedarena.results.run import Run
@@ -105,14 +106,18 @@ def join(
     experiment: Any = None,
     consent: Callable[[Experiment, list[str]], bool] = lambda experiment, leaves: True,
     least: int = LEAST,
+    runs: int = 1,
+    new_release: bool = False,
     patience: float = line.PATIENCE,
     speak: Speak = lambda text: None,
 ) -> dict[str, Any]:
-    """Take part in an experiment with the rows of a file, which stays here, until the organiser says that it is over.
+    """Take part in an experiment with the rows of a file, which stays here, until the server ends it.
 
-    `label` is the column to predict, if it is called otherwise here than in the experiment; `test` a file of rows to test
-    on, where the experiment wants that. What must outlive this process lies in `folder`. Before anything is told,
-    `consent` sees the experiment and what will leave; an `experiment` that is given must be the organiser's.
+    `label` is the column to predict, if it has another name here than in the experiment; `test` a file of rows to test
+    on, where the experiment asks for one. What must outlive this process lies in `folder`: client state, the log of
+    releases, and the samples to which they are bound (`new_release` allows others, once). Before anything is sent,
+    `consent` sees the experiment and what will leave; an `experiment` that is given must be the server's. The process
+    takes part in `runs` runs. The result names them and lists what was released and refused.
     """
     from fedarena.federation.link.keys import ParticipantKeys
 
@@ -130,7 +135,16 @@ def join(
         return "" if consent(theirs, leaves) else "it does not agree to the experiment"
 
     state = Path(folder) if folder is not None else Path("federation") / own.name
-    me = Participant(file, state, consent=agrees, speak=speak, least=least)
+    me = Participant(
+        file,
+        state,
+        consent=agrees,
+        speak=speak,
+        least=least,
+        runs=runs,
+        server=server,
+        new_release=new_release,
+    )
 
     def handle(content: bytes) -> bytes:
         answer = me.handle(content)
@@ -141,10 +155,19 @@ def join(
     try:
         line.join(server, own, handle, patience=patience, say=speak)
     except KeyboardInterrupt as stopped:
-        stopped.add_note("start it again with the same command, and it goes on where it was")
+        stopped.add_note("start it again with the same command, and it continues where it was")
         raise
+    finally:
+        released = me.releases.summary(me.runs)
+        speak("\n".join([f"releases, as logged in {state / LOG}:", *(f"  {text}" for text in released)]))
     if me.over is not None and not me.over.finished:
         raise PartyFailed(
             f"the organiser sends '{own.name}' away: {me.over.reason}", remedy="see to it, then join again"
         )
-    return {"name": own.name, "trainings": me.trainings, "folder": str(state)}
+    return {
+        "name": own.name,
+        "trainings": me.trainings,
+        "folder": str(state),
+        "runs": list(me.runs),
+        "releases": released,
+    }

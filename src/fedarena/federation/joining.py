@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedarena.errors import BadValue
 from fedarena.federation import words as say
-from fedarena.federation.agreement import check_counted, check_squares, first_agreement, with_counts, with_squares
+from fedarena.federation.agreement import check_counted, first_agreement, with_counts, with_statistics
 from fedarena.federation.asking import Declined, Rule, TooFewAnswers
+from fedarena.federation.own_table import statistics_layout
 from fedarena.federation.roster import Roster
+from fedarena.federation.sealing import is_public_key
+from fedarena.federation.statistics_release import (
+    MASKED_FROM,
+    STALE_KEY,
+    Layout,
+    Masked,
+    Totals,
+    is_vector,
+    total_of,
+)
 from fedarena.federation.switchboard import Switchboard
 from fedarena.federation.wire import Message, pack
 from fedarena.spec import Experiment
 
 Speak = Callable[[str], None]
 TELLING = 300.0  # seconds for sums over a table
+KEY_ATTEMPTS = 3  # how often keys are drawn, where a client is restarted in between
 
 
 def gather(board: Switchboard, roster: Roster, seconds: float, speak: Speak) -> None:
@@ -39,43 +50,73 @@ def gather(board: Switchboard, roster: Roster, seconds: float, speak: Speak) -> 
 
 
 def agree(board: Switchboard, roster: Roster, experiment: Experiment) -> None:
-    """Columns, classes, places; then sums, where the experiment needs any; then everybody is told."""
+    """Agree with all clients on columns, classes and places; then on statistics, where the experiment needs any."""
     agreed = {
         name: one.model_copy(update={"shares_models": roster.shares_models})
         for name, one in first_agreement(roster.described).items()
     }
-    check = lambda name, told: check_counted(told, roster.described[name], agreed[name], experiment)
-    counted = _told(board, agreed, "counts", say.Counted, check)
+
+    def counts(name: str, message: Message) -> say.Counted:
+        told = message.words
+        if not isinstance(told, say.Counted):
+            raise Declined(f"it answered with '{told.what}'")
+        check_counted(told, roster.described[name])
+        return told
+
+    asked = {name: say.Agree(agreement=one, tell="counts") for name, one in agreed.items()}
+    counted, missing = _ask_all(board, asked, counts)
+    _require_all(missing)
     agreed = with_counts(agreed, counted, experiment)
-    if experiment.data.made.standardise:
-        check = lambda name, told: check_squares(told, agreed[name])
-        agreed = with_squares(agreed, counted, _told(board, agreed, "squares", say.Squares, check))
+    layout = statistics_layout(experiment, next(iter(agreed.values())))
+    if layout.size:
+        agreed = with_statistics(agreed, counted, _total(board, agreed, layout), experiment)
     roster.counted, roster.agreed = counted, agreed
 
 
-def _told(
-    board: Switchboard,
-    agreed: dict[str, say.Agreement],
-    what: Any,
-    kind: type[say.Words],
-    check: Callable[[str, Any], None],
-) -> dict[str, Any]:
-    """All must tell: one missing would change what the others train on."""
+def _total(board: Switchboard, agreed: dict[str, say.Agreement], layout: Layout) -> Totals:
+    """Ask for the statistics of all clients. A client that was restarted has lost its key: then all draw new ones."""
+    for _ in range(KEY_ATTEMPTS):
+        keys: dict[int, str] = {}
+        if len(agreed) >= MASKED_FROM:
+            found, missing = _ask_all(board, dict.fromkeys(agreed, say.StatisticsKeyRequest()), _key)
+            _require_all(missing)
+            keys = {agreed[name].client: key for name, key in found.items()}
 
-    def read(name: str, message: Message) -> say.Words:
-        if not isinstance(message.words, kind):
-            raise Declined(f"it answered with '{message.words.what}'")
-        check(name, message.words)
-        return message.words
+        def vector(name: str, message: Message) -> Masked:
+            if not isinstance(message.words, say.Statistics) or not is_vector(message.load, layout):
+                raise Declined(f"it answered with '{message.words.what}'")
+            statistics: Masked = message.load
+            return statistics
 
-    questions = {name: pack(board.run, 0, say.Agree(agreement=one, tell=what)) for name, one in agreed.items()}
-    rule = Rule(TELLING, minimum=len(questions), attempts=1)
-    found, missing = board.ask(questions, read, rule, "agreeing", ("known", "ready"))
+        asked = {name: say.StatisticsRequest(agreement=one, keys=keys) for name, one in agreed.items()}
+        vectors, missing = _ask_all(board, asked, vector)
+        if {*missing.values()} != {STALE_KEY}:
+            break
+    _require_all(missing)
+    return total_of(vectors.values(), layout)
+
+
+def _key(name: str, message: Message) -> str:
+    if not isinstance(message.words, say.StatisticsKey):
+        raise Declined(f"it answered with '{message.words.what}'")
+    if not is_public_key(message.words.key):
+        raise Declined("it sent a public key that is none")
+    return message.words.key
+
+
+def _ask_all(
+    board: Switchboard, questions: Mapping[str, say.Words], read: Callable[[str, Message], Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the answers of all clients, and of those that gave none the reason."""
+    packed = {name: pack(board.run, 0, question) for name, question in questions.items()}
+    return board.ask(packed, read, Rule(TELLING, minimum=0), "agreeing", ("known", "ready"))
+
+
+def _require_all(missing: Mapping[str, str]) -> None:
+    """Stop where a client is missing: without it the others would train on other means."""
     if missing:
-        raise BadValue(
-            "; ".join(f"'{name}': {why}" for name, why in missing.items()), remedy="see to it, and start anew"
-        )
-    return found
+        why = "; ".join(f"'{name}': {reason}" for name, reason in missing.items())
+        raise TooFewAnswers(f"agreeing: {why}", remedy="fix it, and start the server again")
 
 
 def assemble(board: Switchboard, roster: Roster, rule: Rule, seconds: float, speak: Speak) -> None:

@@ -6,7 +6,6 @@ participants, one file after the other in the order of their names. So they are 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +22,9 @@ from fedarena.data.sources.rows import MOST_CLASSES, numbered
 from fedarena.data.sources.tables import Csv, Parquet, Table, column, features, filled, holds_numbers
 from fedarena.errors import BadValue, DataMissing, UnknownName, suggest
 from fedarena.federation.at_home import Told
-from fedarena.federation.words import Agreement, Column, Counted, Described, Squares
+from fedarena.federation.exact_sums import exact_sum, exact_sum_of_squares
+from fedarena.federation.statistics_release import Layout, Totals
+from fedarena.federation.words import Agreement, Column, Counted, Described
 from fedarena.spec import Experiment
 
 if TYPE_CHECKING:
@@ -158,40 +159,35 @@ class OwnRows:
     train: Rows
     test: Rows
 
-    def counted(self, agreed: Agreement, experiment: Experiment, least: int) -> Counted:
-        """How many rows; and sums over them, where the experiment needs any."""
-        present = sums = None
-        if needs_means(self.source):
-            self._refuse_few(least)
-            values = [self._values(name)[self.train] for name in self.columns]
-            there = [part[~np.isnan(part)] for part in values]
-            present, sums = tuple(map(len, there)), tuple(map(math.fsum, there))
-        counts = None
-        if experiment.algorithm.made.counts_classes:
-            counts = tuple(np.bincount(self.y[self.train], minlength=len(agreed.classes)).tolist())
-        return Counted(train=len(self.train), test=len(self.test), present=present, sums=sums, class_counts=counts)
+    def counted(self) -> Counted:
+        """Return how many samples there are."""
+        return Counted(train=len(self.train), test=len(self.test))
 
-    def squares(self, means: Sequence[float], least: int) -> Squares:
-        """How far the training rows are from the means of all."""
+    def statistics(self, layout: Layout, least: int) -> Totals:
+        """Return exact sums over the training samples, as many of them as the experiment needs."""
         self._refuse_few(least)
-        found = []
-        for name, mean in zip(self.columns, means, strict=True):
-            values = filled(name, self.columns[name], self.train, self.source.missing, mean)[self.train]
-            found.append(math.fsum((values - mean) ** 2))
-        return Squares(squares=tuple(found))
+        present, sums, squares = [], [], []
+        for name in self.columns if layout.features else ():
+            values = self._values(name)[self.train]
+            values = values[~np.isnan(values)]
+            present.append(len(values))
+            sums.append(exact_sum(values))
+            squares += [exact_sum_of_squares(values)] if layout.squares else []
+        counts = np.bincount(self.y[self.train], minlength=layout.classes).tolist() if layout.classes else []
+        return Totals(tuple(present), tuple(sums), tuple(squares), tuple(counts))
 
     def _values(self, name: str) -> NDArray[np.float64]:
-        """A column, with its gaps where they may be filled."""
-        if self.source.missing == "error":
-            return filled(name, self.columns[name], self.train, "error")
-        return self.columns[name]
+        """Return a column, with its missing values where they may be imputed, and without infinite ones."""
+        mean = 0.0 if self.source.missing == "mean" else None
+        checked = filled(name, self.columns[name], self.train, self.source.missing, mean)
+        return checked if mean is None else self.columns[name]
 
     def _refuse_few(self, least: int) -> None:
-        """A sum over one row is the row."""
+        """Refuse sums over few samples: a sum over one sample is that sample."""
         if len(self.train) < least:
             raise Told(
                 f"sums over {len(self.train)} training rows would tell too much of each, and the experiment needs sums",
-                remedy=f"have {least} rows or more, lower --least, or ask the organiser to set standardise = false",
+                remedy=f"have {least} rows or more, lower --least, or ask the server to set standardise = false",
                 where="--least",
             )
 
@@ -216,8 +212,21 @@ class OwnRows:
 
 
 def needs_means(source: Table) -> bool:
-    """Must all training rows be known to make one of them ready?"""
+    """Return whether preparing a sample takes the means of all training samples."""
     return source.standardise or source.missing == "mean"
+
+
+def statistics_layout(experiment: Experiment, agreed: Agreement) -> Layout:
+    """Return which statistics the experiment needs of every client."""
+    source = experiment.data.made
+    features = features_of(agreed.columns) if needs_means(source) else 0
+    classes = len(agreed.classes) if experiment.algorithm.made.counts_classes else 0
+    return Layout(features, source.standardise, classes)
+
+
+def features_of(columns: Sequence[Column]) -> int:
+    """Return how many numbers a sample has."""
+    return sum(max(len(column.words), column.kind == "numbers") for column in columns)
 
 
 def split_own(codes: Rows, agreed: Agreement, share: float, seed: int) -> tuple[Rows, Rows]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import traceback
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,18 +22,34 @@ from fedarena.engine.work import Common
 from fedarena.errors import FedarenaError
 from fedarena.federation import words as say
 from fedarena.federation.at_home import Told, for_oneself, for_others
-from fedarena.federation.consent import beyond_budget, from_text, what_leaves
-from fedarena.federation.desk import Desk
+from fedarena.federation.consent import beyond_budget, description_lines, from_text, what_leaves
+from fedarena.federation.desk import STRANGE, Desk
 from fedarena.federation.memories import Memories, ticket
 from fedarena.federation.own_site import OwnSite
-from fedarena.federation.own_table import OwnFile, OwnRows, OwnTable, needs_means
+from fedarena.federation.own_table import OwnFile, OwnRows, OwnTable, statistics_layout
+from fedarena.federation.releases import REFUSED, RELEASED, Binding, Releases
+from fedarena.federation.request_limits import RequestLimits
 from fedarena.federation.sealing import OwnSeals
+from fedarena.federation.statistics_release import MASKED_FROM, STALE_KEY, StatisticsMask, encoded
 from fedarena.federation.wire import NOTHING, Load, Message, WireRefused, pack, unpack, words_of
 from fedarena.models.task import Buffers, sha256
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import Experiment
 
-LEAST = 10  # training rows over which sums are told
+LEAST = 10  # training samples over which sums are released, at least
+LOGGED = {  # answers that reveal something, as the log of releases calls them
+    "described": "description: sample counts, columns, levels and labels",
+    "counted": "sample counts",
+    "statistics": "sums over training samples",
+    "done": "an update",
+    "trained": "loss and steps of a training",
+    "recomputed": "BatchNorm statistics",
+    "looked": "evaluation counts and losses",
+    "shown": "the model that this client keeps",
+    "revealed": "shares of masks",
+    "skips": "a reason not to train",
+    "broke": "the kind of an error",
+}
 Speak = Callable[[str], None]
 Consent = Callable[[Experiment, list[str]], str]  # the experiment, and what leaves: why not, or nothing
 
@@ -43,14 +60,17 @@ class Membership:
 
     run: str
     text: str  # the experiment
+    clients: int
     shares_models: bool
     experiment: Experiment
     table: OwnTable
     agreed: str = ""  # its place
+    mask: StatisticsMask | None = None  # the key of the release of statistics under way
     rows: OwnRows | None = None
     site: OwnSite | None = None
     memories: Memories | None = None
     types: dict[str, type] | None = None
+    limits: RequestLimits | None = None
     seals: OwnSeals | None = None  # of the exchange under way, where answers are masked
 
 
@@ -70,11 +90,17 @@ class Participant:
         speak: Speak = lambda text: None,
         least: int = LEAST,
         secret: int | None = None,
+        runs: int = 1,
+        server: str = "",
+        new_release: bool = False,
     ) -> None:
         self.file, self.folder, self.least = file, folder, least
         self.session = uuid.uuid4().hex
         self.over: say.Goodbye | None = None
         self.trainings = 0  # made here
+        self.releases = Releases(folder, server, new_release)
+        self.runs: dict[str, bool] = {}  # runs that this process takes part in, and whether each is finished
+        self._most_runs = runs
         self._consent, self._speak, self._secret = consent, speak, secret
         self._member: Membership | None = None
         self._one_at_a_time = threading.Lock()
@@ -87,29 +113,47 @@ class Participant:
                 message = words_of(content)
                 run, round = message.run, message.round
                 answer, load = self._answered(message, content)
+                self._log(run, round, answer)
             except Unready as error:
                 answer, load = say.Refused(why=str(error), kind="unready"), NOTHING
-            except Exception as error:  # of whatever kind: the organiser must hear of it, and this process go on
+            except Exception as error:  # of any kind: the server must hear of it, and this process continue
                 answer, load = say.Refused(why=for_others(error)), NOTHING
                 self._speak(for_oneself(error))
                 if not isinstance(error, FedarenaError | OSError):
                     self._speak("".join(traceback.format_exception(error)))
+                with suppress(FedarenaError):  # on a full disk the refusal cannot be logged, and is sent all the same
+                    self._log(run, round, answer)
             return pack(run, round, answer, load)
+
+    def _log(self, run: str, round: int, answer: say.Words) -> None:
+        """Log what leaves before it does: an answer that cannot be logged is not sent."""
+        if isinstance(answer, say.Refused):
+            self.releases.record(REFUSED, run, answer.why, round=round + 1)
+        elif answer.what in LOGGED:
+            what = LOGGED[answer.what]
+            if isinstance(answer, say.Statistics) and self._member is not None:
+                masked = self._member.clients >= MASKED_FROM
+                what += f", masked among {self._member.clients} clients" if masked else ", readable by the server"
+            self.releases.record(RELEASED, run, what, round=round + 1)
 
     def _answered(self, message: Message, content: bytes) -> tuple[say.Words, Load]:
         asked = message.words
         if isinstance(asked, say.Hello):
             return self._hello(message.run, asked), NOTHING
         if isinstance(asked, say.Goodbye):
-            self.over = asked
-            self._speak(f"goodbye: {asked.reason}" if asked.reason else "goodbye")
+            self._leave(message.run, asked)
             return say.Bye(), NOTHING
         member = self._member
         if member is None or member.run != message.run:
             raise Unready("this process has not been greeted")
         if isinstance(asked, say.Agree):
             return self._agree(member, asked), NOTHING
-        if member.site is None or member.memories is None:
+        if isinstance(asked, say.StatisticsKeyRequest):
+            member.mask = StatisticsMask()
+            return say.StatisticsKey(key=member.mask.public), NOTHING
+        if isinstance(asked, say.StatisticsRequest):
+            return say.Statistics(), self._statistics(member, asked)
+        if member.site is None or member.memories is None or member.limits is None:
             raise Unready("nothing has been agreed with this process")
         if isinstance(asked, say.Keys | say.Deal | say.Reveal):
             return self._keep_secrets(member, message), NOTHING
@@ -122,6 +166,8 @@ class Participant:
                 seals = self._seals(member, message.round, asked.exchange)
                 masked = desk.masked_by(seals, asked, content)
         with one_thread(), masked:
+            desk.check_agreed(asked)
+            member.limits.check(asked, message.round, content)
             found = desk.answered(asked, unpack(content, member.types).load)
         if isinstance(asked, say.Work | say.Train) and isinstance(found[0], say.Done | say.Trained):
             self.trainings += 1
@@ -159,30 +205,46 @@ class Participant:
 
     def _hello(self, run: str, hello: say.Hello) -> say.Words:
         member = self._member
-        told = (run, hello.experiment, hello.shares_models)
-        if member is not None and (member.run, member.text, member.shares_models) == told:
+        said = (run, hello.experiment, hello.shares_models, hello.clients)
+        if member is not None and (member.run, member.text, member.shares_models, member.clients) == said:
             return member.table.described(self.session)
+        if run not in self.runs and len(self.runs) >= self._most_runs:
+            raise Told(
+                f"this process takes part in {len(self.runs)} run{'s' * (len(self.runs) > 1)} and no other",
+                remedy="start it again, or with --runs, to take part in more",
+                where="--runs",
+            )
         experiment = from_text(hello.experiment)
         check_device(experiment.device)
         table = self.file.opened(experiment.data.made)
         described = table.described(self.session)
-        why = self._agrees(run, hello, experiment)
+        why = self._agrees(run, hello, experiment, described)
         if why:
             return say.Refused(why=why)
-        self._member = Membership(run, hello.experiment, hello.shares_models, experiment, table)
+        self.runs.setdefault(run, False)
+        self._member = Membership(run, hello.experiment, hello.clients, hello.shares_models, experiment, table)
         return described
 
-    def _agrees(self, run: str, hello: say.Hello, experiment: Experiment) -> str:
-        """Why not, or nothing. What was agreed to once is not asked again; nor may a run become another one."""
+    def _leave(self, run: str, goodbye: say.Goodbye) -> None:
+        """End a run; the process ends with the last one, or where the server sends this client away."""
+        self._speak(f"goodbye: {goodbye.reason}" if goodbye.reason else "goodbye")
+        if run in self.runs:
+            self.runs[run] = goodbye.finished
+        if not goodbye.finished or (len(self.runs) >= self._most_runs and all(self.runs.values())):
+            self.over = goodbye
+
+    def _agrees(self, run: str, hello: say.Hello, experiment: Experiment, described: say.Described) -> str:
+        """Say why this client does not take part, or nothing. A run that was agreed to may not become another one."""
         path = self._folder(run) / "experiment.toml"
-        text = f"# shares_models = {hello.shares_models}\n{hello.experiment}"
+        text = f"# shares_models = {hello.shares_models}, clients = {hello.clients}\n{hello.experiment}"
         before = path.read_text(encoding="utf-8") if path.exists() else ""
         if before == text:
             return ""
         first = text.partition("\n")[0]
         if before and (not before.startswith(first) or beyond_budget(from_text(before), experiment)):
             return "this run had another experiment before"
-        why = self._consent(experiment, what_leaves(experiment, hello.shares_models))
+        leaves = what_leaves(experiment, hello.shares_models, hello.clients)
+        why = self._consent(experiment, [*description_lines(described), *leaves])
         if not why:
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -195,37 +257,64 @@ class Participant:
         return self.folder / run
 
     def _agree(self, member: Membership, asked: say.Agree) -> say.Words:
-        agreed, folder = asked.agreement, self._folder(member.run)
-        if member.rows is None or member.agreed != agreed.place:
-            # Sums over other training rows would tell, by their difference, what single rows are.
-            self._same(folder / "place.json", agreed.place, "this run has given this participant another place before")
-            member.rows, member.agreed = member.table.placed(agreed), agreed.place
+        agreed = asked.agreement
+        rows = self._placed(member, agreed)
         if asked.tell == "counts":
-            return member.rows.counted(agreed, member.experiment, self.least)
-        if asked.tell == "squares":
-            if not needs_means(member.table.source):
-                raise Told("nobody agreed to tell sums of squares", remedy="is it fedarena on the other side?")
-            return member.rows.squares(agreed.means or (), self.least)
+            self._bind(member, agreed, rows)
+            return rows.counted()
         if member.site is None or member.site.agreed != agreed:
-            self._get_ready(member, agreed)
+            self._get_ready(member, agreed, rows)
         assert member.site is not None
         return say.Ready(torch=torch.__version__, initial=sha256(member.site.initial))
 
-    def _get_ready(self, member: Membership, agreed: say.Agreement) -> None:
-        """Build the model, over rows that must be those of the first time."""
-        assert member.rows is not None
+    def _placed(self, member: Membership, agreed: say.Agreement) -> OwnRows:
+        """Return the samples in the place that was agreed, which stays the same in a run."""
+        if agreed.clients != member.clients:
+            raise Told(f"{agreed.clients} clients, and consent was given to {member.clients}", remedy="start a new run")
+        if member.rows is None or member.agreed != agreed.place:
+            place = self._folder(member.run) / "place.json"
+            self._same(place, agreed.place, "this run has given this participant another place before")
+            member.rows, member.agreed = member.table.placed(agreed), agreed.place
+        return member.rows
+
+    def _bind(self, member: Membership, agreed: say.Agreement, rows: OwnRows) -> None:
+        """Refuse samples and columns that are not those of all earlier runs of this folder."""
+        source, share = member.table.source, member.experiment.validate_share
+        held_out = "" if share is None else json.dumps([share, member.experiment.seed])
+        files = [path for path in (self.file.path, self.file.test) if path is not None]
+        how = json.dumps([source.label, source.missing])
+        self.releases.bind(Binding.of(files, rows.train, held_out, agreed, how), member.run)
+
+    def _statistics(self, member: Membership, asked: say.StatisticsRequest) -> Load:
+        """Release sums over the training samples, masked unless fewer than three clients take part."""
+        agreed = asked.agreement
+        rows, layout = self._placed(member, agreed), statistics_layout(member.experiment, agreed)
+        if not layout.size:
+            raise Told("the agreed experiment needs no statistics", remedy=STRANGE)
+        self._bind(member, agreed, rows)
+        integers = rows.statistics(layout, self.least).integers
+        if member.clients < MASKED_FROM:
+            return Load.of(encoded(integers))
+        if {*asked.keys} != {*range(member.clients)} or member.mask is None:
+            raise Told(STALE_KEY, remedy="the server must ask for keys again")
+        return Load.of(member.mask.masked(integers, agreed.client, asked.keys))
+
+    def _get_ready(self, member: Membership, agreed: say.Agreement, rows: OwnRows) -> None:
+        """Build the model, over samples that must be those of the first time."""
         folder = self._folder(member.run)
-        data, partition = member.rows.dealt(agreed, member.experiment)
+        data, partition = rows.dealt(agreed, member.experiment)
         other = "the rows are not those with which this participant joined the run"
         self._same(folder / "rows.sha256", data.fingerprint(), other)
+        self._bind(member, agreed, rows)
         site = OwnSite(member.experiment, data, partition, agreed, self._kept_secret(folder / "secret"))
         with one_thread():
             settle(site, agreed.clients)
         member.memories = Memories(folder, site.algorithm)
+        member.limits = RequestLimits(folder, site, member.shares_models)
         member.types = {**types_near(site.algorithm), Common.__qualname__: Common, Buffers.__qualname__: Buffers}
         member.site = site
-        rows = f"{data.n_train} rows to train on, {len(data.x) - data.n_train} to test on"
-        self._speak(f"ready as client {agreed.client} of {agreed.clients}, with {rows}")
+        counts = f"{data.n_train} rows to train on, {len(data.x) - data.n_train} to test on"
+        self._speak(f"ready as client {agreed.client} of {agreed.clients}, with {counts}")
 
     @staticmethod
     def _same(path: Path, now: str, otherwise: str) -> None:

@@ -101,7 +101,9 @@ class Roster:
                 run=plain["run"],
                 shares_models=plain["shares_models"],
                 described={name: say.Described.model_validate(one) for name, one in plain["described"].items()},
-                counted={name: say.Counted.model_validate(one) for name, one in plain["counted"].items()},
+                counted={
+                    name: say.Counted(train=one["train"], test=one["test"]) for name, one in plain["counted"].items()
+                },
                 agreed={name: say.Agreement.model_validate(one) for name, one in plain["agreed"].items()},
             )
             if (folder / SECRET).exists():

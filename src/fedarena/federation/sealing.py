@@ -62,7 +62,7 @@ def _derived(material: bytes, purpose: str) -> bytes:
     return key
 
 
-def _agreed(private: Any, public: bytes, purpose: str) -> bytes:
+def agreed_key(private: Any, public: bytes, purpose: str) -> bytes:
     """What only the owners of two keys can know."""
     try:
         return _derived(private.exchange(library().Public.from_public_bytes(public)), purpose)
@@ -70,7 +70,7 @@ def _agreed(private: Any, public: bytes, purpose: str) -> bytes:
         raise Told("a public key that is none", remedy="is it fedarena on the other side?") from None
 
 
-def _stream(key: bytes, size: int) -> Words:
+def key_stream(key: bytes, size: int) -> Words:
     crypto = library()
     encryptor = crypto.Cipher(crypto.ChaCha20(key, bytes(16)), mode=None).encryptor()
     return np.frombuffer(encryptor.update(bytes(4 * size)), "<u4").astype(np.uint32)
@@ -89,11 +89,11 @@ class Curve:
 
     def of_pair(self, secret: int, public: bytes, size: int) -> Words:
         """After Diffie and Hellman."""
-        return _stream(_agreed(self._private(secret), public, "pair mask"), size)
+        return key_stream(agreed_key(self._private(secret), public, "pair mask"), size)
 
     def of_own(self, secret: int, size: int) -> Words:
         """A long mask from a short secret."""
-        return _stream(_derived(secret.to_bytes(SHARE, "big"), "own mask"), size)
+        return key_stream(_derived(secret.to_bytes(SHARE, "big"), "own mask"), size)
 
 
 CURVE = Curve()
@@ -138,7 +138,7 @@ class OwnSeals:
         return say.Dealt(shares={holder: self._closed(holder, pairs[holder], own[holder]) for holder in pairs})
 
     def _box(self, other: int) -> Any:
-        return library().Sealed(_agreed(self._channel, bytes.fromhex(self._keys[other].channel), "shares"))
+        return library().Sealed(agreed_key(self._channel, bytes.fromhex(self._keys[other].channel), "shares"))
 
     def _closed(self, holder: int, *shares: int) -> str:
         nonce = secrets.token_bytes(NONCE)
@@ -223,11 +223,10 @@ class Ask(Protocol):
         ...
 
 
-def _are_keys(pair: say.KeyPair) -> bool:
-    """Can anybody agree on anything with their owner? A key that is none would make its neighbours fail."""
+def is_public_key(public: str) -> bool:
+    """Return whether others can agree on a key with its owner: one that is not valid would make all of them fail."""
     try:
-        for public in (pair.mask, pair.channel):
-            _agreed(library().Private.generate(), bytes.fromhex(public), "trial")
+        agreed_key(library().Private.generate(), bytes.fromhex(public), "trial")
     except Told:
         return False
     return True
@@ -251,7 +250,11 @@ class HouseSeals:
         self._exchange, left = exchange, clients
         while True:
             keyed = self._all(dict.fromkeys(left, say.Keys(exchange=exchange)), round, say.Keyed, absent)
-            for client in [k for k, told in keyed.items() if not _are_keys(told.keys)]:
+            for client in [
+                k
+                for k, told in keyed.items()
+                if not (is_public_key(told.keys.mask) and is_public_key(told.keys.channel))
+            ]:
                 absent[client] = Absent(client, "it sent a public key that is none")
                 del keyed[client]
             left = sorted(keyed)

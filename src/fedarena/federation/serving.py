@@ -74,7 +74,7 @@ def serve(
         roster.speak = speak
         link = open_link(path)
         stack.callback(link.close)
-        hello = say.Hello(experiment=as_text(experiment), shares_models=roster.shares_models)
+        hello = say.Hello(experiment=as_text(experiment), clients=roster.wanted, shares_models=roster.shares_models)
         board = Switchboard(link, roster.run, hello, roster, speak, answer_types(experiment.algorithm.made))
         if not roster.agreed:
             gather(board, roster, terms.wait, speak)

@@ -25,7 +25,7 @@ from fedarena.errors import FedarenaError
 from fedarena.federation.squeeze import released, squeezed
 from fedarena.federation.words import KINDS, Words
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAGIC = b"fedarena"
 LENGTHS = struct.Struct("<QQ")
 LIMIT = 1 << 30  # bytes of a message
@@ -87,6 +87,12 @@ def unpack(content: bytes, types: Types | None = None) -> Message:
     message = words_of(content)
     tree, arrays, _ = _cut(content)
     return replace(message, load=_load(tree, arrays, types or {}))
+
+
+def load_parts(content: bytes) -> tuple[bytes, bytes]:
+    """Return the bytes of a message's load: its tree, and its arrays."""
+    tree, arrays, _ = _cut(content)
+    return tree, arrays
 
 
 def words_of(content: bytes) -> Message:

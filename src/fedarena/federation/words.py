@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Seconds = Annotated[float, Field(ge=0)]
+Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]
+Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 KINDS: dict[str, type[Words]] = {}
 
@@ -66,9 +68,10 @@ class Agreement(Part):
 
 
 class Hello(Words):
-    """Organiser: this is the experiment. Do you take part?"""
+    """Server: this is the experiment. Do you take part?"""
 
     experiment: str  # TOML
+    clients: Annotated[int, Field(ge=1, lt=2**31)]  # that take part: it decides whether statistics are masked
     shares_models: bool = False
 
 
@@ -84,26 +87,38 @@ class Described(Words):
 
 
 class Agree(Words):
-    """Organiser: this is agreed. Tell what is still missing, or be ready."""
+    """Server: this is agreed. Send your sample counts, or get ready."""
 
     agreement: Agreement
-    tell: Literal["counts", "squares", "ready"]
+    tell: Literal["counts", "ready"]
 
 
 class Counted(Words):
-    """Participant: so many training and test rows; and, where the experiment needs them, sums over training rows."""
+    """Client: the number of training and test samples."""
 
     train: Count
     test: Count
-    present: tuple[Count, ...] | None = None  # of each column: values that are there
-    sums: tuple[float, ...] | None = None
-    class_counts: tuple[Count, ...] | None = None
 
 
-class Squares(Words):
-    """Participant: sums of squared distances from the means, of each column."""
+class StatisticsKeyRequest(Words):
+    """Server: draw a key pair for one release of statistics."""
 
-    squares: tuple[float, ...]
+
+class StatisticsKey(Words):
+    """Client: the public half."""
+
+    key: Key
+
+
+class StatisticsRequest(Words):
+    """Server: send your statistics, masked with the keys of all clients; without keys where fewer than three take part."""
+
+    agreement: Agreement
+    keys: dict[Count, Key] = {}
+
+
+class Statistics(Words):
+    """Client: the load is a vector of integers (statistics_release.py), masked where keys were given."""
 
 
 class Ready(Words):
@@ -122,10 +137,6 @@ class Exchange(Part):
     number: Count
     asked: tuple[Count, ...]
     everyone: bool
-
-
-Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]
-Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class KeyPair(Part):

@@ -1,0 +1,100 @@
+"""How often a client answers: every request is counted, in a file that outlives the process.
+
+The same request gets the same answer, with the same noise, and reveals nothing more. Another request under the same round
+is another question about the same samples: a few are answered, because a server that was restarted may have lost answers
+of others; none is answered where noise or masks protect the update, because two sums under one draw of noise give the
+difference without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from fedarena.engine.keep import writing
+from fedarena.federation import words as say
+from fedarena.federation.at_home import Told
+from fedarena.federation.own_site import OwnSite
+from fedarena.federation.wire import load_parts
+
+FILE = "requests.jsonl"
+REPEATS = 3  # other requests that are answered for a round, or beyond the agreed evaluations
+EXCHANGES = 8  # of a round: no algorithm here needs more than three
+
+
+class RequestLimits:
+    """The requests of one run that were answered."""
+
+    def __init__(self, folder: Path, site: OwnSite, shares_models: bool) -> None:
+        self._path, self._site, self._shares_models = folder / FILE, site, shares_models
+        self._seen: dict[str, Counter[str]] = {}
+        for key, digest in self._read():
+            self._seen.setdefault(key, Counter())[digest] += 1
+
+    def check(self, asked: say.Words, round: int, content: bytes) -> None:
+        """Count a request; refuse one that asks for more than the agreed experiment needs."""
+        key, most = self._place(asked, round)
+        if not key:
+            return
+        digest, seen = request_digest(asked, content), self._seen.setdefault(key, Counter())
+        if digest not in seen and len(seen) >= most:
+            raise Told(
+                f"asked {most + 1} different questions as '{key}', and the agreed experiment needs {most} at most",
+                remedy="the server must send the request that it sent before",
+            )
+        seen[digest] += 1
+        with writing(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([key, digest]) + "\n")
+
+    def _place(self, asked: say.Words, round: int) -> tuple[str, int]:
+        """Return what a request counts as, and how many different ones are answered."""
+        if isinstance(asked, say.Work):
+            if asked.exchange >= EXCHANGES:
+                raise Told(
+                    f"asked for exchange {asked.exchange + 1} of a round", remedy=f"at most {EXCHANGES} are answered"
+                )
+            return f"round {round + 1}, exchange {asked.exchange + 1}", 1 if self._is_protected else 1 + REPEATS
+        if isinstance(asked, say.Recompute):
+            return f"round {round + 1}, statistics", 1 + REPEATS
+        if isinstance(asked, say.Train):
+            return "training", self._rounds * self._site.agreed.clients + REPEATS
+        if isinstance(asked, say.Look):
+            return "evaluation", self._evaluations + REPEATS
+        return "", 0
+
+    @property
+    def _is_protected(self) -> bool:
+        steps = self._site.steps
+        return steps is not None and bool(steps.wish.secure or steps.wish.noise)
+
+    @property
+    def _rounds(self) -> int:
+        """Return how many rounds the experiment may take: each has an upload at least."""
+        experiment = self._site.experiment
+        return experiment.rounds or experiment.uploads or 1
+
+    @property
+    def _evaluations(self) -> int:
+        """Return how many models are evaluated: one at each evaluation, and one more where the server stops early."""
+        times = math.ceil(self._rounds / self._site.experiment.evaluate.every) + 1
+        return times * (1 + self._site.agreed.clients if self._shares_models else 1)
+
+    def _read(self) -> Iterator[tuple[str, str]]:
+        """Return the requests in the file; a last line that a crash cut off is left out."""
+        for line in self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else ():
+            with suppress(ValueError, TypeError):
+                key, digest = json.loads(line)
+                yield str(key), str(digest)
+
+
+def request_digest(asked: say.Words, content: bytes) -> str:
+    """Hash a request without the shares of masks, which are drawn again whenever it is sent."""
+    digest = hashlib.sha256(asked.model_dump_json(exclude={"shares"}).encode())
+    for part in load_parts(content):
+        digest.update(part)
+    return digest.hexdigest()

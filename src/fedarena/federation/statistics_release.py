@@ -1,0 +1,140 @@
+"""Statistics that a client releases before training: sums over its training samples, and how they are hidden in totals.
+
+Of each feature: how many values are present, their sum and, to standardise, the sum of their squares; and class counts,
+where the algorithm needs them. All are exact integers. With at least three clients each adds masks that cancel in the
+total (one exchange of X25519 keys, one mask for every pair), so that the server learns the totals and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.federation.at_home import Told
+from fedarena.federation.exact_sums import LARGEST_POWER, POINT, SQUARE_POINT, WIDTH, WORDS
+from fedarena.federation.sealing import agreed_key, key_stream, library
+
+MASKED_FROM = 3  # clients: with two, the total and one's own sums give those of the other
+MODULUS = 1 << WIDTH
+STALE_KEY = "keys that are not those of this exchange"  # a client was restarted: all draw new ones
+
+Masked = NDArray[np.uint32]  # an integer in each row
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which integers a client releases, in which order; the server and every client derive it from the experiment."""
+
+    features: int  # 0 where no sums are needed
+    squares: bool
+    classes: int  # 0 where no class counts are needed
+
+    @property
+    def size(self) -> int:
+        """Return how many integers there are."""
+        return self.features * (3 if self.squares else 2) + self.classes
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The statistics of one client, or of all of them together."""
+
+    present: tuple[int, ...]
+    sums: tuple[int, ...]  # times 2**1074
+    squares: tuple[int, ...]  # times 2**2148; empty unless columns are standardised
+    class_counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, integers: Sequence[int], layout: Layout) -> Totals:
+        """Take the integers apart."""
+        n, numbers = layout.features, tuple(integers)
+        squares = numbers[2 * n : 3 * n] if layout.squares else ()
+        return cls(numbers[:n], numbers[n : 2 * n], squares, numbers[layout.size - layout.classes :])
+
+    @property
+    def integers(self) -> tuple[int, ...]:
+        """Return all of them in the order of the layout."""
+        return (*self.present, *self.sums, *self.squares, *self.class_counts)
+
+    def implausible(self, samples: int) -> str:
+        """Say what cannot be true of the statistics of so many samples; an empty text if nothing is wrong."""
+        if not all(0 <= count <= samples for count in self.present):
+            return "more values are present than there are training samples"
+        if self.class_counts and (min(self.class_counts) < 0 or sum(self.class_counts) != samples):
+            return "the class counts do not add up to the training samples"
+        if any(
+            abs(total) > count << POINT + LARGEST_POWER for count, total in zip(self.present, self.sums, strict=True)
+        ):
+            return "a sum is larger than its values can be"
+        for count, total, square in zip(self.present, self.sums, self.squares, strict=bool(self.squares)):
+            if square * count < total * total:
+                return "a sum of squares is too small for its sum"
+        return ""
+
+    def means(self) -> tuple[float, ...]:
+        """Return the mean of each feature, rounded once."""
+        return tuple(total / (count << POINT) for total, count in zip(self.sums, self.present, strict=True))
+
+    def variances(self, samples: int) -> tuple[float, ...]:
+        """Return the mean squared distance from the mean, rounded once; a missing value stands at the mean."""
+        parts = zip(self.present, self.sums, self.squares, strict=True)
+        return tuple((sq * n - total * total) / ((n * samples) << SQUARE_POINT) for n, total, sq in parts)
+
+
+class StatisticsMask:
+    """A client's key for one release of its statistics; it masks one vector, for one list of keys."""
+
+    def __init__(self) -> None:
+        self._private = library().Private.generate()
+        self._used: dict[int, str] | None = None
+
+    @property
+    def public(self) -> str:
+        """Return the public half, in hex."""
+        key: bytes = self._private.public_key().public_bytes_raw()
+        return key.hex()
+
+    def masked(self, integers: Iterable[int], client: int, keys: Mapping[int, str]) -> Masked:
+        """Add the masks of all pairs: the client with the lower number adds, the other subtracts."""
+        if keys.get(client) != self.public or len({*keys.values()}) < len(keys):
+            raise Told(STALE_KEY, remedy="the server must ask for keys again")
+        if self._used not in (None, dict(keys)):
+            raise Told("a key masks one release, for one list of clients", remedy="the server must ask for keys again")
+        self._used = dict(keys)
+        total = [integer % MODULUS for integer in integers]
+        for other, key in keys.items():
+            if other != client:
+                secret = agreed_key(self._private, bytes.fromhex(key), "statistics mask")
+                sign = 1 if client < other else -1
+                for i, mask in enumerate(decoded(key_stream(secret, len(total) * WORDS).reshape(-1, WORDS))):
+                    total[i] = (total[i] + sign * mask) % MODULUS
+        return encoded(total)
+
+
+def encoded(integers: Sequence[int]) -> Masked:
+    """Return integers modulo 2**3264 as rows of 32-bit words."""
+    whole = b"".join((integer % MODULUS).to_bytes(4 * WORDS, "little") for integer in integers)
+    return np.frombuffer(whole, "<u4").astype(np.uint32).reshape(-1, WORDS)
+
+
+def decoded(rows: Masked) -> list[int]:
+    """Return the integers in rows of words, as they are modulo 2**3264."""
+    return [int.from_bytes(row.astype("<u4").tobytes(), "little") for row in rows]
+
+
+def total_of(parts: Iterable[Masked], layout: Layout) -> Totals:
+    """Add the vectors of all clients; masks cancel, and what is left are signed integers."""
+    total = [0] * layout.size
+    for part in parts:
+        total = [a + b for a, b in zip(total, decoded(part), strict=True)]
+    signed = [(number + MODULUS // 2) % MODULUS - MODULUS // 2 for number in total]
+    return Totals.of(signed, layout)
+
+
+def is_vector(load: Any, layout: Layout) -> bool:
+    """Return whether a message's load is a vector of this layout."""
+    return isinstance(load, np.ndarray) and load.dtype == np.uint32 and load.shape == (layout.size, WORDS)

@@ -1,0 +1,141 @@
+"""A server that is not honest, over the real link: TLS, node keys, and `fedarena join --experiment agreed.toml --yes`.
+
+It repeats the handshake under new run names and asks for another selection of samples each time. Every sum that it gets
+is one linear equation in the samples of the client. It must end with fewer equations than unknowns.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+from tests.federation.houses import HEAD, rows_of, write
+
+from fedarena.federation import link as line
+from fedarena.federation import words as say
+from fedarena.federation.consent import as_text, federated
+from fedarena.federation.link.keys import OrganiserKeys, make_keys
+from fedarena.federation.own_table import statistics_layout
+from fedarena.federation.statistics_release import Totals, decoded
+from fedarena.federation.wire import Message, pack, unpack
+
+SAMPLES = 13
+HANDSHAKES = 14  # each would be one equation in every column: more than there are samples
+PATIENCE = 60.0
+AGREED = 'data = { name = "csv", label = "label", client = "site" }\nrounds = 1\nmodel = "logreg"\n'
+
+
+class MaliciousServer:
+    """The server's end of the link, with messages of the attacker's own making."""
+
+    def __init__(self, folder: Path, keys: Path) -> None:
+        self.link = line.open_link(folder, "127.0.0.1:0", OrganiserKeys.load(keys / "organiser"))
+
+    def ask(self, run: str, words: say.Words) -> Message:
+        """Send a message to the only client, and return its answer."""
+        end = time.monotonic() + PATIENCE
+        while not self.link.nodes():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        ticket = self.link.send(next(iter(self.link.nodes())), pack(run, 0, words), PATIENCE)
+        while time.monotonic() < end:
+            for arrival in self.link.receive(1.0):
+                if arrival.ticket == ticket:
+                    assert arrival.content is not None, arrival.problem
+                    return unpack(arrival.content)
+        raise AssertionError("no answer")
+
+
+@pytest.fixture
+def attacked(tmp_path: Path) -> Iterator[tuple[Path, MaliciousServer]]:
+    make_keys(tmp_path / "keys", ["alfa"])
+    (tmp_path / "agreed.toml").write_text(AGREED)
+    write(tmp_path / "alfa.csv", rows_of({"alfa": SAMPLES})["alfa"])
+    server = MaliciousServer(tmp_path, tmp_path / "keys")
+    yield tmp_path, server
+    server.link.close()
+
+
+def join(folder: Path, server: MaliciousServer, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fedarena", "join", "--data", "alfa.csv", "--server", server.link.address]
+    command += ["--keys", "keys/alfa", "--experiment", "agreed.toml", "--yes", *options]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def equations(folder: Path, server: MaliciousServer, first: int, number: int) -> set[tuple[int, ...]]:
+    """Repeat the handshake with another selection each time; return the different sums that were released."""
+    experiment = federated(folder / "agreed.toml", [])
+    found = set()
+    for k in range(first, first + number):
+        run = f"attack{k}"
+        described = server.ask(run, say.Hello(experiment=as_text(experiment), clients=2)).words
+        if not isinstance(described, say.Described):
+            continue
+        agreed = say.Agreement(
+            client=k % 2,
+            clients=2,
+            rows_before=(k % 2) * (3 + k),
+            rows=60 + 7 * k,
+            classes=described.classes,
+            columns=described.columns,
+        )
+        server.ask(run, say.Agree(agreement=agreed, tell="counts"))
+        answer = server.ask(run, say.StatisticsRequest(agreement=agreed))
+        if isinstance(answer.words, say.Statistics):
+            found.add(Totals.of(decoded(answer.load), statistics_layout(experiment, agreed)).sums)
+    return found
+
+
+@pytest.mark.slow
+def test_a_table_cannot_be_read_by_repeated_handshakes(attacked: tuple[Path, MaliciousServer]) -> None:
+    """Not under new run names, and not after a restart of the client: one equation a column, for thirteen unknowns."""
+    folder, server = attacked
+    client = join(folder, server, "--runs", str(HANDSHAKES))
+    found = equations(folder, server, 0, HANDSHAKES)
+    client.kill()
+    client.wait()
+    client = join(folder, server, "--runs", "2")
+    found |= equations(folder, server, HANDSHAKES, 2)
+    client.kill()
+    client.wait()
+    assert len(found) == 1 < SAMPLES
+    lines = [json.loads(line) for line in (folder / "federation/alfa/releases.jsonl").read_text().splitlines()]
+    refused = [line for line in lines if line["event"] == "refused"]
+    assert len(refused) > HANDSHAKES
+    assert all("asks for other training samples" in line["what"] for line in refused)
+
+
+@pytest.mark.slow
+def test_a_client_serves_one_run_unless_it_was_started_for_more(attacked: tuple[Path, MaliciousServer]) -> None:
+    folder, server = attacked
+    client = join(folder, server)
+    experiment = as_text(federated(folder / "agreed.toml", []))
+    assert isinstance(server.ask("first", say.Hello(experiment=experiment, clients=2)).words, say.Described)
+    refused = server.ask("second", say.Hello(experiment=experiment, clients=2)).words
+    assert isinstance(refused, say.Refused)
+    assert "takes part in 1 run and no other" in refused.why
+    server.ask("first", say.Goodbye(reason="over", finished=True))
+    out, err = client.communicate(timeout=PATIENCE)
+    assert client.returncode == 0
+    assert out.strip() == "alfa: 0 trainings"
+    assert "releases, as logged in federation/alfa/releases.jsonl:" in err
+    assert "released: description: sample counts, columns, levels and labels" in err
+
+
+def test_without_a_terminal_consent_must_be_given_by_option(tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys", ["alfa"])
+    write(tmp_path / "alfa.csv", rows_of({"alfa": SAMPLES})["alfa"], HEAD)
+    command = [sys.executable, "-m", "fedarena", "join", "--data", "alfa.csv", "--server", "127.0.0.1:1"]
+    ended = subprocess.run(
+        [*command, "--keys", "keys/alfa"], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert ended.returncode == 2
+    assert "no terminal on which to ask for your consent" in ended.stderr
+    assert "Traceback" not in ended.stderr
