@@ -21,6 +21,12 @@ from fedarena.errors import CannotWrite, FedarenaError
 class Doors(typer.core.TyperGroup):
     """All commands end alike: a user's mistake is one message and exit code 2, Ctrl-C is 130 and says how to go on."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse what no shell can type, and no file can be called."""
+        if any("\0" in arg for arg in args):
+            raise typer.BadParameter("an argument holds a NUL byte: leave it out")
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was typed."""
         try:
@@ -403,8 +409,10 @@ def report(
     same splits. The file needs no network.
     """
     from fedarena.results.report import gather, why_no_verdict, write_report
+    from fedarena.values import check_paths
 
     _load(file)
+    check_paths(("--out", out), ("--figures", figures))
     result = gather(runs)
     path = write_report(result, out or runs[0] / "report.html")
     drawn: list[Path] = []
@@ -604,8 +612,10 @@ def data_show(
     from fedarena.engine.federation import deal
     from fedarena.results.tables import show_partition
     from fedarena.spec import Experiment
+    from fedarena.values import check_paths
 
     _load(file)
+    check_paths(("--plot", plot))
     exp = Experiment.make(experiment, set_ or [])
     data, partition = deal(exp)
     facts = statistics(data, partition)
@@ -766,9 +776,10 @@ def ui(
     `fedarena ui runs/digits-compare --port 9000 --no-open`
     """
     from fedarena.ui.server import open_server, serve
+    from fedarena.values import check_path
 
     _load(file)
-    server = open_server(folder, port)
+    server = open_server(check_path(folder, "FOLDER"), port)
     with contextlib.suppress(KeyboardInterrupt):  # its normal end
         if json_:
             _print_json({"url": server.address, "folder": str(folder), "port": server.server_port})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, quoted
 from fedarena.registry import Entry, Kind, components, find, name_of
+from fedarena.values import check_path
 
 PATHS = ("path", "test_path", "table")  # settings that name files
 
@@ -34,7 +34,8 @@ class Component:
         if isinstance(choice, str):
             choice = {"name": choice}
         if isinstance(choice, Mapping):
-            settings = {k: v for k, v in choice.items() if k not in ("name", "with")}
+            apart = ("name", "with") if kind == "algorithm" else ("name",)
+            settings = {str(k): v for k, v in choice.items() if k not in apart}
             name = choice.get("name")
             if not isinstance(name, str):
                 raise BadValue(
@@ -42,14 +43,21 @@ class Component:
                 )
             entry = find(kind, name, f"{where}.name")
             made = entry.build(settings, where)
-            chosen = cls(kind, name, _anchored(_complete(entry, made, settings)), made)
+            chosen = cls(kind, name, _anchored(_complete(entry, made, settings), where), made)
             return chosen._with(choice.get("with", ()), where) if kind == "algorithm" else chosen
         return cls._own(kind, choice)
 
     def _with(self, companions: Any, where: str) -> Component:
         """The algorithm inside its companions: `with = ["fedir", { name = "fedvc", n_vc = 64 }]`."""
         made, told = self.made, []
-        for companion in [companions] if isinstance(companions, str | Mapping) else companions:
+        listed = [companions] if isinstance(companions, str | Mapping) else companions
+        if not isinstance(listed, list | tuple) or not all(isinstance(one, str | Mapping) for one in listed):
+            raise BadValue(
+                f"with = {quoted(companions)}",
+                remedy='give names or tables with a name: with = ["fedir", { name = "fedvc", n_vc = 64 }]',
+                where=f"{where}.with",
+            )
+        for companion in listed:
             table = {"name": companion} if isinstance(companion, str) else dict(companion)
             entry = find("algorithm", str(table.pop("name", "")), f"{where}.with")
             if not entry.is_companion:
@@ -67,7 +75,7 @@ class Component:
     def _own(cls, kind: Kind, made: Any) -> Component:
         needed = {"dataset": "load", "partition": "split", "algorithm": "client", "model": "__call__"}[kind]
         if not callable(getattr(made, needed, None)) or (isinstance(made, type) and kind != "model"):
-            shown = f"the class {made.__name__}" if isinstance(made, type) else repr(made)[:60]
+            shown = f"the class {made.__name__}" if isinstance(made, type) else quoted(made)
             raise BadValue(
                 f"{shown} is no {kind}",
                 remedy=f"give a name of `fedarena list {kind}s`, a table with a name, or an object with a method {needed}",
@@ -88,15 +96,18 @@ class Component:
         return cls(
             kind,
             name,
-            _anchored({k: v for k, v in settings.items() if _plain(v)}),
+            _anchored({k: v for k, v in settings.items() if _plain(v)}, "data" if kind == "dataset" else kind),
             made,
             not (is_registered and printable),
         )
 
 
-def _anchored(settings: dict[str, Any]) -> dict[str, Any]:
+def _anchored(settings: dict[str, Any], where: str) -> dict[str, Any]:
     """Files as absolute paths, where they are written down: a run may be repeated from another folder."""
-    return {k: str(Path(v).absolute()) if k in PATHS and isinstance(v, str) else v for k, v in settings.items()}
+    return {
+        k: str(check_path(v, f"{where}.{k}").absolute()) if k in PATHS and isinstance(v, str) else v
+        for k, v in settings.items()
+    }
 
 
 def _complete(entry: Entry, made: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

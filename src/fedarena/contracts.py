@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.errors import BadValue, FedarenaError, UnknownName, suggest
+from fedarena.errors import BadValue, FedarenaError, UnknownName, quoted, suggest
 from fedarena.registry import Kind, components, load_file
 
 KINDS: tuple[Kind, ...] = ("algorithm", "partition", "model", "dataset")
@@ -26,7 +26,7 @@ def check_component(name: str, file: Path | None = None) -> dict[str, Any]:
     if not kinds:
         known = [n for kind in KINDS for n in components(kind)]
         raise UnknownName(
-            f"nothing is called '{name}'",
+            f"nothing is called '{quoted(name)}'",
             remedy=suggest(name, known, "give --file FILE.py if it is yours; `fedarena list` shows what is known"),
         )
     held: list[str] = []

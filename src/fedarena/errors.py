@@ -12,8 +12,11 @@ fedarena.errors.UnknownName: no algorithm is called 'scafold'  (exp.toml, algori
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+MOST_QUOTED = 200  # characters of a cell or value of the user's that a message repeats
 
 
 class FedarenaError(Exception):
@@ -111,7 +114,31 @@ def told_at(where: str) -> Iterator[None]:
         raise
 
 
-def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The remedy for a misspelt name: the nearest known one, or `otherwise`."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?  {otherwise}" if near else otherwise
+def quoted(value: object) -> str:
+    """Return what a message repeats of a user's value: one line, without control characters, at most 200 characters.
+
+    >>> quoted(["a", 1]), len(quoted("z" * 1000))
+    ("['a', 1]", 200)
+    """
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists in lists
+        text = f"a very long {type(value).__name__}"
+    start = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: MOST_QUOTED + 1])
+    return start if len(start) <= MOST_QUOTED else f"{start[: MOST_QUOTED - 4]} ..."
+
+
+def repeated(value: object) -> str:
+    """Return a user's value as it would be written, shortened: texts in quotes."""
+    return f"'{quoted(value)}'" if isinstance(value, str) else quoted(value)
+
+
+def quoted_list(values: Iterable[object], most: int = 20) -> str:
+    """Return the first few of a user's names, one after the other, for a message."""
+    return quoted(", ".join(str(value)[:MOST_QUOTED] for value in itertools.islice(values, most)))
+
+
+def suggest(name: object, known: Iterable[str], otherwise: str) -> str:
+    """Return the remedy for a misspelt name: the nearest known one, or `otherwise`."""
+    near = difflib.get_close_matches(str(name)[:MOST_QUOTED], list(known), n=1, cutoff=0.5)
+    return f"did you mean '{quoted(near[0])}'?  {otherwise}" if near else otherwise

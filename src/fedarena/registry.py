@@ -26,7 +26,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from fedarena.errors import BadValue, UnknownName, suggest
+from fedarena.errors import BadValue, UnknownName, quoted, repeated, suggest
+from fedarena.values import check_path, check_value
 
 Kind = Literal["algorithm", "partition", "model", "dataset"]
 
@@ -97,23 +98,25 @@ class Entry:
 
         values = {}
         for key, value in settings.items():
-            at = f"{where}.{key}" if where else key
+            at = f"{where}.{quoted(key)}" if where else quoted(key)
             if key not in self.parameters:
                 raise UnknownName(
-                    f"{self.kind} '{self.name}' has no setting '{key}'",
+                    f"{self.kind} '{self.name}' has no setting '{quoted(key)}'",
                     remedy=suggest(key, self.parameters, f"it has: {', '.join(self.parameters) or 'none'}"),
                     where=at,
                 )
             annotation = self.parameters[key].annotation
+            if annotation is not Any:  # rows of the user's own may be as large as they like
+                check_value(key, value, at)
             if isinstance(value, str) and annotation in (tuple[str, ...], tuple[str, ...] | None):
                 value = (value,)  # one name is a list of one
             try:
                 config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
                 values[key] = TypeAdapter(annotation, config=config).validate_python(value)
             except ValidationError as error:
-                problem = error.errors()[0]["msg"]
+                problem = quoted(error.errors()[0]["msg"])
                 raise BadValue(
-                    f"{key} = {value!r} does not fit {self.kind} '{self.name}': {problem}",
+                    f"{key} = {repeated(value)} does not fit {self.kind} '{self.name}': {problem}",
                     remedy=f"give {self.parameters[key].type}",
                     where=at,
                 ) from None
@@ -168,7 +171,7 @@ def find(kind: Kind, name: str, where: str = "") -> Entry:
     known = components(kind)
     if name not in known:
         raise UnknownName(
-            f"no {kind} is called '{name}'",
+            f"no {kind} is called '{quoted(name)}'",
             remedy=suggest(name, known, f"`fedarena list {kind}s` shows them all; give --file FILE.py if it is yours"),
             where=where,
         )
@@ -178,13 +181,14 @@ def find(kind: Kind, name: str, where: str = "") -> Entry:
 def name_of(component: object) -> str:
     """The name under which a component (or its class) was registered, else its own name."""
     target = component if inspect.isclass(component) or inspect.isroutine(component) else type(component)
-    return str(vars(target).get("registered_name", getattr(target, "__name__", "?")))
+    return str(getattr(target, "__dict__", {}).get("registered_name", getattr(target, "__name__", "?")))
 
 
 def load_file(file: Path) -> None:
     """Run a Python file of the user's, for the components it registers; worker processes get them by value."""
     import cloudpickle
 
+    check_path(file, "--file")
     name = f"_file_{file.stem}"  # not its own name: an `import` of the same file elsewhere must not meet a stranger
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None or not file.exists():
@@ -195,7 +199,7 @@ def load_file(file: Path) -> None:
         spec.loader.exec_module(module)
     except Exception as error:
         raise BadValue(
-            f"{file} fails: {type(error).__name__}: {error}", remedy="mend the file", where="--file"
+            f"{file} fails: {type(error).__name__}: {quoted(str(error))}", remedy="fix the file", where="--file"
         ) from error
     cloudpickle.register_pickle_by_value(module)
 

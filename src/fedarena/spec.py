@@ -14,19 +14,23 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedarena.component import PATHS, Component
-from fedarena.errors import BadValue, UnknownName, suggest
+from fedarena.errors import BadValue, UnknownName, quoted, repeated, suggest, told_at
 from fedarena.registry import Kind
+from fedarena.values import check_path, check_value
 
 COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition": "partition", "algorithm": "algorithm"}
+TABLES = (*COMPONENTS, "local", "evaluate", "devices", "uplink")  # keys with keys of their own
 AVAILABLE = ("always", "day")  # words of `devices.available`; all else is a file
+GENERAL = {"algorithm": "fedavg", "partition": "iid", "model": "mlp_2nn", "clients": 10, "share": 1.0, "rounds": 20}
 EITHER_OR = {"share": "per_round", "per_round": "share", "rounds": "uploads", "uploads": "rounds"}
 
 
@@ -37,15 +41,25 @@ class Table(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, values: Any) -> Any:
-        """true is 1 to Python, and a slip of the pen to us; "none" is how a file says that a value is not given."""
-        if isinstance(values, Mapping):
-            optional = {k for k, f in cls.model_fields.items() if f.default is None}
-            values = {k: None if v == "none" and k in optional else v for k, v in values.items()}
-        for key, value in values.items() if isinstance(values, Mapping) else ():
+    def _plain_values(cls, values: Any) -> Any:
+        """Read "none" as no value, and refuse `true` for a number and numbers that are absurdly large."""
+        if not isinstance(values, Mapping):
+            return values
+        optional = {k for k, f in cls.model_fields.items() if f.default is None}
+        values = {
+            str(k): None if isinstance(v, str) and v == "none" and k in optional else v for k, v in values.items()
+        }
+        table = f"{cls.__name__.lower()}." if cls.__name__.lower() in TABLES else ""
+        for key, value in values.items():
             field = cls.model_fields.get(key)
-            if isinstance(value, bool) and field is not None and field.annotation is not bool and key not in COMPONENTS:
-                raise BadValue(f"{key} = {str(value).lower()}", remedy=f"{key} is no switch: give its value", where=key)
+            if field is None or key in COMPONENTS:
+                continue
+            if isinstance(value, bool) and field.annotation is not bool:
+                raise BadValue(
+                    f"{key} = {str(value).lower()}", remedy=f"{key} is no switch: give its value", where=table + key
+                )
+            if key not in TABLES:  # they check their own
+                check_value(table + key, value, table + key)
         return values
 
 
@@ -53,7 +67,7 @@ class Local(Table):
     """How a client trains (algorithms 0.1, 0.5, 0.6)."""
 
     lr: Annotated[float, Field(gt=0)] = 0.1
-    epochs: Annotated[int, Field(ge=0)] = 1
+    epochs: Annotated[int, Field(ge=0, le=1_000_000)] = 1
     batch: Annotated[float, Field(allow_inf_nan=True)] = 32  # rows a step; inf is the whole local set
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -101,7 +115,7 @@ class Evaluate(Table):
 class Devices(Table):
     """What clients compute and send with, for simulated time: the virtual clock, not the one on the wall."""
 
-    speed: Annotated[float, Field(gt=0)] = 1000.0  # rows a second, forward and backward
+    speed: Annotated[float, Field(ge=1e-6)] = 1000.0  # rows a second, forward and backward
     speeds: Literal["equal", "uniform", "lognormal", "groups"] = "equal"  # over clients, the fastest at `speed`
     spread: Annotated[float, Field(ge=1)] = 1.0  # the fastest to the slowest; of "lognormal" two deviations each way
     groups: Annotated[int, Field(ge=1)] = 3  # of "groups": client k is on machine k mod groups, the server on machine 0
@@ -109,20 +123,24 @@ class Devices(Table):
     durations: Literal["jitter", "exponential"] = (
         "jitter"  # exponential: each training's own draw, the usual time its mean
     )
-    bandwidth: Annotated[float, Field(gt=0, allow_inf_nan=True)] = math.inf  # bytes a second, either way
+    bandwidth: Annotated[float, Field(ge=1e-6, allow_inf_nan=True)] = math.inf  # bytes a second, either way
     latency: Annotated[float, Field(ge=0)] = 0.0  # seconds, either way
     trace: str | None = None  # CSV: client, and any of speed, bandwidth, latency, dropout; one line a client
     available: str = "always"  # "day": at night; or a CSV: client, from, to in seconds, any number of lines a client
     hours: Annotated[float, Field(gt=0, le=24)] = 8.0  # of "day": a device's hours in the mean
     zones: Annotated[int, Field(ge=1, le=24)] = 1  # of "day": time zones, an hour apart
-    period: Annotated[float, Field(ge=1)] | None = None  # of a CSV: seconds after which it begins anew
-    overselect: Annotated[float, Field(ge=1)] = 1.0  # times as many are asked as a round needs; the first ones count
+    period: Annotated[float, Field(ge=1, le=1e9)] | None = None  # of a CSV: seconds after which it begins anew
+    overselect: Annotated[float, Field(ge=1, le=1000)] = (
+        1.0  # times as many are asked as a round needs; the first ones count
+    )
     deadline: Annotated[float, Field(gt=0)] | None = None  # seconds that the server waits for answers at most
 
     @field_validator("trace", "available")
     @classmethod
-    def _from_anywhere(cls, value: str | None) -> str | None:
-        return value if value in (None, *AVAILABLE) else str(Path(value).absolute())
+    def _absolute(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None or value in AVAILABLE:
+            return value
+        return str(check_path(value, f"devices.{info.field_name}").absolute())
 
     @field_validator("jitter")
     @classmethod
@@ -208,7 +226,7 @@ class Experiment(Table):
     @field_validator("uplink", mode="before")
     @classmethod
     def _word_or_steps(cls, value: Any) -> Any:
-        if not isinstance(value, Uplink) and value not in ("plain", "mean_only"):
+        if not isinstance(value, Uplink) and not (isinstance(value, str) and value in ("plain", "mean_only")):
             raise ValueError('"plain", "mean_only", or a table of steps such as { clip = 1.0, noise = 0.5 }')
         return value
 
@@ -251,9 +269,9 @@ class Experiment(Table):
         for key in table:
             if key not in cls.model_fields:
                 raise UnknownName(
-                    f"an experiment has no key '{key}'",
+                    f"an experiment has no key '{quoted(key)}'",
                     remedy=suggest(key, cls.model_fields, f"known keys: {', '.join(cls.model_fields)}"),
-                    where=prefix + key,
+                    where=prefix + quoted(key),
                 )
         if "data" not in table:
             raise BadValue(
@@ -261,22 +279,22 @@ class Experiment(Table):
             )
         data = Component.choose("dataset", table["data"], f"{prefix}data")
         table = _under(getattr(data.made, "defaults", {}), {**table, "data": data})
-        table = _under(
-            {"algorithm": "fedavg", "partition": "iid", "model": "mlp_2nn", "share": 1.0, "rounds": 20}, table
-        )
+        table = _under({key: value for key, value in GENERAL.items() if key != "clients"}, table)
         for key, kind in COMPONENTS.items():
             table[key] = Component.choose(kind, table[key], prefix + key)
         if table["partition"].name != "natural":  # there the data says how many clients there are
-            table.setdefault("clients", 10)
+            table.setdefault("clients", GENERAL["clients"])
         if isinstance(table.get("freeze"), str):
             table["freeze"] = (table["freeze"],)
         try:
             if isinstance(table.get("uplink"), Mapping):  # here: of a choice of types, complaints would name them all
-                table["uplink"] = Uplink.model_validate(table["uplink"])
+                with told_at(where):
+                    table["uplink"] = Uplink.model_validate(table["uplink"])
         except ValidationError as error:
             raise _told(error, prefix, "uplink") from None
         try:
-            return cls.model_validate(table)
+            with told_at(where):
+                return cls.model_validate(table)
         except ValidationError as error:
             raise _told(error, prefix) from None
 
@@ -290,7 +308,7 @@ class Experiment(Table):
     def as_table(self) -> dict[str, Any]:
         """Plain values, complete, in the order of the fields; what is None is left out."""
         table: dict[str, Any] = {}
-        usual = getattr(self.data.made, "defaults", {})  # of the data set: read back, they would fill what is not there
+        usual = {**GENERAL, **getattr(self.data.made, "defaults", {})}  # read back, they would fill what is not there
         for key in type(self).model_fields:
             value = getattr(self, key)
             if isinstance(value, Component):
@@ -302,7 +320,14 @@ class Experiment(Table):
                 table[key] = {k: v for k, v in known.items() if v is not None}
             elif value is not None:
                 table[key] = value
+            elif key in usual and getattr(self, EITHER_OR.get(key, key)) is None and not self._follows(key):
+                table[key] = "none"
         return table
+
+    def _follows(self, key: str) -> bool:
+        """Whether a key without a value stays without one when it is left out of a file."""
+        own = getattr(self.data.made, "defaults", {})
+        return key == "clients" and self.partition.name == "natural" and key not in own
 
     def to_toml(self) -> str:
         """Complete and readable; `Experiment.make` reads it back to an equal experiment."""
@@ -321,10 +346,10 @@ def _read(source: Any) -> tuple[dict[str, Any], str]:
         return {k: v for k, v in table.items() if v is not None}, ""
     if isinstance(source, Mapping):
         return dict(source), ""
+    if isinstance(source, str | Path) and str(source).endswith((".csv", ".parquet")):
+        return {"data": {"name": str(source).rpartition(".")[2], "path": str(source)}}, quoted(str(source))
     if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml")):
-        return _read_toml(Path(source)), str(source)
-    if isinstance(source, str) and source.endswith((".csv", ".parquet")):
-        return {"data": {"name": source.rpartition(".")[2], "path": source}}, source
+        return _read_toml(check_path(source, "the experiment file")), str(source)
     if isinstance(source, tuple) and len(source) in (2, 3):  # (x, y) or (x, y, client)
         from fedarena.data.sources import arrays
 
@@ -341,8 +366,10 @@ def _read_toml(path: Path) -> dict[str, Any]:
             f"there is no experiment file {path}",
             remedy=f"here are: {near}" if near else "`fedarena run digits` needs no file",
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise BadValue(f"cannot read it: {error}", remedy="write it as TOML: key = value", where=str(path)) from None
+    except (ValueError, RecursionError, OSError) as error:  # no TOML, no UTF-8, a number without end, nested too deeply
+        raise BadValue(
+            f"cannot read it: {quoted(str(error))}", remedy="write it as TOML: key = value", where=str(path)
+        ) from None
     for inner in (table.get("data"), table.get("partition"), table.get("devices")):
         for name in (*PATHS, "trace", "available"):
             if isinstance(inner, dict) and isinstance(inner.get(name), str) and inner[name] not in AVAILABLE:
@@ -354,12 +381,19 @@ def assignment(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise BadValue(
-            f"--set {text}", remedy="write --set key=value or key.sub=value, e.g. --set local.lr=0.05", where="--set"
+            f"--set {quoted(text)}",
+            remedy="write --set key=value or key.sub=value, e.g. --set local.lr=0.05",
+            where="--set",
         )
     try:
-        return key.strip(), tomllib.loads(f"v = {value.strip()}")["v"]
+        parsed = tomllib.loads(f"v = {value.strip()}")
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()  # a bare word is a text
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets without end
+        raise BadValue(
+            f"--set {quoted(text)}: {quoted(str(error))}", remedy="give a plain value", where=quoted(key.strip())
+        ) from None
+    return key.strip(), parsed["v"] if len(parsed) == 1 else value.strip()  # a second line is no TOML of this key
 
 
 def laid_over(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -380,28 +414,38 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     head, _, rest = key.partition(".")
     if EITHER_OR.get(head):
         table.pop(EITHER_OR[head], None)
+    if rest and head in Experiment.model_fields and head not in TABLES:
+        raise BadValue(
+            f"{head} is one value and has no key '{quoted(rest)}'", remedy=f"write {head} = VALUE", where=quoted(key)
+        )
     before = table.get(head, {})
     if head == "uplink" and isinstance(before, str):  # "plain" is no name of steps
         before = {}
     if not rest:
-        if isinstance(value, Mapping) and "name" not in value:  # local={"lr": 1} changes lr, not the rest
-            value = {**_as_mapping(before), **value}
+        if isinstance(value, Mapping) and "name" not in value and head in TABLES:  # local={"lr": 1} changes lr alone
+            value = {**_as_mapping(before, head), **value}
         table[head] = value
         return table
-    inner = _as_mapping(before)
+    inner = _as_mapping(before, head)
     if rest == "name" and inner.get("name") != value:
         inner = {}
     table[head] = {**inner, rest: value}
     return table
 
 
-def _as_mapping(value: Any) -> dict[str, Any]:
+def _as_mapping(value: Any, key: str) -> dict[str, Any]:
     if isinstance(value, str):
         return {"name": value}
     if isinstance(value, Component):
         return {"name": value.name, **value.settings}
     if isinstance(value, BaseModel):
         return {k: v for k, v in value.model_dump().items() if v is not None}
+    if not isinstance(value, Mapping):
+        raise BadValue(
+            f"{quoted(key)} = {quoted(value)} is no table, and has no settings to change",
+            remedy="give a table, or an object that is complete",
+            where=quoted(key),
+        )
     return dict(value)
 
 
@@ -412,15 +456,15 @@ def _under(defaults: Mapping[str, Any], table: dict[str, Any]) -> dict[str, Any]
         if key not in table:
             if EITHER_OR.get(key) not in table:
                 merged[key] = value
-        elif isinstance(table[key], Mapping) and (key not in COMPONENTS or "name" not in table[key]):
-            merged[key] = {**_as_mapping(value), **table[key]}
+        elif isinstance(table[key], Mapping) and key in TABLES and (key not in COMPONENTS or "name" not in table[key]):
+            merged[key] = {**_as_mapping(value, key), **table[key]}
     return merged
 
 
 def _told(error: ValidationError, prefix: str, *within: str) -> UnknownName | BadValue:
     """Pydantic's first complaint, in our words."""
     first = error.errors()[0]
-    keys = [*within, *(str(part) for part in first["loc"])]
+    keys = [*within, *(quoted(str(part)) for part in first["loc"])]
     where = prefix + ".".join(keys)
     if first["type"] == "extra_forbidden":
         tables: dict[str, type[Table]] = {"local": Local, "evaluate": Evaluate, "devices": Devices, "uplink": Uplink}
@@ -432,7 +476,9 @@ def _told(error: ValidationError, prefix: str, *within: str) -> UnknownName | Ba
         )
     message = str(first["msg"]).removeprefix("Value error, ")
     return BadValue(
-        f"{where.removeprefix(prefix)} = {first['input']!r}", remedy=message[0].lower() + message[1:], where=where
+        f"{where.removeprefix(prefix)} = {repeated(first['input'])}",
+        remedy=quoted(message[0].lower() + message[1:]),
+        where=where,
     )
 
 
@@ -440,11 +486,15 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+        return "{ " + ", ".join(f"{_toml_key(k)} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else str(value)
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the one that JSON lets through
     return str(value)
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedarena.component import Component
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, quoted
 from fedarena.registry import name_of
 from fedarena.results.comparison import OWN_PARTS, folder_name
 from fedarena.spec import assignment
@@ -39,11 +39,11 @@ def contestants(choices: Iterable[Any] | Mapping[str, Any], least: int = 2) -> C
     folders: dict[str, str] = {}
     for label, table in named:
         if not re.match(r"\w", label):
-            raise BadValue(f"'{label}' is no name", remedy="begin it with a letter or a digit", where="-a")
+            raise BadValue(f"'{quoted(label)}' is no name", remedy="begin it with a letter or a digit", where="-a")
         folder = folder_name(label).casefold()  # some file systems do not tell A from a
         if len(folder.encode()) > LONGEST:
             raise BadValue(
-                f"'{label[:20]}...' is too long for the name of a folder: {len(folder.encode())} bytes",
+                f"'{quoted(label[:20])}...' is too long for the name of a folder: {len(folder.encode())} bytes",
                 remedy=f"give it one of at most {LONGEST} bytes: -a short=fedavg:...",
                 where="-a",
             )
@@ -74,7 +74,7 @@ def parse(text: str) -> tuple[str, Table]:
     if not equals or re.search("[:+]", own):
         own, rest = text, text
     elif not own.strip() or not rest.strip():
-        raise BadValue(f"'{text}' names no algorithm", remedy=SYNTAX, where="-a")
+        raise BadValue(f"'{quoted(text)}' names no algorithm", remedy=SYNTAX, where="-a")
     first, *companions = (_part(part, text) for part in _split(rest, "+"))
     local = {k.removeprefix("local."): first.pop(k) for k in list(first) if k.startswith("local.")}
     if companions:
@@ -85,7 +85,7 @@ def parse(text: str) -> tuple[str, Table]:
             raise BadValue(
                 f"{strange} cannot differ between algorithms",
                 remedy="settings of the algorithm and local.* of the first name may; --set changes the rest for all",
-                where=f"-a {text}",
+                where=f"-a {quoted(text)}",
             )
     return own.strip(), {"algorithm": first, **({"local": local} if local else {})}
 
@@ -102,7 +102,7 @@ def _table(choice: Any) -> Table:
     if isinstance(choice, str):
         label, table = parse(choice)
         if label != choice.strip():
-            raise BadValue(f"'{choice}' has two names", remedy="leave one out", where="algorithms")
+            raise BadValue(f"'{quoted(choice)}' has two names", remedy="leave one out", where="algorithms")
         return table
     if isinstance(choice, Mapping) and "name" not in choice:
         strange = [str(key) for key in choice if key not in OWN_PARTS]
@@ -148,8 +148,10 @@ def _part(text: str, whole: str) -> Table:
     settings = [item.strip() for item in _split(rest, ",")] if colon else []
     bad = next((item for item in settings if not re.match(r"(?!(name|with)\b)[\w.]+\s*=\s*\S", item)), None)
     if bad is not None or not name.strip():
-        what = "a name is missing" if bad is None else f"'{bad}' is no setting" if bad else "a setting is missing"
-        raise BadValue(what, remedy=SYNTAX, where=f"-a {whole}")
+        what = (
+            "a name is missing" if bad is None else f"'{quoted(bad)}' is no setting" if bad else "a setting is missing"
+        )
+        raise BadValue(what, remedy=SYNTAX, where=f"-a {quoted(whole)}")
     return {"name": name.strip(), **dict(map(assignment, settings))}
 
 

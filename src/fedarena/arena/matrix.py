@@ -30,6 +30,7 @@ from fedarena.results.watch import cells
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import Experiment
+from fedarena.values import check_paths
 
 MOST = 1000  # folds, repeats or seeds: nobody means more
 TICK = 0.25  # seconds between two looks at the folders
@@ -156,6 +157,7 @@ def _check_places(out: Any, resume: Any, report: Any) -> None:
         raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
     if out and resume is not None:
         raise BadValue("a resumed comparison stays in its folder", remedy="leave out --out", where="--out")
+    check_paths(("--out", out), ("--resume", resume), ("--report", report))
     if report is not None and not Path(report).absolute().parent.is_dir():
         raise CannotWrite(f"there is no folder for {report}", remedy="make it, or choose another", where="--report")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, quoted, repeated
 from fedarena.runtime.cluster import check_device
 from fedarena.runtime.connect import connected, need_ray
 from fedarena.runtime.nodes import Nodes
@@ -28,10 +28,10 @@ class Place:
         """Everything that can be wrong before anybody is asked."""
         workers, names = self.workers, get_args(known)
         if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
-            raise BadValue(f"workers = {workers!r}", remedy="give a whole number, at least 1", where="--workers")
+            raise BadValue(f"workers = {repeated(workers)}", remedy="give a whole number, at least 1", where="--workers")
         if self.runtime not in names:
             few = f"{', '.join(names[:-1])} or {names[-1]}"
-            raise BadValue(f"no runtime is called '{self.runtime}'", remedy=f"use {few}", where="--runtime")
+            raise BadValue(f"no runtime is called '{quoted(self.runtime)}'", remedy=f"use {few}", where="--runtime")
         if self.address is not None and self.runtime != "ray":
             raise BadValue("only a cluster has an address", remedy="add --runtime ray", where="--address")
         if self.runtime == "ray":

@@ -12,7 +12,7 @@ from fedarena.arena import works
 from fedarena.arena.recipes import SIZES, Kind, Planned, Recipe, Size, Table
 from fedarena.arena.shelf import find
 from fedarena.data.files import reading
-from fedarena.errors import BadValue, FedarenaError, ResumeMismatch, told_at
+from fedarena.errors import BadValue, FedarenaError, ResumeMismatch, quoted, told_at
 from fedarena.results.agreement import Cell, label
 from fedarena.results.comparison import Split, folder_name
 
@@ -78,7 +78,7 @@ class Programme:
         if not wanted:
             some = ", ".join(label(cell.cell) for cell in self.cells[:6])
             raise BadValue(
-                f"no cell of {self.recipe.id} is called '{self.only}'",
+                f"no cell of {self.recipe.id} is called '{quoted(self.only)}'",
                 remedy=f"write a pattern; there are: {some}{', ...' if len(self.cells) > 6 else ''}",
                 where="--only",
             )

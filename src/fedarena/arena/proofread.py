@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from fedarena.arena.recipes import SIZES, Recipe
-from fedarena.errors import BadValue, UnknownName, suggest, told_at
+from fedarena.errors import BadValue, UnknownName, quoted, repeated, suggest, told_at
 from fedarena.results import measures
 from fedarena.results.agreement import Cell, Check, Sheet, label
 from fedarena.results.comparison import folder_name
@@ -39,7 +39,9 @@ def _need(names: Iterable[Any], known: Iterable[str], what: str, where: str) -> 
     for name in names:
         if name not in every:
             more = f"there are: {', '.join(every[:12])}{', ...' if len(every) > 12 else ''}"
-            raise UnknownName(f"no {what} is called '{name}'", remedy=suggest(str(name), every, more), where=where)
+            raise UnknownName(
+                f"no {what} is called '{quoted(name)}'", remedy=suggest(str(name), every, more), where=where
+            )
 
 
 def _axes(recipe: Recipe) -> None:
@@ -65,7 +67,9 @@ def _sizes(recipe: Recipe) -> None:
             for choice, table in choices.items():
                 upto = table.get("upto", 1)
                 if not isinstance(upto, int) or isinstance(upto, bool) or upto < 1:
-                    raise BadValue(f"upto = {upto!r}", remedy="write a number of rounds", where=f"{axis}.{choice}")
+                    raise BadValue(
+                        f"upto = {repeated(upto)}", remedy="write a number of rounds", where=f"{axis}.{choice}"
+                    )
     for size in SIZES:
         runs = dict.fromkeys(planned.run for planned in recipe.cells(size))
         name, count = Counter(folder_name(label(run)) for run in runs).most_common(1)[0] if runs else ("", 1)
@@ -90,10 +94,12 @@ def _published(recipe: Recipe, cells: set[Cell], choices: list[str]) -> None:
             named = [(*cell[:-2], one) for one in cell[-2:]] if measure == "sign" and len(cell) > 1 else [cell]
             for one in named:
                 if one not in cells:
-                    remedy = suggest(label(one), map(label, cells), "name the choices of a cell, in the order of its axes")
+                    remedy = suggest(
+                        label(one), map(label, cells), "name the choices of a cell, in the order of its axes"
+                    )
                     raise UnknownName(f"no cell is called '{label(one)}'", remedy=remedy, where=where)
             if not (_is_sign(value) and len(named) == 2 if measure == "sign" else _is_number(value)):
-                raise BadValue(f"{label(cell)} = {value!r}", remedy="write what was printed", where=where)
+                raise BadValue(f"{label(cell)} = {repeated(value)}", remedy="write what was printed", where=where)
 
 
 def _is_sign(value: Any) -> bool:
@@ -152,4 +158,4 @@ def _figure(recipe: Recipe) -> None:
     if FORM_OF.get(form, recipe.kind) != recipe.kind:
         raise BadValue(f"a recipe of kind {recipe.kind} has no {form}", remedy="choose another form", where="figure")
     if not isinstance(how.get("cells", ""), str):
-        raise BadValue(f"cells = {how['cells']!r}", remedy="write a pattern", where="figure")
+        raise BadValue(f"cells = {repeated(how['cells'])}", remedy="write a pattern", where="figure")

@@ -34,6 +34,7 @@ from fedarena.results.watch import glance
 from fedarena.runtime.one_job import one_thread
 from fedarena.runtime.processes import usable_cores
 from fedarena.spec import Experiment
+from fedarena.values import check_path, check_paths
 
 LOSS, ACCURACY = 1e-6, 5e-4  # as far as the same weights may be apart on the same rows: of itself, and in all
 TICK = 60.0  # seconds; nothing is done at a tick
@@ -64,6 +65,7 @@ def reproduce(
     check_numbers(workers=(workers, 1))
     if out is not None and resume is not None:
         raise BadValue("a resumed reproduction stays in its folder", remedy="leave out --out", where="--out")
+    check_paths(("--out", out), ("--resume", resume), ("--save", save))
     plan = Programme.make(name, size, only, resume)
     root = Path(resume or out or default_folder(plan))
     check(plan, root, workers)
@@ -90,6 +92,7 @@ def reproduce_all(
     progress: bool = False,
 ) -> list[Reproduction]:
     """Every recipe, one after the other; what can be wrong with any of them shows before the first begins."""
+    check_paths(("--out", out), ("--save", save))
     plans = [Programme(recipe, size or "small") for recipe in everything()]
     for plan in plans:
         check(plan)
@@ -239,7 +242,7 @@ def verify_row(file: str | Path, row: int | None = None) -> Again:
     Weights and all that is counted must be the same. What the test rows say of these weights may have been added up by
     another processor, or another version: a loss may be off by a millionth, an accuracy by a few rows in ten thousand.
     """
-    table = read_result(Path(file))
+    table = read_result(check_path(file, "the result file"))
     runs = table["runs"]
     if not runs:
         raise BadValue(f"{file} has no runs", remedy="give a result that has", where=str(file))
@@ -272,13 +275,14 @@ def _is_rounding(name: str, then: Any, now: Any) -> bool:
 
 def judge_anew(file: str | Path) -> Reproduction:
     """Judge a result file by its recipe as it is now: other words, tolerances or checks, the same measurements."""
-    result = judged_again(Path(file))
+    result = judged_again(check_path(file, "--judge"))
     files.write_text(Path(file), files.as_json(result.as_dict()) + "\n")
     return result
 
 
 def write_page(page: str | Path, save: str | Path | None = None) -> Path:
     """The page about what could and could not be reproduced, from the result files of a folder and nothing else."""
+    check_paths(("--page", page), ("--save", save))
     place = Path(save) if save is not None else folder() / "results"
     found = sorted(place.glob("*.json"))
     if not found:

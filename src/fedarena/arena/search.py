@@ -27,11 +27,12 @@ from fedarena.arena.trials import columns, conduct, in_lines, in_silence, writte
 from fedarena.data.files import reading
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import writing
-from fedarena.errors import BadValue, ResumeMismatch, UnknownName
+from fedarena.errors import BadValue, ResumeMismatch, UnknownName, quoted, repeated
 from fedarena.results.comparison import Score
 from fedarena.results.folder import as_json, fingerprints, write_text
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import COMPONENTS, Experiment
+from fedarena.values import check_paths
 
 SHOWN = 5  # of the best trials
 
@@ -129,6 +130,7 @@ def search(
     need_optuna()
     place = Place(runtime, workers, address)
     place.check(SideBySide)
+    check_paths(("--out", out), ("--resume", resume), ("--study", study))
     if resume is not None:
         if source is not None or overrides or settings or space or preset or out or study:
             raise BadValue(
@@ -183,7 +185,9 @@ def check_numbers(**counts: tuple[Any, int]) -> None:
     """Whole numbers, none below its least."""
     for name, (value, least) in counts.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise BadValue(f"{name} = {value!r}", remedy=f"give a whole number, at least {least}", where=f"--{name}")
+            raise BadValue(
+                f"{name} = {repeated(value)}", remedy=f"give a whole number, at least {least}", where=f"--{name}"
+            )
 
 
 def check_names(**names: tuple[Any, Any]) -> None:
@@ -191,7 +195,7 @@ def check_names(**names: tuple[Any, Any]) -> None:
     for key, (value, known) in names.items():
         if value is not None and value not in get_args(known):
             name, few = key.replace("_", "-"), ", ".join(get_args(known))
-            raise UnknownName(f"no {name} is called '{value}'", remedy=f"there are: {few}", where=f"--{name}")
+            raise UnknownName(f"no {name} is called '{quoted(value)}'", remedy=f"there are: {few}", where=f"--{name}")
 
 
 # The folder

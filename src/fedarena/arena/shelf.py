@@ -10,7 +10,7 @@ from pathlib import Path
 import fedarena
 from fedarena.arena.proofread import proofread
 from fedarena.arena.recipes import Recipe
-from fedarena.errors import DataMissing, UnknownName, suggest
+from fedarena.errors import DataMissing, UnknownName, quoted, suggest
 
 PAPERS = "nprkto"  # Nilsson, Pfitzner, the CIFAR-10 report, Khitrov, the thesis, and the original papers
 
@@ -40,7 +40,7 @@ def find(name: str) -> Recipe:
     known = files()
     if name.upper() not in known:
         remedy = suggest(name.upper(), known, "`fedarena list papers` shows them all")
-        raise UnknownName(f"no paper's table or figure is called '{name}'", remedy=remedy)
+        raise UnknownName(f"no paper's table or figure is called '{quoted(name)}'", remedy=remedy)
     return proofread(Recipe.read(known[name.upper()]))
 
 

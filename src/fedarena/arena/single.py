@@ -32,6 +32,7 @@ from fedarena.runtime.one_job import one_thread
 from fedarena.runtime.processes import Processes
 from fedarena.runtime.serial import Serial
 from fedarena.spec import Experiment
+from fedarena.values import check_path, check_paths
 
 Out = str | Path | Literal[False] | None
 
@@ -64,6 +65,8 @@ def run(
     (2, True)
     """
     place = Place(runtime, workers, address)
+    if track is not None and "://" not in str(track):
+        check_path(track, "--track")
     site = _open(source, out, resume, place, overrides, settings)
     store = None if track is None else Store.open(track)
     with (
@@ -136,7 +139,7 @@ def verify(
     **own: Any,
 ) -> Verdict:
     """Re-run a run folder's experiment from the start and compare bit by bit: partition, every round, final weights."""
-    first = load(path, **own)
+    first = load(check_path(path, "the run folder"), **own)
     done = first.records[-1].round
     stop = lambda record: record.round >= done
     where: dict[str, Any] = {"runtime": runtime, "workers": workers, "address": address}
@@ -176,6 +179,7 @@ def _open(
         raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
     if out and resume is not None:
         raise BadValue("a resumed run stays in its folder", remedy="leave out --out", where="--out")
+    check_paths(("--out", out), ("--resume", resume))
     experiment = _experiment(source, resume, overrides, settings)
     with one_thread():  # before workers are forked, nothing here may start threads of its own
         return open_site(experiment)

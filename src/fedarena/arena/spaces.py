@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from fedarena.errors import BadValue, FedarenaError, UnknownName, suggest
+from fedarena.errors import BadValue, FedarenaError, UnknownName, quoted, repeated, suggest
 from fedarena.registry import name_of
 from fedarena.spec import EITHER_OR, Experiment
+from fedarena.values import check_path
 
 Method = Literal["tpe", "random", "grid"]
 ALLOWED = "write { low = 0.01, high = 1.0, log = true }, { low = 1, high = 5, step = 1 } or { choices = [1, 5, 10] }"
@@ -101,7 +102,7 @@ class Space:
             return source
         if not isinstance(source, Mapping):
             where = str(source)
-            source = read_tables(Path(source))
+            source = read_tables(source)
         leaves = dict(_leaves(source))
         if not leaves:
             raise BadValue(
@@ -171,16 +172,17 @@ class Space:
         return ", ".join(f"{key} {dimension}" for key, dimension in self.keys.items())
 
 
-def read_tables(path: Path) -> dict[str, Any]:
-    """A TOML file of ranges and choices."""
+def read_tables(file: str | Path) -> dict[str, Any]:
+    """Return the tables of a TOML file of ranges and choices."""
+    path = check_path(file, "the file of the search space")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadValue(
             f"there is no file {path}", remedy=f"write one: a key of the experiment, and {ALLOWED}"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise BadValue(f"cannot read it: {error}", remedy=ALLOWED, where=str(path)) from None
+    except (ValueError, RecursionError, OSError) as error:
+        raise BadValue(f"cannot read it: {quoted(str(error))}", remedy=ALLOWED, where=str(path)) from None
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Any:
@@ -197,11 +199,11 @@ def _dimension(key: str, table: Any, where: str) -> Range | Choices:
     if isinstance(table, Range | Choices):
         return table
     if not isinstance(table, Mapping):
-        raise BadValue(f"{key} = {table!r} leaves nothing to search", remedy=ALLOWED, where=where)
+        raise BadValue(f"{key} = {repeated(table)} leaves nothing to search", remedy=ALLOWED, where=where)
     known = [f.name for f in fields(Range)] + ["choices"]
     for name in table:
         if name not in known:
-            raise UnknownName(f"a space knows no '{name}'", remedy=suggest(name, known, ALLOWED), where=where)
+            raise UnknownName(f"a space knows no '{quoted(name)}'", remedy=suggest(name, known, ALLOWED), where=where)
     if "choices" in table:
         return _choices(table, where)
     if not {"low", "high"} <= table.keys():
@@ -214,11 +216,11 @@ def _choices(table: Mapping[str, Any], where: str) -> Choices:
     if len(table) > 1:
         raise BadValue("choices and a range exclude each other", remedy=ALLOWED, where=where)
     if not isinstance(values, list | tuple) or not values:
-        raise BadValue(f"choices = {values!r}", remedy="give a list of at least one value", where=where)
+        raise BadValue(f"choices = {repeated(values)}", remedy="give a list of at least one value", where=where)
     if not all(isinstance(v, str | bool | int | float) for v in values):
-        raise BadValue(f"choices = {values!r}", remedy="give texts, numbers, true or false", where=where)
+        raise BadValue(f"choices = {repeated(values)}", remedy="give texts, numbers, true or false", where=where)
     if len(set(map(repr, values))) < len(values):
-        raise BadValue(f"choices = {values!r} names a value twice", remedy="name each once", where=where)
+        raise BadValue(f"choices = {repeated(values)} names a value twice", remedy="name each once", where=where)
     return Choices(tuple("inf" if v == math.inf else v for v in values))  # a batch of all rows, as JSON can hold it
 
 
@@ -227,9 +229,9 @@ def _range(wanted: Range, where: str) -> Range:
         value = getattr(wanted, name)
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if not number and not (name == "step" and value is None):
-            raise BadValue(f"{name} = {value!r}", remedy="give a number", where=where)
+            raise BadValue(f"{name} = {repeated(value)}", remedy="give a number", where=where)
     if not isinstance(wanted.log, bool):
-        raise BadValue(f"log = {wanted.log!r}", remedy="give true or false", where=where)
+        raise BadValue(f"log = {repeated(wanted.log)}", remedy="give true or false", where=where)
     if wanted.low >= wanted.high:
         raise BadValue(
             f"low = {wanted.low:g} is not below high = {wanted.high:g}", remedy="swap or widen them", where=where
@@ -299,7 +301,9 @@ def preset(name: str, experiment: Experiment) -> Preset:
     if name not in PRESETS:
         known = ", ".join(PRESETS)
         raise UnknownName(
-            f"no preset is called '{name}'", remedy=suggest(name, PRESETS, f"there are: {known}"), where="--preset"
+            f"no preset is called '{quoted(name)}'",
+            remedy=suggest(name, PRESETS, f"there are: {known}"),
+            where="--preset",
         )
     found = PRESETS[name]
     if experiment.algorithm.name != found.algorithm:

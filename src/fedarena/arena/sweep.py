@@ -11,7 +11,7 @@ from typing import Any
 
 from fedarena.arena.contestants import Contestants, contestants
 from fedarena.component import Component
-from fedarena.errors import BadValue, UnknownName, suggest
+from fedarena.errors import BadValue, UnknownName, quoted, suggest
 from fedarena.spec import Uplink, assignment
 
 Sweep = str | Mapping[str, Any]
@@ -30,16 +30,16 @@ def sweep_of(text: Sweep) -> tuple[str, list[Any]]:
     ((key, values),) = given.items()
     part, dot, name = key.partition(".")
     if part != "uplink" or not dot:
-        raise BadValue(f"'{key}' is no key of the uplink", remedy=SYNTAX, where="--sweep")
+        raise BadValue(f"'{quoted(key)}' is no key of the uplink", remedy=SYNTAX, where="--sweep")
     if name not in Uplink.model_fields:
         known = ", ".join(Uplink.model_fields)
         raise UnknownName(
-            f"uplink has no key '{name}'",
+            f"uplink has no key '{quoted(name)}'",
             remedy=suggest(name, Uplink.model_fields, f"it has: {known}"),
             where="--sweep",
         )
     if len(values) < 2 or len(set(map(str, values))) < len(values):
-        raise BadValue(f"{key} has the values {values}", remedy="give two or more, each once", where="--sweep")
+        raise BadValue(f"{key} has the values {quoted(values)}", remedy="give two or more, each once", where="--sweep")
     return key, values
 
 

@@ -17,7 +17,7 @@ from fedarena.arena.search import check_names, check_numbers
 from fedarena.arena.spaces import Method, Space, own_space, read_tables
 from fedarena.arena.study import HELD_OUT, Search, Study, need_optuna
 from fedarena.arena.trials import conduct, in_lines, in_silence
-from fedarena.errors import BadValue, UnknownName, suggest
+from fedarena.errors import BadValue, UnknownName, quoted, suggest
 from fedarena.results.comparison import OWN_PARTS, Plan, Split, folder_name
 from fedarena.results.folder import as_json, write_text
 from fedarena.runtime.nodes import Nodes
@@ -82,13 +82,13 @@ def _by_label(plan: Plan, spaces: Any) -> dict[str, Space]:
     if spaces is None:
         return {}
     where = str(spaces) if isinstance(spaces, str | Path) else "spaces"
-    tables = spaces if isinstance(spaces, Mapping) else read_tables(Path(spaces))
+    tables = spaces if isinstance(spaces, Mapping) else read_tables(spaces)
     names = {label: plan.cell(label, plan.splits[0]).algorithm.name for label in plan.contestants}
     for name in tables:
         known = [*names, *names.values()]
         if name not in known:
             raise UnknownName(
-                f"'{name}' is not compared",
+                f"'{quoted(name)}' is not compared",
                 remedy=suggest(name, known, f"a table for each of some of these: {', '.join(names)}"),
                 where=where,
             )

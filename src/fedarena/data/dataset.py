@@ -40,6 +40,7 @@ class Dataset:
     owner: NDArray[np.int64] | None = None  # natural client of every row (train and test), -1 for none
     owner_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what a user should know about how it was read
 
     @property
     def train_labels(self) -> NDArray[np.int64]:

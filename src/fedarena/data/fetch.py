@@ -22,8 +22,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedarena.data import files
-from fedarena.errors import BadValue, CannotWrite, DataBroken, DataMissing
+from fedarena.errors import BadValue, CannotWrite, DataBroken, DataMissing, quoted
 from fedarena.registry import find
+from fedarena.values import check_path
 
 Progress = Callable[[int, int | None], None]  # bytes so far, and of how many if the server says so
 TIMEOUT = 30.0  # seconds without an answer before the next mirror is tried
@@ -157,10 +158,10 @@ def get(
         return Path(sklearn.__file__).parent / "datasets" / "data"
     if name not in ROUTES:
         raise BadValue(
-            f"there is nothing to get for '{name}'",
+            f"there is nothing to get for '{quoted(name)}'",
             remedy=f"it reads your own data; these can be fetched: {', '.join(ROUTES)}",
         )
-    path = Path(folder or files.cache_folder()) / files.PUBLISHED[name].npz
+    path = check_path(folder or files.cache_folder(), "--folder") / files.PUBLISHED[name].npz
     if _is_whole(name, path):
         say(f"{path} is there already, with the published sha256")
         return path

@@ -27,7 +27,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import DataBroken, DataMissing
+from fedarena.errors import BadValue, DataBroken, DataMissing, quoted
+from fedarena.values import check_path
 
 Arrays = Mapping[str, NDArray[Any]]
 Files = Mapping[str, bytes]  # published files by their plain name, unpacked
@@ -93,13 +94,20 @@ def read(name: str, path: Path) -> Arrays | None:
 def folders() -> list[Path]:
     """Where data sets are looked for, in this order."""
     named = os.environ.get("FEDARENA_DATA")
-    return [Path(named).expanduser(), cache_folder()] if named else [cache_folder()]
+    if not named:
+        return [cache_folder()]
+    try:
+        return [check_path(named, "FEDARENA_DATA").expanduser(), cache_folder()]
+    except RuntimeError as error:  # ~name, and no such user
+        raise BadValue(
+            f"'{quoted(named)}' is no folder: {error}", remedy="name another", where="FEDARENA_DATA"
+        ) from None
 
 
 def cache_folder() -> Path:
     """The user's own folder for downloaded data, where the platform keeps such things."""
     if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "fedarena"
+        return check_path(os.environ["XDG_CACHE_HOME"], "XDG_CACHE_HOME") / "fedarena"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "fedarena"
     if sys.platform == "win32":
@@ -121,12 +129,13 @@ def verify(name: str, arrays: Arrays) -> Arrays:
 def reading(path: Path | str, remedy: str) -> Iterator[None]:
     """Turns whatever a damaged file makes its reader raise into one error with a remedy."""
     damage = (OSError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, OverflowError)
+    unknown = (NotImplementedError, RecursionError)  # of a format's reader: what it cannot do, or nested without end
     formats = (zlib.error, zipfile.BadZipFile, tarfile.TarError, pickle.UnpicklingError)
     try:
         yield
-    except (*damage, *formats) as error:
+    except (*damage, *unknown, *formats) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        raise DataBroken(f"{path} cannot be used: {reason}", remedy=remedy) from error
+        raise DataBroken(f"{path} cannot be used: {quoted(reason)}", remedy=remedy) from error
 
 
 def read_npz(path: Path) -> Arrays:

@@ -16,7 +16,7 @@ from fedarena.engine.accountant import need_accountant
 from fedarena.engine.devices import build_fleet
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
-from fedarena.errors import BadValue, PartitionImpossible
+from fedarena.errors import BadValue, PartitionImpossible, quoted
 from fedarena.models.linear import input_features
 from fedarena.seeds import stream
 from fedarena.spec import Experiment, Uplink
@@ -25,10 +25,11 @@ from fedarena.spec import Experiment, Uplink
 def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
     """The data, and who owns which rows of it, each client's own test rows included."""
     data: Dataset = experiment.data.made.load(experiment.seed)
-    if experiment.clients and experiment.clients > data.n_train and not experiment.folds:
+    rows = len(data.x) if experiment.folds else data.n_train
+    if experiment.clients and experiment.clients > rows:
         raise PartitionImpossible(
-            f"{experiment.clients} clients cannot share {data.n_train} training rows",
-            remedy=f"use at most {data.n_train} clients",
+            f"{experiment.clients} clients cannot share {rows} training rows",
+            remedy=f"use at most {rows} clients",
             where="clients",
         )
     rng, partitioner = stream(experiment.seed, "partition"), experiment.partition.made
@@ -38,6 +39,7 @@ def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
     else:
         partition = partitioner.split(data, experiment.clients or 0, rng)
     _check_rows(data, partition)
+    partition = replace(partition, notes=(*data.notes, *partition.notes))
     if experiment.validate_share is not None:
         partition, held = hold_out(partition, experiment.validate_share, experiment.seed)
         if not any(map(len, held)):
@@ -78,7 +80,7 @@ def _check_rows(data: Dataset, partition: Partition) -> None:
         elif np.bincount(dealt).max() > 1:
             problem = "the partition deals a row twice, or deals a test row"
     if problem:
-        raise PartitionImpossible(problem, remedy="mend it; `fedarena check NAME` says more", where="partition")
+        raise PartitionImpossible(problem, remedy="fix it; `fedarena check NAME` says more", where="partition")
 
 
 def open_site(experiment: Experiment) -> Site:
@@ -177,12 +179,12 @@ def _draws_evenly(algorithm: Algorithm) -> bool:
 
 
 def check_device(name: str) -> None:
-    """Refuse one that torch cannot use here."""
+    """Refuse a device that torch cannot compute on here."""
     try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=name).item()  # "meta" has no numbers
+    except (RuntimeError, AssertionError, ValueError, OverflowError) as error:
         raise BadValue(
-            f"device = '{name}' cannot be used: {str(error).splitlines()[0]}",
+            f"device = '{quoted(name)}' cannot be used: {quoted(str(error).splitlines()[0])}",
             remedy='use "cpu", or "cuda" where torch finds a GPU',
             where="device",
         ) from None

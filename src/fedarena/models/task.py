@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedarena.data.dataset import PADDING
-from fedarena.errors import BadValue, FedarenaError, ModelMismatch
+from fedarena.errors import BadValue, FedarenaError, ModelMismatch, quoted
 from fedarena.models.compiled import Network
 from fedarena.models.initial import glorot
 from fedarena.models.tape import Tape
@@ -331,7 +331,7 @@ def freeze_parameters(module: nn.Module, patterns: tuple[str, ...]) -> None:
         fitting = [p for name, p in module.named_parameters() if fnmatch.fnmatch(name, pattern)]
         if not fitting:
             names = ", ".join(name for name, _ in module.named_parameters())
-            raise BadValue(f"no parameter fits '{pattern}'", remedy=f"they are: {names}", where="freeze")
+            raise BadValue(f"no parameter fits '{quoted(pattern)}'", remedy=f"they are: {names}", where="freeze")
         for p in fitting:
             p.requires_grad_(False)
     if not any(p.requires_grad for p in module.parameters()):

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedarena.data.files import reading
 from fedarena.engine.record import RoundRecord
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, quoted
 from fedarena.results import tradeoff
 from fedarena.results.bayes import Posterior, posterior, verdict
 from fedarena.results.folder import as_json, write_text
@@ -231,7 +231,7 @@ class Comparison:
         for label in (row, column):
             if label not in scores:
                 known = ", ".join(scores)
-                raise BadValue(f"'{label}' was not compared", remedy=f"there are: {known}")
+                raise BadValue(f"'{quoted(label)}' was not compared", remedy=f"there are: {known}")
         return posterior(scores[column], scores[row], self.plan.rho)
 
     def duel(self, row: str, column: str, which: Score = "best", rope: float | None = None) -> Duel:

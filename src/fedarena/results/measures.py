@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.engine.federation import open_site
-from fedarena.errors import BadValue, UnknownName, suggest
+from fedarena.errors import BadValue, UnknownName, quoted, suggest
 from fedarena.results.metrics import area, relative_accuracy, rounds_to
 from fedarena.results.run import Run
 
@@ -41,16 +41,16 @@ def parsed(text: str) -> tuple[str, float | None]:
     known = [*PLAIN, *BESIDE, *WITH_VALUE]
     if name not in known:
         raise UnknownName(
-            f"no measure is called '{name}'", remedy=suggest(name, known, f"there are: {', '.join(known)}")
+            f"no measure is called '{quoted(name)}'", remedy=suggest(name, known, f"there are: {', '.join(known)}")
         )
     if (name in WITH_VALUE) != bool(colon):
         raise BadValue(
-            f"'{text}' is no measure", remedy=f"write {name}:VALUE" if name in WITH_VALUE else f"write {name}"
+            f"'{quoted(text)}' is no measure", remedy=f"write {name}:VALUE" if name in WITH_VALUE else f"write {name}"
         )
     try:
         return name, float(value) if colon else None
     except ValueError:
-        raise BadValue(f"'{text}' is no measure", remedy=f"write a number: {name}:0.9") from None
+        raise BadValue(f"'{quoted(text)}' is no measure", remedy=f"write a number: {name}:0.9") from None
 
 
 def has_target(text: str) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.data.dataset import PADDING, Dataset, Rows
-from fedarena.data.sources.rows import TestShare, labels, numbered, split_rows
-from fedarena.errors import BadValue
+from fedarena.data.sources.rows import SplitSeed, TestShare, labels, names_alike, numbered, split_rows
+from fedarena.errors import BadValue, quoted
 from fedarena.registry import register
 
 
@@ -30,14 +30,14 @@ class Arrays:
     y_test: Any = field(default=None, repr=False)
     client_test: Any = field(default=None, repr=False)
     test: TestShare = 0.2
-    split_seed: int = 0
+    split_seed: SplitSeed = 0
 
     @property
     def defaults(self) -> dict[str, Any]:
         """Every client its own rows, or ten equal clients; a model for what the rows are."""
         iid = {"partition": {"name": "iid"}, "clients": 10}
         owned = iid if self.client is None else {"partition": {"name": "natural"}}
-        model = "char_lstm" if np.ndim(self.y) == 2 else "mlp_2nn"
+        model = "char_lstm" if _numpy("y", self.y).ndim == 2 else "mlp_2nn"
         return {**owned, "model": model, "rounds": 20, "local": {"lr": 0.05, "epochs": 1, "batch": 16}}
 
     def load(self, seed: int) -> Dataset:
@@ -63,49 +63,87 @@ class Arrays:
             owner=None if owner is None else owner[order],
             owner_names=owner_names,
             class_names=class_names,
+            notes=(*names_alike(class_names, "y"), *names_alike(owner_names, "client")),
         )
 
     def _owners(self, x: NDArray[Any]) -> tuple[Rows | None, tuple[str, ...]]:
         if self.client is None:
             return None, ()
         if self.x_test is None or self.client_test is not None:
-            owner, names = numbered(_complete("client", _joined("client", self.client, self.client_test)))
-        else:  # test rows of nobody
-            owner, names = numbered(_complete("client", _numpy(self.client)))
+            owner, names = numbered(_one_each("client", _joined("client", self.client, self.client_test)))
+        else:  # test rows that belong to no client
+            owner, names = numbered(_one_each("client", _numpy("client", self.client)))
             owner = np.concatenate([owner, np.full(len(self.x_test), -1)])
         _same_length("client", owner, x)
         return owner, names
 
 
-def _numpy(value: Any) -> NDArray[Any]:
-    if hasattr(value, "detach"):  # a torch tensor, without importing torch to ask
-        value = value.detach().cpu().numpy()
-    return np.asarray(value)
+def _numpy(name: str, value: Any) -> NDArray[Any]:
+    """Return the values as an array; what is under a mask is not used in silence."""
+    if _has_masked(value):
+        raise BadValue(
+            f"{name} has masked values", remedy="fill them, or remove these rows: x[~mask]", where=f"data.{name}"
+        )
+    try:
+        if hasattr(value, "detach"):  # a torch tensor, without importing torch to ask
+            value = value.detach().cpu().numpy()
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise BadValue(
+            f"{name} cannot be made an array: {quoted(str(error))}",
+            remedy="give rows of one length, of numbers or of names",
+            where=f"data.{name}",
+        ) from None
+
+
+def _has_masked(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has_masked(row) for row in value if isinstance(row, np.ma.MaskedArray | list | tuple))
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any())
 
 
 def _joined(name: str, train: Any, test: Any) -> NDArray[Any]:
     """Training values and, where there are any, test values behind them."""
-    first = _numpy(train)
+    first = _numpy(name, train)
     if test is None:
         return first
-    second = _numpy(test)
-    if first.shape[1:] != second.shape[1:]:
+    second = _numpy(f"{name}_test", test)
+    if not first.ndim or not second.ndim or first.shape[1:] != second.shape[1:]:
         raise BadValue(
-            f"a row of {name} has shape {first.shape[1:]}, a row of {name}_test {second.shape[1:]}",
-            remedy="make them alike",
+            f"{name} has shape {first.shape}, {name}_test {second.shape}",
+            remedy="give rows of one shape in both",
             where=f"data.{name}_test",
         )
     return np.concatenate([first, second])
 
 
+def _one_each(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Return one name or number a row, none of them missing."""
+    if values.ndim != 1:
+        raise BadValue(
+            f"{name} has shape {values.shape}", remedy=f"give one {name} for each row of x", where=f"data.{name}"
+        )
+    return _complete(name, values)
+
+
 def _complete(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Labels or clients, none of them missing."""
-    missing = [i for i, v in enumerate(values.tolist()) if v is None or v != v] if values.ndim == 1 else []
+    """Return labels or clients, none of them missing."""
+    if values.dtype.kind in "mM":
+        missing = np.flatnonzero(np.isnat(values)).tolist() if values.ndim == 1 else []
+    else:
+        missing = [i for i, v in enumerate(values.tolist()) if _is_missing(v)] if values.ndim == 1 else []
     if missing:
         raise BadValue(
             f"{name} is missing in row {missing[0]}", remedy="fill it, or remove that row", where=f"data.{name}"
         )
     return values
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # pandas' NA, of which nothing is true or false
+        return True
 
 
 def _same_length(name: str, values: NDArray[Any], x: NDArray[Any]) -> None:

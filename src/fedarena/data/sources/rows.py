@@ -5,31 +5,47 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Interval
+from annotated_types import Ge, Interval
 from numpy.typing import NDArray
 
 from fedarena import seeds
 from fedarena.data.dataset import Rows
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, quoted
 
 TestShare = Annotated[float, Interval(gt=0, lt=1)]
+SplitSeed = Annotated[int, Ge(0)]
 MOST_CLASSES = 1000
+NO_CLASS = ("inf", "-inf", "+inf", "infinity", "-infinity", "+infinity", "nan", "-nan", "+nan")
+WHOLE = 2.0**63  # numbers from here on are no 64-bit integers
 
 
-def numbered(values: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def numbered(
+    values: NDArray[Any], what: str = "client", first_row: int = 0
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Names or numbers of any kind -> 0..J-1 in sorted order, and what each stands for."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        row = int(np.argmin(np.isfinite(values)))
+        raise BadValue(
+            f"{what} is {values[row]} in row {row + first_row}", remedy="correct that value, or remove that row"
+        )
     if values.dtype.kind in "SO":  # bytes in another encoding stay readable
         words = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist()]
         values = np.array(words)
-    if values.dtype.kind == "f" and (values == np.trunc(values)).all():
+    if values.dtype.kind == "f" and (values == np.trunc(values)).all() and (np.abs(values) < WHOLE).all():
         values = values.astype(np.int64)  # 1.0, 2.0: whole numbers that met a gap or a spreadsheet
     kinds, codes = np.unique(values, return_inverse=True)
     return codes.astype(np.int64), tuple(str(k) for k in kinds)
 
 
-def labels(values: NDArray[Any], what: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def labels(values: NDArray[Any], what: str, first_row: int = 0) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """`numbered`, for values that must be classes."""
-    codes, names = numbered(values)
+    codes, names = numbered(values, what, first_row)
+    for code, name in enumerate(names):
+        if values.dtype.kind != "f" and name.strip().casefold() in NO_CLASS:
+            row = int(np.argmax(codes == code))
+            raise BadValue(
+                f"{what} is '{name}' in row {row + first_row}, which is no class", remedy="fill it, or remove that row"
+            )
     whole = values.dtype.kind != "f" or bool((values == np.trunc(values)).all())
     if not whole or len(names) > MOST_CLASSES:
         amount = f"{len(names)} distinct values" if whole else "fractions"
@@ -40,6 +56,18 @@ def labels(values: NDArray[Any], what: str) -> tuple[NDArray[np.int64], tuple[st
     if len(names) < 2:
         raise BadValue(f"{what} holds one class only", remedy="give rows of at least two classes")
     return codes, names
+
+
+def names_alike(names: tuple[str, ...], what: str) -> tuple[str, ...]:
+    """Return a note about names that differ only in surrounding spaces, which are rarely meant as two."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(name.strip(), []).append(name)
+    several = [group for group in alike.values() if len(group) > 1]
+    if not several:
+        return ()
+    first = " and ".join(f"'{quoted(name)}'" for name in several[0][:2])
+    return (f"{what}: {first} differ only in surrounding spaces, and count as different",)
 
 
 def split_rows(codes: Rows, owner: Rows | None, share: float, seed: int) -> tuple[Rows, Rows]:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from fedarena.data.dataset import Dataset
 from fedarena.registry import register
 from fedarena.seeds import stream
 
-Count = Annotated[int, Ge(1)]
+Count = Annotated[int, Ge(1), Le(1_000_000)]
 
 
 @register("dataset", "least_squares", paper="after Woodworth et al. 2020, arXiv:2002.07839")

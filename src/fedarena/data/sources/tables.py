@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fedarena.data import files
 from fedarena.data.dataset import Dataset, Rows
-from fedarena.data.sources.rows import TestShare, labels, numbered, split_rows
-from fedarena.errors import BadValue, DataMissing, UnknownName, suggest
+from fedarena.data.sources.rows import SplitSeed, TestShare, labels, names_alike, numbered, split_rows
+from fedarena.errors import BadValue, DataMissing, UnknownName, quoted, quoted_list, suggest
 from fedarena.registry import register
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Table(ABC):
     missing: Missing = "error"
     standardise: bool = True
     one_hot: bool = False
-    split_seed: int = 0
+    split_seed: SplitSeed = 0
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -109,8 +109,9 @@ class Table(ABC):
     def load(self, seed: int) -> Dataset:
         """Read and check it, number labels and clients, and deal rows into train and test."""
         table, n_first = self._rows()
-        y, class_names = labels(column(table, self.label), f"column '{self.label}'")
-        owner, owner_names = numbered(column(table, self.client)) if self.client else (None, ())
+        label, client = f"column '{quoted(self.label)}'", f"column '{quoted(self.client)}'"
+        y, class_names = labels(column(table, self.label), label, first_row=1)
+        owner, owner_names = numbered(column(table, self.client), client, first_row=1) if self.client else (None, ())
         if self.test_path:
             train, test = np.split(np.arange(len(y)), [n_first])
         else:
@@ -126,6 +127,7 @@ class Table(ABC):
             owner=None if owner is None else owner[order],
             owner_names=owner_names,
             class_names=class_names,
+            notes=(*names_alike(class_names, label), *names_alike(owner_names, client)),
         )
 
     @abstractmethod
@@ -146,8 +148,8 @@ class Table(ABC):
         for name in first.column_names:
             if name not in second.column_names and name not in self.drop:
                 raise UnknownName(
-                    f"{test_path} has no column '{name}'",
-                    remedy=f"give it the columns of {self.path}, or drop '{name}'",
+                    f"{test_path} has no column '{quoted(name)}'",
+                    remedy=f"give it the columns of {self.path}, or drop '{quoted(name)}'",
                     where="data.test_path",
                 )
         shared = [name for name in first.column_names if name in second.column_names]
@@ -165,7 +167,7 @@ class Table(ABC):
                 raise ValueError("it has no rows")
             twice = [name for name, times in Counter(table.column_names).items() if times > 1]
             if twice:
-                raise ValueError(f"it has two columns '{twice[0]}'")
+                raise ValueError(f"it has two columns '{quoted(twice[0])}'")
         return table
 
     def _checked(self, path: str) -> pa.Table:
@@ -177,11 +179,11 @@ class Table(ABC):
         for setting, names in named.items():
             for name in names:
                 if name not in table.column_names:
-                    listed = f"it has: {', '.join(table.column_names[:20])}"
+                    listed = f"it has: {quoted_list(table.column_names)}"
                     if len(table.column_names) == 1 and any(sign in table.column_names[0] for sign in ";\t|"):
                         listed += "; is its separator another one? set data.separator"
                     raise UnknownName(
-                        f"{path} has no column '{name}'",
+                        f"{path} has no column '{quoted(name)}'",
                         remedy=suggest(name, table.column_names, listed),
                         where=f"data.{setting}",
                     )
@@ -218,8 +220,8 @@ class Table(ABC):
                 ((i, kinds[c]) for i, c in enumerate(codes) if not _is_number(kinds[c])), (0, kinds[codes[0]])
             )
             raise BadValue(
-                f"column '{name}' is not numeric: it holds '{word}' in row {row + 1}",
-                remedy=f"add '{name}' to drop, encode it as numbers, or {encode}",
+                f"column '{quoted(name)}' is not numeric: it holds '{quoted(word)}' in row {row + 1}",
+                remedy=f"add '{quoted(name)}' to drop, encode it as numbers, or {encode}",
                 where="data.drop",
             )
         return codes, kinds
@@ -278,7 +280,7 @@ def column(table: pa.Table, name: str) -> NDArray[Any]:
         empty = pc.or_kleene(empty, pc.equal(table[name], ""))
     at = pc.index(empty, True).as_py()
     if at >= 0:
-        raise BadValue(f"column '{name}' is empty in row {at + 1}", remedy="fill it, or delete that row")
+        raise BadValue(f"column '{quoted(name)}' is empty in row {at + 1}", remedy="fill it, or delete that row")
     values: NDArray[Any] = table[name].to_numpy()
     return values
 
@@ -302,7 +304,9 @@ def features(
             mean, deviation = (values[train].mean(), values[train].std()) if known is None else known[name]
             values = (values - mean) / (deviation if deviation > 0 else 1.0)
         if not (np.abs(values) < np.finfo(np.float32).max).all():
-            raise BadValue(f"column '{name}' holds values too large for 32-bit floats", remedy="rescale it, or drop it")
+            raise BadValue(
+                f"column '{quoted(name)}' holds values too large for 32-bit floats", remedy="rescale it, or drop it"
+            )
         x[:, i] = values[order]
     return x
 
@@ -313,17 +317,19 @@ def filled(
     """A column without gaps: refused if it has any, or with the mean of its training rows (or this one) in them."""
     infinite, empty = np.isinf(values), np.isnan(values)
     if infinite.any():
-        raise BadValue(f"column '{name}' is infinite in row {infinite.argmax() + 1}", remedy="correct that value")
+        raise BadValue(
+            f"column '{quoted(name)}' is infinite in row {infinite.argmax() + 1}", remedy="correct that value"
+        )
     if not empty.any():
         return values
     if missing == "error":
         raise BadValue(
-            f"column '{name}' is empty in row {empty.argmax() + 1}",
+            f"column '{quoted(name)}' is empty in row {empty.argmax() + 1}",
             remedy='set missing = "mean" to fill gaps with the mean of the training rows, or drop the column',
             where="data.missing",
         )
     if mean is not None:
         return np.where(empty, mean, values)
     if empty[train].all():
-        raise BadValue(f"column '{name}' has no value in any training row", remedy="drop it", where="data.drop")
+        raise BadValue(f"column '{quoted(name)}' has no value in any training row", remedy="drop it", where="data.drop")
     return np.where(empty, values[train][~empty[train]].mean(), values)

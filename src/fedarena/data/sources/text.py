@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedarena.data import files
 from fedarena.data.dataset import PADDING, Dataset, Rows
 from fedarena.data.sources.rows import TestShare, numbered
-from fedarena.errors import BadValue, DataMissing
+from fedarena.errors import BadValue, DataMissing, quoted
 from fedarena.registry import register
 
 Length = Annotated[int, Ge(1)]
@@ -89,7 +89,7 @@ class Lines:
             parts = line.split(self.separator, last)
             if line.strip() and len(parts) <= last:
                 raise BadValue(
-                    f"line {number} of {self.path} names no speaker: {line[:40]!r}",
+                    f"line {number} of {self.path} names no speaker: '{quoted(line[:40])}'",
                     remedy=f"write SPEAKER{self.separator}TEXT, or set separator, speaker and text",
                     where="data.separator",
                 )

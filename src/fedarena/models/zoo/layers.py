@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
 from fedarena.errors import BadValue, ModelMismatch
 
 Shape = tuple[int, ...]
 NormName = Literal["plain", "bn", "gn"]
-Positive = Annotated[int, Ge(1)]
+Positive = Annotated[int, Ge(1), Le(4096)]
 
 
 def image(model: str, shape: Shape, least: int = 1) -> tuple[int, int, int]:

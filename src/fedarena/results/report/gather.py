@@ -10,6 +10,7 @@ from fedarena.errors import BadValue
 from fedarena.results.comparison import OWN_PARTS, Comparison, Plan
 from fedarena.results.folder import read_facts
 from fedarena.results.run import Run, load
+from fedarena.values import check_path
 
 SPLIT = ("seed", "folds", "fold")
 SAME = ("data_sha256", "partition_sha256", "model_sha256")  # of a split, whatever the algorithm
@@ -18,7 +19,7 @@ MAX_NAMED = 3
 
 def gather(paths: Sequence[str | Path]) -> Comparison:
     """A comparison folder, or runs taken together. Whether a verdict may be given is for `why_no_verdict` to say."""
-    folders = [Path(path) for path in paths]
+    folders = [check_path(path, "the folder of a run") for path in paths]
     if not folders:
         raise BadValue("no run is named", remedy="give the folder of a comparison, or those of runs")
     for folder in folders:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fedarena
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, repeated
 from fedarena.results.comparison import Comparison
 from fedarena.results.folder import write_text
 from fedarena.results.report import sections
@@ -17,6 +17,7 @@ from fedarena.results.report.charts import escape, style_sheet
 from fedarena.results.report.gather import gather
 from fedarena.results.report.subject import Subject
 from fedarena.results.run import Run
+from fedarena.values import check_paths
 
 # Nothing may be fetched from anywhere: the browser itself holds the page to that.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -47,6 +48,7 @@ def report(source: Comparison | Run | str | Path | Sequence[Run | str | Path], o
     """
     if isinstance(source, Comparison):
         return write_report(source, out or (source.dir or Path()) / "report.html")
+    check_paths(("out", out))
     several = isinstance(source, Sequence) and not isinstance(source, str)
     folders = [_folder(one) for one in (source if several else [source])]  # type: ignore[union-attr]
     result = gather(folders)
@@ -59,7 +61,9 @@ def _folder(source: Any) -> Path:
         return source.dir
     if not isinstance(source, str | Path):
         kept = "was not kept in a folder" if isinstance(source, Run) else "is neither a run nor a comparison"
-        raise BadValue(f"{source!r} {kept}", remedy="give a comparison, runs kept with out='FOLDER', or their folders")
+        raise BadValue(
+            f"{repeated(source)} {kept}", remedy="give a comparison, runs kept with out='FOLDER', or their folders"
+        )
     return Path(source)
 
 
