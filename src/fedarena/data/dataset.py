@@ -40,6 +40,8 @@ class Dataset:
     owner: NDArray[np.int64] | None = None  # natural client of every row (train and test), -1 for none
     owner_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    group: NDArray[np.int64] | None = None  # samples of one group are never on both sides of a division
+    time: NDArray[np.int64] | None = None  # order of the samples in time: no division trains on later ones
 
     @property
     def train_labels(self) -> NDArray[np.int64]:
@@ -69,6 +71,9 @@ class Dataset:
             if array is not None:
                 digest.update(f"{array.dtype} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
+        for name, codes in (("group", self.group), ("time", self.time)):
+            if codes is not None:
+                digest.update(name.encode() + np.ascontiguousarray(codes).data)
         return digest.hexdigest()
 
 
