@@ -212,8 +212,26 @@ def compare(
         typer.Option("--algorithm", "-a", help="One who takes part: `-a fedprox:mu=0.1`. Two or more."),
     ] = None,
     folds: Annotated[int | None, typer.Option(help="Folds of the cross-validation.  [default: 5]")] = None,
-    repeats: Annotated[int | None, typer.Option(help="How often it is repeated, dealt anew.  [default: 1]")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Independent repetitions instead of folds.")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="How often it is repeated, with other folds.  [default: 1]")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="So many random divisions into train and test samples, instead of folds.")
+    ] = None,
+    fixed: Annotated[
+        str,
+        typer.Option(
+            help="What is the same in all splits: any of `partition,start,schedule`, and with --seeds `test`.",
+            show_default=False,
+        ),
+    ] = "",
+    per_repeat: Annotated[
+        str,
+        typer.Option(
+            help="What the folds of a repeat share: any of `partition,start,schedule`; 5 repeats or more.",
+            show_default=False,
+        ),
+    ] = "",
     rope: Annotated[
         float | None, typer.Option(help="Largest difference in accuracy that does not matter.  [default: 0.01]")
     ] = None,
@@ -246,6 +264,9 @@ def compare(
     workers: Workers = None,
     address: Address = None,
     file: File = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be run, how long it takes and how much disk.")
+    ] = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -263,6 +284,12 @@ def compare(
 
     `fedarena compare --resume runs/digits-compare`
 
+    Every split repeats all that is random: its own test samples, partition, initial weights, client schedule and batch
+    order, which all algorithms of the split share. So the conclusion is about federations drawn like this one; with
+    `--fixed partition` it is about this partition, with a natural partition about this federation, and with
+    `--seeds N --fixed test` about these test samples. `--per-repeat partition,start,schedule` is the protocol of
+    Nilsson et al. 2018, whose folds share a partition.
+
     Who takes part is written `NAME[:setting=value,...][+COMPANION[:setting=value,...]]`. A setting `local.*` belongs
     to that algorithm alone, and `slow=` before it gives it a name of its own. The scores are the same for any number
     of workers, and after an interruption with `--resume`.
@@ -273,28 +300,42 @@ def compare(
     _load(file)
     if experiment is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena compare digits -a ...`")
+    asked: dict[str, Any] = {
+        "folds": folds,
+        "repeats": repeats,
+        "seeds": seeds,
+        "fixed": fixed,
+        "per_repeat": per_repeat,
+        "rope": rope,
+        "threshold": threshold,
+        "resume": resume,
+        "baseline": baseline,
+        "tune": tune,
+        "tune_per": _value(tune_per),
+        "tune_method": _value(tune_method),
+        "spaces": spaces,
+        "sweep": sweep,
+        "overrides": set_ or [],
+    }
+    if dry_run:
+        from fedarena.arena.dry_run import dry_run as planned
+
+        preview = planned(experiment, algorithm or [], workers=workers, **asked)
+        if json_:
+            _print_json(preview.as_dict())
+        else:
+            print(preview)
+        return
     result = api.compare(
         experiment,
         algorithm or [],
-        folds=folds,
-        repeats=repeats,
-        seeds=seeds,
-        rope=rope,
-        threshold=threshold,
         out=out,
-        resume=resume,
         runtime=runtime.value,
         workers=workers,
         address=address,
-        baseline=baseline,
-        tune=tune,
-        tune_per=_value(tune_per),
-        tune_method=_value(tune_method),
-        spaces=spaces,
-        sweep=sweep,
         report=report,
         progress=not quiet,
-        overrides=set_ or [],
+        **asked,
     )
     for note in result.notes:
         _say(f"note: {note}", quiet)

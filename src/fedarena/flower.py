@@ -221,7 +221,7 @@ class Exchange:
         self.server, self.round_number = server, round
         sizes = np.array(server.federation.sizes)
         self.wanted = participants(server.site.experiment, len(sizes))
-        rng = stream(server.site.experiment.seed, "select", round)
+        rng = stream(server.site.experiment.seed_for("select"), "select", round)
         chosen = (
             np.arange(len(sizes)) if server.algorithm.everyone else server.algorithm.select(sizes, self.wanted, rng)
         )
@@ -238,7 +238,7 @@ class Exchange:
 
     def coin(self) -> float:
         """A number from 0 to 1, the round's own."""
-        return float(stream(self.server.site.experiment.seed, "algorithm", self.round_number).random())
+        return float(stream(self.server.site.experiment.seed_for("algorithm"), "algorithm", self.round_number).random())
 
     def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
         """Send, let them work, average what comes back in the order of clients."""

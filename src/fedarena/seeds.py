@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import zlib
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -34,6 +35,7 @@ Purpose = Literal[
     "partition",  # who owns which rows
     "client_test",  # per-client test sets
     "split",  # train and test rows where a data set has none
+    "folds",  # which samples are held out for testing
     "valid",  # rows held out of training for a search
     "search",  # what a search tries next
     "algorithm",  # coins an algorithm tosses on the server
@@ -42,6 +44,32 @@ Purpose = Literal[
     "masks",  # keys and shares of secure aggregation
 ]
 
+SeedKey = Literal["seed", "fold_seed", "partition_seed", "start_seed", "schedule_seed"]
+
+SEED_KEYS: Mapping[Purpose, SeedKey] = {  # the key of an experiment that seeds a purpose; `seed` where it is not given
+    "select": "schedule_seed",
+    "failure": "schedule_seed",
+    "straggler": "schedule_seed",
+    "latency": "schedule_seed",
+    "available": "schedule_seed",
+    "init": "start_seed",
+    "partition": "partition_seed",
+    "client_test": "partition_seed",
+    "noise": "partition_seed",
+    "split": "fold_seed",
+    "folds": "fold_seed",
+    "shuffle": "seed",
+    "dropout": "seed",
+    "evaluate": "seed",
+    "augment": "seed",
+    "vc": "seed",
+    "valid": "seed",
+    "search": "seed",
+    "algorithm": "seed",
+    "uplink": "seed",
+    "privacy": "seed",
+    "masks": "seed",
+}
 
 WORD = (1 << 64) - 1
 
@@ -58,6 +86,15 @@ def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
     if max(words) < 1 << 32:  # the same stream: numpy would take the numbers apart into these words, one by one
         return np.random.Generator(np.random.PCG64(np.array(words, np.uint32)))
     return np.random.default_rng(words)
+
+
+def derived_seed(*words: int | str | None) -> int:
+    """Return a 32-bit seed hashed from these words: other words give an unrelated seed.
+
+    >>> derived_seed(15, "split", 1, 0) == derived_seed(16, "split", 0, 0)
+    False
+    """
+    return int.from_bytes(hashlib.blake2b(repr(words).encode(), digest_size=4).digest(), "little")
 
 
 def torch_seed(seed: int, purpose: Purpose, *key: int) -> int:

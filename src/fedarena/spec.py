@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from fedarena.component import PATHS, Component
 from fedarena.errors import BadValue, UnknownName, quoted, repeated, suggest, told_at
 from fedarena.registry import Kind
+from fedarena.seeds import SEED_KEYS, Purpose
 from fedarena.values import check_path, check_value
 
 COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition": "partition", "algorithm": "algorithm"}
@@ -201,8 +202,12 @@ class Experiment(Table):
     rounds: Annotated[int, Field(ge=1)] | None = None
     uploads: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=0)] = 0
+    partition_seed: Annotated[int, Field(ge=0)] | None = None  # of the partition; without it, and so below: seed
+    start_seed: Annotated[int, Field(ge=0)] | None = None  # of the initial weights
+    schedule_seed: Annotated[int, Field(ge=0)] | None = None  # of client selection, dropouts, availability, latencies
     folds: Annotated[int, Field(ge=2)] | None = None  # train and test rows pooled and dealt to clients in folds
     fold: Annotated[int, Field(ge=0)] | None = None  # the one held out for testing
+    fold_seed: Annotated[int, Field(ge=0)] | None = None  # assigns pooled samples to folds, or to train and test
     validate_share: Annotated[float, Field(gt=0, lt=1)] | None = (
         None  # of each client's rows, tested on instead: for tuning
     )
@@ -304,6 +309,11 @@ class Experiment(Table):
         for key, value in settings.items():
             table = _override(table, key, value)
         return self._from_table({k: v for k, v in table.items() if v is not None}, "")
+
+    def seed_for(self, purpose: Purpose) -> int:
+        """Return the seed of everything random that serves this purpose."""
+        own: int | None = getattr(self, SEED_KEYS[purpose])
+        return self.seed if own is None else own
 
     def as_table(self) -> dict[str, Any]:
         """Plain values, complete, in the order of the fields; what is None is left out."""

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,11 @@ def test_tuned_less_often_it_says_what_that_costs() -> None:
     assert "no test row was looked at" in note(planned["split"])
     for per in ("repeat", "once"):
         assert "test rows of other folds were among the training rows there" in note(planned[per])
-    seeds = plan(rows(), ["fedavg", "fedprox"], 2, folds=None, repeats=3, per="once")
-    assert "no test row was looked at" in note(seeds)  # all seeds have the same test rows, and nobody trains on them
+    seeds = {per: plan(rows(), ["fedavg", "fedprox"], 2, folds=None, repeats=3, per=per) for per in ("repeat", "once")}
+    assert "no test row was looked at" in note(seeds["repeat"])  # a seed is a repeat of its own
+    assert "test rows of other splits were among the training rows there" in note(seeds["once"])
+    kept = replace(seeds["once"], fixed=("test",), test_share=None)
+    assert "no test row was looked at" in note(kept)  # all seeds have the same test rows, and none trains on them
 
 
 def test_tuned_once_is_one_search_for_each() -> None:

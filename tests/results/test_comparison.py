@@ -71,11 +71,17 @@ def test_the_table_mirrors() -> None:
 
 
 def test_the_correlation_is_that_of_the_folds() -> None:
-    """d = (1, -1, 0) / 100 for fedprox minus fedavg: s = 0.01; 3 folds: scale^2 = (1/3 + 1/2) s^2; 3 seeds: 1/3 s^2."""
+    """d = (1, -1, 0) / 100 for fedprox minus fedavg: s = 0.01, and scale^2 = (1/3 + rho / (1 - rho)) s^2.
+
+    3 folds: rho = 1/3. 3 random divisions of digits: 359 of 1797 are tested. The same test samples: rho = 0.
+    """
     assert comparison(THREE).posterior("fedprox", "fedavg").scale == pytest.approx(0.01 * math.sqrt(5 / 6))
     seeds = comparison(THREE, folds=None, repeats=3)
-    assert seeds.posterior("fedprox", "fedavg").scale == pytest.approx(0.01 * math.sqrt(1 / 3))
-    assert seeds.plan.test == "Bayesian t-test for independent repetitions, n = 3 seeds"
+    assert seeds.posterior("fedprox", "fedavg").scale == pytest.approx(0.01 * math.sqrt(1 / 3 + 359 / 1438))
+    assert seeds.plan.test == "correlated Bayesian t-test, n = 3 random divisions, correlation 0.2"
+    same = comparison(THREE, folds=None, repeats=3, fixed=("test",))
+    assert same.posterior("fedprox", "fedavg").scale == pytest.approx(0.01 * math.sqrt(1 / 3))
+    assert same.plan.test == "Bayesian t-test for independent repetitions, n = 3 seeds"
     assert "correlated Bayesian t-test, 1 x 3 folds, n = 3" in comparison(THREE).plan.test
 
 
@@ -207,7 +213,7 @@ def test_a_plan_reads_back(tmp_path: Path) -> None:
         for split in plan.splits:
             assert again.cell(label, split) == plan.cell(label, split)
     cell = again.cell("slow", Split(1, 2))
-    assert (cell.seed, cell.folds, cell.fold, cell.local.batch, cell.local.lr) == (4, 3, 2, math.inf, 0.01)
+    assert (cell.folds, cell.fold, cell.local.batch, cell.local.lr) == (3, 2, math.inf, 0.01)
     assert cell.algorithm.settings["mu"] == 0.5
     assert again.contestants["slow"]["local"] == {"lr": 0.01}  # what differs, no more
 
@@ -217,8 +223,7 @@ def test_splits_are_repetition_by_repetition() -> None:
     assert [split.name for split in plan.splits] == ["repeat0-fold0", "repeat0-fold1", "repeat1-fold0", "repeat1-fold1"]
     seeds = replace(plan, folds=None, repeats=3)
     assert [split.name for split in seeds.splits] == ["seed0", "seed1", "seed2"]
-    assert [seeds.cell("fedavg", split).seed for split in seeds.splits] == [0, 1, 2]
-    assert seeds.rho == 0
+    assert len({seeds.cell("fedavg", split).seed for split in seeds.splits}) == 3
 
 
 @dataclass(frozen=True)

@@ -162,13 +162,15 @@ def with_rows(experiments: Sequence[Experiment]) -> list[Experiment]:
     loaded: dict[tuple[str, int], Dataset] = {}
     known: dict[str, Dataset] = {}
     for exp in experiments:
-        key = repr(exp.data), exp.seed
+        key = repr(exp.data), exp.seed_for("split")
         if not exp.data.own and key not in loaded:  # what came from Python travels by itself
-            data = exp.data.made.load(exp.seed)
+            data = exp.data.made.load(key[1])
             loaded[key] = known.setdefault(data.fingerprint(), data)
-    return [exp if exp.data.own else _bringing(exp, loaded[repr(exp.data), exp.seed]) for exp in experiments]
+    return [
+        exp if exp.data.own else _bringing(exp, loaded[repr(exp.data), exp.seed_for("split")]) for exp in experiments
+    ]
 
 
 def _bringing(exp: Experiment, data: Dataset) -> Experiment:
-    made = Brought(exp.data.made, {exp.seed: data})
+    made = Brought(exp.data.made, {exp.seed_for("split"): data})
     return exp.model_copy(update={"data": replace(exp.data, made=made)})

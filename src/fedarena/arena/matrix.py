@@ -18,6 +18,7 @@ from fedarena.arena.live import Unseen, watcher
 from fedarena.arena.place import Place, SideBySide
 from fedarena.arena.search import check_numbers
 from fedarena.arena.spaces import Method
+from fedarena.arena.splitting import Names, Splitting
 from fedarena.arena.sweep import Sweep, swept
 from fedarena.arena.tune import Per, tuned, with_tuning
 from fedarena.engine.federation import deal, open_site
@@ -32,7 +33,6 @@ from fedarena.runtime.one_job import one_thread
 from fedarena.spec import Experiment
 from fedarena.values import check_paths
 
-MOST = 1000  # folds, repeats or seeds: nobody means more
 TICK = 0.25  # seconds between two looks at the folders
 
 
@@ -43,6 +43,8 @@ def compare(
     folds: int | None = None,
     repeats: int | None = None,
     seeds: int | None = None,
+    fixed: Names = (),
+    per_repeat: Names = (),
     rope: float | None = None,
     threshold: float | None = None,
     out: single.Out = None,
@@ -61,48 +63,50 @@ def compare(
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> Comparison:
-    """Compare algorithms on the same folds, partitions, schedules and initial weights, and judge by a Bayesian test.
+    """Compare algorithms on the same splits, and judge by a Bayesian test.
 
-    `algorithms` are texts such as "fedprox:mu=0.1", tables with a name, or objects; a mapping gives them labels. Scores
-    come from cross-validation (`folds` 5, `repeats` 1), or from `seeds` independent repetitions. Two are practically
-    equal within `rope` (0.01); a verdict needs more than `threshold` (0.95) probability. The folder is `out`, or the next
-    free name under `runs/`; `out=False` keeps none. `baseline` also trains on all rows in one place, to be shown beside.
-    `tune` gives everyone so many trials of its own search space, or of `spaces`, on rows held out of the training rows.
-    `runtime="ray"` makes the runs on the Ray cluster at `address`, or on one that is started here for the purpose.
-    `sweep` lets everyone take part at each value of a key of the uplink ("uplink.noise=0,0.5,1"), and draws what that costs.
+    `algorithms` are texts such as "fedprox:mu=0.1", tables with a name, or objects; a mapping gives them labels. Every
+    split repeats all that is random: test samples, partition, initial weights, client schedule and batch order, which all
+    algorithms share within it. Scores come from cross-validation (`folds` 5, `repeats` 1), or from `seeds` random
+    divisions of the samples. `fixed` names what is the same in all splits ("partition", "start", "schedule", or with
+    `seeds` "test"), `per_repeat` what the folds of a repeat share.
+    Two are practically equal within `rope` (0.01); a verdict needs more than `threshold` (0.95) probability. The folder is
+    `out`, or the next free name under `runs/`; `out=False` keeps none. `baseline` also trains on all rows in one place, to
+    be shown beside. `tune` gives everyone so many trials of its own search space, or of `spaces`, on rows held out of the
+    training rows. `runtime="ray"` makes the runs on the Ray cluster at `address`, or on one that is started here for the
+    purpose. `sweep` lets everyone take part at each value of a key of the uplink ("uplink.noise=0,0.5,1"), and draws what
+    that costs.
 
     >>> import fedarena as fa
     >>> duel = fa.compare("digits", ["fedavg", fa.FedProx(mu=0.1)], seeds=2, rounds=2, model="logreg", out=False)
     >>> [len(scores) for scores in duel.scores().values()]
     [2, 2]
     """
-    check_numbers(folds=(folds, 2), repeats=(repeats, 1), seeds=(seeds, 2), workers=(workers, 1))
+    check_numbers(workers=(workers, 1))
     place = Place(runtime, workers, address)
     place.check(SideBySide)
-    _check_splits(folds, repeats, seeds)
-    _check_judging(rope, threshold)
     _check_places(out, resume, report)
-    if resume is not None and (source is None) != (not algorithms):
-        raise BadValue("a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume")
-    judging: dict[str, Any] = {k: v for k, v in (("rope", rope), ("threshold", threshold)) if v is not None}
-    if resume is not None and source is None and not algorithms:
-        plan = _judged_anew(Plan.read(Path(resume)), judging)
-        without = not baseline and plan.reference is not None
-        asked = (overrides, settings, folds, repeats, seeds, tune, tune_per, tune_method, spaces, without, sweep)
-        if any(asked):
-            raise BadValue(
-                "a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume"
-            )
-    else:
-        experiment = Experiment.make(source, overrides, **settings)
-        if sweep is not None and tune is not None:
-            raise BadValue("a sweep is not tuned", remedy="leave out --tune or --sweep", where="--sweep")
-        entered, what = (contestants(algorithms), {}) if sweep is None else swept(algorithms, sweep)
-        plan = replace(_plan(experiment, entered, baseline, folds, repeats, seeds, judging), sweep=what)
-        plan = with_tuning(plan, tune, entered, tune_method, tune_per, spaces)
-        if resume is not None:
-            plan = _judged_anew(_same_plan(plan, Path(resume)), judging)
-    _open_all(plan)
+    plan = make_plan(
+        source,
+        algorithms,
+        folds=folds,
+        repeats=repeats,
+        seeds=seeds,
+        fixed=fixed,
+        per_repeat=per_repeat,
+        rope=rope,
+        threshold=threshold,
+        resume=resume,
+        baseline=baseline,
+        tune=tune,
+        tune_per=tune_per,
+        tune_method=tune_method,
+        spaces=spaces,
+        sweep=sweep,
+        overrides=overrides,
+        **settings,
+    )
+    open_all(plan)
     with place.ready(plan.experiment["device"]) as nodes, _folder(plan, out, resume) as root:
         if plan.tuning and not plan.tuned:
             plan = tuned(plan, root, workers, progress, nodes)
@@ -124,21 +128,55 @@ def compare(
 # Before any work
 
 
+def make_plan(
+    source: Any = None,
+    algorithms: Iterable[Any] | Mapping[str, Any] = (),
+    *,
+    folds: int | None = None,
+    repeats: int | None = None,
+    seeds: int | None = None,
+    fixed: Names = (),
+    per_repeat: Names = (),
+    rope: float | None = None,
+    threshold: float | None = None,
+    resume: str | Path | None = None,
+    baseline: bool = True,
+    tune: int | None = None,
+    tune_per: Per | None = None,
+    tune_method: Method | None = None,
+    spaces: Mapping[str, Any] | str | Path | None = None,
+    sweep: Sweep | None = None,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Plan:
+    """The plan that these arguments of `compare` ask for, or that of the folder to resume."""
+    check_numbers(folds=(folds, 2), repeats=(repeats, 1), seeds=(seeds, 2))
+    splitting = Splitting.asked(folds, repeats, seeds, fixed, per_repeat)
+    _check_judging(rope, threshold)
+    judging: dict[str, Any] = {k: v for k, v in (("rope", rope), ("threshold", threshold)) if v is not None}
+    unchanged = BadValue("a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume")
+    if resume is not None and (source is None) != (not algorithms):
+        raise unchanged
+    if resume is not None and source is None and not algorithms:
+        plan = _judged_anew(Plan.read(Path(resume)), judging)
+        without = not baseline and plan.reference is not None
+        if any((overrides, settings, splitting, tune, tune_per, tune_method, spaces, without, sweep)):
+            raise unchanged
+        return plan
+    experiment = Experiment.make(source, overrides, **settings)
+    if sweep is not None and tune is not None:
+        raise BadValue("a sweep is not tuned", remedy="leave out --tune or --sweep", where="--sweep")
+    entered, what = (contestants(algorithms), {}) if sweep is None else swept(algorithms, sweep)
+    plan = replace(_plan(experiment, entered, baseline, splitting, judging), sweep=what)
+    plan = with_tuning(plan, tune, entered, tune_method, tune_per, spaces)
+    return plan if resume is None else _judged_anew(_same_plan(plan, Path(resume)), judging)
+
+
 def _judged_anew(plan: Plan, judging: Mapping[str, float]) -> Plan:
     """Another rope or threshold for scores that are known already may be had, but not in silence."""
     changed: dict[str, Any] = {key: new for key, new in judging.items() if getattr(plan, key) != new}
     told = [f"{key} was {getattr(plan, key):g} at first, and became {new:g} later" for key, new in changed.items()]
     return replace(plan, **changed, notes=(*plan.notes, *told))
-
-
-def _check_splits(folds: int | None, repeats: int | None, seeds: int | None) -> None:
-    for name, count in (("folds", folds), ("repeats", repeats), ("seeds", seeds)):
-        if count is not None and count > MOST:
-            raise BadValue(f"{name} = {count}", remedy=f"give at most {MOST}: each of them is a run", where=f"--{name}")
-    if seeds is not None and (folds is not None or repeats is not None):
-        raise BadValue(
-            "folds and seeds exclude each other", remedy="give --folds and --repeats, or --seeds", where="--seeds"
-        )
 
 
 def _check_judging(rope: float | None, threshold: float | None) -> None:
@@ -166,17 +204,10 @@ def _plan(
     experiment: Experiment,
     named: Contestants,
     baseline: bool,
-    folds: int | None,
-    repeats: int | None,
-    seeds: int | None,
+    splitting: Splitting,
     judging: dict[str, Any],
 ) -> Plan:
-    if experiment.folds is not None:
-        raise BadValue(
-            "the experiment holds out a fold itself",
-            remedy="leave folds and fold out of it: --folds does it",
-            where="folds",
-        )
+    splitting.check_experiment(experiment)
     reference = None
     if baseline and not any(_name(table["algorithm"]) == "centralized" for table in named.values()):
         reference = "centralized"
@@ -189,9 +220,8 @@ def _plan(
         experiment,
         named,
         reference=reference,
-        folds=None if seeds else folds or 5,
-        repeats=seeds or repeats or 1,
         versions=files.versions(),
+        **splitting.of_plan,
         **judging,
     )
 
@@ -205,7 +235,10 @@ def _name(algorithm: Any) -> str:
 def _same_plan(plan: Plan, root: Path) -> Plan:
     """The plan of the folder, if it asks for the same runs."""
     before = Plan.read(root)
-    for key in ("experiment", "contestants", "reference", "folds", "repeats", "tuning"):
+    if before.protocol == "shared" and not plan.fixed:  # made before splits had seeds of their own: it goes on so
+        plan = replace(plan, protocol="shared", per_repeat=())
+    kept = ("experiment", "contestants", "reference", "folds", "repeats", "tuning", "protocol", "fixed", "per_repeat")
+    for key in kept:
         found = _difference(key, getattr(before, key), getattr(plan, key))
         if found:
             raise ResumeMismatch(
@@ -224,14 +257,24 @@ def _difference(key: str, old: Any, new: Any) -> str:
     return "" if old == new else f"its {key.removeprefix('experiment.')} is {old}, not {new}"
 
 
-def _open_all(plan: Plan) -> None:
+def open_all(plan: Plan) -> None:
     """Every split, and every contestant with each number of clients that have rows: what can be wrong shows here."""
     anyone = next(iter(plan.contestants))
     with one_thread():  # before workers are forked, nothing here may start threads of its own
         populations: dict[int, Split] = {}
+        tests: set[tuple[str, bytes]] = set()
         for split in plan.splits:
-            _, partition = deal(plan.cell(anyone, split))
+            with _named_in_errors(split.name):
+                data, partition = deal(plan.cell(anyone, split))
             populations.setdefault(len(partition.population), split)
+            if "test" in plan.fixed:
+                tests.add((data.fingerprint(), partition.test.tobytes()))
+        if len(tests) > 1:
+            raise BadValue(
+                "the test samples follow from the seed here, so they cannot stay the same",
+                remedy="leave out --fixed test, or give the data set test samples of its own",
+                where="--fixed",
+            )
         for split in populations.values():
             for label in plan.contestants:
                 with _named_in_errors(label):
@@ -240,7 +283,7 @@ def _open_all(plan: Plan) -> None:
 
 @contextlib.contextmanager
 def _named_in_errors(label: str) -> Iterator[None]:
-    """Of several contestants, which one is it?"""
+    """Say which contestant or split an error is about."""
     try:
         yield
     except FedarenaError as error:

@@ -141,9 +141,11 @@ def note(plan: Plan) -> str:
     """How it was tuned, for the record."""
     how = plan.tuning
     where = {"split": "in every split", "repeat": "in every repetition", "once": "once, on the first split"}[how["per"]]
+    elsewhere = how["per"] == "once" or (how["per"] == "repeat" and plan.folds is not None)
     seen = (
-        "test rows of other folds were among the training rows there, so that scores are a little too good, for all"
-        if plan.folds and how["per"] != "split"
+        f"test rows of other {'folds' if plan.folds else 'splits'} were among the training rows there, so that scores are "
+        "a little too good, for all"
+        if elsewhere and plan.rho
         else "no test row was looked at"
     )
     share = plan.experiment.get("validate_share") or HELD_OUT

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.data.dataset import Dataset, Partition, Rows
+from fedarena.data.stratification import blocks_in_time, whole_groups
 from fedarena.errors import BadValue
 from fedarena.seeds import stream
 
@@ -43,10 +44,17 @@ def client_tests(
     return _draw(pools, quotas, rng, replacement)
 
 
-def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, list[Rows]]:
-    """Take a share of every client's training rows away for validation: never tune on the test rows."""
+def hold_out(
+    partition: Partition, share: float, seed: int, data: Dataset | None = None
+) -> tuple[Partition, list[Rows]]:
+    """Take a share of every client's training rows away for validation: never tune on the test rows.
+
+    Where rows of `data` have groups or times, whole groups or the latest rows of all clients are taken.
+    """
     if not 0 < share < 1:
         raise BadValue(f"a share of {share} cannot be held out", remedy="give 0 < share < 1", where="share")
+    if data is not None and (data.group is not None or data.time is not None):
+        return _hold_out_together(partition, share, seed, data)
     kept, held = [], []
     for k, rows in enumerate(partition.clients):
         size = int(round(share * len(rows), 9))
@@ -54,6 +62,21 @@ def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, 
         kept.append(np.sort(rest))
         held.append(np.sort(out))
     return replace(partition, clients=kept), held
+
+
+def _hold_out_together(partition: Partition, share: float, seed: int, data: Dataset) -> tuple[Partition, list[Rows]]:
+    """Divide the rows of all clients at once: a group is at one side everywhere, and so is everything before a time."""
+    rows, sizes, shares = partition.dealt, partition.sizes, np.array([1 - share, share])
+    if data.time is not None:
+        part = blocks_in_time(data.time[rows], shares)
+    else:
+        assert data.group is not None
+        client = np.repeat(np.arange(len(sizes)), sizes)
+        part = whole_groups(client, data.group[rows], shares, stream(seed, "valid"))
+    taken = np.zeros(len(data.x), bool)
+    taken[rows[part == 1]] = True
+    kept = [own[~taken[own]] for own in partition.clients]
+    return replace(partition, clients=kept), [own[taken[own]] for own in partition.clients]
 
 
 def _fifth(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

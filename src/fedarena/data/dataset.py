@@ -41,6 +41,8 @@ class Dataset:
     owner_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # what a user should know about how it was read
+    group: NDArray[np.int64] | None = None  # samples of one group are never on both sides of a division
+    time: NDArray[np.int64] | None = None  # order of the samples in time: no division trains on later ones
 
     @property
     def train_labels(self) -> NDArray[np.int64]:
@@ -70,6 +72,9 @@ class Dataset:
             if array is not None:
                 digest.update(f"{array.dtype} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
+        for name, codes in (("group", self.group), ("time", self.time)):
+            if codes is not None:
+                digest.update(name.encode() + np.ascontiguousarray(codes).data)
         return digest.hexdigest()
 
 

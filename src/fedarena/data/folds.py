@@ -1,19 +1,25 @@
-"""Cross-validation of a federation: every client's rows in folds, one of them held out on all clients at once.
+"""Samples held out for testing, on all clients at once: by the folds of a client, or by folds of the pooled samples.
 
-The rows are dealt to clients once; then each client deals its own rows to the folds, class by class. So a client is the
-same kind of client whichever fold is held out, every fold is a small copy of the whole federation, and what a client
-held out is its own test set. Every row is in exactly one fold of exactly one client.
+Without a fold seed the rows are dealt to clients once, and each client deals its own rows to the folds, class by class.
+With one, the pooled samples are assigned to folds by that seed alone, and the partition draws the clients: every sample
+is tested exactly once over the folds of one fold seed, whatever the partition of each of them is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedarena.data.dataset import Dataset, Partition, Rows
-from fedarena.errors import PartitionImpossible
+from fedarena.data.stratification import blocks_in_time, cells_of, spread_over, stratified_line, whole_groups
+from fedarena.errors import BadValue, PartitionImpossible
+from fedarena.seeds import stream
+
+Mask = NDArray[np.bool_]
 
 
 def has_own_folds(partitioner: Any) -> bool:
@@ -43,3 +49,93 @@ def split_in_folds(
     if 2 * folds > served or not any(map(len, held)) or not any(map(len, kept)):
         raise PartitionImpossible(f"{served} rows make no {folds} folds", remedy="use fewer folds", where="folds")
     return replace(dealt, clients=kept, test=np.sort(np.concatenate(held)), client_tests=held)
+
+
+class HeldOut(NamedTuple):
+    """The samples that are trained on and those that are tested, as masks over the pooled samples."""
+
+    train: Mask
+    test: Mask
+    notes: tuple[str, ...] = ()
+
+
+def split_pooled(partitioner: Any, data: Dataset, clients: int, held: HeldOut, rng: np.random.Generator) -> Partition:
+    """Draw the partition on the pooled samples; a client trains on its training samples and tests on its test samples."""
+    drawn: Partition = partitioner.split(replace(data, n_train=len(data.x)), clients, rng)
+    kept = [rows[held.train[rows]] for rows in drawn.clients]
+    tests = [rows[held.test[rows]] for rows in drawn.clients]
+    idle = sum(len(rows) == 0 for rows in kept)
+    if idle == len(kept):
+        raise PartitionImpossible(
+            "no client has a training sample in this split", remedy="use fewer folds or fewer clients", where="folds"
+        )
+    notes = [f"{idle} of {len(kept)} clients have no training samples in this split and take no part"] if idle else []
+    return replace(
+        drawn,
+        clients=kept,
+        test=np.flatnonzero(held.test),
+        client_tests=tests,
+        unused=int(held.train.sum()) - sum(map(len, kept)),
+        notes=(*drawn.notes, *held.notes, *notes),
+    )
+
+
+def hold_out_fold(data: Dataset, partitioner: Any, seed: int, folds: int, fold: int) -> HeldOut:
+    """Hold out one of the folds that `seed` assigns to the pooled samples.
+
+    Where samples have times, fold f is the f-th later block of them, and what came before it is trained on.
+    """
+    if data.time is not None:
+        block = blocks_in_time(data.time, np.full(folds + 1, 1 / (folds + 1)))
+        return HeldOut(block <= fold, block == fold + 1)
+    if 2 * folds > len(data.x):
+        raise PartitionImpossible(
+            f"{len(data.x)} samples make no {folds} folds", remedy="use fewer folds", where="folds"
+        )
+    rng, classes, owner = stream(seed, "folds"), _classes(data), natural_owners(data, partitioner)
+    if data.group is not None:
+        test = whole_groups(cells_of(classes, owner), data.group, np.full(folds, 1 / folds), rng) == fold
+    else:
+        test = np.zeros(len(data.x), bool)
+        test[stratified_line(classes, owner, rng)[fold::folds]] = True
+    return HeldOut(~test, test, _rare(data, folds))
+
+
+def hold_out_share(data: Dataset, partitioner: Any, seed: int) -> HeldOut:
+    """Divide the pooled samples at random by `seed`, with as many test samples as the data set itself has.
+
+    Every natural client, or else every class, keeps a training sample, unless whole groups forbid it.
+    """
+    if data.time is not None:
+        raise BadValue(
+            "samples with times have no random division: the latest are the test samples",
+            remedy="leave out fold_seed, or add folds and fold for forward splits",
+            where="fold_seed",
+        )
+    count = len(data.x) - data.n_train
+    share = count / len(data.x)
+    rng, classes, owner = stream(seed, "folds"), _classes(data), natural_owners(data, partitioner)
+    if data.group is not None:
+        test = whole_groups(cells_of(classes, owner), data.group, np.array([1 - share, share]), rng) == 1
+    else:
+        test = np.zeros(len(data.x), bool)
+        strata = classes if owner is None else owner
+        test[spread_over(stratified_line(classes, owner, rng), strata, count)] = True
+    return HeldOut(~test, test)
+
+
+def natural_owners(data: Dataset, partitioner: Any) -> Rows | None:
+    """Return the natural client of every sample, for partitions that keep them (they have a method `owners`)."""
+    owners: Callable[[Dataset], Rows] | None = getattr(partitioner, "owners", None)
+    return None if owners is None else owners(data)
+
+
+def _classes(data: Dataset) -> Rows:
+    """One class a sample; the same for all samples of a text, which have a label at every position."""
+    return data.y if data.y.ndim == 1 else np.zeros(len(data.y), np.int64)
+
+
+def _rare(data: Dataset, folds: int) -> tuple[str, ...]:
+    counts = np.bincount(_classes(data))
+    rare = int(((counts > 0) & (counts < folds)).sum())
+    return (f"classes with fewer samples than folds, which not every fold tests: {rare}",) if rare else ()

@@ -47,7 +47,9 @@ class Ahead:
         whole = site.last_batch != "drop"  # else an epoch ends before its order does
         plain = not (local.momentum or local.decay or task.has_buffers or task.has_dropout) and local.shuffle and whole
         compiled = solver.can_be_compiled(task, local, None) and site.source is not None
-        return plain and compiled and site.rows_of_clients is not None and can_shuffle(site.experiment.seed)
+        return (
+            plain and compiled and site.rows_of_clients is not None and can_shuffle(site.experiment.seed_for("shuffle"))
+        )
 
     def trained(self, client: int, w: Vector, adjust: Adjust) -> tuple[Outcome, int] | None:
         """What this training comes to, and its rows; None if it is another one than the bundle's."""
@@ -66,7 +68,8 @@ class Ahead:
         assert task.network is not None
         assert site.source is not None
         assert site.rows_of_clients is not None
-        order = shuffled(site.experiment.seed, self.round, site.rows_of_clients, self.clients, local.epochs)
+        seed = site.experiment.seed_for("shuffle")
+        order = shuffled(seed, self.round, site.rows_of_clients, self.clients, local.epochs)
         bounds, who = site.rows_of_clients[1], np.array(self.clients)
         plans = [self._plan(rows, pull.mu) for rows in (bounds[who + 1] - bounds[who]).tolist()]
         sizes = np.concatenate([plan.sizes for plan in plans])

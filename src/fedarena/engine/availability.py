@@ -141,7 +141,7 @@ def _nights(experiment: Experiment, clients: int) -> tuple[Ids, Times, Times]:
 
     Time zones are an hour apart, the first clients in the first one; there it is midnight when the clock starts.
     """
-    wish, rng = experiment.devices, stream(experiment.seed, "available")
+    wish, rng = experiment.devices, stream(experiment.seed_for("available"), "available")
     who = np.arange(clients)
     evening = EVENING + EVENINGS * rng.standard_normal(clients) + who * wish.zones // clients
     wide = min(NIGHTS, 24 / wish.hours - 1)  # nobody has more than 24 hours

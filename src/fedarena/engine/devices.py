@@ -76,7 +76,7 @@ def build_fleet(experiment: Experiment, clients: int) -> Fleet:
     wish = experiment.devices
     same = np.ones(clients)
     fleet = Fleet(
-        experiment.seed,
+        experiment.seed_for("latency"),
         wish.speed / _slowness(experiment, clients),
         wish.bandwidth * same,
         wish.latency * same,
@@ -94,7 +94,7 @@ def build_fleet(experiment: Experiment, clients: int) -> Fleet:
 
 def _slowness(experiment: Experiment, clients: int) -> NDArray[np.float64]:
     """How many times slower than the fastest each device is, 1 to `spread`."""
-    wish, rng = experiment.devices, stream(experiment.seed, "latency")
+    wish, rng = experiment.devices, stream(experiment.seed_for("latency"), "latency")
     power = np.zeros(clients)  # of `spread`
     if wish.speeds == "uniform":  # even on a logarithmic scale: as many twice too slow as twice too fast
         power = rng.random(clients)

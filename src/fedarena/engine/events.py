@@ -213,7 +213,7 @@ class EventLoop(Loop):
         if not rests[-1]:
             return False
         self.called += 1
-        lot = int(stream(self.experiment.seed, "select", self.called).integers(rests[-1]))
+        lot = int(stream(self.experiment.seed_for("select"), "select", self.called).integers(rests[-1]))
         self._send(state, int(self._people[np.searchsorted(rests, lot + 1)]), round)
         return True
 

@@ -82,7 +82,7 @@ class Exchange:
 
     def coin(self) -> float:
         """A number from 0 to 1, the round's own."""
-        return float(stream(self.loop.experiment.seed, "algorithm", self.round).random())
+        return float(stream(self.loop.experiment.seed_for("algorithm"), "algorithm", self.round).random())
 
     def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
         """Send, let them work, average what comes back in the order of client ids."""

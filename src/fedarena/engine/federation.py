@@ -11,7 +11,7 @@ from fedarena.algorithms.base import Algorithm, Asynchronous, Setting
 from fedarena.algorithms.companions import Companion
 from fedarena.data.client_tests import client_tests, hold_out
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.data.folds import split_in_folds
+from fedarena.data.folds import has_own_folds, hold_out_fold, hold_out_share, split_in_folds, split_pooled
 from fedarena.engine.accountant import need_accountant
 from fedarena.engine.devices import build_fleet
 from fedarena.engine.site import Site
@@ -24,24 +24,20 @@ from fedarena.spec import Experiment, Uplink
 
 def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
     """The data, and who owns which rows of it, each client's own test rows included."""
-    data: Dataset = experiment.data.made.load(experiment.seed)
-    rows = len(data.x) if experiment.folds else data.n_train
+    data: Dataset = experiment.data.made.load(experiment.seed_for("split"))
+    pools = experiment.folds is not None or experiment.fold_seed is not None
+    rows = len(data.x) if pools else data.n_train
     if experiment.clients and experiment.clients > rows:
         raise PartitionImpossible(
             f"{experiment.clients} clients cannot share {rows} training rows",
             remedy=f"use at most {rows} clients",
             where="clients",
         )
-    rng, partitioner = stream(experiment.seed, "partition"), experiment.partition.made
-    if experiment.folds is not None and experiment.fold is not None:
-        clients, folds, fold = experiment.clients or 0, experiment.folds, experiment.fold
-        partition: Partition = split_in_folds(partitioner, data, clients, folds, fold, rng)
-    else:
-        partition = partitioner.split(data, experiment.clients or 0, rng)
+    partition = _partitioned(experiment, data)
     _check_rows(data, partition)
     partition = replace(partition, notes=(*data.notes, *partition.notes))
     if experiment.validate_share is not None:
-        partition, held = hold_out(partition, experiment.validate_share, experiment.seed)
+        partition, held = hold_out(partition, experiment.validate_share, experiment.seed_for("valid"), data)
         if not any(map(len, held)):
             raise PartitionImpossible(
                 f"no client has rows enough to hold {experiment.validate_share:g} of them out",
@@ -57,11 +53,31 @@ def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
             where="per_round",
         )
     if not partition.client_tests:
-        tests, notes = client_tests(
-            data, partition, stream(experiment.seed, "client_test"), how=experiment.evaluate.client_test
-        )
+        rng = stream(experiment.seed_for("client_test"), "client_test")
+        tests, notes = client_tests(data, partition, rng, how=experiment.evaluate.client_test)
         partition = replace(partition, client_tests=tests, notes=(*partition.notes, *notes))
     return data, partition
+
+
+def _partitioned(experiment: Experiment, data: Dataset) -> Partition:
+    """Draw the partition, and hold out the test samples of a fold or of a random division where one is asked for."""
+    clients, partitioner = experiment.clients or 0, experiment.partition.made
+    folds, fold, seed = experiment.folds, experiment.fold, experiment.seed_for("folds")
+    own_folds = has_own_folds(partitioner) and experiment.partition_seed is None  # which then follow the fold seed
+    rng = stream(seed if own_folds else experiment.seed_for("partition"), "partition")
+    pooled = experiment.fold_seed is not None or data.group is not None or data.time is not None
+    partition: Partition
+    if folds is not None and fold is not None:
+        if has_own_folds(partitioner) or not pooled:
+            partition = split_in_folds(partitioner, data, clients, folds, fold, rng)
+        else:
+            held = hold_out_fold(data, partitioner, seed, folds, fold)
+            partition = split_pooled(partitioner, data, clients, held, rng)
+    elif experiment.fold_seed is None or has_own_folds(partitioner):
+        partition = partitioner.split(data, clients, rng)
+    else:
+        partition = split_pooled(partitioner, data, clients, hold_out_share(data, partitioner, seed), rng)
+    return partition
 
 
 def _check_rows(data: Dataset, partition: Partition) -> None:

@@ -127,7 +127,7 @@ class ClientJob:
         site.task.class_weights = None
         number = self.round if self.number is None else self.number
         work = ClientWork(site, self.client, number, memory, self.round, ahead)
-        seed_torch(quick_seed(site.experiment.seed, "dropout", number, self.client))
+        seed_torch(quick_seed(site.experiment.seed_for("dropout"), "dropout", number, self.client))
         try:
             reply = site.algorithm.act(self.do, common.message, memory.kept, work)
         except ClientCannotTrain as error:
@@ -192,7 +192,9 @@ class EvaluateJob:
             trained = site.experiment.evaluate.on == "train"
             noise = site.noise(self.noise_of, len(self.rows), *(() if trained and site.owners.frozen_noise else (0, 1)))
         first = int(self.rows[0]) if len(self.rows) else 0
-        with torch_seeded(torch_seed(site.experiment.seed, "evaluate", first)):  # some models draw even here
+        with torch_seeded(
+            torch_seed(site.experiment.seed_for("evaluate"), "evaluate", first)
+        ):  # some models draw even here
             return site.evaluate(self.rows, noise)
 
 
@@ -216,7 +218,10 @@ class StatisticsJob:
             for norm in norms:
                 norm.reset_running_stats()
                 norm.momentum = None  # torch's word for a cumulative mean
-            with torch.no_grad(), torch_seeded(torch_seed(site.experiment.seed, "dropout", self.round, self.client)):
+            with (
+                torch.no_grad(),
+                torch_seeded(torch_seed(site.experiment.seed_for("dropout"), "dropout", self.round, self.client)),
+            ):
                 for x, _ in work.epoch():
                     task.module(x)
         finally:

@@ -114,7 +114,7 @@ class Loop:
             people, sizes = people[here], sizes[here]
         if self.algorithm.everyone:
             return list(self.population) if self.available is None else people.tolist()
-        rng = stream(self.experiment.seed, "select", round)
+        rng = stream(self.experiment.seed_for("select"), "select", round)
         if self.site.steps is not None and self.site.steps.wish.sampling == "poisson":
             rate = self.participants / len(people)
             chosen = np.flatnonzero(rng.random(len(people)) < rate)

@@ -55,7 +55,7 @@ class Site:
             exp.model.made,
             self.data.shape,
             self.data.classes,
-            torch_seed(exp.seed, "init"),
+            torch_seed(exp.seed_for("init"), "init"),
             init=exp.init,
             is_text=self.is_text,
             dtype=exp.dtype,
@@ -85,7 +85,7 @@ class Site:
         if not isinstance(wish, Uplink) or not self.algorithm.communicates:
             return None
         asked = participants(exp, len(self.owners.population))
-        return Steps(wish, exp.algorithm.name, exp.seed, float(self.partition.sizes.max()), asked)
+        return Steps(wish, exp.algorithm.name, exp.seed_for("uplink"), float(self.partition.sizes.max()), asked)
 
     @property
     def initial(self) -> Vector:
@@ -188,7 +188,7 @@ class Site:
         """A client's own feature noise for `count` rows; None where it has none."""
         if self.owners.noise is None or self.owners.noise[owner] == 0:
             return None
-        rng = stream(self.experiment.seed, "noise", owner, *key)
+        rng = stream(self.experiment.seed_for("noise"), "noise", owner, *key)
         draws = rng.standard_normal((count, *self.data.x.shape[1:]), dtype=np.float32)
         return draws * np.float32(self.owners.noise[owner])
 

@@ -111,7 +111,7 @@ class ClientWork:
 
     def stream(self, purpose: Purpose) -> np.random.Generator:
         """This client's own random numbers of this round."""
-        return stream(self.site.experiment.seed, purpose, self.round, self.client)
+        return stream(self.site.experiment.seed_for(purpose), purpose, self.round, self.client)
 
     @property
     def lr(self) -> float:
@@ -169,7 +169,8 @@ class ClientWork:
         rng = self.stream("vc")
         blocks = self.rows // count
         if split and blocks > 1:
-            order = stream(self.site.experiment.seed, "vc", self.client, 0, 1).permutation(self.rows)  # no round's key
+            seed = self.site.experiment.seed_for("vc")
+            order = stream(seed, "vc", self.client, 0, 1).permutation(self.rows)  # no round's key
             chosen = order[: blocks * count].reshape(blocks, count)[rng.integers(blocks)]
         else:
             chosen = rng.choice(self.rows, size=count, replace=count > self.rows)

@@ -169,7 +169,7 @@ def without_rows(
     clients, tests = _blocks(0, train), _blocks(n, test)
     partition = Partition(clients, np.arange(n, n + m), tests, names=tuple(order))
     if experiment.validate_share is not None:
-        partition, held = hold_out(partition, experiment.validate_share, experiment.seed)
+        partition, held = hold_out(partition, experiment.validate_share, experiment.seed_for("valid"))
         partition = replace(partition, test=np.sort(np.concatenate(held)), client_tests=held)
     return data, partition
 

@@ -67,6 +67,13 @@ def check_experiment(experiment: Experiment) -> None:
             "".join(own),
         ),
         (exp.folds is not None, "folds deal rows anew", "leave out folds and fold", "folds"),
+        (exp.fold_seed is not None, "fold_seed divides pooled rows", "leave out fold_seed", "fold_seed"),
+        (
+            any(exp.data.settings.get(key) for key in ("group", "time")),
+            "groups and times of rows are for simulations: every participant divides its own rows",
+            "leave out data.group and data.time, or give files to test on",
+            "data",
+        ),
         (
             exp.devices.available != "always" or exp.devices.overselect > 1 or exp.devices.deadline is not None,
             "devices that come and go are for simulations",

@@ -48,7 +48,9 @@ class RowlessSite(Site):
         if not isinstance(wish, Uplink) or not self.algorithm.communicates:
             return None
         asked, heaviest = participants(exp, len(self.owners.population)), float(self.partition.sizes.max())
-        return Steps(wish, exp.algorithm.name, exp.seed, heaviest, asked, noise_seed=self.secret, seals=self.seals)
+        return Steps(
+            wish, exp.algorithm.name, exp.seed_for("uplink"), heaviest, asked, noise_seed=self.secret, seals=self.seals
+        )
 
 
 def answer_types(algorithm: Any) -> dict[str, type]:
@@ -62,7 +64,7 @@ class Participants:
     def __init__(self, site: RowlessSite, board: Switchboard, rule: Rule) -> None:
         self.site, self.board, self.rule = site, board, rule
         if getattr(site.experiment.uplink, "secure", False):
-            site.seals = HouseSeals(site.experiment.seed, self._ask_for)
+            site.seals = HouseSeals(site.experiment.seed_for("masks"), self._ask_for)
             site.__dict__.pop("steps", None)
         self.names = site.owners.names
         self.looks: Any = None  # set by whoever can say what clients remember

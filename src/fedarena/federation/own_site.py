@@ -32,7 +32,8 @@ class OwnSite(Site):
         wish = self.experiment.uplink
         if not isinstance(wish, Uplink) or not self.algorithm.communicates:
             return None
-        name, seed, heaviest = self.experiment.algorithm.name, self.experiment.seed, self.agreed.heaviest or 1
+        name, seed = self.experiment.algorithm.name, self.experiment.seed_for("uplink")
+        heaviest = self.agreed.heaviest or 1
         return Steps(wish, name, seed, float(heaviest), self.agreed.clients, noise_seed=self.secret, seals=NoSeals())
 
     @cached_property

@@ -206,7 +206,7 @@ class OwnRows:
             _only(me, agreed.clients, np.arange(n)), data.test_rows, _only(me, agreed.clients, data.test_rows)
         )
         if experiment.validate_share is not None:
-            partition, held = hold_out(partition, experiment.validate_share, experiment.seed)
+            partition, held = hold_out(partition, experiment.validate_share, experiment.seed_for("valid"))
             partition = replace(partition, test=held[me], client_tests=held)
         return data, partition
 

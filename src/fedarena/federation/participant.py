@@ -182,7 +182,7 @@ class Participant:
         assert member.memories is not None
         asked, round, client = message.words, message.round, member.site.agreed.client
         if isinstance(asked, say.Keys):
-            member.seals = OwnSeals(member.experiment.seed, client, _place(member, round, asked.exchange))
+            member.seals = OwnSeals(member.experiment.seed_for("masks"), client, _place(member, round, asked.exchange))
             return member.seals.keyed()
         if isinstance(asked, say.Deal):
             seals = self._seals(member, round, asked.exchange)

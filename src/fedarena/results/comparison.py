@@ -8,25 +8,33 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from fedarena.component import Component
 from fedarena.data.files import reading
+from fedarena.data.folds import has_own_folds
 from fedarena.engine.record import RoundRecord
-from fedarena.errors import BadValue, quoted
+from fedarena.errors import BadValue, FedarenaError, quoted
 from fedarena.results import tradeoff
 from fedarena.results.bayes import Posterior, posterior, verdict
 from fedarena.results.folder import as_json, write_text
 from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
+from fedarena.seeds import derived_seed
 from fedarena.spec import COMPONENTS, Experiment
 
+Part = Literal["partition", "start", "schedule"]
+Protocol = Literal["independent", "shared"]
+PARTS: tuple[Part, ...] = get_args(Part)  # what is drawn for every split, unless it is fixed or drawn once a repeat
+PART_NAMES = {"partition": "partition", "start": "initial weights", "schedule": "client schedule"}
+LEAST_REPEATS = 5  # that show how much something matters which the folds of a repeat share
 Score = Literal["best", "final"]
 OWN_PARTS = ("algorithm", "local")  # of a contestant; all else is the same for everyone: so scores are pairs
 SIGNS = {"+": "better", "=": "practically equal", "-": "worse", "?": "undecided"}
@@ -34,7 +42,7 @@ SIGNS = {"+": "better", "=": "practically equal", "-": "worse", "?": "undecided"
 
 @dataclass(frozen=True)
 class Split:
-    """One training and test set: a repetition, and the fold that is held out of it (None without folds)."""
+    """One repetition of all that is random: a repeat, and the fold that is held out of it (None without folds)."""
 
     repeat: int
     fold: int | None = None
@@ -63,6 +71,10 @@ class Plan:
     sweep: dict[str, Any] = field(default_factory=dict)  # a key, and of each label its value; see arena/sweep.py
     notes: tuple[str, ...] = ()  # e.g. how it was tuned
     versions: dict[str, Any] = field(default_factory=dict)
+    protocol: Protocol = "shared"  # how splits are seeded; of a file that does not say it, as it was first done
+    fixed: tuple[str, ...] = ()  # parts that are the same in all splits; "test": the data set's own test samples
+    per_repeat: tuple[str, ...] = ()  # parts that are drawn once a repeat, and shared by its folds
+    test_share: float | None = None  # of the pooled samples, where every split divides them at random
     own: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # from Python, not in the file
 
     @classmethod
@@ -78,7 +90,24 @@ class Plan:
                 own[f"algorithm {label}"] = theirs.algorithm
         common = {k: v for k, v in experiment.as_table().items() if k not in ("algorithm", "folds", "fold")}
         own |= {k: c for k in COMPONENTS if (c := getattr(experiment, k)).own and k != "algorithm"}
-        return cls(_finite(common), _finite(tables), own=own, **how)
+        plan = cls(_finite(common), _finite(tables), own=own, **{"protocol": "independent", **how})
+        return plan if plan.protocol == "shared" else plan._settled(experiment)
+
+    def _settled(self, experiment: Experiment) -> Plan:
+        """Complete what follows from data and partition: folds of their own, clients that are not drawn, test share."""
+        partitioner, own_folds = experiment.partition.made, has_own_folds(experiment.partition.made)
+        given = {part for part in PARTS if getattr(experiment, f"{part}_seed") is not None}
+        fixed = [name for name in (*PARTS, "test") if name in given or name in self.fixed]
+        asked = {*self.per_repeat, *(["partition"] if own_folds and self.folds else [])}
+        drawn = [part for part in PARTS if part != "partition" or getattr(partitioner, "seeded", True)]
+        share = None
+        if not self.folds and own_folds:
+            share = 1 / partitioner.folds
+        elif not self.folds and "test" not in fixed:
+            data = experiment.data.made.load(experiment.seed_for("split"))
+            share = 1 - data.n_train / len(data.x)
+        shared = tuple(part for part in drawn if part in asked and part not in fixed)
+        return replace(self, fixed=tuple(fixed), per_repeat=shared, test_share=share)
 
     @property
     def splits(self) -> list[Split]:
@@ -88,8 +117,16 @@ class Plan:
 
     @property
     def rho(self) -> float:
-        """Correlation of the scores: the share of a test fold, 0 for independent repetitions."""
-        return 1 / self.folds if self.folds else 0.0
+        """Correlation of the scores: the share of the test samples of a split, 0 where all splits have the same ones."""
+        if self.folds:
+            return 1 / (self.folds + self.is_forward)
+        return self.test_share or 0.0
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether every fold is tested on later samples than it is trained on."""
+        data = self.experiment.get("data")
+        return self.folds is not None and isinstance(data, Mapping) and bool(data.get("time"))
 
     @property
     def test(self) -> str:
@@ -99,15 +136,75 @@ class Plan:
             return (
                 f"correlated Bayesian t-test, {self.repeats} x {self.folds} folds, n = {n}, correlation {self.rho:.3g}"
             )
+        if self.rho:
+            return f"correlated Bayesian t-test, n = {n} random divisions, correlation {self.rho:.3g}"
         return f"Bayesian t-test for independent repetitions, n = {n} seeds"
 
+    @property
+    def about(self) -> str:
+        """What the conclusion is about, and what was repeated, in one sentence."""
+        shared: Sequence[str] = self.per_repeat
+        fixed = self.fixed
+        if self.protocol == "shared":
+            shared, fixed = (PARTS, ()) if self.folds else ((), ("test",))
+        drawn = [part for part in PARTS if part != "partition" or self._draws_clients]
+        subject = "federations drawn like this one"
+        if not self._draws_clients:
+            subject = "this federation"
+        elif "partition" in fixed:
+            subject = "this partition"
+        names = {"start": "with these initial weights", "schedule": "under this client schedule"}
+        conditions = [words for part, words in names.items() if part in fixed]
+        conditions += ["on these test samples"] if "test" in fixed else []
+        repeated = [] if "test" in fixed else ["later test samples" if self.is_forward else "test samples"]
+        repeated += [PART_NAMES[part] for part in drawn if part not in fixed and part not in shared]
+        once = [PART_NAMES[part] for part in drawn if part in shared]
+        (once if self.protocol == "shared" and self.folds else repeated).append("batch order")
+        told = f"The conclusion is about {' '.join([subject, *conditions])}; every split has its own {_and(repeated)}"
+        return told + (f", and the folds of a repeat share {_and(once)}." if once else ".")
+
+    @property
+    def undecidable(self) -> str:
+        """Why no pair can be decided, in one sentence; empty if pairs can."""
+        if self.protocol == "shared" or not self.per_repeat or self.repeats >= LEAST_REPEATS:
+            return ""
+        shared = _and([PART_NAMES[part] for part in self.per_repeat])
+        return (
+            f"No pair is decided: the folds of a repeat share {shared}, and {self.repeats} "
+            f"repeat{'s' * (self.repeats != 1)} cannot show how much that matters; {LEAST_REPEATS} can."
+        )
+
+    @property
+    def _draws_clients(self) -> bool:
+        """Whether a seed bears on which clients there are; natural ones are those of the data."""
+        try:
+            partition = self._given("partition", self.experiment.get("partition", "iid"))
+            return bool(getattr(Component.choose("partition", partition, "partition").made, "seeded", True))
+        except FedarenaError:  # it came from Python, or from a file that is not loaded here
+            return True
+
     def cell(self, label: str, split: Split) -> Experiment:
-        """The experiment of one cell. Paired: all that is random depends on the repetition, none of it on the algorithm."""
+        """The experiment of one cell. Paired: nothing that is random depends on the algorithm."""
         base = Experiment.make({key: self._given(key, value) for key, value in self.experiment.items()})
-        paired: dict[str, Any] = {"seed": base.seed + split.repeat, "folds": self.folds, "fold": split.fold}
+        paired: dict[str, Any] = {**self._seeds(base, split), "folds": self.folds, "fold": split.fold}
         theirs = {key: self._given(f"{key} {label}", value) for key, value in self.contestants[label].items()}
         found = self.tuned.get(label, {}).get(split.name, {})
         return base.with_(**{k: v for k, v in paired.items() if v is not None}, **theirs, **found)
+
+    def _seeds(self, base: Experiment, split: Split) -> dict[str, int]:
+        """Return the seeds of a split; other splits, and other seeds of the experiment, have unrelated ones."""
+        if self.protocol == "shared":
+            return {"seed": base.seed + split.repeat}
+        seeds = {"seed": derived_seed(base.seed, "split", split.repeat, split.fold)}
+        if "test" not in self.fixed:
+            seeds["fold_seed"] = derived_seed(base.seed, "folds", split.repeat)
+        for part in PARTS:
+            if part in self.fixed:
+                own = getattr(base, f"{part}_seed")
+                seeds[f"{part}_seed"] = base.seed if own is None else own
+            elif part in self.per_repeat:
+                seeds[f"{part}_seed"] = derived_seed(base.seed, part, split.repeat)
+        return seeds
 
     def _given(self, key: str, value: Any) -> Any:
         """A value of the tables, or the object from Python that it stands for."""
@@ -140,7 +237,8 @@ class Plan:
             raise BadValue(f"{root} holds no comparison", remedy="give the folder of one", where=str(root))
         with reading(root, remedy="the folder is damaged: compare anew"):
             table = json.loads(file.read_text(encoding="utf-8"))
-            return cls(**{**table, "notes": tuple(table["notes"])})
+            lists = {key: tuple(table.get(key, ())) for key in ("notes", "fixed", "per_repeat")}
+            return cls(**{**table, **lists})
 
 
 @dataclass(frozen=True)
@@ -238,7 +336,7 @@ class Comparison:
         """One cell of the table."""
         known = self.posterior(row, column, which)
         worse, equal, better = known.regions(self.plan.rope if rope is None else rope)
-        sign = verdict(better, equal, worse, self.plan.threshold)
+        sign = "?" if self.plan.undecidable else verdict(better, equal, worse, self.plan.threshold)
         return Duel(row, column, better, equal, worse, sign, known.mean, known.interval(0.9))
 
     def duels(self, which: Score = "best") -> list[Duel]:
@@ -348,7 +446,7 @@ class Comparison:
         for label in ranked:
             if self.diverged(label):
                 told.append(f"{label} diverged in {self.diverged(label)} of {len(self.runs[label])} runs.")
-        return told + failed
+        return [*told, *filter(None, [self.plan.undecidable]), *failed]
 
     @property
     def notes(self) -> list[str]:
@@ -382,6 +480,11 @@ class Comparison:
             "rope": self.plan.rope,
             "threshold": self.plan.threshold,
             "test": self.plan.test,
+            "about": self.plan.about,
+            "protocol": self.plan.protocol,
+            "fixed": list(self.plan.fixed),
+            "per_repeat": list(self.plan.per_repeat),
+            "correlation": self.plan.rho,
             "verdict": self.words,
             "failures": self.failures,
             "sweep": tradeoff.as_dict(self),
@@ -390,7 +493,7 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        return "\n".join([*self.words, self.plan.test])
+        return "\n".join([*self.words, self.plan.about, self.plan.test])
 
     def _repr_html_(self) -> str:
         """In a notebook: the verdict in words, and the table of signs."""
@@ -407,7 +510,8 @@ class Comparison:
         head = "".join(f"<th>{escape(name)}</th>" for name in names)
         rows = "".join(f"<tr><th>{escape(a)}</th>{''.join(cell(a, b) for b in names)}</tr>" for a in names)
         words = "".join(f"<p>{escape(line)}</p>" for line in self.words)
-        return f"<div>{words}<table><tr><th></th>{head}</tr>{rows}</table><small>{escape(self.plan.test)}</small></div>"
+        about = f"{self.plan.about} {self.plan.test[0].upper()}{self.plan.test[1:]}."
+        return f"<div>{words}<table><tr><th></th>{head}</tr>{rows}</table><small>{escape(about)}</small></div>"
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(self.labels)}: {self.plan.test}>"

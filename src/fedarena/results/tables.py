@@ -109,7 +109,7 @@ def _show_signs(comparison: Comparison, console: Console) -> None:
     console.print(
         f"{legend} (row against column, above {plan.threshold:.0%} probability).\n"
         + (f"The three numbers: {numbers}.\n" if detailed else "")
-        + f"{plan.test[0].upper()}{plan.test[1:]}.\n",
+        + f"{plan.test[0].upper()}{plan.test[1:]}.\n{plan.about}\n",
         style="dim",
     )
     pairs = (comparison.duel(row, column) for row, column in combinations(labels, 2))

@@ -23,7 +23,7 @@ OPEN_LOGS = 200  # kept in memory
 STATES = ("running", "waiting", "interrupted", "failed", "diverged", "finished", "damaged")
 SHAPE: dict[str, Any] = {
     "experiment": dict, "contestants": dict, "folds": int | None, "repeats": int, "rope": float, "threshold": float,
-    "notes": tuple,
+    "notes": tuple, "fixed": tuple, "per_repeat": tuple, "test_share": float | None,
 }  # fmt: skip
 WORDS: dict[str, str] = {"done": "finished", "stopped": "interrupted"}
 

@@ -94,7 +94,7 @@ def _head(match: Match) -> str:
     if match.plan is not None:
         parts = (match.plan.experiment.get(key) for key in ("data", "partition", "model"))
         names = [str(part.get("name", "?") if isinstance(part, dict) else part) for part in parts]
-        facts = f'<p class="facts">{escape(" · ".join(names))}<br>{escape(match.plan.test)}</p>'
+        facts = f'<p class="facts">{escape(" · ".join(names))}<br>{escape(match.plan.test)}<br>{escape(match.plan.about)}</p>'
         facts += (
             f'<div class="rounds long">{bar(done / max(cells, 1), match.state, "runs")}'
             f"<span>{done} of {cells} runs</span></div>"

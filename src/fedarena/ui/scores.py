@@ -63,4 +63,5 @@ def pairing(match: Match, row: str, column: str) -> Pairing | None:
     ours, theirs = zip(*known, strict=True)
     found = posterior(theirs, ours, plan.rho)
     worse, equal, better = found.regions(plan.rope)
-    return Pairing(row, column, len(known), found, verdict(better, equal, worse, plan.threshold))
+    sign = "?" if plan.undecidable else verdict(better, equal, worse, plan.threshold)
+    return Pairing(row, column, len(known), found, sign)

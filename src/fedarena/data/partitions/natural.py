@@ -37,6 +37,10 @@ class Natural:
         """Whether the seed bears on the result."""
         return self.max_clients is not None or self.merge_to is not None
 
+    def owners(self, data: Dataset) -> Users:
+        """Return the user of every sample, -1 for none."""
+        return _owners(data, self.table)[0]
+
     def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
         owner, owner_names = _owners(data, self.table)
         users = self._users(owner[: data.n_train], rng)

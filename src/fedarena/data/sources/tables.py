@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from fedarena.data import files
 from fedarena.data.dataset import Dataset, Rows
 from fedarena.data.sources.rows import SplitSeed, TestShare, labels, names_alike, numbered, split_rows
+from fedarena.data.stratification import blocks_in_time, cells_of, whole_groups
 from fedarena.errors import BadValue, DataMissing, UnknownName, quoted, quoted_list, suggest
 from fedarena.registry import register
+from fedarena.seeds import stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +89,7 @@ class HeartDisease:
 
 @dataclass(frozen=True)
 class Table(ABC):
-    """A table in a file: a column of labels, perhaps a column that names the client, and features."""
+    """A table in a file: a column of labels, features, and perhaps columns that name client, group or time of a row."""
 
     path: str
     label: str
@@ -99,6 +101,8 @@ class Table(ABC):
     standardise: bool = True
     one_hot: bool = False
     split_seed: SplitSeed = 0
+    group: str | None = None  # samples of one group are never on both sides of a division
+    time: str | None = None  # no division trains on samples that are later than those it tests
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -108,14 +112,20 @@ class Table(ABC):
 
     def load(self, seed: int) -> Dataset:
         """Read and check it, number labels and clients, and deal rows into train and test."""
+        if self.group and self.time:
+            raise BadValue(
+                "a table has groups or times, not both", remedy="leave out data.group or data.time", where="data.time"
+            )
         table, n_first = self._rows()
         label, client = f"column '{quoted(self.label)}'", f"column '{quoted(self.client)}'"
         y, class_names = labels(column(table, self.label), label, first_row=1)
         owner, owner_names = numbered(column(table, self.client), client, first_row=1) if self.client else (None, ())
+        group = numbered(column(table, self.group), f"column '{quoted(self.group)}'")[0] if self.group else None
+        time = _moments(table, self.time) if self.time else None
         if self.test_path:
             train, test = np.split(np.arange(len(y)), [n_first])
         else:
-            train, test = split_rows(y, owner, self.test, self.split_seed)
+            train, test = self._division(y, owner, group, time)
         x = features(self.feature_columns(table), train, test, self.missing, self.standardise)
         order = np.concatenate([train, test])
         return Dataset(
@@ -128,7 +138,20 @@ class Table(ABC):
             owner_names=owner_names,
             class_names=class_names,
             notes=(*names_alike(class_names, label), *names_alike(owner_names, client)),
+            group=None if group is None else group[order],
+            time=None if time is None else time[order],
         )
+
+    def _division(self, y: Rows, owner: Rows | None, group: Rows | None, time: Rows | None) -> tuple[Rows, Rows]:
+        """Training and test rows: whole groups, or the latest rows for testing, where the table has such columns."""
+        shares = np.array([1 - self.test, self.test])
+        if group is not None:
+            part = whole_groups(cells_of(y, owner), group, shares, stream(self.split_seed, "split"))
+        elif time is not None:
+            part = blocks_in_time(time, shares)
+        else:
+            return split_rows(y, owner, self.test, self.split_seed)
+        return np.flatnonzero(part == 0), np.flatnonzero(part == 1)
 
     @abstractmethod
     def read(self, path: str) -> pa.Table:
@@ -173,7 +196,8 @@ class Table(ABC):
     def _checked(self, path: str) -> pa.Table:
         """The same, with the columns that the settings name."""
         table = self.whole(path)
-        named = {"label": [self.label], "client": [self.client] if self.client else []}
+        own = {"label": self.label, "client": self.client, "group": self.group, "time": self.time}
+        named = {setting: [name] if name else [] for setting, name in own.items()}
         if path == self.path:  # a test file may lack what is dropped anyway
             named["drop"] = [*self.drop]
         for setting, names in named.items():
@@ -191,7 +215,7 @@ class Table(ABC):
 
     def feature_names(self, table: pa.Table) -> list[str]:
         """Columns that a model learns from, in the order of the table."""
-        aside = {self.label, self.client, *self.drop}
+        aside = {self.label, self.client, self.group, self.time, *self.drop}
         return [name for name in table.column_names if name not in aside]
 
     def feature_columns(
@@ -252,6 +276,19 @@ class Parquet(Table):
         from pyarrow import parquet
 
         return parquet.read_table(path)
+
+
+def _moments(table: pa.Table, name: str) -> Rows:
+    """Number the times of a column in ascending order: numbers, dates, or texts that sort like dates."""
+    values = column(table, name)
+    if values.dtype.kind == "f":
+        sortable = values
+    elif values.dtype.kind in "iubM":
+        sortable = values.astype(np.int64) if values.dtype.kind != "M" else values.view(np.int64)
+    else:
+        sortable = np.array([str(value) for value in values.tolist()])
+    codes: Rows = np.unique(sortable, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return codes
 
 
 def _is_number(word: str) -> bool:

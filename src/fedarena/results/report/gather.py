@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedarena.engine.federation import deal
 from fedarena.errors import BadValue
-from fedarena.results.comparison import OWN_PARTS, Comparison, Plan
+from fedarena.results.comparison import OWN_PARTS, PARTS, Comparison, Plan
 from fedarena.results.folder import read_facts
 from fedarena.results.run import Run, load
 from fedarena.values import check_path
 
-SPLIT = ("seed", "folds", "fold")
+SPLIT = ("seed", "folds", "fold", "fold_seed", "partition_seed", "start_seed", "schedule_seed")
 SAME = ("data_sha256", "partition_sha256", "model_sha256")  # of a split, whatever the algorithm
 MAX_NAMED = 3
 
@@ -51,10 +52,36 @@ def together(runs: Sequence[Run]) -> Comparison:
         contestants={label: {part: table[part] for part in OWN_PARTS} for label, table in tables.items()},
         reference=pooled[0] if len(pooled) == 1 and len(grouped) > 1 else None,
         folds=runs[0].experiment.folds,
-        repeats=len({run.experiment.seed for run in runs}),
+        **_protocol(runs),
         versions={} if runs[0].dir is None else read_facts(runs[0].dir),
     )
     return Comparison(plan, grouped)
+
+
+def _protocol(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return how the runs were repeated, as a plan says it; runs without seeds of their own are of the first protocol."""
+    experiments = [run.experiment for run in runs]
+    seeds = {part: {getattr(exp, f"{part}_seed") for exp in experiments} for part in PARTS}
+    first = experiments[0]
+    if first.fold_seed is None and all(values == {None} for values in seeds.values()):
+        return {"repeats": len({exp.seed for exp in experiments})}
+    given = {part: values for part, values in seeds.items() if values != {None}}
+    return {
+        "protocol": "independent",
+        "repeats": len({exp.fold_seed if first.folds else exp.seed for exp in experiments}),
+        "fixed": (
+            *(part for part, values in given.items() if len(values) == 1),
+            *(["test"] * (first.fold_seed is None)),
+        ),
+        "per_repeat": tuple(part for part, values in given.items() if len(values) > 1),
+        "test_share": None if first.folds or first.fold_seed is None else _test_share(runs[0]),
+    }
+
+
+def _test_share(run: Run) -> float:
+    """The share of the pooled samples that a run without folds tested."""
+    data, partition = deal(run.experiment)
+    return len(partition.test) / len(data.x)
 
 
 def why_no_verdict(result: Comparison) -> str | None:
@@ -96,20 +123,26 @@ def _other_rows(result: Comparison) -> str | None:
 
 
 def split_names(runs: Sequence[Run]) -> list[str]:
-    """Seed and fold of each, in words; what is the same for all goes without saying."""
-    one_seed = len({run.experiment.seed for run in runs}) == 1
-    return [
-        f"seed {run.experiment.seed}"
-        if run.experiment.fold is None
-        else f"fold {run.experiment.fold}"
-        if one_seed
-        else f"seed {run.experiment.seed}, fold {run.experiment.fold}"
-        for run in runs
-    ]
+    """Repeat and fold, or seed, of each, in words; what is the same for all goes without saying."""
+    repeats = list(dict.fromkeys(_repeat(run) for run in runs))
+    names = []
+    for run in runs:
+        exp = run.experiment
+        seeded = exp.fold_seed is not None
+        repeat = f"repeat {repeats.index(_repeat(run))}" if seeded else f"seed {exp.seed}"
+        fold = [] if exp.fold is None else [f"fold {exp.fold}"]
+        names.append(", ".join([*([repeat] if len(repeats) > 1 or not fold else []), *fold]))
+    return names
 
 
-def _split(run: Run) -> tuple[int, int, int]:
-    return run.experiment.seed, run.experiment.folds or 0, run.experiment.fold or 0
+def _repeat(run: Run) -> int:
+    """The seed that the folds of a repeat have in common."""
+    exp = run.experiment
+    return exp.seed if exp.fold_seed is None else exp.fold_seed
+
+
+def _split(run: Run) -> tuple[int, int, int, int]:
+    return _repeat(run), run.experiment.folds or 0, run.experiment.fold or 0, run.experiment.seed
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:

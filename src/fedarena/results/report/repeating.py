@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from fedarena.results.comparison import Comparison, Plan, Split
+from fedarena.results.comparison import PARTS, Comparison, Plan, Split
 from fedarena.results.folder import read_facts
 from fedarena.results.report.entered import entered, in_python, is_own
 
 TOLD = ("fedarena", "python", "torch", "numpy", "scipy", "platform", "processor", "cores")
-ELSEWHERE = ("algorithm", "folds", "fold")  # keys of an experiment that the command gives
+ELSEWHERE = ("algorithm", "folds", "fold", "fold_seed")  # keys of an experiment that the command gives
 LISTED = 20  # runs to name one by one
 
 
@@ -69,7 +69,12 @@ def _call(plan: Plan) -> str:
 def _how(plan: Plan) -> list[dict[str, Any]]:
     """How they were split, judged and tuned: a line each."""
     split = {"folds": plan.folds, "repeats": plan.repeats} if plan.folds else {"seeds": plan.repeats}
-    told: list[dict[str, Any]] = [split, {"rope": float(plan.rope), "threshold": float(plan.threshold)}]
+    common = {name: ",".join(parts) for name in ("fixed", "per_repeat") if (parts := _asked_for(plan, name))}
+    told: list[dict[str, Any]] = [
+        split,
+        *([common] if common else []),
+        {"rope": float(plan.rope), "threshold": float(plan.threshold)},
+    ]
     if plan.tuning:
         tuning = {"tune": "trials", "tune_per": "per", "tune_method": "method"}
         given = {"spaces": "spaces.toml"} if plan.tuning.get("given") else {}
@@ -77,6 +82,12 @@ def _how(plan: Plan) -> list[dict[str, Any]]:
     if plan.sweep:
         told.append({"sweep": f"{plan.sweep['key']}={','.join(map(str, plan.sweep['values']))}"})
     return told
+
+
+def _asked_for(plan: Plan, name: str) -> list[str]:
+    """The parts that an option has to name; those that the experiment or the partition settles go without saying."""
+    settled = [part for part in PARTS if f"{part}_seed" in plan.experiment]
+    return [part for part in getattr(plan, name) if part not in settled]
 
 
 def _has_baseline(plan: Plan) -> bool:

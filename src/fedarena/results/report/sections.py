@@ -75,6 +75,7 @@ def question(subject: Subject) -> str:
     if subject.why_not is None:
         facts["Score"] = "best accuracy on the test rows of the split, within the budget"
         facts["Judged by"] = result.plan.test
+        facts["About"] = result.plan.about
         facts["Practically equal"] = (
             f"a mean difference within {points(result.plan.rope)}; a verdict needs more than "
             f"{result.plan.threshold:.0%} probability"
