@@ -21,11 +21,11 @@ from fedarena.data.files import reading
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue
 from fedarena.results import tradeoff
-from fedarena.results.bayes import Posterior, posterior, verdict
 from fedarena.results.folder import as_json, write_text
 from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
 from fedarena.spec import COMPONENTS, Experiment
+from fedarena.statistics.bayes import Posterior, posterior, verdict
 
 Score = Literal["best", "final"]
 OWN_PARTS = ("algorithm", "local")  # of a contestant; all else is the same for everyone: so scores are pairs

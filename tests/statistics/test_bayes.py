@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from fedarena.errors import BadValue
-from fedarena.results.bayes import Posterior, posterior, verdict
+from fedarena.statistics.bayes import Posterior, posterior, verdict
 
 FOLDS, REPEATS = 5, 3
 N, RHO = FOLDS * REPEATS, 1 / FOLDS
