@@ -201,11 +201,21 @@ def rank(
     """
     if rope < 0:
         raise BadValue(f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01")
+    labels = candidates(scores, references)
+    known = joint_posterior(matrix({label: scores[label] for label in labels}), rho, repeats)
+    return ranking(labels, known, known.gaps(draws, seed), rope, level)
+
+
+def candidates(scores: Mapping[str, ArrayLike], references: Collection[str]) -> list[str]:
+    """Return the names that compete, sorted: their order changes no number."""
     labels = sorted(label for label in scores if label not in references)
     if not labels:
         raise BadValue("there is no candidate to rank", remedy="compare an algorithm that is not a reference")
-    known = joint_posterior(matrix({label: scores[label] for label in labels}), rho, repeats)
-    gaps = known.gaps(draws, seed)
+    return labels
+
+
+def ranking(labels: Sequence[str], known: JointPosterior, gaps: Array, rope: float, level: float) -> Ranking:
+    """Return the ranking of these labels, the columns of a joint posterior, from draws of their gaps to the best."""
     best = gaps <= known.tolerance
     p_best = (best / best.sum(axis=1, keepdims=True)).mean(axis=0)
     near = (gaps <= rope + known.tolerance).mean(axis=0)
