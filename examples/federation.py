@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 import fedarena as fa
 from fedarena.data import files
 from fedarena.errors import DataMissing
-from fedarena.results.bayes import posterior, verdict
+from fedarena.statistics.bayes import posterior, verdict
 
 HERE = Path("demo-federation")
 EXPERIMENT = {

@@ -28,7 +28,6 @@ from fedarena.cli import app
 from fedarena.component import Component
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue
-from fedarena.results.bayes import Posterior
 from fedarena.results.comparison import Comparison, Plan
 from fedarena.results.report import gather, why_no_verdict, write_report
 from fedarena.results.report.charts import Pair, Series, breakable, line_chart, posterior_chart, style_sheet
@@ -39,6 +38,7 @@ from fedarena.results.report.page import SECTIONS
 from fedarena.results.report.posteriors import chance, typeset
 from fedarena.results.report.repeating import about, commands, toml
 from fedarena.results.run import Run
+from fedarena.statistics.bayes import Posterior
 
 
 @pytest.fixture(scope="module")

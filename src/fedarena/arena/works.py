@@ -22,12 +22,12 @@ from fedarena.data.statistics import statistics
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import writing
 from fedarena.errors import BadValue
-from fedarena.results.bayes import Posterior
 from fedarena.results.comparison import Split
 from fedarena.results.folder import as_json, write_text
 from fedarena.results.reproduction import written
 from fedarena.results.run import load
 from fedarena.spec import Experiment, laid_over
+from fedarena.statistics.bayes import Posterior
 
 Facts = dict[str, float]
 SCORES = ("best_accuracy", "final_accuracy", "final_loss", "rounds", "uploads", "bytes_up", "bytes_down")

@@ -32,9 +32,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedarena.errors import BadValue, UnknownName, suggest
-from fedarena.results.bayes import Posterior, posterior, verdict
 from fedarena.results.check_keys import need_keys
 from fedarena.results.measures import is_cost
+from fedarena.statistics.bayes import Posterior, posterior, verdict
 
 Cell = tuple[str, ...]  # the choices that make it, one of each axis
 Scores = Mapping[Cell, Sequence[float]]  # one number a split

@@ -23,12 +23,12 @@ from fedarena.data.folds import has_own_folds
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue, FedarenaError, quoted
 from fedarena.results import tradeoff
-from fedarena.results.bayes import Posterior, posterior, verdict
 from fedarena.results.folder import as_json, write_text
 from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
 from fedarena.seeds import derived_seed
 from fedarena.spec import COMPONENTS, Experiment
+from fedarena.statistics.bayes import Posterior, posterior, verdict
 
 Part = Literal["partition", "start", "schedule"]
 Protocol = Literal["independent", "shared"]

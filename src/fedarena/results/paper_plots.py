@@ -13,9 +13,9 @@ import numpy as np
 
 from fedarena.engine.keep import writing
 from fedarena.results.agreement import ROPE, Cell, Sheet, chosen, compared, label, sign
-from fedarena.results.bayes import Posterior
 from fedarena.results.figures import COLOURS, LOOK, MARKERS
 from fedarena.results.metrics import Curve
+from fedarena.statistics.bayes import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedarena.results.bayes import Posterior, posterior, verdict
+from fedarena.statistics.bayes import Posterior, posterior, verdict
 from fedarena.ui.catalogue import Match, Sight
 
 OVER = ("finished", "diverged")

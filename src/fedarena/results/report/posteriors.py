@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedarena.results.bayes import Posterior
 from fedarena.results.comparison import points
 from fedarena.results.report.svg import (
     LETTER,
@@ -25,6 +24,7 @@ from fedarena.results.report.svg import (
     title,
     words,
 )
+from fedarena.statistics.bayes import Posterior
 
 SHOWN = 0.98  # of a distribution lies within the drawing
 FINE = 81  # points of a density

@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedarena.errors import BadValue
 
+ROUNDING = 4 * np.finfo(float).eps  # a range of differences below this share of the largest score is rounding
+
 
 class Regions(NamedTuple):
     """Probabilities that A is practically better, that both are practically equal, that B is practically better."""
@@ -78,18 +80,21 @@ def posterior(a: Sequence[float] | ArrayLike, b: Sequence[float] | ArrayLike, rh
         raise BadValue(
             f"scores of shapes {x.shape} and {y.shape} are no pairs", remedy="give one score a split for both, in order"
         )
-    if len(x) < 2:
-        raise BadValue(f"{len(x)} pairs of scores tell nothing", remedy="give at least 2: more folds, repeats or seeds")
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+    check_scores(np.column_stack([x, y]), rho)
+    d = y - x
+    # Two equal series may differ by a rounding each; a variance of that size is none.
+    variance = float(d.var(ddof=1)) if np.ptp(d) > ROUNDING * max(np.abs(x).max(), np.abs(y).max()) else 0.0
+    return Posterior(float(d.mean()), math.sqrt((1 / len(d) + rho / (1 - rho)) * variance), len(d) - 1)
+
+
+def check_scores(scores: NDArray[np.float64], rho: float) -> None:
+    """Raise `BadValue` unless there are two splits (rows), all scores are finite and rho is a correlation below 1."""
+    if len(scores) < 2:
+        raise BadValue(f"{len(scores)} splits are too few", remedy="give at least 2: more folds, repeats or seeds")
+    if not np.isfinite(scores).all():
         raise BadValue("a score is not finite", remedy="use the accuracy recorded when the run diverged; drop no pair")
     if not 0 <= rho < 1:
         raise BadValue(f"rho = {rho}", remedy="give the share of rows in a test fold, 1 / folds, or 0 without folds")
-    d = y - x
-    # Two equal series may differ by a rounding each; a variance of that size is none.
-    variance = (
-        float(d.var(ddof=1)) if np.ptp(d) > 4 * np.finfo(float).eps * max(np.abs(x).max(), np.abs(y).max()) else 0.0
-    )
-    return Posterior(float(d.mean()), math.sqrt((1 / len(d) + rho / (1 - rho)) * variance), len(d) - 1)
 
 
 def verdict(better: float, equal: float, worse: float, threshold: float = 0.95) -> str:

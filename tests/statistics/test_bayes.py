@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from fedarena.errors import BadValue
-from fedarena.results.bayes import Posterior, posterior, verdict
+from fedarena.statistics.bayes import Posterior, posterior, verdict
 
 FOLDS, REPEATS = 5, 3
 N, RHO = FOLDS * REPEATS, 1 / FOLDS
@@ -93,8 +93,8 @@ def test_interval_and_density_belong_to_the_regions() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "rho", "message"),
     [
-        ([0.5], [0.6], 0.0, "1 pairs of scores tell nothing"),
-        ([], [], 0.0, "0 pairs"),
+        ([0.5], [0.6], 0.0, "1 splits are too few"),
+        ([], [], 0.0, "0 splits"),
         ([0.5, 0.6], [0.5, 0.6, 0.7], 0.0, "no pairs"),
         ([[0.5, 0.6]], [[0.5, 0.6]], 0.0, "no pairs"),
         ([0.5, math.nan], [0.5, 0.6], 0.0, "not finite"),

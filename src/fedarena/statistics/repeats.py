@@ -1,0 +1,83 @@
+"""Verdicts where the folds of a repeat share something random: their partition, initial weights or schedule.
+
+The difference of two algorithms on fold f of repeat r is modelled as
+
+    d_rf = mu + g + b_r + e_rf
+
+b_r ~ Normal(0, sigma_b^2) is the effect of all that the folds of repeat r share. g ~ Normal(0, rho sigma^2) and
+e_rf ~ Normal(0, (1 - rho) sigma^2) are the error of cross-validation: training sets overlap, so any two splits correlate
+by rho, those of different repeats too (the assumption of the correlated t-test, Nadeau & Bengio 2003). With R repeats of
+k folds, s_R^2 the sample variance of the R repeat means and s_w^2 the pooled variance within repeats,
+
+    E[s_R^2] = sigma_b^2 + (1 - rho) sigma^2 / k,     E[s_w^2] = (1 - rho) sigma^2,
+    Var(mean) = rho sigma^2 + (sigma_b^2 + (1 - rho) sigma^2 / k) / R = E[s_R^2 / R + rho / (1 - rho) s_w^2].
+
+The mean, s_R^2 and s_w^2 are independent, and the last two are scaled chi-squares with R - 1 and R (k - 1) degrees of
+freedom: the statistic is that of Behrens and Fisher. Its tails are never heavier than those of Student's t with the
+smaller of the two numbers of degrees (Mickey & Brown 1966, Annals of Mathematical Statistics 37), so that
+
+    mu ~ t(R - 1, mean, sqrt(s_R^2 / R + rho / (1 - rho) s_w^2))
+
+covers at least as often as it claims, whatever sigma_b is. Repeats of unequal size weigh equally.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedarena.errors import BadValue
+from fedarena.statistics.bayes import Posterior, verdict
+from fedarena.statistics.joint import joint_posterior
+
+LEAST_REPEATS = 5
+
+
+class Judgement(NamedTuple):
+    """The sign of b against a (+ better, = practically equal, - worse, ? undecided), and why it is undecided."""
+
+    sign: str
+    reason: str = ""
+
+
+def repeat_posterior(a: ArrayLike, b: ArrayLike, repeats: Sequence[int], rho: float = 0.0) -> Posterior:
+    """Return the posterior of the mean of b - a with a random effect per repeat; `repeats` names that of every split.
+
+    >>> known = repeat_posterior([0.5] * 4, [0.51, 0.53, 0.55, 0.57], repeats=[0, 0, 1, 1], rho=0.5)
+    >>> round(known.mean, 4), round(known.scale, 4), known.df
+    (0.04, 0.0245, 1)
+    """
+    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise BadValue(
+            f"scores of shapes {x.shape} and {y.shape} are not paired",
+            remedy="give one score per split for both, in order",
+        )
+    return joint_posterior(np.column_stack([x, y]), rho, repeats).pair(0, 1)
+
+
+def repeat_verdict(
+    a: ArrayLike,
+    b: ArrayLike,
+    repeats: Sequence[int],
+    rho: float = 0.0,
+    *,
+    rope: float = 0.01,
+    threshold: float = 0.95,
+) -> Judgement:
+    """Return the sign of b against a with a random effect per repeat; fewer than 5 repeats leave it undecided.
+
+    >>> repeat_verdict([0.5, 0.5, 0.6, 0.6], [0.9, 0.9, 0.9, 0.9], repeats=[0, 0, 1, 1], rho=0.5)
+    Judgement(sign='?', reason='2 repeats: at least 5 are needed where the folds of a repeat share random choices')
+    """
+    count = len(set(repeats))
+    if count < LEAST_REPEATS:
+        needed = f"at least {LEAST_REPEATS} are needed where the folds of a repeat share random choices"
+        return Judgement("?", f"{count} repeat{'s' * (count != 1)}: {needed}")
+    worse, equal, better = repeat_posterior(a, b, repeats, rho).regions(rope)
+    sign = verdict(better, equal, worse, threshold)
+    undecided = f"no region has more than {threshold:g}" if sign == "?" else ""
+    return Judgement(sign, undecided)
