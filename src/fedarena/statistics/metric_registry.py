@@ -51,14 +51,19 @@ class Metric:
         return self.name in ("accuracy", "loss", "log_loss")
 
     def better(self, value: float, other: float) -> bool:
-        """Return whether `value` is strictly better than `other`; NaN is better than nothing, and worse than any number."""
-        if math.isnan(other):
-            return not math.isnan(value)
-        return value > other if self.maximize else value < other
+        """Return whether `value` is strictly better than `other`."""
+        return is_better(self.direction, value, other)
 
     def reaches(self, value: float, target: float) -> bool:
         """Return whether `value` is at least as good as `target`."""
         return value >= target if self.maximize else value <= target
+
+
+def is_better(direction: Direction, value: float, other: float) -> bool:
+    """Return whether `value` is strictly better than `other`; every number is better than NaN."""
+    if math.isnan(other):
+        return not math.isnan(value)
+    return value > other if direction == "maximize" else value < other
 
 
 _UNBOUNDED = (0.0, math.inf)

@@ -144,7 +144,8 @@ def _mean(values: Array, weights: Weights) -> float:
 
 
 def _divided(part: Weights, whole: Weights, otherwise: float) -> Weights:
-    return np.divide(part, whole, out=np.full(len(whole), otherwise), where=whole > 0)
+    shares: Weights = np.divide(part, whole, out=np.full(len(whole), otherwise), where=whole > 0)
+    return shares
 
 
 def _class_sums(y_true: Array, y_pred: Array, sample_weight: Array | None) -> tuple[Weights, Weights, Weights]:
