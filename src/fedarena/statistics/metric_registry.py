@@ -50,6 +50,12 @@ class Metric:
         """Can it be computed from sums over samples that clients send in a real federation?"""
         return self.name in ("accuracy", "loss", "log_loss")
 
+    def describe(self) -> dict[str, Any]:
+        """Return what `fedarena list metrics --json` prints."""
+        text = (self.function.__doc__ or "") if self.function else "Return the mean loss of the model on test samples."
+        plain = {name: getattr(self, name) for name in ("name", "tasks", "direction", "rope", "bounds")}
+        return {**plain, "summary": " ".join(text.split("\n\n")[0].split()).removeprefix("Return ")}
+
     def better(self, value: float, other: float) -> bool:
         """Return whether `value` is strictly better than `other`."""
         return is_better(self.direction, value, other)
@@ -104,9 +110,9 @@ def metric(
 
     `y_pred` are predicted classes, or with `needs="probabilities"` an array with one column a class.
 
-    >>> @metric(direction="minimize", rope=0.02)
-    ... def error_rate(y_true, y_pred):
-    ...     return (y_true != y_pred).mean()
+        @fa.metric(direction="minimize", rope=0.02)
+        def error_rate(y_true, y_pred):
+            return (y_true != y_pred).mean()
     """
     where = "metric"
     if direction not in ("maximize", "minimize") or needs not in ("classes", "probabilities") or not rope >= 0:
