@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedarena.results.run import Run
     from fedarena.results.track import track
     from fedarena.spec import Evaluate, Experiment, Local
+    from fedarena.statistics.metric_registry import metric
     from fedarena.vertical.estimators import SecureBoostClassifier, SecureBoostRegressor
 
 __version__ = "0.2.0"
@@ -73,6 +74,7 @@ __all__ = [
     "draw_curves",
     "lines",
     "load",
+    "metric",
     "parquet",
     "register",
     "report",
@@ -88,6 +90,7 @@ __all__ = [
 _HOMES = (
     "fedarena.errors",
     "fedarena.registry",
+    "fedarena.statistics.metric_registry",
     "fedarena.spec",
     "fedarena.data.dataset",
     "fedarena.data.sources",

@@ -122,6 +122,7 @@ class Listed(StrEnum):
     partitions = "partitions"
     models = "models"
     datasets = "datasets"
+    metrics = "metrics"
     papers = "papers"
 
 
@@ -485,7 +486,7 @@ def list_(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """List what an experiment can name, with settings and defaults, or the published tables and figures.
+    """List what an experiment can name, with settings and defaults, metrics, or the published tables and figures.
 
     `fedarena list algorithms`
 
@@ -498,6 +499,9 @@ def list_(
     _load(file)
     if kind is Listed.papers:
         _list_papers(json_)
+        return
+    if kind is Listed.metrics:
+        _list_metrics(json_)
         return
     entries = components(kind.value[:-1]).values()  # type: ignore[arg-type]
     if json_:
@@ -518,6 +522,18 @@ def _print_entries(entries: Any) -> None:
             required = entry.parameters[p["name"]].is_required
             default = "required" if required else f"default {'none' if p['default'] is None else p['default']}"
             print(f"      {p['name']}: {p['type']}, {default}")
+
+
+def _list_metrics(json_: bool) -> None:
+    from fedarena.statistics.metric_registry import all_metrics
+
+    metrics = [metric.describe() for metric in all_metrics().values()]
+    if json_:
+        _print_json(metrics)
+        return
+    for metric in metrics:
+        print(f"{metric['name']}  ({', '.join(metric['tasks'])}; {metric['direction']}, rope {metric['rope']:g})")
+        print(f"    {metric['summary']}")
 
 
 def _list_papers(json_: bool) -> None:

@@ -105,12 +105,24 @@ class Evaluate(Table):
     """When to look at the model, and when to stop."""
 
     every: Annotated[int, Field(ge=1)] = 1
-    target: Annotated[float, Field(gt=0, le=1)] | None = None
+    metric: str | None = None  # followed round by round; none: accuracy, or the loss of a model that brings its own
+    positive: str | int | None = None  # the positive class of two, by name; none: the second
+    threshold: Annotated[float, Field(gt=0, lt=1)] | None = (
+        None  # probability from which it is predicted; none: the larger
+    )
+    target: float | None = None  # value of the metric that is worth counting the rounds to
     stop_at_target: bool = False
     after_target: Annotated[int, Field(ge=0)] = 0  # rounds to go on after the target, for the curve
     patience: Annotated[int, Field(ge=1)] | None = None  # evaluations without a new best before stopping
     client_test: Literal["same_distribution", "balanced"] = "same_distribution"
     on: Literal["test", "train"] = "test"  # rows on which clients are compared
+
+    @field_validator("target")
+    @classmethod
+    def _accuracy_is_a_fraction(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("metric") in (None, "accuracy") and not 0 < value <= 1:
+            raise ValueError("an accuracy above 0 and at most 1; name another metric with evaluate.metric")
+        return value
 
 
 class Devices(Table):

@@ -28,6 +28,7 @@ from fedarena.runtime.hands import Gone, Hands, Parcel
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.processes import TRIES
 from fedarena.spec import Experiment
+from fedarena.statistics.metric_registry import Metric, adopt_metrics, own_metrics
 
 Files = dict[str, NDArray[np.uint8]]  # by their path within a folder; a path that ends with a slash is a folder itself
 NOTHING: NDArray[np.uint8] = np.empty(0, np.uint8)
@@ -35,8 +36,15 @@ OURS = "fedarena-away-"  # what a worker's folder begins with, and then its proc
 
 
 def open_crew(do: Do, workers: int | None, nodes: Nodes | None) -> Crew | Away:
-    """Workers for `do`: processes of ours, or on the nodes of a cluster."""
+    """Workers for `do`: processes of ours, or on the nodes of a cluster; they know the metrics that a user registered."""
+    if own := own_metrics():
+        do = functools.partial(_with_metrics, own, do)
     return Crew(do, workers) if nodes is None else Away(do, workers, nodes)
+
+
+def _with_metrics(own: Sequence[Metric], do: Do, thing: Any, folder: Any) -> Any:
+    adopt_metrics(own)
+    return do(thing, folder)
 
 
 class Away:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from fedarena.engine.federation import open_site
 from fedarena.engine.keep import Keeper
 from fedarena.engine.loop import Loop
 from fedarena.engine.record import TIMES, RoundRecord
+from fedarena.engine.scoring import FinalMetrics
 from fedarena.engine.site import Site
 from fedarena.errors import BadValue
 from fedarena.models.task import sha256
@@ -154,15 +156,35 @@ def verify(
     for before, after in zip(first.records, again.records, strict=False):
         for name in RoundRecord.__dataclass_fields__:
             old, new = getattr(before, name), getattr(after, name)
-            if name not in TIMES and old != new and not (old != old and new != new):
+            is_new = name == "metric" and old is None  # the run was made before rounds had it
+            if name not in TIMES and old != new and not (old != old and new != new) and not is_new:
                 differences.append(f"round {before.round}, {name}: {old} then, {new} now")
     if len(first.records) != len(again.records):
         differences.append(f"rounds: {len(first.records)} then, {len(again.records)} now")
     if not np.array_equal(first.client_accuracy, again.client_accuracy, equal_nan=True):
         differences.append("clients: their accuracies differ")
+    differences += _metric_differences(first.measured, again.measured)
     if first.weights_sha256 != again.weights_sha256:
         differences.append(f"weights: sha256 {first.weights_sha256[:16]} then, {again.weights_sha256[:16]} now")
     return Verdict(not differences, differences, first, again)
+
+
+def _metric_differences(before: FinalMetrics, after: FinalMetrics) -> list[str]:
+    """Metrics that are known of both runs and differ; a user's metric may not be registered now."""
+    found = []
+    for where, old, new in (("", before.common, after.common), ("own ", before.own, after.own)):
+        for name in old.keys() & new.keys():
+            if old[name] != new[name] and math.isfinite(old[name]) | math.isfinite(new[name]):
+                found.append(f"{where}{name}: {old[name]} then, {new[name]} now")
+    for name in before.clients.keys() & after.clients.keys():
+        old_values, new_values = (
+            np.where(np.isfinite(v), v, np.nan) for v in (before.clients[name], after.clients[name])
+        )
+        if not np.array_equal(old_values, new_values, equal_nan=True):
+            found.append(f"clients: their {name} differs")
+    if before.confusion is not None and not np.array_equal(before.confusion, after.confusion):  # type: ignore[arg-type]
+        found.append("the confusion matrices differ")
+    return sorted(found)
 
 
 def _open(
@@ -246,16 +268,18 @@ def finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
     site = loop.site
     if records[-1].accuracy is None:  # stopped between two evaluations
         loop.look_again(records)
+    measured = loop.final_metrics(records[-1])
     site.task.load(loop.state.w)
     site.task.load_buffers(loop.buffers)
     sha = sha256(*loop.result_vectors())
     notes = (*site.owners.notes, *loop.notes)
     sizes, state = site.owners.sizes, site.task.state()
     used = component_settings(site.algorithm)
-    result = Run(site.experiment, records, sha, loop.client_accuracy, sizes, path, state, notes, used, loop.ages)
+    own = loop.client_accuracy
+    result = Run(site.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured)
     if path is not None:
         files.write_rounds(path, records)
-        files.write_clients(path, site, np.asarray(loop.client_accuracy))
+        files.write_clients(path, site, np.asarray(own), measured.clients)
         files.write_model(path, result.state)
-        files.write_text(path / "result.json", files.as_json(result.summary()))
+        files.write_result(path, result.summary(), measured)
     return result

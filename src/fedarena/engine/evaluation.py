@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Vector
-from fedarena.data.dataset import Rows
+from fedarena.data.dataset import PADDING, Rows
 from fedarena.engine.dispatch import Runtime, in_order
 from fedarena.engine.jobs import EvaluateJob, Failed
+from fedarena.engine.scoring import (
+    MANY_CLASSES,
+    Predictions,
+    Scoring,
+    Values,
+    calibration_bins,
+    confusion_counts,
+    stacked,
+)
 from fedarena.engine.site import EVALUATION_ROWS, Site
 from fedarena.engine.work import Common
-from fedarena.errors import ClientFailed
+from fedarena.errors import BadValue, ClientFailed
 from fedarena.models.task import Buffers, Scores
+from fedarena.statistics.metric_registry import Metric
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,10 @@ class Looked:
     loss: float
     own: NDArray[np.float64]  # NaN for a client without test rows
     missing: tuple[int, ...] = ()  # clients whose rows could not be looked at, where rows are elsewhere
+    values: Values = field(default_factory=dict)  # of the metrics that were asked for, on the global test set
+    client_values: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # and of each client, if asked for
+    confusion: NDArray[np.int64] | None = None  # of a model that all clients share
+    calibration: tuple[dict[str, float], ...] | None = None
 
 
 OwnModel = tuple[Vector | None, Buffers | None]  # of a client; None for what it shares with all
@@ -47,6 +61,12 @@ class Looks(Protocol):
 def open_evaluation(site: Site, runtime: Runtime) -> Looks:
     """Rows that are here are looked at here; a runtime whose rows stay elsewhere brings its own way (`looks`)."""
     looks: Looks | None = getattr(runtime, "looks", None)
+    if looks is not None and not site.metric.is_additive:
+        raise BadValue(
+            f"clients of a real federation send counts and sums, from which '{site.metric.name}' cannot be computed",
+            remedy='use evaluate.metric = "accuracy" or "loss"',
+            where="evaluate.metric",
+        )
     return Evaluation(site, runtime) if looks is None else looks
 
 
@@ -55,6 +75,7 @@ class Evaluation:
 
     def __init__(self, site: Site, runtime: Runtime) -> None:
         self.runtime, self.owners = runtime, site.owners
+        self.scoring = Scoring(site)
         self.own_rows = self.owners.clients if site.experiment.evaluate.on == "train" else self.owners.client_tests
         self.rows = np.unique(np.concatenate([self.owners.test, *self.own_rows]))
         self._test = np.searchsorted(self.rows, self.owners.test)
@@ -62,33 +83,92 @@ class Evaluation:
         self._own = np.searchsorted(self.rows, np.concatenate([np.empty(0, np.int64), *self.own_rows]))
         self._bounds = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
-    def shared(self, common: Common) -> Looked:
-        """One model for all, in pieces over the workers."""
-        pieces = [self.rows[i : i + EVALUATION_ROWS] for i in range(0, len(self.rows), EVALUATION_ROWS)]
-        parts = list(self._scores((EvaluateJob(piece) for piece in pieces), common))
-        scores = Scores(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("right", "count", "loss")))
-        own = self._own_accuracy(scores)
-        if self.owners.noise is not None:  # clients with feature noise see it in their test rows too
-            own = self._noisy((EvaluateJob(rows, k) for k, rows in enumerate(self.own_rows)), common)
-        return Looked(accuracy(scores, self._test), mean_loss(scores, self._test), own)
+    @property
+    def own_samples(self) -> NDArray[np.int64]:
+        """Labelled samples that each client is compared on."""
+        labels = (self.scoring.site.data.y[rows] for rows in self.own_rows)
+        return np.array([int((y != PADDING).sum()) for y in labels], np.int64)
 
-    def personal(self, common: Common, people: list[int], own_model: Callable[[int], OwnModel]) -> Looked:
+    def shared(self, common: Common, metrics: Sequence[Metric] = (), clients: bool = False) -> Looked:
+        """Evaluate one model for all, in pieces over the workers; `clients` asks for the metrics of every client."""
+        pieces = [self.rows[i : i + EVALUATION_ROWS] for i in range(0, len(self.rows), EVALUATION_ROWS)]
+        keep = self.scoring.keep(metrics)
+        scores = Scores.joined(list(self._scores((EvaluateJob(piece, keep=keep) for piece in pieces), common)))
+        found = Looked(accuracy(scores, self._test), mean_loss(scores, self._test), self._own_accuracy(scores))
+        if metrics:
+            predictions = self.scoring.predictions(self.rows, scores)
+            on_test = predictions.rows(self._test)
+            found = replace(found, values=self._values(metrics, on_test, found.accuracy, clients))
+            if clients:
+                own = (predictions.rows(self._rows_of(k)) for k in range(len(self.own_rows)))
+                found = replace(found, client_values=self._of_clients(metrics, own), **self._pictures(on_test))
+        if self.owners.noise is not None:  # clients with feature noise see it in their test rows too
+            jobs = (EvaluateJob(rows, k, keep=keep if clients else "") for k, rows in enumerate(self.own_rows))
+            found = self._noisy(found, jobs, common, metrics if clients else ())
+        return found
+
+    def personal(
+        self,
+        common: Common,
+        people: list[int],
+        own_model: Callable[[int], OwnModel],
+        metrics: Sequence[Metric] = (),
+        clients: bool = False,
+    ) -> Looked:
         """A model for each client (or its own buffers in a common one): the mean of accuracies, weighted by rows."""
+        keep = self.scoring.keep(metrics)
 
         def job(k: int, rows: Rows, noise_of: int | None = None) -> EvaluateJob:
-            return EvaluateJob(rows, noise_of, *own_model(k))
+            return EvaluateJob(rows, noise_of, *own_model(k), keep=keep if noise_of is None or clients else "")
 
         sizes = self.owners.sizes[people]
         own = np.full(len(self.own_rows), np.nan)
         on_test = losses = 0.0
+        values, client_values = dict.fromkeys((metric.name for metric in metrics), 0.0), {}
         all_scores = self._scores((job(k, self.rows) for k in people), common)
         for k, p, scores in zip(people, sizes / sizes.sum(), all_scores, strict=True):
-            on_test += p * (accuracy(scores, self._test) or 0.0)
+            right = accuracy(scores, self._test) or 0.0
+            on_test += p * right
             losses += p * mean_loss(scores, self._test)
-            own[k] = accuracy(scores, self._own[self._bounds[k] : self._bounds[k + 1]])
+            own[k] = accuracy(scores, self._rows_of(k))
+            if metrics:
+                predictions = self.scoring.predictions(self.rows, scores)
+                found = self._values(metrics, predictions.rows(self._test), right, clients)
+                values = {name: value + p * found[name] for name, value in values.items()}
+                if clients:
+                    client_values[k] = self._values(metrics, predictions.rows(self._rows_of(k)), own[k], clients)
+        names = [metric.name for metric in metrics] if clients else []
+        each = stacked((client_values.get(k, {}) for k in range(len(self.own_rows))), names)
+        seen = Looked(float(on_test), float(losses), own, values=_plain(values), client_values=each)
         if self.owners.noise is not None:
-            own = self._noisy((job(k, rows, k) for k, rows in enumerate(self.own_rows)), common)
-        return Looked(float(on_test), float(losses), own)
+            jobs = (job(k, rows, k) for k, rows in enumerate(self.own_rows))
+            seen = self._noisy(seen, jobs, common, metrics if clients else ())
+        return seen
+
+    def _rows_of(self, client: int) -> NDArray[np.int64]:
+        """Places in `rows` of those that a client is compared on."""
+        return self._own[self._bounds[client] : self._bounds[client + 1]]
+
+    def _values(self, metrics: Sequence[Metric], of: Predictions, right: float | None, lenient: bool) -> Values:
+        """The accuracy is the one that was counted; the other metrics follow from the predictions."""
+        counted = {"accuracy": np.nan if right is None else float(right)}
+        others = [metric for metric in metrics if metric.name not in counted]
+        found = {**counted, **self.scoring.values(others, of, lenient=lenient)}
+        return {metric.name: found[metric.name] for metric in metrics}
+
+    def _of_clients(
+        self, metrics: Sequence[Metric], predictions: Iterable[Predictions]
+    ) -> dict[str, NDArray[np.float64]]:
+        each = (self._values(metrics, one, accuracy(one.scores), True) for one in predictions)
+        return stacked(each, [metric.name for metric in metrics])
+
+    def _pictures(self, of: Predictions) -> dict[str, Any]:
+        """The confusion matrix and the calibration curve, where there are classes."""
+        site = self.scoring.site
+        if site.task_name == "custom":
+            return {}
+        confusion = confusion_counts(of, site.data.classes) if site.data.classes <= MANY_CLASSES else None
+        return {"confusion": confusion, "calibration": calibration_bins(of)}
 
     def _own_accuracy(self, scores: Scores) -> NDArray[np.float64]:
         """Of all clients at once: whole counts, then one division each."""
@@ -96,8 +176,14 @@ class Evaluation:
         right, count = (np.diff(sums[self._bounds]) for sums in (right, count))
         return np.where(count > 0, right / np.maximum(count, 1), np.nan)
 
-    def _noisy(self, jobs: Iterable[EvaluateJob], common: Common) -> NDArray[np.float64]:
-        return np.array([accuracy(scores) for scores in self._scores(jobs, common)], dtype=np.float64)
+    def _noisy(self, found: Looked, jobs: Iterable[EvaluateJob], common: Common, metrics: Sequence[Metric]) -> Looked:
+        """The same, clients' own rows being those with their noise."""
+        each = [
+            self.scoring.predictions(rows, scores)
+            for rows, scores in zip(self.own_rows, self._scores(jobs, common), strict=True)
+        ]
+        own = np.array([accuracy(one.scores) for one in each], dtype=np.float64)
+        return replace(found, own=own, client_values=self._of_clients(metrics, each) if metrics else {})
 
     def _scores(self, jobs: Iterable[EvaluateJob], common: Common) -> Iterator[Scores]:
         for scores in in_order(self.runtime.map(jobs, common)):
@@ -112,6 +198,10 @@ def accuracy(scores: Scores, rows: NDArray[np.int64] | slice = slice(None)) -> f
     """Share of right predictions on these rows: whole counts, then one division."""
     count = int(scores.count[rows].sum())
     return int(scores.right[rows].sum()) / count if count else None
+
+
+def _plain(values: Values) -> Values:
+    return {name: float(value) for name, value in values.items()}
 
 
 def mean_loss(scores: Scores, rows: NDArray[np.int64]) -> float:

@@ -14,6 +14,7 @@ from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.folds import has_own_folds, hold_out_fold, hold_out_share, split_in_folds, split_pooled
 from fedarena.engine.accountant import need_accountant
 from fedarena.engine.devices import build_fleet
+from fedarena.engine.scoring import check_metric
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
 from fedarena.errors import BadValue, PartitionImpossible, quoted
@@ -138,6 +139,7 @@ def settle(site: Site, clients: int | None = None) -> Site:
     build_fleet(experiment, len(site.owners.clients))
     _ = site.availability
     _ = site.initial
+    check_metric(site)
     return site
 
 

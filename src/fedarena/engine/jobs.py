@@ -21,7 +21,7 @@ from fedarena.engine.site import Site
 from fedarena.engine.tree import is_finite, nbytes
 from fedarena.engine.uplink import Residual, Sealed
 from fedarena.engine.work import ClientCannotTrain, ClientWork, Common, Memory
-from fedarena.models.task import Buffers, Scores, seed_torch, torch_seeded, torch_untouched
+from fedarena.models.task import Buffers, Keep, Scores, seed_torch, torch_seeded, torch_untouched
 from fedarena.seeds import quick_seed, torch_seed
 
 OURS = str(Path(fedarena.__file__).parent)
@@ -182,6 +182,7 @@ class EvaluateJob:
     noise_of: int | None = None  # the client whose feature noise the rows have
     w: Vector | None = None
     buffers: Buffers | None = None
+    keep: Keep = ""  # outputs to return for every sample
 
     def run(self, site: Site, common: Common) -> Scores:
         """Load and predict."""
@@ -192,10 +193,9 @@ class EvaluateJob:
             trained = site.experiment.evaluate.on == "train"
             noise = site.noise(self.noise_of, len(self.rows), *(() if trained and site.owners.frozen_noise else (0, 1)))
         first = int(self.rows[0]) if len(self.rows) else 0
-        with torch_seeded(
-            torch_seed(site.experiment.seed_for("evaluate"), "evaluate", first)
-        ):  # some models draw even here
-            return site.evaluate(self.rows, noise)
+        seed = torch_seed(site.experiment.seed_for("evaluate"), "evaluate", first)
+        with torch_seeded(seed):  # some models draw even here
+            return site.evaluate(self.rows, noise, self.keep, site.cut)
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,14 @@ from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Model, Vec
 from fedarena.engine.accountant import Spent, epsilon, usual_delta
 from fedarena.engine.bundles import BufferMean, bundle_size
 from fedarena.engine.dispatch import Runtime, in_order
-from fedarena.engine.evaluation import open_evaluation
+from fedarena.engine.evaluation import Evaluation, Looked, open_evaluation
 from fedarena.engine.exchange import Exchange, Facts
 from fedarena.engine.fairness import fairness, weighted_accuracy
 from fedarena.engine.jobs import Absent, Failed, Report, Skipped, StatisticsJob, bytes_up
 from fedarena.engine.keep import Keeper, Snapshot
 from fedarena.engine.masks import Turn
 from fedarena.engine.record import RoundRecord
+from fedarena.engine.scoring import FinalMetrics, mean_over_clients
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import StopRule, participants
 from fedarena.engine.tree import Mean, leaves, nbytes
@@ -48,7 +49,7 @@ class Loop:
         self.population = site.partition.population
         self.sizes = site.partition.sizes
         self.participants = participants(self.experiment, len(site.owners.population))
-        self.rule = StopRule(self.experiment, self.algorithm, self.participants)
+        self.rule = StopRule(self.experiment, self.algorithm, self.participants, site.metric)
         self.buffers = site.task.buffers()
         self.totals: dict[str, int] = dict.fromkeys(TOTALS, 0)
         self.clock = 0.0  # simulated seconds since the start
@@ -66,6 +67,7 @@ class Loop:
         self._total_rows = int(self.sizes.sum())
         self._model_bytes = site.initial.nbytes
         self._evaluation = open_evaluation(site, runtime)
+        self._last_look: Looked | None = None  # with all metrics, of the state as it is now
 
     # Who takes part
 
@@ -301,8 +303,9 @@ class Loop:
                 clock=self.clock,
                 **self.totals,
             )
-            if done % self.experiment.evaluate.every == 0 or self.over(done):
-                record = replace(record, **self.evaluate(state))
+            self._last_look, last = None, self.over(done)
+            if done % self.experiment.evaluate.every == 0 or last:
+                record = replace(record, **self.evaluate(state, last))
             record = replace(
                 record,
                 best_accuracy=rule.best(record),
@@ -350,9 +353,9 @@ class Loop:
         due = record.round % self.experiment.evaluate.every == 0 or self.rule.over(record.round, record.uploads)
         if record.accuracy is None or due:
             return record
-        seen = ("accuracy", "loss", "weighted_accuracy", "client_std", "client_worst", "epsilon")
+        seen = ("accuracy", "loss", "metric", "weighted_accuracy", "client_std", "client_worst", "epsilon")
         unseen: dict[str, Any] = dict.fromkeys(seen)
-        return replace(record, best_accuracy=self.rule.best(replace(record, accuracy=None)), **unseen)
+        return replace(record, best_accuracy=self.rule.best(replace(record, accuracy=None, metric=None)), **unseen)
 
     def _take_buffers(self, state: Any, ask: Exchange) -> None:
         """BatchNorm's statistics after the server's step, by policy (algorithms 0.4)."""
@@ -373,25 +376,67 @@ class Loop:
         self.count_down(len(answered), common)
         self.buffers = mean.result() or self.buffers
 
-    def evaluate(self, state: Any) -> dict[str, Any]:
-        """Accuracy and loss on the global test set, and of every client, in one pass over the rows."""
-        common = Common(Model(state.w), self.buffers)
-        if self.site.has_personal_models:
-            seen = self._evaluation.personal(common, self.population, self.own_model)
-        else:
-            seen = self._evaluation.shared(common)
+    def evaluate(self, state: Any, last: bool = False) -> dict[str, Any]:
+        """Evaluate the model on the global test set and for every client; after the last round with all metrics."""
+        seen = self._look(state, last)
         for client in seen.missing:
             self._note("evaluations were without the rows of a client", self.called_by_name(client))
         self.client_accuracy = seen.own
         spread = fairness(self.client_accuracy)
+        counted = {"accuracy": seen.accuracy, "loss": seen.loss, "log_loss": seen.loss}
         return {
             "accuracy": seen.accuracy,
             "loss": seen.loss,
+            "metric": {**counted, **seen.values}[self.site.metric.name],
             "weighted_accuracy": weighted_accuracy(self.client_accuracy, self.site.owners.sizes),
             "client_std": spread.get("std"),
             "client_worst": spread.get("worst_tenth"),
             "epsilon": self.epsilon,
         }
+
+    def _look(self, state: Any, last: bool) -> Looked:
+        """Evaluate every row once, for the metric of the experiment or for all metrics."""
+        common, evaluation = Common(Model(state.w), self.buffers), self._evaluation
+        if not isinstance(evaluation, Evaluation):  # samples are elsewhere, and only sums come from there
+            if self.site.has_personal_models:
+                return evaluation.personal(common, self.population, self.own_model)
+            return evaluation.shared(common)
+        followed = [] if self.site.metric.name in ("accuracy", "loss") else [self.site.metric]
+        metrics = evaluation.scoring.metrics if last else followed
+        if self.site.has_personal_models:
+            seen = evaluation.personal(common, self.population, self.own_model, metrics, last)
+        else:
+            seen = evaluation.shared(common, metrics, last)
+        self._last_look = seen if last else None
+        return seen
+
+    def final_metrics(self, record: RoundRecord) -> FinalMetrics:
+        """All metrics of the model as it is now; `record` is that of the last round."""
+        site, evaluation = self.site, self._evaluation
+        known: Any = {"task": site.task_name, "metric": site.metric.name, "direction": site.metric.direction}
+        if not isinstance(evaluation, Evaluation):
+            sums = {"accuracy": record.accuracy, "loss": record.loss, "log_loss": record.loss}
+            common = {name: float(value) for name, value in sums.items() if value is not None}
+            if site.task_name == "custom":
+                common = {"loss": common["loss"]}
+            clients = {"accuracy": self.client_accuracy}
+            samples = site.owners.sizes if self.experiment.evaluate.on == "train" else site.owners.test_sizes
+            own, undefined = mean_over_clients(clients if "accuracy" in common else {}, samples)
+            return FinalMetrics(**known, common=common, own=own, undefined=undefined, class_names=site.data.class_names)
+        seen = self._last_look or self._look(self.state, last=True)
+        for name, error in evaluation.scoring.failed.items():
+            self._note(f"the metric '{name}' failed and is left out: {error}")
+        own, undefined = mean_over_clients(seen.client_values, evaluation.own_samples)
+        return FinalMetrics(
+            **known,
+            common=seen.values,
+            own=own,
+            undefined=undefined,
+            clients=seen.client_values,
+            confusion=seen.confusion,
+            calibration=seen.calibration,
+            class_names=site.data.class_names,
+        )
 
     def result_vectors(self) -> Iterator[Vector]:
         """All that was learned: the server's weights and buffers, and each client's own where they are the result."""
@@ -403,7 +448,7 @@ class Loop:
 
     def look_again(self, records: list[RoundRecord]) -> None:
         """Evaluate the last round of a run that was stopped between two evaluations."""
-        seen = replace(records[-1], **self.evaluate(self.state))
+        seen = replace(records[-1], **self.evaluate(self.state, last=True))
         records[-1] = replace(seen, best_accuracy=self.rule.best(seen))
         if self.keeper.resumable:
             self.keeper.amend([asdict(record) for record in records])

@@ -13,7 +13,7 @@ class RoundRecord:
     accuracy: float | None = None  # of the server's model on the global test set
     loss: float | None = None
     weighted_accuracy: float | None = None  # over clients' own test sets, weighted by training rows
-    best_accuracy: float | None = None  # so far
+    best_accuracy: float | None = None  # of the best round so far, by `evaluate.metric`
     train_loss: float | None = None  # mean over this round's clients, last local epoch
     selected: int = 0
     answered: int = 0
@@ -29,6 +29,7 @@ class RoundRecord:
     client_std: float | None = None  # spread of the clients' accuracies on their own test sets
     client_worst: float | None = None  # mean of the worst tenth of them
     epsilon: float | None = None  # privacy spent so far, where the uplink adds noise
+    metric: float | None = None  # value of `evaluate.metric`; NaN where it is undefined
     clock: float = 0.0  # simulated seconds since the start, by the experiment's devices; the same on every machine
     seconds_select: float = 0.0
     seconds_train: float = 0.0

@@ -5,6 +5,7 @@ A runtime holds one Site in each of its processes and lets jobs (engine/jobs.py)
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -21,9 +22,10 @@ from fedarena.engine.devices import Fleet, build_fleet
 from fedarena.engine.stopping import participants
 from fedarena.engine.uplink import Steps
 from fedarena.models.compiled import Source
-from fedarena.models.task import Scores, Task, as_tensor, build
+from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor, build
 from fedarena.seeds import stream, torch_seed
 from fedarena.spec import Experiment, Uplink
+from fedarena.statistics.metric_registry import Metric, TaskName, find_metric
 
 EVALUATION_ROWS = 500  # rows in a batch when nothing is learned; fixed, so that sums do not depend on who computes them
 
@@ -135,6 +137,32 @@ class Site:
         """The same for the rows of all clients together."""
         return self.class_counts(self.partition.dealt)
 
+    @cached_property
+    def task_name(self) -> TaskName:
+        """What is learned, which decides which metrics exist."""
+        return "custom" if self.task.has_own_loss else "next_symbol" if self.is_text else "classification"
+
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric that is followed round by round."""
+        return find_metric(self.experiment.evaluate.metric, self.task_name)
+
+    @cached_property
+    def positive(self) -> int | None:
+        """The positive class of two; None with more classes, or where rows have no class."""
+        name, names = self.experiment.evaluate.positive, self.data.class_names or ("0", "1")
+        if self.data.classes != 2 or self.is_text:
+            return None
+        return 1 if name is None else names.index(str(name))
+
+    @property
+    def cut(self) -> Cut | None:
+        """From which difference of logits on the positive class is predicted; None: the likelier of both."""
+        threshold = self.experiment.evaluate.threshold
+        if threshold is None or self.positive is None:
+            return None
+        return self.positive, math.log(threshold / (1 - threshold))
+
     @property
     def is_text(self) -> bool:
         """Rows are sequences of symbols."""
@@ -206,10 +234,13 @@ class Site:
             [np.repeat(nothing, n, 0) if part is None else part for part, n in zip(parts, sizes, strict=True)]
         )
 
-    def evaluate(self, rows: Rows, noise: NDArray[np.float32] | None = None) -> Scores:
-        """The loaded model on these rows."""
+    def evaluate(
+        self, rows: Rows, noise: NDArray[np.float32] | None = None, keep: Keep = "", cut: Cut | None = None
+    ) -> Scores:
+        """Score the loaded model on these rows."""
         parts = [Scores.of_nothing()]
         for start in range(0, len(rows), EVALUATION_ROWS):
             piece = slice(start, start + EVALUATION_ROWS)
-            parts.append(self.task.predict(*self.test_rows(rows[piece], None if noise is None else noise[piece])))
-        return Scores(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("right", "count", "loss")))
+            batch = self.test_rows(rows[piece], None if noise is None else noise[piece])
+            parts.append(self.task.predict(*batch, keep, cut))
+        return Scores.joined(parts)

@@ -7,6 +7,7 @@ import math
 from fedarena.algorithms.base import Algorithm
 from fedarena.engine.record import RoundRecord
 from fedarena.spec import Experiment
+from fedarena.statistics.metric_registry import Metric, default_metric
 
 
 def participants(experiment: Experiment, population: int) -> int:
@@ -19,28 +20,39 @@ def participants(experiment: Experiment, population: int) -> int:
 class StopRule:
     """Sees every record and says when to stop."""
 
-    def __init__(self, experiment: Experiment, algorithm: Algorithm, cohort: int) -> None:
+    def __init__(self, experiment: Experiment, algorithm: Algorithm, cohort: int, metric: Metric | None = None) -> None:
         self.experiment, self.algorithm = experiment, algorithm
+        self.metric = metric or default_metric("classification")
         self.nominal_rounds = experiment.rounds or math.ceil((experiment.uploads or 1) / cohort)
-        self._best: float | None = None
+        self._best: float | None = None  # value of the metric
+        self._best_accuracy: float | None = None  # in the same round
         self._stale = 0
         self._target_at: int | None = None
         self._uploads = self._last_round = 0  # so far, and in the last round seen
 
     def best(self, record: RoundRecord) -> float | None:
-        """The best accuracy including this record."""
-        known = [a for a in (self._best, record.accuracy) if a is not None]
-        return max(known) if known else None
+        """Return the accuracy of the best round so far, this one included."""
+        return record.accuracy if self._is_best(record) else self._best_accuracy
+
+    def _value(self, record: RoundRecord) -> float | None:
+        return record.accuracy if self.metric.name == "accuracy" else record.metric
+
+    def _is_best(self, record: RoundRecord) -> bool:
+        value = self._value(record)
+        return value is not None and (self._best is None or self.metric.better(value, self._best))
 
     def see(self, record: RoundRecord) -> None:
         """Take a round into account."""
         self._last_round, self._uploads = record.uploads - self._uploads, record.uploads
-        if record.accuracy is None:
+        value = self._value(record)
+        if value is None:
             return
-        self._stale = 0 if self._best is None or record.accuracy > self._best else self._stale + 1
-        self._best = self.best(record)
+        if self._is_best(record):
+            self._stale, self._best, self._best_accuracy = 0, value, record.accuracy
+        else:
+            self._stale += 1
         target = self.experiment.evaluate.target
-        if self._target_at is None and target is not None and record.accuracy >= target:
+        if self._target_at is None and target is not None and self.metric.reaches(value, target):
             self._target_at = record.round
 
     def over(self, done: int, uploads: int) -> bool:

@@ -13,9 +13,9 @@ import fnmatch
 import hashlib
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ from fedarena.models.tape import Tape
 from fedarena.models.torch_compile import compiled
 
 Vector = NDArray[Any]
+Keep = Literal["", "classes", "logits"]  # what an evaluation returns for every sample beside its scores
+Cut = tuple[int, float]  # the positive class of two, and the difference of logits from which it is predicted
 HAS_CUDA = torch.cuda.is_available()
 
 
@@ -44,16 +46,27 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Scores:
-    """Of each row: positions predicted right, positions with a label (1 unless a row is a sequence), summed loss."""
+    """Of each row: positions predicted right, positions with a label (1 unless a row is a sequence), summed loss.
+
+    `outputs` are the logits or the predicted classes of the rows, where they were asked for.
+    """
 
     right: NDArray[np.int64]
     count: NDArray[np.int64]
     loss: NDArray[np.float64]
+    outputs: NDArray[Any] | None = None
 
     @classmethod
     def of_nothing(cls) -> Scores:
         """Of no rows."""
         return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Scores]) -> Scores:
+        """Return the scores of the rows of all parts, in their order."""
+        right, count, loss = (np.concatenate([getattr(p, name) for p in parts]) for name in ("right", "count", "loss"))
+        outputs = [p.outputs for p in parts if p.outputs is not None]
+        return cls(right, count, loss, np.concatenate(outputs) if outputs else None)
 
 
 class Task:
@@ -172,8 +185,8 @@ class Task:
             torch._foreach_add_(into, gradients, alpha=scale)
         return float(loss.detach())
 
-    def predict(self, x: Tensor, y: Tensor) -> Scores:
-        """How right is the model on each row? In evaluation mode; ties go to the lowest class, non-finite is wrong."""
+    def predict(self, x: Tensor, y: Tensor, keep: Keep = "", cut: Cut | None = None) -> Scores:
+        """Score each row in evaluation mode; ties go to the lowest class, and non-finite outputs count as wrong."""
         with torch.no_grad():
             self.module.eval()
             if self._loss != self._cross_entropy:  # a loss of one's own knows no classes
@@ -181,9 +194,13 @@ class Task:
                 return Scores(0 * ones, ones, np.full(len(x), float(self._loss(x, y))))
             logits, labels = flatten_positions(self.logits(x), y)
             known = labels != PADDING
-            right = (lowest_maximum(logits) == labels) & torch.isfinite(logits).all(dim=1) & known
+            predicted = predicted_classes(logits, cut)
+            right = (predicted == labels) & known
             losses = F.cross_entropy(logits.double(), labels, reduction="none", ignore_index=PADDING)
-        return Scores(*(_by_row(part, len(x)) for part in (right.long(), known.long(), losses)))
+        kept = None if not keep else logits if keep == "logits" else predicted.view(y.shape).int()
+        outputs = None if kept is None else kept.cpu().numpy()
+        right_of_row, count, loss = (_by_row(part, len(x)) for part in (right.long(), known.long(), losses))
+        return Scores(right_of_row, count, loss, outputs)
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
@@ -347,6 +364,17 @@ def lowest_maximum(logits: Tensor) -> Tensor:
     """Index of the largest logit, the lowest where several are equal (torch's argmax does not promise which)."""
     indices = torch.arange(logits.shape[1], device=logits.device)
     return torch.where(logits == logits.amax(dim=1, keepdim=True), indices, logits.shape[1]).amin(dim=1)
+
+
+def predicted_classes(logits: Tensor, cut: Cut | None = None) -> Tensor:
+    """Return the class with the largest logit, or the positive one from the cut on; -1 where a logit is not finite."""
+    if cut is None:
+        predicted = lowest_maximum(logits)
+    else:
+        positive, margin = cut
+        apart = logits[:, positive].double() - logits[:, 1 - positive].double()
+        predicted = torch.where(apart >= margin, positive, 1 - positive)
+    return torch.where(torch.isfinite(logits).all(dim=1), predicted, -1)
 
 
 def _by_row(positions: Tensor, rows: int) -> NDArray[Any]:

@@ -30,6 +30,7 @@ from fedarena.data.dataset import PADDING, Partition
 from fedarena.data.files import reading
 from fedarena.engine.keep import writing
 from fedarena.engine.record import RoundRecord
+from fedarena.engine.scoring import FinalMetrics
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
 from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
@@ -238,7 +239,10 @@ def altered(
     found = []
     with reading(path / "rounds.parquet", remedy=DAMAGED):
         stored_rows = pq.read_table(path / "rounds.parquet").to_pylist()
-        if str(stored_rows) != str([asdict(r) for r in records if r.accuracy is not None]):
+        empty = dict.fromkeys(RoundRecord.__dataclass_fields__)  # a folder may be older than a column
+        if str([{**empty, **row} for row in stored_rows]) != str(
+            [asdict(r) for r in records if r.accuracy is not None]
+        ):
             found.append("rounds.parquet: not the rounds of the log")
     with reading(path / "partition.npz", remedy=DAMAGED), np.load(path / "partition.npz", allow_pickle=False) as stored:
         arrays = partition_arrays(site.owners)
@@ -256,9 +260,12 @@ def write_rounds(path: Path, records: list[RoundRecord]) -> None:
     _write_table(path / "rounds.parquet", [asdict(r) for r in records if r.accuracy is not None])
 
 
-def client_rows(site: Site, accuracy: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
-    """One row a client: who had what, who suffered."""
+def client_rows(
+    site: Site, accuracy: np.ndarray[Any, Any], metrics: Mapping[str, np.ndarray[Any, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """One row a client: its samples and its metrics."""
     owners = site.owners
+    columns = {"accuracy": accuracy, **(metrics or {})}
     names = owners.names or tuple(str(k) for k in range(len(owners.clients)))
     return [
         {
@@ -267,7 +274,7 @@ def client_rows(site: Site, accuracy: np.ndarray[Any, Any]) -> list[dict[str, An
             "rows": len(index),
             "test_rows": len(owners.client_tests[k]),
             "classes": _classes(site.data.y[index]),
-            "accuracy": None if np.isnan(accuracy[k]) else float(accuracy[k]),
+            **{name: None if np.isnan(values[k]) else float(values[k]) for name, values in columns.items()},
         }
         for k, index in enumerate(owners.clients)
     ]
@@ -278,9 +285,47 @@ def _classes(labels: np.ndarray[Any, Any]) -> int | None:
     return None if labels.ndim > 1 or PADDING in labels else len(np.unique(labels))
 
 
-def write_clients(path: Path, site: Site, accuracy: np.ndarray[Any, Any]) -> None:
+def write_clients(
+    path: Path, site: Site, accuracy: np.ndarray[Any, Any], metrics: Mapping[str, np.ndarray[Any, Any]]
+) -> None:
     """clients.parquet: one row a client."""
-    _write_table(path / "clients.parquet", client_rows(site, accuracy))
+    _write_table(path / "clients.parquet", client_rows(site, accuracy, metrics))
+
+
+def write_result(path: Path, summary: Mapping[str, Any], measured: FinalMetrics) -> None:
+    """result.json: the numbers in short, with the confusion matrix and the calibration curve."""
+    confusion = None if measured.confusion is None else measured.confusion.tolist()
+    drawn = {"class_names": measured.class_names, "confusion": confusion, "calibration": measured.calibration}
+    write_text(path / "result.json", as_json({**summary, "evaluation": drawn}))
+
+
+def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
+    """JSON has no NaN: null is one."""
+    return {name: math.nan if value is None else float(value) for name, value in values.items()}
+
+
+def read_metrics(result: Mapping[str, Any], clients: Mapping[str, list[Any]]) -> FinalMetrics:
+    """Return the metrics of a run folder; empty for one that was made before there were metrics."""
+    if "metrics" not in result:
+        return FinalMetrics()
+    drawn = result.get("evaluation", {})
+    confusion, bins = drawn.get("confusion"), drawn.get("calibration")
+    return FinalMetrics(
+        result["task"] or "",
+        result["metric"],
+        result["direction"],
+        _numbers(result["metrics"]),
+        _numbers(result["own_metrics"]),
+        dict(result["own_undefined"]),
+        {
+            name: np.array([math.nan if value is None else value for value in clients[name]], np.float64)
+            for name in result["own_metrics"]
+            if name in clients
+        },
+        None if confusion is None else np.array(confusion, np.int64),
+        None if bins is None else tuple(bins),
+        tuple(drawn.get("class_names", ())),
+    )
 
 
 def write_model(path: Path, state: dict[str, Any]) -> None:

@@ -18,12 +18,14 @@ from fedarena.engine.fairness import fairness
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import Keeper
 from fedarena.engine.record import RoundRecord
+from fedarena.engine.scoring import FinalMetrics, Predictions, Scoring, calibration_bins, confusion_counts
 from fedarena.engine.site import Site
 from fedarena.errors import BadValue
-from fedarena.models.task import flatten_positions, lowest_maximum
-from fedarena.results.folder import DAMAGED, client_rows, read_experiment
+from fedarena.models.task import Keep
+from fedarena.results.folder import DAMAGED, client_rows, read_experiment, read_metrics
 from fedarena.results.metrics import monotone, recalls, rounds_to
 from fedarena.spec import Experiment
+from fedarena.statistics.metric_registry import is_better
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +47,7 @@ class Run:
     notes: tuple[str, ...] = ()
     used: dict[str, Any] = field(default_factory=dict)  # the algorithm's settings, those left open as they were decided
     ages: dict[str, Any] = field(default_factory=dict)  # how old answers were (asynchronous algorithms, metrics 3)
+    measured: FinalMetrics = field(default_factory=FinalMetrics)  # all metrics at the end
 
     @property
     def evaluations(self) -> list[RoundRecord]:
@@ -58,8 +61,43 @@ class Run:
 
     @property
     def best(self) -> RoundRecord:
-        """The evaluation with the highest accuracy; the earliest of several."""
-        return max(self.evaluations, key=lambda r: r.accuracy or 0.0)
+        """The evaluation with the best value of `evaluate.metric`, the accuracy by default; the earliest of several."""
+        first, *others = self.evaluations
+        for record in others:
+            if is_better(self.measured.direction, self._value(record), self._value(first)):
+                first = record
+        return first
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Every metric of the final model on the common test samples; empty for a run from before there were metrics."""
+        return dict(self.measured.common)
+
+    @property
+    def own_metrics(self) -> dict[str, float]:
+        """The same on clients' own test samples: the mean over clients, weighted by these samples."""
+        return dict(self.measured.own)
+
+    @property
+    def client_metrics(self) -> dict[str, NDArray[np.float64]]:
+        """The same of each client; NaN where its samples leave a metric undefined."""
+        return dict(self.measured.clients)
+
+    @property
+    def metric_curve(self) -> list[tuple[int, float]]:
+        """(round, value of `evaluate.metric`) at every evaluation."""
+        return [(r.round, self._value(r)) for r in self.evaluations]
+
+    def _value(self, record: RoundRecord) -> float:
+        """The metric by which rounds are compared."""
+        if self.measured.metric == "accuracy" or record.metric is None:
+            return record.accuracy or 0.0
+        return record.metric
+
+    @property
+    def has_classes(self) -> bool:
+        """Does the task have an accuracy?"""
+        return self.measured.task in ("", "classification", "next_symbol")
 
     @property
     def curve(self) -> list[tuple[int, float]]:
@@ -106,7 +144,7 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """The numbers in short, as `fedarena run --json` prints them."""
-        exp, last = self.experiment, self.records[-1]
+        exp, last, best = self.experiment, self.records[-1], self.best
         accuracies = [a for _, a in self.curve]
         target = exp.evaluate.target
         return {
@@ -117,17 +155,25 @@ class Run:
             "model": exp.model.name,
             "seed": exp.seed,
             "rounds": last.round,
-            "final_accuracy": self.final.accuracy,
-            "best_accuracy": self.best.accuracy,
-            "best_round": self.best.round,
-            "mean_accuracy": float(np.mean(accuracies)),
+            "final_accuracy": self.final.accuracy if self.has_classes else None,
+            "best_accuracy": best.accuracy if self.has_classes else None,
+            "best_round": best.round,
+            "mean_accuracy": float(np.mean(accuracies)) if self.has_classes else None,
+            "metric": self.measured.metric,
+            "direction": self.measured.direction,
+            "final_metric": self._value(self.final),
+            "best_metric": self._value(best),
+            "metrics": self.metrics,
+            "own_metrics": self.own_metrics,
+            "own_undefined": self.measured.undefined,
+            "task": self.measured.task or None,
             "diverged": self.diverged,
             "final_loss": self.final.loss,
             "min_loss": min(r.loss for r in self.evaluations if r.loss is not None),
-            "weighted_accuracy": self.final.weighted_accuracy,
+            "weighted_accuracy": self.final.weighted_accuracy if self.has_classes else None,
             "target": target,
-            "rounds_to_target": None if target is None else self.rounds_to(target),
-            "fairness": self.fairness,
+            "rounds_to_target": None if target is None else self._rounds_to_target(target),
+            "fairness": self.fairness if self.has_classes else {},
             "uploads": last.uploads,
             "bytes_up": last.bytes_up,
             "bytes_down": last.bytes_down,
@@ -147,6 +193,14 @@ class Run:
             "notes": list(self.notes),
         }
 
+    def _rounds_to_target(self, target: float) -> int | None:
+        if self.measured.metric == "accuracy":
+            return self.rounds_to(target)
+        reached = (
+            t for t, value in self.metric_curve if value == target or is_better(self.measured.direction, value, target)
+        )
+        return next(reached, None)
+
     def to_pandas(self) -> pd.DataFrame:
         """One row a round."""
         return _pandas().DataFrame([asdict(r) for r in self.records])
@@ -154,7 +208,7 @@ class Run:
     @cached_property
     def clients(self) -> pd.DataFrame:
         """One row a client: who had what, who suffered."""
-        return _pandas().DataFrame(client_rows(open_site(self.experiment), self.client_accuracy))
+        return _pandas().DataFrame(client_rows(open_site(self.experiment), self.client_accuracy, self.client_metrics))
 
     def model(self, client: int | None = None) -> nn.Module:
         """The trained module, ready to use; that of one client where each has its own (`local`)."""
@@ -181,15 +235,29 @@ class Run:
 
     def confusion(self, client: int | None = None) -> NDArray[np.int64]:
         """Counts on the global test set: true classes in rows, predicted ones in columns."""
+        if client is None and self.measured.confusion is not None:
+            return self.measured.confusion.copy()
         site = self._site(client)
-        counts = np.zeros((site.data.classes, site.data.classes), np.int64)
-        for start in range(0, len(site.owners.test), 500):
-            x, y = site.test_rows(site.owners.test[start : start + 500])
-            logits, labels = flatten_positions(site.task.logits(x), y)
-            true, predicted = labels.numpy(), lowest_maximum(logits).numpy()
-            known = (true >= 0) & (predicted < site.data.classes)  # what is not finite predicts nothing
-            np.add.at(counts, (true[known], predicted[known]), 1)
-        return counts
+        return confusion_counts(self._predictions(site, "classes"), site.data.classes)
+
+    def calibration(self, client: int | None = None) -> list[dict[str, float]]:
+        """The reliability curve on the global test set: confidence, accuracy and samples of each bin of confidence."""
+        if client is None and self.measured.calibration is not None:
+            return [dict(one) for one in self.measured.calibration]
+        site = self._site(client)
+        bins = None if site.task_name != "classification" else calibration_bins(self._predictions(site, "logits"))
+        if bins is None:
+            raise BadValue(
+                "there is no calibration curve of this model",
+                remedy="it exists for classification, one class a sample, where all outputs are finite",
+            )
+        return [dict(one) for one in bins]
+
+    @staticmethod
+    def _predictions(site: Site, keep: Keep) -> Predictions:
+        """What the loaded model predicts for the global test set."""
+        test = site.owners.test
+        return Scoring(site).predictions(test, site.evaluate(test, None, keep, site.cut))
 
     def recalls(self, client: int | None = None) -> NDArray[np.float64]:
         """Share of each class recognised on the global test set; their mean is the macro recall."""
@@ -216,17 +284,21 @@ class Run:
     def __repr__(self) -> str:
         s = self.summary()
         rounds = f"{s['rounds']} round{'s' * (s['rounds'] != 1)}"
-        return f"<Run {s['algorithm']} on {s['dataset']}: {rounds}, accuracy {s['final_accuracy']:.4f}>"
+        result = f"{s['metric']} {s['final_metric']:.4f}"
+        return f"<Run {s['algorithm']} on {s['dataset']}: {rounds}, {result}>"
 
     def __str__(self) -> str:
         s = self.summary()
         lines = [
             f"{s['algorithm']} on {s['dataset']} ({s['partition']}), {s['model']}, seed {s['seed']}: "
             f"{s['rounds']} round{'s' * (s['rounds'] > 1)}",
-            f"  accuracy {s['final_accuracy']:.4f}, best {s['best_accuracy']:.4f} in round {s['best_round']}",
+            f"  {s['metric']} {s['final_metric']:.4f}, best {s['best_metric']:.4f} in round {s['best_round']}",
             f"  loss {s['final_loss']:.4f}   {s['uploads']} uploads, {s['bytes_up'] / 1e6:.1f} MB up, "
             f"{s['bytes_down'] / 1e6:.1f} MB down   {s['wall_seconds']:.1f} s",
         ]
+        shown = [f"{name} {_short(value)}" for name, value in s["metrics"].items() if name not in (s["metric"], "loss")]
+        if shown:
+            lines.append(f"  {', '.join(shown)}")
         if self.epsilon is not None:
             lines.append(f"  epsilon {self.epsilon:.3g} at delta {self.delta:.3g}")
         return "\n".join(lines + ([f"  {self.dir}"] if self.dir else []))
@@ -237,8 +309,8 @@ class Run:
 
         s = self.summary()
         shown = {
-            "final accuracy": f"{s['final_accuracy']:.4f}",
-            "best accuracy": f"{s['best_accuracy']:.4f} (round {s['best_round']})",
+            f"final {s['metric']}": f"{s['final_metric']:.4f}",
+            f"best {s['metric']}": f"{s['best_metric']:.4f} (round {s['best_round']})",
             "final loss": f"{s['final_loss']:.4f}",
             "rounds": s["rounds"],
             "uploads": s["uploads"],
@@ -282,7 +354,14 @@ def load(path: str | Path, **own: Any) -> Run:
             raise ValueError(f"model.safetensors: {error}") from error
     sha, notes = result["weights_sha256"], tuple(result["notes"])
     used, ages = result.get("algorithm_settings", {}), result.get("ages", {})
-    return Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes, used, ages)
+    with reading(folder, remedy=DAMAGED):
+        measured = read_metrics(result, clients)
+    return Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes, used, ages, measured)
+
+
+def _short(value: float) -> str:
+    """A value in a line of many, `?` where it is undefined."""
+    return "?" if np.isnan(value) else f"{value:.4g}"
 
 
 def _pandas() -> Any:

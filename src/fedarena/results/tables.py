@@ -49,7 +49,8 @@ def show_runs(runs: Mapping[str, Run]) -> None:
     """Runs side by side: accuracy, rounds to the target, bytes, time."""
     target = next(iter(runs.values())).experiment.evaluate.target
     table = Table(title="What it cost and what it gave", box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
-    goal = f"to {target:.0%}" if target is not None else "best at"
+    is_accuracy = next(iter(runs.values())).measured.metric == "accuracy"
+    goal = "best at" if target is None else f"to {target:.0%}" if is_accuracy else f"to {target:g}"
     table.add_column("", no_wrap=True)
     for column in ("accuracy", "best", "own rows", "worst 10%", goal, "sent", "time"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -58,8 +59,7 @@ def show_runs(runs: Mapping[str, Run]) -> None:
         to_target = s["best_round"] if target is None else s["rounds_to_target"]
         table.add_row(
             name,
-            f"{s['final_accuracy']:.4f}",
-            f"{s['best_accuracy']:.4f}",
+            *("-" if s[key] is None else f"{s[key]:.4f}" for key in ("final_accuracy", "best_accuracy")),
             "-" if s["weighted_accuracy"] is None else f"{s['weighted_accuracy']:.4f}",
             f"{run.fairness['worst_tenth']:.4f}" if run.fairness else "-",
             "never" if to_target is None else str(to_target),

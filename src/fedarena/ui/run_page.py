@@ -27,6 +27,7 @@ from fedarena.ui.html import (
     when,
 )
 from fedarena.ui.log import Log
+from fedarena.ui.metric_sections import metric_sections
 
 AXES = {
     "round": ("rounds", "round"),
@@ -55,6 +56,7 @@ def _body(catalogue: Catalogue, sight: Sight, query: dict[str, str]) -> Iterator
         curves = _curves(sight, log, query.get("over", "round"))
         yield f'<div class="main-and-side">{curves}{tiles(*_facts(sight, log))}</div>'
         yield f'<div class="halves">{_losses(log)}{_clients(catalogue, sight, log)}</div>'
+        yield from metric_sections(catalogue, sight)
     elif sight.state == "running":
         yield '<p class="note">The first round is under way.</p>'
     yield _text(sight)
@@ -116,7 +118,8 @@ def _curves(sight: Sight, log: Log, over: str) -> str:
     best = [log["best_accuracy"][i] for i in at]
     lines = [Series("accuracy", x, y, best=best if all(map(math.isfinite, best)) else ())]
     evaluate = sight.table.get("evaluate")
-    wish = evaluate.get("target") if isinstance(evaluate, dict) else None
+    evaluate = evaluate if isinstance(evaluate, dict) else {}
+    wish = evaluate.get("target") if evaluate.get("metric", "accuracy") == "accuracy" else None
     target = wish if isinstance(wish, float) else None
     label = AXES[over][1]
     drawn = both(

@@ -15,6 +15,7 @@ from fedarena.results.folder import write_text
 from fedarena.results.report import sections
 from fedarena.results.report.charts import escape, style_sheet
 from fedarena.results.report.gather import gather
+from fedarena.results.report.metrics import metrics
 from fedarena.results.report.subject import Subject
 from fedarena.results.run import Run
 from fedarena.values import check_paths
@@ -30,6 +31,7 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "tradeoff": ("What privacy and bytes cost", sections.traded),
     "curves": ("Learning curves", sections.curves),
     "costs": ("What it gave and what it cost", sections.costs),
+    "metrics": ("Metrics", metrics),
     "splits": ("Split by split", sections.splits),
     "clients": ("Client by client", sections.clients),
     "partition": ("Who owned what", sections.partition),

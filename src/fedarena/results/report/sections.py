@@ -225,7 +225,8 @@ def traded(subject: Subject) -> str:
 def curves(subject: Subject) -> str:
     """Accuracy over rounds and over every cost that was counted."""
     start = cut([subject.curve(label, subject.axes[0]) for label in subject.everyone])
-    target = subject.result.target if len(subject.result.labels) > 1 else subject.experiment.evaluate.target
+    own = subject.experiment.evaluate.target if subject.first.measured.metric == "accuracy" else None
+    target = subject.result.target if len(subject.result.labels) > 1 else own
     switch = panels = ""
     for number, axis in enumerate(subject.axes):
         series, key = subject.series(axis), axis.name.replace(" ", "-")

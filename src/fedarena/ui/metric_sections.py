@@ -1,0 +1,89 @@
+"""The metrics of a finished run on its page: a table, the confusion matrix and the calibration curve."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedarena.results.report.charts import escape
+from fedarena.results.report.metrics import MANY_CLASSES, calibration_chart, calibration_series, confusion_chart, short
+from fedarena.ui.catalogue import Catalogue, Sight
+from fedarena.ui.html import HALF, both, section, table
+from fedarena.ui.log import number
+
+BIN = ("confidence", "accuracy", "samples")
+
+
+def metric_sections(catalogue: Catalogue, sight: Sight) -> Iterator[str]:
+    """Yield the sections; none for a run that is not finished, or older than metrics."""
+    file = sight.folder / "result.json"
+    result = catalogue.remembered("metrics", sight.folder, [file], lambda: _read(file))
+    if not _numbers(result.get("metrics")):
+        return
+    yield _table(result)
+    drawn = "".join(filter(None, (_confusion(result), _calibration(result))))
+    if drawn:
+        yield f'<div class="halves">{drawn}</div>'
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What a run folder holds may be damaged; then nothing is shown."""
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return result if isinstance(result, dict) else {}
+
+
+def _numbers(values: Any) -> dict[str, float]:
+    return {str(name): number(value) for name, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _table(result: dict[str, Any]) -> str:
+    common, own, undefined = (_numbers(result.get(key)) for key in ("metrics", "own_metrics", "own_undefined"))
+    rows = []
+    for name, value in common.items():
+        missing = undefined.get(name, 0.0)
+        left_out = f"{missing:.0f} undefined" if math.isfinite(missing) and missing else ""
+        rows.append([escape(name), short(value), short(own[name]) if name in own else "–", left_out])
+    head = ("metric", "common test samples", "clients' own", "clients")
+    body = table(map(escape, head), rows, "metrics")
+    return section("metrics", "Metrics", body, note="after the last round; ? is undefined")
+
+
+def _confusion(result: dict[str, Any]) -> str:
+    """The confusion matrix, if it is one and small enough to draw."""
+    evaluation = result.get("evaluation")
+    evaluation = evaluation if isinstance(evaluation, dict) else {}
+    try:
+        counts = np.array(evaluation.get("confusion"), np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return ""
+    if (
+        counts.ndim != 2
+        or counts.shape[0] != counts.shape[1]
+        or not 2 <= len(counts) <= MANY_CLASSES
+        or counts.min() < 0
+    ):
+        return ""
+    names = evaluation.get("class_names")
+    named = [str(name) for name in names] if isinstance(names, list) else []
+    drawn = both(lambda width: confusion_chart(counts, named, width), HALF)
+    return section("confusion", "Confusion matrix", drawn, note="test samples by label and prediction")
+
+
+def _calibration(result: dict[str, Any]) -> str:
+    evaluation = result.get("evaluation")
+    listed = evaluation.get("calibration") if isinstance(evaluation, dict) else None
+    bins = [_numbers(one) for one in listed] if isinstance(listed, list) else []
+    bins = [one for one in bins if all(math.isfinite(one.get(key, math.nan)) for key in BIN)]
+    if not bins:
+        return ""
+    series = [calibration_series("model", bins, 0)]
+    drawn = both(lambda width: calibration_chart(series, width), HALF)
+    return section("calibration", "Calibration", drawn, note="accuracy of the samples that the model was so sure about")
