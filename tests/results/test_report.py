@@ -34,9 +34,11 @@ from fedarena.results.report.charts import Pair, Series, breakable, line_chart, 
 from fedarena.results.report.curves import Axis, axes, curve
 from fedarena.results.report.entered import typed
 from fedarena.results.report.gather import together
+from fedarena.results.report.metrics import metrics, pooled
 from fedarena.results.report.page import SECTIONS
 from fedarena.results.report.posteriors import chance, typeset
 from fedarena.results.report.repeating import about, commands, toml
+from fedarena.results.report.subject import Subject
 from fedarena.results.run import Run
 from fedarena.statistics.bayes import Posterior
 
@@ -618,3 +620,27 @@ def test_a_run_is_as_good_as_its_folder(tmp_path: Path) -> None:
         fa.report(fa.run("digits", rounds=1, clients=3, partition="iid", out=False, runtime="serial"))
     with pytest.raises(BadValue, match="neither a run nor a comparison"):
         fa.report(5)
+
+
+def test_the_metrics_of_every_algorithm_are_in_the_report(match: Comparison, page: str) -> None:
+    part = page.partition('<section id="metrics">')[2].partition("</section>")[0]
+    assert '<th scope="col">average precision</th>' in part
+    for label in match.labels:
+        auc = np.mean([run.metrics["auc"] for run in match.runs[label]])
+        assert f">{auc:.3f}<" in part
+        assert f"Confusion matrix of {label}" in part
+    assert 'aria-label="Accuracy over confidence of ' in part
+
+
+def test_a_report_of_runs_without_metrics_has_no_such_section() -> None:
+    subject = Subject(together([made_up("fedavg", [0.5, 0.6]), made_up("fedprox", [0.4, 0.5])]))
+    assert metrics(subject) == ""
+
+
+def test_the_calibration_bins_of_several_runs_are_pooled_by_samples() -> None:
+    one = {"confidence": 0.9, "accuracy": 0.5, "samples": 1.0}
+    other = {"confidence": 0.92, "accuracy": 1.0, "samples": 3.0}
+    found = pooled([[one], [other, {"confidence": 0.1, "accuracy": 0.2, "samples": 2.0}]])
+    assert [b["samples"] for b in found] == [2.0, 4.0]
+    assert found[1]["accuracy"] == pytest.approx(0.875)
+    assert found[1]["confidence"] == pytest.approx(0.915)

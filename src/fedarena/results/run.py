@@ -361,7 +361,7 @@ def load(path: str | Path, **own: Any) -> Run:
 
 def _short(value: float) -> str:
     """A value in a line of many, `?` where it is undefined."""
-    return "?" if np.isnan(value) else f"{value:.4g}"
+    return "?" if np.isnan(value) else f"{value:.3g}"
 
 
 def _pandas() -> Any:

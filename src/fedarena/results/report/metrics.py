@@ -34,7 +34,7 @@ def metrics(subject: Subject) -> str:
         return ""
     several = max(map(len, runs.values())) > 1
     told = "Values after the last round" + (", means over splits." if several else ".")
-    told += " Smaller is better for log_loss, brier, ece and loss. A question mark stands where a metric is undefined;"
+    told += " Smaller is better for log loss, brier and ece. A question mark stands where a metric is undefined;"
     told += (
         " clients' own samples are averaged over clients by samples, without those whose samples leave it undefined."
     )
@@ -45,6 +45,8 @@ def _table(subject: Subject, caption: str, values: Mapping[str, Sequence[Mapping
     names = list(dict.fromkeys(name for each in values.values() for one in each for name in one))
     if not names:
         return ""
+    if "log_loss" in names:
+        names = [name for name in names if name != "loss"]  # they differ only where a probability is next to zero
     means = {label: {name: _mean(each, name) for name in names} for label, each in values.items()}
     judged = [label for label in subject.everyone if not subject.is_aside(label)]
     best = {name: _best(name, [means[label][name] for label in judged]) for name in names}
@@ -74,13 +76,13 @@ def _best(name: str, values: Sequence[float]) -> float | None:
 
 
 def _cell(value: float, best: bool) -> str:
-    text = short(value)
+    text = short(value, 3)
     return f"<td>{f'<b>{text}</b>' if best else text}</td>"
 
 
-def short(value: float) -> str:
-    """Four digits, or a question mark where a value is undefined."""
-    return "?" if not math.isfinite(value) else f"{value:.4f}" if abs(value) < 100 else f"{value:.4g}"
+def short(value: float, digits: int = 4) -> str:
+    """A number in short, or a question mark where a value is undefined."""
+    return "?" if not math.isfinite(value) else f"{value:.{digits}f}" if abs(value) < 100 else f"{value:.4g}"
 
 
 def _calibration(subject: Subject) -> str:
@@ -107,8 +109,9 @@ def calibration_series(label: str, bins: Bins, index: int, aside: bool = False) 
 
 def calibration_chart(series: Sequence[Series], width: float) -> str:
     """Accuracy over confidence, beside the diagonal of a model that is as right as it is sure."""
-    start = min((min(s.x) for s in series), default=0.0)
-    diagonal = Series("perfect", [start, 1.0], [start, 1.0], aside=True)
+    inside = [s for s in series if not s.aside] or series  # what is shown aside may go on beyond the edge
+    ends = [min(min(s.x) for s in inside), max(max(s.x) for s in inside)]
+    diagonal = Series("perfect", ends, ends, aside=True)
     return line_chart(
         [*series, diagonal],
         x_label="confidence",

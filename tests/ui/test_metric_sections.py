@@ -1,0 +1,66 @@
+"""The page of a run shows its metrics, and nothing of a folder that holds nonsense in their place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedarena as fa
+from fedarena.ui.catalogue import Catalogue
+from fedarena.ui.run_page import page
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("metrics")
+    fa.run("breast_cancer", clients=4, partition="iid", rounds=2, runtime="serial", out=root / "run")
+    return root
+
+
+def shown(folder: Path) -> str:
+    catalogue = Catalogue(folder)
+    (sight,) = catalogue.look().runs
+    text = page(catalogue, sight.id, {})
+    assert text is not None
+    return text
+
+
+def test_the_page_of_a_run_shows_metrics_confusion_matrix_and_calibration_curve(folder: Path) -> None:
+    run, text = fa.load(folder / "run"), shown(folder)
+    for value in (run.metrics["auc"], run.own_metrics["auc"]):
+        assert f"<td>{value:.4f}</td>" in text
+    for name in ("metrics", "confusion", "calibration"):
+        assert f'<section id="{name}">' in text
+    assert "label malignant, prediction malignant: " in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metrics": {EVIL: 1.0, "auc": EVIL}, "own_metrics": [EVIL], "own_undefined": {"auc": EVIL}},
+        {"evaluation": {"confusion": [[1, 2], [3]], "calibration": [EVIL, {"confidence": None}], "class_names": 3}},
+        {"evaluation": {"confusion": [[1, -2], [3, 4]], "calibration": 7}},
+        {"evaluation": {"confusion": [[1, 2], [3, 4]], "class_names": [EVIL, EVIL]}},
+        {"evaluation": EVIL, "metrics": EVIL},
+    ],
+)
+def test_whatever_stands_in_the_place_of_metrics_is_harmless(
+    folder: Path, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(folder / "run", tmp_path / "run"))
+    result = json.loads((copy / "result.json").read_text())
+    (copy / "result.json").write_text(json.dumps({**result, **changes}))
+    assert EVIL not in shown(tmp_path)
+
+
+def test_a_run_from_before_there_were_metrics_has_no_such_section(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder / "run", tmp_path / "run"))
+    result = json.loads((copy / "result.json").read_text())
+    (copy / "result.json").write_text(json.dumps({k: v for k, v in result.items() if "metrics" not in k}))
+    assert 'id="metrics"' not in shown(tmp_path)
