@@ -8,7 +8,7 @@ import sys
 import warnings
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 import typer.core
@@ -233,8 +233,19 @@ def compare(
             show_default=False,
         ),
     ] = "",
+    score: Annotated[
+        Literal["final", "best"] | None,
+        typer.Option(help="Round that counts; `best` is chosen on test samples.  [default: final]"),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Any of `fedarena list metrics`.  [default: accuracy]", show_default=False)
+    ] = None,
+    evaluate_on: Annotated[
+        Literal["common", "own", "own:uniform"] | None,
+        typer.Option(help="Whose test samples decide.  [default: common; own where clients keep models]"),
+    ] = None,
     rope: Annotated[
-        float | None, typer.Option(help="Largest difference in accuracy that does not matter.  [default: 0.01]")
+        float | None, typer.Option(help="Largest difference that does not matter.  [default: the metric's, 0.01]")
     ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Probability above which a verdict is given.  [default: 0.95]")
@@ -283,6 +294,8 @@ def compare(
 
     `fedarena compare digits -a fedavg -a fedprox --seeds 3 --set uplink.clip=1 --sweep uplink.noise=0,0.5,1,2`
 
+    `fedarena compare hospitals.csv -a fedavg -a local --metric auc --evaluate-on own`
+
     `fedarena compare --resume runs/digits-compare`
 
     Every split repeats all that is random: its own test samples, partition, initial weights, client schedule and batch
@@ -307,6 +320,9 @@ def compare(
         "seeds": seeds,
         "fixed": fixed,
         "per_repeat": per_repeat,
+        "score": score,
+        "metric": metric,
+        "evaluate_on": evaluate_on,
         "rope": rope,
         "threshold": threshold,
         "resume": resume,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,15 +23,17 @@ from fedarena.arena.splitting import Names, Splitting
 from fedarena.arena.sweep import Sweep, swept
 from fedarena.arena.tune import Per, tuned, with_tuning
 from fedarena.engine.federation import deal, open_site
-from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
+from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch, UnknownName, quoted, suggest
 from fedarena.registry import name_of
 from fedarena.results import folder as files
 from fedarena.results import tradeoff
 from fedarena.results.comparison import Comparison, Plan, Split
+from fedarena.results.scoring import SCORES, VIEWS, Score, Scoring, View
 from fedarena.results.watch import cells
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import Experiment
+from fedarena.statistics.metric_registry import all_metrics
 from fedarena.values import check_paths
 
 TICK = 0.25  # seconds between two looks at the folders
@@ -45,6 +48,9 @@ def compare(
     seeds: int | None = None,
     fixed: Names = (),
     per_repeat: Names = (),
+    score: Score | None = None,
+    metric: str | None = None,
+    evaluate_on: View | None = None,
     rope: float | None = None,
     threshold: float | None = None,
     out: single.Out = None,
@@ -70,12 +76,15 @@ def compare(
     algorithms share within it. Scores come from cross-validation (`folds` 5, `repeats` 1), or from `seeds` random
     divisions of the samples. `fixed` names what is the same in all splits ("partition", "start", "schedule", or with
     `seeds` "test"), `per_repeat` what the folds of a repeat share.
-    Two are practically equal within `rope` (0.01); a verdict needs more than `threshold` (0.95) probability. The folder is
-    `out`, or the next free name under `runs/`; `out=False` keeps none. `baseline` also trains on all rows in one place, to
-    be shown beside. `tune` gives everyone so many trials of its own search space, or of `spaces`, on rows held out of the
-    training rows. `runtime="ray"` makes the runs on the Ray cluster at `address`, or on one that is started here for the
-    purpose. `sweep` lets everyone take part at each value of a key of the uplink ("uplink.noise=0,0.5,1"), and draws what
-    that costs.
+    The `score` of a run is that of its last round ("final"), or of its "best" one on test samples, which is optimistic;
+    `metric` is any of `fedarena list metrics`; `evaluate_on` the "common" test samples, or each client's "own" (the default
+    as soon as local training or a personalised algorithm takes part; "own:uniform" weighs clients alike).
+    Two are practically equal within `rope` (that of the metric: 0.01 for accuracy); a verdict needs more than `threshold`
+    (0.95) probability. The folder is `out`, or the next free name under `runs/`; `out=False` keeps none. `baseline` also
+    trains on all rows in one place, to be shown beside. `tune` gives everyone so many trials of its own search space, or of
+    `spaces`, on rows held out of the training rows. `runtime="ray"` makes the runs on the Ray cluster at `address`, or on
+    one that is started here for the purpose. `sweep` lets everyone take part at each value of a key of the uplink
+    ("uplink.noise=0,0.5,1"), and draws what that costs.
 
     >>> import fedarena as fa
     >>> duel = fa.compare("digits", ["fedavg", fa.FedProx(mu=0.1)], seeds=2, rounds=2, model="logreg", out=False)
@@ -94,6 +103,9 @@ def compare(
         seeds=seeds,
         fixed=fixed,
         per_repeat=per_repeat,
+        score=score,
+        metric=metric,
+        evaluate_on=evaluate_on,
         rope=rope,
         threshold=threshold,
         resume=resume,
@@ -137,6 +149,9 @@ def make_plan(
     seeds: int | None = None,
     fixed: Names = (),
     per_repeat: Names = (),
+    score: Score | None = None,
+    metric: str | None = None,
+    evaluate_on: View | None = None,
     rope: float | None = None,
     threshold: float | None = None,
     resume: str | Path | None = None,
@@ -152,8 +167,9 @@ def make_plan(
     """The plan that these arguments of `compare` ask for, or that of the folder to resume."""
     check_numbers(folds=(folds, 2), repeats=(repeats, 1), seeds=(seeds, 2))
     splitting = Splitting.asked(folds, repeats, seeds, fixed, per_repeat)
-    _check_judging(rope, threshold)
-    judging: dict[str, Any] = {k: v for k, v in (("rope", rope), ("threshold", threshold)) if v is not None}
+    _check_judging(rope, threshold, score, metric, evaluate_on)
+    asked = {"score": score, "metric": metric, "evaluate_on": evaluate_on, "rope": rope, "threshold": threshold}
+    judging: dict[str, Any] = {k: v for k, v in asked.items() if v is not None}
     unchanged = BadValue("a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume")
     if resume is not None and (source is None) != (not algorithms):
         raise unchanged
@@ -164,6 +180,8 @@ def make_plan(
             raise unchanged
         return plan
     experiment = Experiment.make(source, overrides, **settings)
+    if metric is not None:
+        experiment = experiment.with_(evaluate={"metric": metric})
     if sweep is not None and tune is not None:
         raise BadValue("a sweep is not tuned", remedy="leave out --tune or --sweep", where="--sweep")
     entered, what = (contestants(algorithms), {}) if sweep is None else swept(algorithms, sweep)
@@ -172,15 +190,19 @@ def make_plan(
     return plan if resume is None else _judged_anew(_same_plan(plan, Path(resume)), judging)
 
 
-def _judged_anew(plan: Plan, judging: Mapping[str, float]) -> Plan:
-    """Another rope or threshold for scores that are known already may be had, but not in silence."""
+def _judged_anew(plan: Plan, judging: Mapping[str, Any]) -> Plan:
+    """Change how known scores are judged, and note it: choosing the judgement after the scores is not a fair test."""
     changed: dict[str, Any] = {key: new for key, new in judging.items() if getattr(plan, key) != new}
-    told = [f"{key} was {getattr(plan, key):g} at first, and became {new:g} later" for key, new in changed.items()]
-    return replace(plan, **changed, notes=(*plan.notes, *told))
+    notes = [f"{key} was {getattr(plan, key)} at first, and became {new} later" for key, new in changed.items()]
+    plan = replace(plan, **changed, notes=(*plan.notes, *notes))
+    Scoring(plan.score, plan.metric, plan.evaluate_on).check()
+    return plan
 
 
-def _check_judging(rope: float | None, threshold: float | None) -> None:
-    if rope is not None and not 0 <= rope < 1:
+def _check_judging(
+    rope: float | None, threshold: float | None, score: str | None, metric: str | None, evaluate_on: str | None
+) -> None:
+    if rope is not None and not 0 <= rope < math.inf:
         raise BadValue(
             f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01", where="--rope"
         )
@@ -188,6 +210,14 @@ def _check_judging(rope: float | None, threshold: float | None) -> None:
         raise BadValue(
             f"threshold = {threshold}", remedy="give a probability from 0.5 to below 1, e.g. 0.95", where="--threshold"
         )
+    named = {"--score": (score, SCORES), "--metric": (metric, all_metrics()), "--evaluate-on": (evaluate_on, VIEWS)}
+    for option, (value, known) in named.items():
+        if value is not None and value not in known:
+            raise UnknownName(
+                f"{option} {quoted(value)}",
+                remedy=suggest(str(value), known, f"give one of: {', '.join(known)}"),
+                where=option,
+            )
 
 
 def _check_places(out: Any, resume: Any, report: Any) -> None:
@@ -216,14 +246,23 @@ def _plan(
                 "'centralized' is the name of the baseline", remedy="choose another, or --no-baseline", where="-a"
             )
         named = {**named, reference: {"algorithm": reference}}
+    metric = experiment.evaluate.metric or "accuracy"
+    scoring: dict[str, Any] = {"score": "final", "metric": metric, "evaluate_on": _view(experiment, named), **judging}
+    Scoring(scoring["score"], metric, scoring["evaluate_on"]).check()
     return Plan.make(
         experiment,
         named,
         reference=reference,
         versions=files.versions(),
         **splitting.of_plan,
-        **judging,
+        **{"rope": all_metrics()[metric].rope, **scoring},
     )
+
+
+def _view(experiment: Experiment, named: Contestants) -> View:
+    """Return whose test samples decide: clients' own as soon as an algorithm gives clients models of their own."""
+    made = [experiment.with_(**table).algorithm.made for table in named.values()]
+    return "own" if any(one.personal for one in made) else "common"
 
 
 def _name(algorithm: Any) -> str:

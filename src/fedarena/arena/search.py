@@ -28,8 +28,8 @@ from fedarena.data.files import reading
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import writing
 from fedarena.errors import BadValue, ResumeMismatch, UnknownName, quoted, repeated
-from fedarena.results.comparison import Score
 from fedarena.results.folder import as_json, fingerprints, write_text
+from fedarena.results.scoring import Score
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import COMPONENTS, Experiment
 from fedarena.values import check_paths

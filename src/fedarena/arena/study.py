@@ -25,8 +25,8 @@ from fedarena.engine.jobs import Failed
 from fedarena.engine.keep import writing
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue, CannotWrite, DataBroken, DataMissing, FedarenaError, ResumeMismatch
-from fedarena.results.comparison import Score
 from fedarena.results.run import Run
+from fedarena.results.scoring import Score
 from fedarena.seeds import stream, torch_seed
 from fedarena.spec import Experiment
 

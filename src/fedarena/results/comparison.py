@@ -26,16 +26,19 @@ from fedarena.results import tradeoff
 from fedarena.results.folder import as_json, write_text
 from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
+from fedarena.results.scoring import OPTIMISTIC, SCORES, Score, Scoring, View
 from fedarena.seeds import derived_seed
 from fedarena.spec import COMPONENTS, Experiment
 from fedarena.statistics.bayes import Posterior, posterior, verdict
+from fedarena.statistics.joint import Ranking, rank
+from fedarena.statistics.more_splits import more_repeats, more_splits
+from fedarena.statistics.repeats import repeat_posterior
 
 Part = Literal["partition", "start", "schedule"]
 Protocol = Literal["independent", "shared"]
 PARTS: tuple[Part, ...] = get_args(Part)  # what is drawn for every split, unless it is fixed or drawn once a repeat
 PART_NAMES = {"partition": "partition", "start": "initial weights", "schedule": "client schedule"}
 LEAST_REPEATS = 5  # that show how much something matters which the folds of a repeat share
-Score = Literal["best", "final"]
 OWN_PARTS = ("algorithm", "local")  # of a contestant; all else is the same for everyone: so scores are pairs
 SIGNS = {"+": "better", "=": "practically equal", "-": "worse", "?": "undecided"}
 
@@ -75,6 +78,9 @@ class Plan:
     fixed: tuple[str, ...] = ()  # parts that are the same in all splits; "test": the data set's own test samples
     per_repeat: tuple[str, ...] = ()  # parts that are drawn once a repeat, and shared by its folds
     test_share: float | None = None  # of the pooled samples, where every split divides them at random
+    score: Score = "best"  # which round counts; of a file that does not say it, as it was first done
+    metric: str = "accuracy"
+    evaluate_on: View = "common"
     own: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # from Python, not in the file
 
     @classmethod
@@ -297,49 +303,114 @@ class Comparison:
         """The contestants that have results, in the order they were named."""
         return [label for label in self.runs if label != self.plan.reference]
 
-    def scores(self, which: Score = "best") -> dict[str, list[float]]:
-        """Accuracy of every contestant on every split: the best within the budget, or the final one."""
-        return {label: list(scores) for label, scores in self._scores[which].items()}
+    def scoring(self, which: Score | None = None) -> Scoring:
+        """Return how runs become scores, by the plan or by another round."""
+        view: View = "common" if which == "best" else self.plan.evaluate_on
+        return Scoring(which or self.plan.score, self.plan.metric, view)
+
+    def scores(self, which: Score | None = None) -> dict[str, list[float]]:
+        """Return the score of every algorithm on every split, by the plan or by another round.
+
+        A split on which the metric is undefined, because of its labels, is left out for all.
+        """
+        found = self._scores[which or self.plan.score]
+        return {label: list(found[label]) for label in self.labels}
 
     @cached_property
     def _scores(self) -> dict[Score, dict[str, list[float]]]:
-        def of(run: Run, kind: Score) -> float:
-            return float(getattr(run, kind).accuracy or 0.0)
+        found: dict[Score, dict[str, list[float]]] = {}
+        for which in SCORES:
+            value = self.scoring(which).value
+            scores = {label: [value(run) for run in runs] for label, runs in self.runs.items()}
+            undefined = self._undefined(scores)
+            found[which] = {
+                label: [x for i, x in enumerate(values) if i not in undefined] for label, values in scores.items()
+            }
+        return found
 
-        kinds: tuple[Score, ...] = ("best", "final")
-        return {kind: {label: [of(run, kind) for run in self.runs[label]] for label in self.labels} for kind in kinds}
+    def _undefined(self, scores: Mapping[str, list[float]]) -> set[int]:
+        """Return the splits on which the labels leave the metric undefined; a model that diverged is another matter."""
+        return {
+            i
+            for label, values in scores.items()
+            for i, x in enumerate(values)
+            if math.isnan(x) and not self.runs[label][i].diverged
+        }
+
+    @cached_property
+    def dropped_splits(self) -> int:
+        """How many splits were left out because the metric is undefined on their labels."""
+        value = self.scoring().value
+        return len(self._undefined({label: [value(run) for run in runs] for label, runs in self.runs.items()}))
+
+    @property
+    def _repeats(self) -> list[int] | None:
+        """Return the repeat of every scored split where its folds share something; else None."""
+        if self.plan.protocol == "shared" or not self.plan.per_repeat or self.plan.repeats < 2:
+            return None
+        value = self.scoring().value
+        undefined = self._undefined({label: [value(run) for run in runs] for label, runs in self.runs.items()})
+        return [split.repeat for i, split in enumerate(self.plan.splits) if i not in undefined]
 
     def is_baseline(self, label: str) -> bool:
         """Does it send nothing? Then it is a level to compare with, not a choice that a federation has."""
         return not self.runs[label][0].experiment.algorithm.made.communicates
 
+    def is_reference(self, label: str) -> bool:
+        """Return whether it never competes: training on pooled samples, and local training on common samples."""
+        made = self.runs[label][0].experiment.algorithm.made
+        return made.pooled or (self.is_baseline(label) and self.plan.evaluate_on == "common")
+
+    @cached_property
+    def ranking(self) -> Ranking | None:
+        """The joint posterior of all candidates: P(best), expected loss, the 95 % set; None with fewer than two."""
+        sign = self.scoring().sign
+        scores = {
+            label: [sign * x for x in values]
+            for label, values in self.scores().items()
+            if not self.is_reference(label) and np.isfinite(values).all()
+        }
+        if len(scores) < 2 or min(map(len, scores.values())) < 2:
+            return None
+        return rank(scores, self.plan.rho, rope=self.plan.rope, level=self.plan.threshold, repeats=self._repeats)
+
     @property
     def ranked(self) -> list[str]:
-        """From the highest mean accuracy to the lowest; baselines after all that a federation can choose from."""
-        means = {label: float(np.mean(s)) for label, s in self.scores().items()}
-        return sorted(means, key=lambda label: (self.is_baseline(label), -means[label]))
+        """From the smallest expected loss to the largest; references after all that a federation can choose from."""
+        standings = self.ranking.standings if self.ranking else {}
+        sign = self.scoring().sign
+        means = {label: sign * float(np.mean(s)) for label, s in self.scores().items()}
+        order = {label: i for i, label in enumerate(standings)}
+        return sorted(means, key=lambda label: (self.is_reference(label), order.get(label, len(order)), -means[label]))
 
     def diverged(self, label: str) -> int:
         """How many of its runs did. They keep the accuracy they had: no pair is dropped."""
         return sum(run.diverged for run in self.runs[label])
 
-    def posterior(self, row: str, column: str, which: Score = "best") -> Posterior:
-        """Of the mean difference, row minus column."""
+    def posterior(self, row: str, column: str, which: Score | None = None) -> Posterior:
+        """Return the posterior of the mean difference, row minus column, in units of the metric."""
         scores = self.scores(which)
         for label in (row, column):
             if label not in scores:
                 known = ", ".join(scores)
                 raise BadValue(f"'{quoted(label)}' was not compared", remedy=f"there are: {known}")
+        if self._repeats is not None:
+            return repeat_posterior(scores[column], scores[row], self._repeats, self.plan.rho)
         return posterior(scores[column], scores[row], self.plan.rho)
 
-    def duel(self, row: str, column: str, which: Score = "best", rope: float | None = None) -> Duel:
+    def duel(self, row: str, column: str, which: Score | None = None, rope: float | None = None) -> Duel:
         """One cell of the table."""
+        scores = self.scores(which)
+        if row in scores and column in scores and not np.isfinite([*scores[row], *scores[column]]).all():
+            unknown = math.nan  # a model diverged, and the metric has no worst value
+            return Duel(row, column, unknown, unknown, unknown, "?", unknown, (unknown, unknown))
         known = self.posterior(row, column, which)
-        worse, equal, better = known.regions(self.plan.rope if rope is None else rope)
+        below, equal, above = known.regions(self.plan.rope if rope is None else rope)
+        better, worse = (above, below) if self.scoring(which).sign > 0 else (below, above)
         sign = "?" if self.plan.undecidable else verdict(better, equal, worse, self.plan.threshold)
         return Duel(row, column, better, equal, worse, sign, known.mean, known.interval(0.9))
 
-    def duels(self, which: Score = "best") -> list[Duel]:
+    def duels(self, which: Score | None = None) -> list[Duel]:
         """Every ordered pair."""
         return [self.duel(a, b, which) for a in self.labels for b in self.labels if a != b]
 
@@ -349,13 +420,16 @@ class Comparison:
 
     @cached_property
     def target(self) -> float:
-        """The accuracy to reach: the experiment's, or the highest whole percent that everyone reaches on average."""
+        """The value to reach: the experiment's, or the best whole percent that everyone reaches on average."""
         if not self.labels:
             return math.nan
         wanted = self.runs[self.labels[0]][0].experiment.evaluate.target
         if wanted is not None:
             return wanted
-        return math.floor(100 * min(float(np.mean(s)) for s in self.scores().values()) + 1e-9) / 100
+        means = [float(np.nanmean(s)) for s in self.scores("best").values()]
+        if self.scoring().sign > 0:
+            return math.floor(100 * min(means) + 1e-9) / 100
+        return math.ceil(100 * max(means) - 1e-9) / 100
 
     def rows(self) -> list[dict[str, Any]]:
         """One row an algorithm: what it gave and what it cost, over all splits (mean, deviation, median to the target)."""
@@ -375,7 +449,10 @@ class Comparison:
             known = [v for v in values if v is not None and math.isfinite(v)]
             return float(np.mean(known)) if known else None
 
-        best, final = ([float(getattr(run, which).accuracy or 0.0) for run in runs] for which in ("best", "final"))
+        best, final = (self._scores[which][label] for which in ("best", "final"))
+        own = Scoring("final", self.plan.metric, "own").value
+        common = Scoring("final", self.plan.metric, "common").value
+        standing = self.ranking.standings.get(label) if self.ranking else None
         weighted = over([run.final.weighted_accuracy for run in runs])
         centre = self.centralized
         return {
@@ -386,6 +463,10 @@ class Comparison:
             "best_sd": float(np.std(best, ddof=1)) if len(best) > 1 else 0.0,
             "final": float(np.mean(final)),
             "final_sd": float(np.std(final, ddof=1)) if len(final) > 1 else 0.0,
+            "p_best": standing.p_best if standing else None,
+            "expected_loss": standing.expected_loss if standing else None,
+            "common": over([common(run) for run in runs]),
+            "own": over([own(run) for run in runs]),
             "reached": len(arrived),
             "rounds_to_target": middle([r.round for r in arrived]),
             "uploads_to_target": middle([r.uploads for r in arrived]),
@@ -413,40 +494,106 @@ class Comparison:
 
     @property
     def words(self) -> list[str]:
-        """The verdict in sentences: who leads, against whom that is certain, and what stays open."""
-        means = {label: float(np.mean(s)) for label, s in self.scores().items()}
+        """The verdict in sentences: the answer, how sure it is, against whom it holds, and what stays open."""
         failed = [f"{label} has no result: {why}" for label, why in self.failures.items()]
-        if len(means) < 2:
+        if len(self.labels) < 2:
             return ["There is nothing to compare: fewer than two algorithms have results.", *failed]
-        ranked = self.ranked
-        first, beside = ranked[0], [label for label in ranked[1:] if self.is_baseline(label)]
+        lead = [*self._headline(), *self._against_leader(), *self._beside_references()]
+        for label in self.ranked:
+            if self.diverged(label):
+                lead.append(f"{label} diverged in {self.diverged(label)} of {len(self.runs[label])} runs.")
+        return [*lead, *filter(None, [self.plan.undecidable, self.majority_warning]), *failed]
+
+    def _headline(self) -> list[str]:
+        """Name the algorithm with the smallest expected loss, and how sure that is."""
+        scoring, found, first = self.scoring(), self.ranking, self.ranked[0]
+        mean = scoring.shown(float(np.mean(self.scores()[first])))
+        if found is None or first not in found.standings:
+            return [f"{first} has the best mean, {mean} ({scoring.name})."]
+        standing = found.standings[first]
+        told = [
+            f"{first} is the best choice: {mean} ({scoring.name}), P(best) {standing.p_best:.2f}, expected loss "
+            f"{scoring.loss(standing.expected_loss)}."
+        ]
+        if len(found.standings) > 2:
+            level = f"{self.plan.threshold:.0%}"
+            names = _and(list(found.best_set)) if len(found.best_set) < 6 else f"{len(found.best_set)} algorithms"
+            one = len(found.best_set) == 1
+            told.append(f"{names} {'holds' if one else 'together hold'} {level} of P(best), over {found.pairs} pairs.")
+        return told
+
+    def _against_leader(self) -> list[str]:
+        first, *others = [label for label in self.ranked if not self.is_reference(label)] or self.ranked
         against: dict[str, list[str]] = {}
-        for other in ranked[1:]:
-            if other not in beside:
-                against.setdefault(self.duel(first, other).verdict, []).append(other)
-        among = " of those that train together" if beside else ""
-        told = [f"{first} has the highest mean accuracy{among}, {means[first]:.1%}."]
-        rope, sure = points(self.plan.rope), f"{self.plan.threshold:.0%}"
+        for other in others:
+            against.setdefault(self.duel(first, other).verdict, []).append(other)
+        rope, sure = self.scoring().difference(self.plan.rope), f"{self.plan.threshold:.0%}"
+        told = []
         if "+" in against:
             told.append(f"It is better by more than {rope}, with over {sure} probability, than {_and(against['+'])}.")
         if "=" in against:
             told.append(f"It is practically equal (within {rope}) to {_and(against['='])}.")
+        if "-" in against:
+            told.append(f"It is worse by more than {rope}, with over {sure} probability, than {_and(against['-'])}.")
         if "?" in against:
-            told.append(f"These {len(self.plan.splits)} scores do not decide between it and {_and(against['?'])}.")
+            n = len(self.scores()[first])
+            further = self.outlook(first, against["?"])
+            told.append(f"These {n} splits do not decide between it and {_and(against['?'])}.{further}")
+        return told
+
+    def outlook(self, first: str, others: Sequence[str]) -> str:
+        """Say how many further splits would decide if mean and spread persist, or that none would."""
+        if self.plan.undecidable or self.plan.protocol == "shared":
+            return ""
+        scores, rope, threshold = self.scores(), self.plan.rope, self.plan.threshold
+        said = []
+        for other in others:
+            pair = (scores[other], scores[first])
+            if not np.isfinite(pair).all():
+                continue
+            if self._repeats is None:
+                found = more_splits(*pair, self.plan.rho, rope=rope, threshold=threshold).further
+                unit = "split"
+            else:
+                found = more_repeats(*pair, self._repeats, self.plan.rho, rope=rope, threshold=threshold).further
+                unit = "repeat"
+            if found is None:
+                said.append(f"no number of further {unit}s would for {other}")
+            else:
+                said.append(f"about {found} further {unit}{'s' * (found != 1)} would for {other}")
+        return f" If mean and spread persist, {_and(said)}." if said else ""
+
+    def _beside_references(self) -> list[str]:
+        first, *_ = self.ranked
         signs = {
             "+": "better than",
             "-": "worse than",
             "=": "practically equal to",
             "?": "neither surely better nor worse than",
         }
-        for label in beside:
-            told.append(
-                f"It is {signs[self.duel(first, label).verdict]} {label} ({means[label]:.1%}), which sends nothing."
-            )
-        for label in ranked:
-            if self.diverged(label):
-                told.append(f"{label} diverged in {self.diverged(label)} of {len(self.runs[label])} runs.")
-        return [*told, *filter(None, [self.plan.undecidable]), *failed]
+        means = {label: self.scoring().shown(float(np.mean(s))) for label, s in self.scores().items()}
+        return [
+            f"It is {signs[self.duel(first, label).verdict]} {label} ({means[label]}), which sends nothing."
+            for label in self.ranked[1:]
+            if self.is_reference(label) and not self.is_reference(first)
+        ]
+
+    @cached_property
+    def majority_warning(self) -> str:
+        """Say so where always predicting the most frequent class comes within one rope of the best algorithm."""
+        if self.plan.metric != "accuracy" or self.plan.evaluate_on != "common" or not self.labels:
+            return ""
+        first = self.ranked[0]
+        counts = [run.measured.confusion for run in self.runs[first]]
+        if any(count is None or not count.sum() for count in counts):
+            return ""
+        share = float(np.mean([c.sum(axis=1).max() / c.sum() for c in counts if c is not None]))
+        if share < float(np.mean(self.scores()[first])) - self.plan.rope:
+            return ""
+        return (
+            f"Always predicting the most frequent class gives {share:.1%}: within {points(self.plan.rope)} of the best. "
+            "Accuracy says little here; use --metric balanced_accuracy or auc."
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -458,6 +605,10 @@ class Comparison:
                 count, first = seen.get(label, (0, note))
                 seen[label] = (count + 1, first)
         told = list(self.plan.notes)
+        if self.plan.score == "best":
+            told.append(f"scores are the best round of each run ({OPTIMISTIC})")
+        if self.dropped_splits:
+            told.append(f"{self.dropped_splits} splits are left out: {self.plan.metric} is undefined on their labels")
         for seen in kinds.values():
             firsts = {first for _, first in seen.values()}
             if len(firsts) == 1 and len(seen) == len(self.runs):
@@ -469,12 +620,21 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """What `fedarena compare --json` prints."""
+        standings = self.ranking.standings if self.ranking else {}
         return {
             "algorithms": self.labels,
+            "score": self.plan.score,
+            "metric": self.plan.metric,
+            "evaluate_on": self.plan.evaluate_on,
             "scores": self.scores(),
             "final_scores": self.scores("final"),
+            "best_scores": self.scores("best"),
             "table": [asdict(duel) for duel in self.duels()],
             "final_table": [asdict(duel) for duel in self.duels("final")],
+            "p_best": {label: s.p_best for label, s in standings.items()},
+            "p_near_best": {label: s.p_near_best for label, s in standings.items()},
+            "expected_loss": {label: s.expected_loss for label, s in standings.items()},
+            "best_set": list(self.ranking.best_set) if self.ranking else [],
             "rows": self.rows(),
             "target": self.target,
             "rope": self.plan.rope,
@@ -544,7 +704,10 @@ def _finite(value: Any) -> Any:
 
 
 def _first_at(run: Run, target: float) -> RoundRecord | None:
-    return next((r for r in run.evaluations if (r.accuracy or 0.0) >= target), None)
+    """Return the first evaluation at which the metric of the run reaches the target."""
+    rising = run.measured.direction == "maximize"
+    values = zip(run.evaluations, run.metric_curve, strict=True)
+    return next((record for record, (_, value) in values if (value >= target if rising else value <= target)), None)
 
 
 def _and(names: list[str]) -> str:

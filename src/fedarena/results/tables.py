@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import combinations
 
@@ -11,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedarena.data.statistics import Statistics
-from fedarena.results.comparison import SIGNS, Comparison, Duel, points
+from fedarena.results.comparison import SIGNS, Comparison, Duel
 from fedarena.results.run import Run
+from fedarena.results.scoring import OPTIMISTIC, VIEW_NAMES
 from fedarena.spec import Experiment
 
 WIDTH = 100  # columns, where there is no terminal that knows better
@@ -71,27 +73,35 @@ def show_runs(runs: Mapping[str, Run]) -> None:
 
 
 def show_comparison(comparison: Comparison, console: Console | None = None) -> None:
-    """The table of + = - ?, what each algorithm gave and cost, and the verdict in words."""
+    """Print the verdict in words, what each algorithm gave and cost, and the table of + = - ?."""
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
+    console.print("\n".join(["", *comparison.words]), markup=False)
+    if comparison.labels:
+        plan = comparison.plan
+        console.print(f"{plan.about}\n{plan.test[0].upper()}{plan.test[1:]}.\n", style="dim", markup=False)
+        console.print(_costs(comparison, console.width))
+        console.print(_legend(comparison), style="dim", markup=False)
     if len(comparison.labels) > 1 and not comparison.plan.sweep:  # everyone at every value against everyone is a flood
         _show_signs(comparison, console)
-    if comparison.labels:
-        console.print(_costs(comparison, console.width))
-        console.print(
-            f"best, final: mean accuracy over {len(comparison.plan.splits)} runs ± deviation, in percent; worst: the "
-            "worst tenth of clients.\n"
-            f"rounds, uploads, MB, time (simulated seconds): median to {comparison.target:.0%}{_chosen(comparison)}; - if "
-            "most runs did not get there.\n"
-            "relative: accuracy on clients' own test rows, by their size, over that of pooled training on all of them.\n",
-            style="dim",
-        )
-    console.print("\n".join(comparison.words), markup=False)
+
+
+def _legend(comparison: Comparison) -> str:
+    """Say what the columns are."""
+    scoring, runs = comparison.scoring(), len(comparison.scores()[comparison.labels[0]])
+    best = f"; best: its best round ({OPTIMISTIC})" if comparison.plan.score == "best" else ""
+    return (
+        f"{comparison.plan.score}: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}, mean over {runs} splits ± "
+        f"deviation{best}. P(best): by the joint posterior; loss: expected distance to the best.\n"
+        "common: on the common test samples; own: on clients' own test samples; worst: the worst tenth of clients.\n"
+        f"rounds, MB, time (simulated seconds): median to {scoring.shown(comparison.target, 0)}{_chosen(comparison)}; - if "
+        "most runs did not get there.\n"
+    )
 
 
 def _chosen(comparison: Comparison) -> str:
-    """Where the target comes from, if nobody set it."""
+    """Say where the target comes from, if the experiment does not set one."""
     given = comparison.runs[comparison.labels[0]][0].experiment.evaluate.target
     return "" if given is not None else " (no target was set: the highest whole percent all reach on average)"
 
@@ -100,7 +110,8 @@ def _show_signs(comparison: Comparison, console: Console) -> None:
     """Row against column, with the three probabilities in the table or, where it would be too wide, below it."""
     labels, plan = comparison.labels, comparison.plan
     legend = ", ".join(f"{sign} {word}" for sign, word in SIGNS.items())
-    numbers = f"better, equal (within {points(plan.rope)} of best accuracy), worse"
+    scoring = comparison.scoring()
+    numbers = f"better, equal (within {scoring.difference(plan.rope)} of {plan.score} {plan.metric}), worse"
     label = min(max(map(len, labels)), LABEL)
     first = min(label, console.width - 3 - len(labels) * (len(".98 .01 .01") + GAP))
     detailed = first >= min(label, 12)
@@ -108,8 +119,7 @@ def _show_signs(comparison: Comparison, console: Console) -> None:
     console.print(_signs(comparison, first if detailed else label, room))
     console.print(
         f"{legend} (row against column, above {plan.threshold:.0%} probability).\n"
-        + (f"The three numbers: {numbers}.\n" if detailed else "")
-        + f"{plan.test[0].upper()}{plan.test[1:]}.\n{plan.about}\n",
+        + (f"The three numbers: {numbers}.\n" if detailed else ""),
         style="dim",
     )
     pairs = (comparison.duel(row, column) for row, column in combinations(labels, 2))
@@ -144,26 +154,32 @@ def _sign(duel: Duel, detailed: bool) -> Text:
 
 
 def _chances(duel: Duel) -> str:
-    return " ".join(f"{p:.2f}"[1:] if p < 0.995 else "1.0" for p in (duel.p_better, duel.p_equal, duel.p_worse))
+    numbers = (duel.p_better, duel.p_equal, duel.p_worse)
+    return " ".join("-" if math.isnan(p) else f"{p:.2f}"[1:] if p < 0.995 else "1.0" for p in numbers)
 
 
 def _costs(comparison: Comparison, width: int) -> Table:
     """One row an algorithm, the baseline below if any; what has no room is left out, the most telling stays."""
-    rows = comparison.rows()
+    rows, scoring, plan = comparison.rows(), comparison.scoring(), comparison.plan
+
+    def value(number: float | None) -> str:
+        return scoring.shown(number, 2)
+
     columns = {
-        "best": [f"{100 * r['best']:.2f} ±{100 * r['best_sd']:.2f}" for r in rows],
-        "final": [f"{100 * r['final']:.2f} ±{100 * r['final_sd']:.2f}" for r in rows],
+        plan.score: [f"{value(r[plan.score])} ±{value(r[f'{plan.score}_sd'])}" for r in rows],
+        "P(best)": [_number(r["p_best"], 1, 2) for r in rows],
+        "loss": [_number(r["expected_loss"], 100 if scoring.is_share else 1, 2) for r in rows],
+        "common": [value(r["common"]) for r in rows],
+        "own": [value(r["own"]) for r in rows],
         "rounds": [_number(r["rounds_to_target"]) for r in rows],
-        "uploads": [_number(r["uploads_to_target"]) for r in rows],
-        "MB": [_number(r["bytes_to_target"], 1e-6, 1) for r in rows],
+        "MB": [_number(r["bytes_to_target"], 1e-6, 2) for r in rows],
         "time": [_number(r["clock_to_target"], 1, 1) for r in rows],
         "worst": [_number(r["client_worst"], 100, 1) for r in rows],
-        "relative": [_number(r["relative_accuracy"], 1, 3) for r in rows],
     }
     if any(r["epsilon"] is not None for r in rows):
         columns = {"epsilon": [_number(r["epsilon"], 1, 2) for r in rows], **columns}
     label = min(max(len(r["algorithm"]) for r in rows), LABEL)
-    for least in ("time", "uploads", "relative", "final"):
+    for least in ("time", "worst", "loss", "MB"):
         if label + 3 + sum(max(map(len, [name, *cells])) + GAP for name, cells in columns.items()) > width:
             del columns[least]
     table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
@@ -177,4 +193,4 @@ def _costs(comparison: Comparison, width: int) -> Table:
 
 
 def _number(value: float | None, times: float = 1, digits: int = 0) -> str:
-    return "-" if value is None else f"{value * times:.{digits}f}"
+    return "-" if value is None or not math.isfinite(value) else f"{value * times:.{digits}f}"
