@@ -172,11 +172,11 @@ class Plan:
     @property
     def undecidable(self) -> str:
         """Why no pair can be decided, in one sentence; empty if pairs can."""
-        if self.protocol == "shared" or not self.per_repeat or self.repeats >= LEAST_REPEATS:
+        shared = [PART_NAMES[part] for part in PARTS if part in self.per_repeat]
+        if self.protocol == "shared" or not shared or self.repeats >= LEAST_REPEATS:
             return ""
-        shared = _and([PART_NAMES[part] for part in self.per_repeat])
         return (
-            f"No pair is decided: the folds of a repeat share {shared}, and {self.repeats} "
+            f"No pair is decided: the folds of a repeat share {_and(shared)}, and {self.repeats} "
             f"repeat{'s' * (self.repeats != 1)} cannot show how much that matters; {LEAST_REPEATS} can."
         )
 
