@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from fedarena.results import folder as files
 from fedarena.results import tradeoff
 from fedarena.results.comparison import Comparison, Plan, Split
 from fedarena.results.watch import cells
+from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import Experiment
@@ -257,8 +257,7 @@ def _folder(plan: Plan, out: single.Out, resume: str | Path | None) -> Iterator[
         if resume is not None:
             root = Path(resume)
         elif out is False:
-            temporary = tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True)
-            root = Path(stack.enter_context(temporary))
+            root = stack.enter_context(temporary_folder())
         else:
             root = _new_folder(plan, out)
         if resume is not None or out is not False:

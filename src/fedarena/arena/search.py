@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import json
 import sys
-import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from fedarena.engine.keep import writing
 from fedarena.errors import BadValue, ResumeMismatch, UnknownName
 from fedarena.results.comparison import Score
 from fedarena.results.folder import as_json, fingerprints, write_text
+from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import COMPONENTS, Experiment
 
@@ -202,8 +202,7 @@ def _folder(wanted: Search, trials: int, name: str, out: Out, study: Any) -> Ite
     """The search's folder, ours alone and with search.json in it; and the file of its study."""
     with contextlib.ExitStack() as stack:
         if out is False:
-            temporary = tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True)
-            root = Path(stack.enter_context(temporary))
+            root = stack.enter_context(temporary_folder())
         else:
             root = _home(wanted, name, out)
             stack.enter_context(interruptible("search", root))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from fedarena.results import folder as files
 from fedarena.results.run import Run, load
 from fedarena.results.track import Store, tracked
 from fedarena.runtime.cluster import Cluster
+from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
 from fedarena.runtime.processes import Processes
@@ -201,9 +201,7 @@ def _under_way(site: Site, out: Out, resume: str | Path | None, place: Place) ->
         if resume is not None:
             path = Path(resume)
         elif out is False:
-            path = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True))
-            )
+            path = stack.enter_context(temporary_folder())
         else:
             path = files.new_folder(site.experiment, out)
         kept = None if out is False and resume is None else path

@@ -29,6 +29,7 @@ from fedarena.engine.site import Site
 from fedarena.engine.tree import types_near
 from fedarena.engine.work import Common
 from fedarena.errors import ClientFailed
+from fedarena.runtime.leftovers import remove_leftovers
 from fedarena.runtime.one_job import run_job
 from fedarena.runtime.shared import Block, Packed, Window, own_copy
 
@@ -51,6 +52,7 @@ class Processes:
     def __init__(self, site: Site, workers: int | None = None, start: Start | None = None) -> None:
         self.workers = workers or usable_cores()
         self._site, self._start = site, start
+        remove_leftovers()
         self._common = Block()
         self._site_block: Block | None = None
         self._crew: list[Worker] = []
