@@ -102,11 +102,15 @@ def compare(
         if resume is not None:
             plan = _judged_anew(_same_plan(plan, Path(resume)), judging)
     _open_all(plan)
+    all_cells = len(plan.splits) * len(plan.contestants)
+    trials = 0 if plan.tuned else all_cells * plan.tuning.get("trials", 0)
+    work = f"{trials} trials" if trials > all_cells else f"{all_cells} runs"
+    place = place.fitted(max(all_cells, trials), f"it has {work}")
     with place.ready(plan.experiment["device"]) as nodes, _folder(plan, out, resume) as root:
         if plan.tuning and not plan.tuned:
-            plan = tuned(plan, root, workers, progress, nodes)
+            plan = tuned(plan, root, place.workers, progress, nodes)
             plan.write(root)
-        _play(plan, root, workers, watcher(progress), nodes)
+        _play(plan, root, place.workers, watcher(progress), nodes)
         result = Comparison.of(plan, root)
         if plan.sweep:
             tradeoff.write(result, root / "tradeoff.png")

@@ -32,7 +32,7 @@ from fedarena.results.reproduction import Reproduction, read_result
 from fedarena.results.watch import glance
 from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.one_job import one_thread
-from fedarena.runtime.processes import usable_cores
+from fedarena.runtime.processes import limited, usable_cores
 from fedarena.spec import Experiment
 
 LOSS, ACCURACY = 1e-6, 5e-4  # as far as the same weights may be apart on the same rows: of itself, and in all
@@ -66,6 +66,9 @@ def reproduce(
         raise BadValue("a resumed reproduction stays in its folder", remedy="leave out --out", where="--out")
     plan = Programme.make(name, size, only, resume)
     root = Path(resume or out or default_folder(plan))
+    if workers is not None:
+        jobs = max(len(plan.asked), 1)
+        workers = limited(workers, jobs, f"it has {jobs} run{'s' * (jobs != 1)}")
     check(plan, root, workers)
     for place, option in ((root, "--out"), (save, "--save")):
         if place is not None:

@@ -149,6 +149,8 @@ def search(
             remedy="restore what it used, or search anew",
             where="--resume",
         )
+    at_once = min(wanted.ahead, trials)
+    place = place.fitted(at_once, f"{at_once} trial{'s' * (at_once != 1)} may be under way at once")
     with (
         place.ready(wanted.experiment.device) as nodes,
         _folder(wanted, trials, name, out, study) as (root, file),
@@ -156,7 +158,7 @@ def search(
         under_way = Study(wanted, trials, root / "trials", file, name)
         if progress and under_way.all:
             print(f"{len(under_way.all)} of {under_way.trials} trials are there already", file=sys.stderr)
-        conduct([under_way], workers, in_lines if progress else in_silence, nodes)
+        conduct([under_way], place.workers, in_lines if progress else in_silence, nodes)
         found = _found(under_way, root, file)
         return replace(found, dir=None, study=None) if out is False else found
 
