@@ -54,7 +54,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Change a key: `--set local.lr=0.05`. May be repeated.")]
 File = Annotated[Path | None, typer.Option("--file", help="A Python file of yours that registers components.")]
-Workers = Annotated[int | None, typer.Option(help="Worker processes; as many as cores by default.")]
+Workers = Annotated[
+    int | None, typer.Option(help="Worker processes, at most four a core; as many as cores by default.")
+]
 Address = Annotated[
     str | None,
     typer.Option(

@@ -6,9 +6,7 @@ A worker or a node that is lost takes a run along; it is made again elsewhere, f
 from __future__ import annotations
 
 import functools
-import os
 import shutil
-import tempfile
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +23,7 @@ from fedarena.engine.jobs import Failed
 from fedarena.engine.keep import writing
 from fedarena.errors import ClientFailed
 from fedarena.runtime.hands import Gone, Hands, Parcel
+from fedarena.runtime.leftovers import remove_leftovers, temporary_folder
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.processes import TRIES
 from fedarena.spec import Experiment
@@ -32,7 +31,6 @@ from fedarena.statistics.metric_registry import Metric, adopt_metrics, own_metri
 
 Files = dict[str, NDArray[np.uint8]]  # by their path within a folder; a path that ends with a slash is a folder itself
 NOTHING: NDArray[np.uint8] = np.empty(0, np.uint8)
-OURS = "fedarena-away-"  # what a worker's folder begins with, and then its process
 
 
 def open_crew(do: Do, workers: int | None, nodes: Nodes | None) -> Crew | Away:
@@ -110,22 +108,14 @@ class Away:
 
 def _there(do: Do, given: tuple[Any, Files | None]) -> tuple[Any, Files | None]:
     """In a worker, on its node: do it in a folder of the node's own, and give back what is in it then."""
-    _sweep()
+    remove_leftovers()
     thing, files = given
     if files is None:
         return do(thing), None
-    with tempfile.TemporaryDirectory(prefix=f"{OURS}{os.getpid()}-", ignore_cleanup_errors=True) as home:
-        folder = Path(home) / "run"
+    with temporary_folder() as home:
+        folder = home / "run"
         unpack(files, folder)
         return do(thing, folder), packed(folder)
-
-
-def _sweep() -> None:
-    """Remove what workers left that were killed in the middle of something."""
-    for left in Path(tempfile.gettempdir()).glob(f"{OURS}*"):
-        owner = left.name.removeprefix(OURS).partition("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(left, ignore_errors=True)
 
 
 # What travels

@@ -24,6 +24,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from fedarena.runtime.leftovers import remove_leftovers
 from fedarena.runtime.processes import TRIES, Start, hidden_main, safe_start, usable_cores
 
 Do = Callable[..., Any]
@@ -48,6 +49,7 @@ class Crew:
     """
 
     def __init__(self, do: Do, workers: int | None = None) -> None:
+        remove_leftovers()
         self._do, self._most = do, workers or usable_cores()
         self._given: list[tuple[Any, ...]] = []
         self._waiting: deque[int] = deque()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from fedarena.results import tradeoff
 from fedarena.results.comparison import Comparison, Plan, Split
 from fedarena.results.scoring import SCORES, VIEWS, Score, Scoring, View
 from fedarena.results.watch import cells
+from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import Experiment
@@ -119,11 +119,15 @@ def compare(
         **settings,
     )
     open_all(plan)
+    all_cells = len(plan.splits) * len(plan.contestants)
+    trials = 0 if plan.tuned else all_cells * plan.tuning.get("trials", 0)
+    work = f"{trials} trials" if trials > all_cells else f"{all_cells} runs"
+    place = place.fitted(max(all_cells, trials), f"it has {work}")
     with place.ready(plan.experiment["device"]) as nodes, _folder(plan, out, resume) as root:
         if plan.tuning and not plan.tuned:
-            plan = tuned(plan, root, workers, progress, nodes)
+            plan = tuned(plan, root, place.workers, progress, nodes)
             plan.write(root)
-        _play(plan, root, workers, watcher(progress), nodes)
+        _play(plan, root, place.workers, watcher(progress), nodes)
         result = Comparison.of(plan, root)
         if plan.sweep:
             tradeoff.write(result, root / "tradeoff.png")
@@ -341,8 +345,7 @@ def _folder(plan: Plan, out: single.Out, resume: str | Path | None) -> Iterator[
         if resume is not None:
             root = Path(resume)
         elif out is False:
-            temporary = tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True)
-            root = Path(stack.enter_context(temporary))
+            root = stack.enter_context(temporary_folder())
         else:
             root = _new_folder(plan, out)
         if resume is not None or out is not False:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from fedarena.errors import BadValue, quoted, repeated
 from fedarena.runtime.cluster import check_device
 from fedarena.runtime.connect import connected, need_ray
 from fedarena.runtime.nodes import Nodes
+from fedarena.runtime.processes import limited, usable_cores
 
 RuntimeName = Literal["serial", "processes", "ray"]
 SideBySide = Literal["processes", "ray"]  # where whole runs can be made
@@ -36,6 +37,15 @@ class Place:
             raise BadValue("only a cluster has an address", remedy="add --runtime ray", where="--address")
         if self.runtime == "ray":
             need_ray()
+
+    def fitted(self, useful: int, work: str) -> Place:
+        """Return the place with no more workers than have work; `work` says in words why they are enough."""
+        if self.runtime == "serial":
+            return self
+        here = self.runtime == "processes"
+        if self.workers is None:
+            return replace(self, workers=min(usable_cores(), useful)) if here else self
+        return replace(self, workers=limited(self.workers, useful, work, here))
 
     @contextlib.contextmanager
     def ready(self, device: str) -> Iterator[Nodes | None]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,8 +30,9 @@ from fedarena.results.agreement import label, lasting
 from fedarena.results.reproduced import reproduced_page
 from fedarena.results.reproduction import Reproduction, read_result
 from fedarena.results.watch import glance
+from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.one_job import one_thread
-from fedarena.runtime.processes import usable_cores
+from fedarena.runtime.processes import limited, usable_cores
 from fedarena.spec import Experiment
 from fedarena.values import check_path, check_paths
 
@@ -68,6 +68,9 @@ def reproduce(
     check_paths(("--out", out), ("--resume", resume), ("--save", save))
     plan = Programme.make(name, size, only, resume)
     root = Path(resume or out or default_folder(plan))
+    if workers is not None:
+        jobs = max(len(plan.asked), 1)
+        workers = limited(workers, jobs, f"it has {jobs} run{'s' * (jobs != 1)}")
     check(plan, root, workers)
     for place, option in ((root, "--out"), (save, "--save")):
         if place is not None:
@@ -250,9 +253,9 @@ def verify_row(file: str | Path, row: int | None = None) -> Again:
         raise BadValue(f"row = {row} of {len(runs)} runs", remedy=f"give 1 to {len(runs)}", where="--row")
     then = runs[row - 1] if row else min(runs, key=lambda run: run["seconds"])
     settings, kind = {**table["common"], **then["settings"]}, table["kind"]
-    with tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True) as place:
-        works.work(kind, settings, Path(place) / "again")
-        now, sha = works.outcome(kind, Path(place) / "again")
+    with temporary_folder() as place:
+        works.work(kind, settings, place / "again")
+        now, sha = works.outcome(kind, place / "again")
     here, before = files.versions(), then["scores"]
     versions = [f"{n} {made} then, {here.get(n)} now" for n, made in table["versions"].items() if made != here.get(n)]
     told = {name: f"{name}: {before.get(name)} then, {now[name]} now" for name in now}

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import json
 import sys
-import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from fedarena.engine.keep import writing
 from fedarena.errors import BadValue, ResumeMismatch, UnknownName, quoted, repeated
 from fedarena.results.folder import as_json, fingerprints, write_text
 from fedarena.results.scoring import Score
+from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import COMPONENTS, Experiment
 from fedarena.values import check_paths
@@ -151,6 +151,8 @@ def search(
             remedy="restore what it used, or search anew",
             where="--resume",
         )
+    at_once = min(wanted.ahead, trials)
+    place = place.fitted(at_once, f"{at_once} trial{'s' * (at_once != 1)} may be under way at once")
     with (
         place.ready(wanted.experiment.device) as nodes,
         _folder(wanted, trials, name, out, study) as (root, file),
@@ -158,7 +160,7 @@ def search(
         under_way = Study(wanted, trials, root / "trials", file, name)
         if progress and under_way.all:
             print(f"{len(under_way.all)} of {under_way.trials} trials are there already", file=sys.stderr)
-        conduct([under_way], workers, in_lines if progress else in_silence, nodes)
+        conduct([under_way], place.workers, in_lines if progress else in_silence, nodes)
         found = _found(under_way, root, file)
         return replace(found, dir=None, study=None) if out is False else found
 
@@ -206,8 +208,7 @@ def _folder(wanted: Search, trials: int, name: str, out: Out, study: Any) -> Ite
     """The search's folder, ours alone and with search.json in it; and the file of its study."""
     with contextlib.ExitStack() as stack:
         if out is False:
-            temporary = tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True)
-            root = Path(stack.enter_context(temporary))
+            root = stack.enter_context(temporary_folder())
         else:
             root = _home(wanted, name, out)
             stack.enter_context(interruptible("search", root))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,8 @@ from fedarena.engine.keep import Keeper
 from fedarena.engine.loop import Loop
 from fedarena.engine.record import TIMES, RoundRecord
 from fedarena.engine.scoring import FinalMetrics
-from fedarena.engine.site import Site
+from fedarena.engine.site import EVALUATION_ROWS, Site
+from fedarena.engine.stopping import participants
 from fedarena.errors import BadValue
 from fedarena.models.task import sha256
 from fedarena.progress import Line, Silent
@@ -29,6 +29,7 @@ from fedarena.results import folder as files
 from fedarena.results.run import Run, load
 from fedarena.results.track import Store, tracked
 from fedarena.runtime.cluster import Cluster
+from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
 from fedarena.runtime.processes import Processes
@@ -222,14 +223,14 @@ def _experiment(
 @contextlib.contextmanager
 def _under_way(site: Site, out: Out, resume: str | Path | None, place: Place) -> Iterator[tuple[Loop, Path | None]]:
     """A run with its folder, locked and begun, and its workers; and the folder's name, if it is to be kept."""
+    useful = _useful_workers(site)
+    place = place.fitted(useful, f"a round has work for {useful}")
     with contextlib.ExitStack() as stack:
         nodes = stack.enter_context(place.ready(site.experiment.device))  # first: a cluster may be out of reach
         if resume is not None:
             path = Path(resume)
         elif out is False:
-            path = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="fedarena-", ignore_cleanup_errors=True))
-            )
+            path = stack.enter_context(temporary_folder())
         else:
             path = files.new_folder(site.experiment, out)
         kept = None if out is False and resume is None else path
@@ -244,6 +245,20 @@ def _under_way(site: Site, out: Out, resume: str | Path | None, place: Place) ->
         pool = _pool(site, place, nodes)
         stack.callback(pool.close)
         yield open_loop(site, pool, keeper), kept
+
+
+def _useful_workers(site: Site) -> int:
+    """Return how many jobs of a run can be ready at once: the clients of a round, or the parts of an evaluation."""
+    experiment, owners = site.experiment, site.owners
+    people = len(owners.population)
+    any_number = site.steps is not None and site.steps.wish.sampling == "poisson"
+    if any_number or site.algorithm.everyone or site.has_personal_models or owners.noise is not None:
+        clients = people
+    else:
+        clients = min(math.ceil(participants(experiment, people) * experiment.devices.overselect), people)
+    own_rows = owners.clients if experiment.evaluate.on == "train" else owners.client_tests
+    rows = len(owners.test) + sum(map(len, own_rows))
+    return max(clients, math.ceil(rows / EVALUATION_ROWS))
 
 
 def _pool(site: Site, place: Place, nodes: Nodes | None) -> Serial | Processes | Cluster:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from fedarena.bench.machine import parameters
 from fedarena.bench.tables import Row
 from fedarena.bench.turns import take_turns
 from fedarena.bench.works import WORKS
+from fedarena.runtime.leftovers import temporary_folder
 
 CLIENTS_OF = ("W5", "W1", "W2")  # works of light, middling and heavy clients
 VECTORS = (10**4, 10**5, 10**6, 10**7)  # parameters of a model
@@ -96,10 +96,10 @@ def of_checkpoint(turns: int, sizes: Sequence[int] = VECTORS, populations: Seque
     rows = []
     shapes = [*((size, CROWD) for size in sizes), *((sizes[0], clients) for clients in populations if clients > CROWD)]
     for size, clients in shapes:
-        with tempfile.TemporaryDirectory(prefix="fedarena-") as folder:
-            with _saving(Path(folder), size, clients) as save:
+        with temporary_folder() as folder:
+            with _saving(folder, size, clients) as save:
                 took = seconds(save, turns)
-            written = sum(file.stat().st_size for file in Path(folder).glob("server-*"))
+            written = sum(file.stat().st_size for file in folder.glob("server-*"))
         rows.append(_row("checkpoint", parameters=size, clients=clients, seconds=took, bytes=written))
     return rows
 
@@ -131,11 +131,11 @@ def of_memory(turns: int, sizes: Sequence[int] = VECTORS[:-1]) -> list[Row]:
 
     rows = []
     for size in sizes:
-        with tempfile.TemporaryDirectory(prefix="fedarena-") as folder:
-            keeper, memory = Keeper(Path(folder), Scaffold()), Memory(np.zeros(size, np.float32))
+        with temporary_folder() as folder:
+            keeper, memory = Keeper(folder, Scaffold()), Memory(np.zeros(size, np.float32))
             write = seconds(partial(keeper.remember, 0, 1, memory), turns)
             read = seconds(partial(keeper.memory, 0), turns)
-            written = sum(file.stat().st_size for file in (Path(folder) / "clients").iterdir())
+            written = sum(file.stat().st_size for file in (folder / "clients").iterdir())
             keeper.close()
         rows.append(_row("memory", parameters=size, seconds_write=write, seconds_read=read, bytes=written))
     return rows

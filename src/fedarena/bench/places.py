@@ -14,7 +14,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 
 from fedarena.bench.tables import Row
 from fedarena.errors import FedarenaError
+from fedarena.runtime.leftovers import temporary_folder
 
 NAMES = ("alfa", "bravo", "charlie", "delta")
 ROWS, FEATURES = 400, 30
@@ -35,8 +35,7 @@ NEEDS = {"ray": ("ray",), "flower": ("flwr", "cryptography")}
 def measure(turns: int, say: Callable[[str], None]) -> list[Row]:
     """Seconds a round in each place, one after the other: Ray and Flower are never quite idle."""
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="fedarena-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         write_tables(folder)
         for place, run in PLACES.items():
             say(f"scale: rounds in {place}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedarena.errors import BadValue
 from fedarena.runtime.nodes import Nodes
-from fedarena.runtime.processes import usable_cores
+from fedarena.runtime.processes import limited, usable_cores
 
 PATIENCE = 5.0  # seconds for a cluster to say that it is there
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # how gRPC begins: RFC 9113, 3.4
@@ -62,7 +62,7 @@ def connected(address: str | None = None, workers: int | None = None) -> Iterato
 def _connect(ray: Any, address: str | None, workers: int | None) -> None:
     how: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if address in (None, "local"):
-        how |= {"address": "local", "num_cpus": workers or usable_cores(), "include_dashboard": False}
+        how |= {"address": "local", "num_cpus": limited(workers or usable_cores()), "include_dashboard": False}
     else:
         how |= {"address": address}
         _check_reachable(str(address))

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -29,12 +30,14 @@ from fedarena.engine.site import Site
 from fedarena.engine.tree import types_near
 from fedarena.engine.work import Common
 from fedarena.errors import ClientFailed
+from fedarena.runtime.leftovers import remove_leftovers
 from fedarena.runtime.one_job import run_job
 from fedarena.runtime.shared import Block, Packed, Window, own_copy
 
 Start = Literal["fork", "spawn"]
 AHEAD = 4  # jobs a worker may be ahead of the slowest one
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+PER_CORE = 4  # workers that may share a core; more only take memory and wait for each other
 TRIES = 3  # a job that takes down three workers would take down all of them
 
 
@@ -51,6 +54,7 @@ class Processes:
     def __init__(self, site: Site, workers: int | None = None, start: Start | None = None) -> None:
         self.workers = workers or usable_cores()
         self._site, self._start = site, start
+        remove_leftovers()
         self._common = Block()
         self._site_block: Block | None = None
         self._crew: list[Worker] = []
@@ -240,6 +244,19 @@ def hidden_main() -> Iterator[None]:
     finally:
         for name, value in kept.items():
             setattr(main, name, value)
+
+
+def limited(workers: int, useful: int | None = None, work: str = "", here: bool = True) -> int:
+    """Return no more workers than have work and, on this machine, than its cores can serve; warn where that is fewer."""
+    limits = [] if useful is None else [(useful, work)]
+    if here:
+        cores = usable_cores()
+        limits.append((PER_CORE * cores, f"{PER_CORE} for each of {cores} core{'s' * (cores != 1)} are enough"))
+    most, why = min(limits, default=(workers, ""))
+    if workers <= most:
+        return workers
+    warnings.warn(f"{most} worker{'s' * (most != 1)} instead of {workers}: {why}", stacklevel=2)
+    return most
 
 
 def usable_cores() -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import cloudpickle
 
 from fedarena.errors import CannotWrite
+from fedarena.runtime.leftovers import owned_name
 
 ALIGN = 64
 UNTRACKED: Any = {"track": False} if sys.version_info >= (3, 13) else {}  # before, all our processes share one tracker
@@ -72,7 +73,7 @@ class Block:
 
 def _allocated(size: int) -> SharedMemory:
     """A block whose pages are there: writing to a page that the system cannot give would end the process."""
-    memory = SharedMemory(create=True, size=size)
+    memory = SharedMemory(owned_name(), create=True, size=size)
     try:
         if hasattr(os, "posix_fallocate") and sys.platform == "linux":
             os.posix_fallocate(memory._fd, 0, size)  # type: ignore[attr-defined]

@@ -1,0 +1,110 @@
+"""No more workers are started than have work, or than the cores can serve; a warning says so, and no bit depends on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedarena as fa
+from fedarena.arena import crew
+from fedarena.arena.place import Place
+from fedarena.runtime import processes
+from fedarena.runtime.processes import PER_CORE, usable_cores
+
+QUICK: dict[str, Any] = {"model": "logreg", "partition": "iid", "rounds": 2, "out": False}
+CORES = PER_CORE * usable_cores()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each worker process that is started."""
+    seen: list[int] = []
+
+    def counted(worker: Any) -> None:
+        begin = worker.__init__
+
+        def init(self: Any, *arguments: Any) -> None:
+            begin(self, *arguments)
+            seen.append(self.pid)
+
+        monkeypatch.setattr(worker, "__init__", init)
+
+    counted(processes.Worker)
+    counted(crew.Worker)
+    return seen
+
+
+def test_a_run_starts_no_more_workers_than_a_round_has_clients(started: list[int]) -> None:
+    alone = fa.run("digits", clients=6, per_round=2, runtime="serial", **QUICK)
+    with pytest.warns(UserWarning, match="^2 workers instead of 7: a round has work for 2$"):
+        run = fa.run("digits", clients=6, per_round=2, workers=7, **QUICK)
+    assert len(started) == 2
+    assert run.weights_sha256 == alone.weights_sha256
+    assert run.notes == alone.notes  # what a run keeps does not depend on the machine
+
+
+def test_all_clients_may_work_where_the_algorithm_wants_everyone(started: list[int]) -> None:
+    with pytest.warns(UserWarning, match="^3 workers instead of 4"):
+        fa.run("digits", clients=3, per_round=1, algorithm="local", workers=4, **QUICK)
+    assert len(started) == 3
+
+
+def test_an_evaluation_in_many_parts_is_work_too(started: list[int]) -> None:
+    """All 1797 rows are looked at, in parts of 500."""
+    fa.run("digits", clients=2, evaluate={"on": "train"}, workers=4, **QUICK)
+    assert len(started) == 4
+
+
+def test_without_a_number_there_are_no_idle_workers(started: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedarena.arena.place.usable_cores", lambda: 8)
+    fa.run("digits", clients=3, **QUICK)
+    assert len(started) == 3
+
+
+def test_cores_limit_the_workers_of_everything() -> None:
+    for runtime in ("processes", "ray"):
+        place = Place(runtime, 10**6)  # type: ignore[arg-type]
+        if runtime == "ray":  # a cluster has cores of its own: only the work is counted
+            with pytest.warns(UserWarning, match="^12345 workers instead of 1000000: it has 12345 runs$"):
+                assert place.fitted(12345, "it has 12345 runs").workers == 12345
+        else:
+            with pytest.warns(UserWarning, match=f"^{CORES} workers instead of 1000000: {PER_CORE} for each of "):
+                assert place.fitted(10**9, "").workers == CORES
+
+
+def test_a_comparison_starts_no_more_workers_than_cores_can_serve(
+    started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "PER_CORE", 1)
+    few = usable_cores()
+    with pytest.warns(UserWarning, match=f"^{few} worker.* instead of 50: 1 for each of "):
+        fa.compare("digits", ["fedavg", "fedsgd"], seeds=few + 1, workers=50, baseline=False, **QUICK)
+    assert len(started) == few
+
+
+def test_a_comparison_of_few_runs(started: list[int]) -> None:
+    with pytest.warns(UserWarning, match="^4 workers instead of 50: it has 4 runs$"):
+        fa.compare("digits", ["fedavg", "fedsgd"], seeds=2, workers=50, baseline=False, **QUICK)
+    assert len(started) == 4
+
+
+def test_a_search_starts_as_many_as_may_be_under_way(started: list[int]) -> None:
+    space = {"local.lr": {"choices": [0.01, 0.1, 0.2]}}
+    how: dict[str, Any] = {"space": space, "method": "grid", "ahead": 2, "clients": 3, **QUICK}
+    with pytest.warns(UserWarning, match="^2 workers instead of 50: 2 trials may be under way at once$"):
+        many = fa.search("digits", workers=50, **how)
+    assert len(started) == 2
+    one = fa.search("digits", workers=1, **how)
+    assert [trial.score for trial in many.trials] == [trial.score for trial in one.trials]
+
+
+def test_the_command_line_says_so_in_one_line(tmp_path: Path) -> None:
+    command = ["run", "digits", "--set", "rounds=1", "--set", "clients=3", "--workers", "999", "--json", "-q"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedarena", *command], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "warning: 3 workers instead of 999: a round has work for 3\n"
