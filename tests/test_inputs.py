@@ -70,6 +70,21 @@ def test_a_bad_setting_ends_with_a_message(setting: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "setting",
+    [
+        "data={name='least_squares', features=1000000000}",
+        "data={name='least_squares', clients=1000000, rows=1000000}",
+        "data={name='least_squares', clients=1000000, rows=1, sizes='unequal'}",
+        "partition={name='label_dirichlet', retries=2147483648}",
+        "partition={name='quantity_dirichlet', max_draws=2147483648}",
+        "algorithm={name='fedavg', with=[{name='fedvc', n_vc=2147483648}]}",
+    ],
+)
+def test_a_component_of_absurd_size_is_refused_before_memory_is_taken(setting: str) -> None:
+    assert "\n  -> " in refused("run", "digits", "--set", setting)
+
+
+@pytest.mark.parametrize(
     "nested", ["[" * 2000, "[" * 2000 + "]" * 2000, "{a=" * 2000], ids=["open", "closed", "tables"]
 )
 def test_deeply_nested_toml_is_refused(nested: str) -> None:

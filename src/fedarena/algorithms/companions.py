@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Ask, Asynchronous, Cohort, Reply, Setting, Vector, Work
@@ -137,7 +137,7 @@ class FedVC(Companion):
     two of the same client take part in a round, as they may in the paper.
     """
 
-    n_vc: Annotated[int, Ge(1)] = 256
+    n_vc: Annotated[int, Ge(1), Le(10_000_000)] = 256
     with_split: bool = False
 
     def select(self, sizes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:

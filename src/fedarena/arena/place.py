@@ -29,7 +29,9 @@ class Place:
         """Everything that can be wrong before anybody is asked."""
         workers, names = self.workers, get_args(known)
         if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
-            raise BadValue(f"workers = {repeated(workers)}", remedy="give a whole number, at least 1", where="--workers")
+            raise BadValue(
+                f"workers = {repeated(workers)}", remedy="give a whole number, at least 1", where="--workers"
+            )
         if self.runtime not in names:
             few = f"{', '.join(names[:-1])} or {names[-1]}"
             raise BadValue(f"no runtime is called '{quoted(self.runtime)}'", remedy=f"use {few}", where="--runtime")

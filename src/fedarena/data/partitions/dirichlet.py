@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from fedarena.data.dataset import Dataset, Partition
@@ -102,7 +102,7 @@ class LabelDirichlet:
 
     beta: Annotated[float, Gt(0)] = 0.5
     min_size: Annotated[int, Ge(1)] = 10
-    retries: Annotated[int, Ge(1)] = 1000
+    retries: Annotated[int, Ge(1), Le(100_000)] = 1000
 
     def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
         need_rows(data.n_train, clients, self.min_size)
@@ -139,7 +139,7 @@ class QuantityDirichlet:
 
     beta: Annotated[float, Gt(0)] = 0.5
     min_size: Annotated[int, Ge(1)] = 10
-    max_draws: Annotated[int, Ge(1)] = 100_000
+    max_draws: Annotated[int, Ge(1), Le(1_000_000)] = 100_000
     fallback: bool = True  # after max_draws: a free draw; the largest client gives a row to each empty one
 
     def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:

@@ -10,9 +10,11 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from fedarena.data.dataset import Dataset
+from fedarena.errors import BadValue
 from fedarena.registry import register
 from fedarena.seeds import stream
 
+MOST_NUMBERS = 10**9  # that all rows together may have
 Count = Annotated[int, Ge(1), Le(1_000_000)]
 
 
@@ -28,7 +30,7 @@ class LeastSquares:
 
     clients: Count = 10
     rows: Count = 200
-    features: Annotated[int, Ge(0)] = 10
+    features: Annotated[int, Ge(0), Le(100_000)] = 10
     noise: Annotated[float, Ge(0)] = 1.0
     condition: Annotated[float, Ge(1)] = 10.0  # the largest curvature over the smallest
     unlike: Annotated[float, Ge(0)] = 0.0
@@ -43,6 +45,13 @@ class LeastSquares:
 
     def load(self, seed: int) -> Dataset:
         """The same for every seed: what differs between runs is who sees which row when."""
+        copies = self.clients * (self.clients + 1) // 2 if self.sizes == "unequal" else self.clients
+        if 2 * copies * self.rows * (self.features + 1) > MOST_NUMBERS:
+            raise BadValue(
+                f"{self.clients} clients with {self.rows} rows of {self.features} features are too much for memory",
+                remedy=f"give fewer: {MOST_NUMBERS:g} numbers in all at most",
+                where="data",
+            )
         rng = stream(0, "split")
         x = self._rows(rng)
         noise = self._noise(x, rng)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from annotated_types import Ge, MinLen
+from annotated_types import Ge, Le, MinLen
 from numpy.typing import NDArray
 
 from fedarena.data import files
@@ -22,7 +22,7 @@ from fedarena.data.sources.rows import TestShare, numbered
 from fedarena.errors import BadValue, DataMissing, quoted
 from fedarena.registry import register
 
-Length = Annotated[int, Ge(1)]
+Length = Annotated[int, Ge(1), Le(100_000)]
 DEFAULTS: dict[str, Any] = {
     "model": "char_lstm",
     "share": 0.06,
