@@ -45,11 +45,14 @@ class Line(Silent):
         self._rounds = self._best_round = self._first = 0
         self._best = -1.0
         self._shown: Any = None
+        self._metric: str | None = None  # shown beside accuracy and loss
         self._began = time.monotonic()
 
     def start(self, experiment: Experiment, clients: int, participants: int, rounds: int) -> None:
         """The title, and an empty bar."""
         self._rounds = rounds
+        followed = experiment.evaluate.metric
+        self._metric = followed if followed not in ("accuracy", "loss") else None
         self._console.print(
             f"[bold]{experiment.algorithm.name}[/bold] · {experiment.data.name} · {experiment.partition.name} · "
             f"{experiment.model.name} · {clients} clients, {participants} a round · seed {experiment.seed}"
@@ -98,6 +101,8 @@ class Line(Silent):
         up = f"  {record.bytes_up / 1e6:.1f} MB up" if record.bytes_up else ""
         if self._shown is None:
             return up.strip()
+        if self._metric is not None and self._shown.metric is not None:
+            up = f"  {self._metric} {self._shown.metric:.4f}{up}"
         if self._narrow:
             return f"accuracy {self._shown.accuracy:.4f}  best {self._best:.4f} @{self._best_round}{up}"
         return (

@@ -98,7 +98,7 @@ class Evaluation:
         if metrics:
             predictions = self.scoring.predictions(self.rows, scores)
             on_test = predictions.rows(self._test)
-            found = replace(found, values=self._values(metrics, on_test, found.accuracy, clients))
+            found = replace(found, values=self._values(metrics, on_test, found.accuracy, strict=True))
             if clients:
                 own = (predictions.rows(self._rows_of(k)) for k in range(len(self.own_rows)))
                 found = replace(found, client_values=self._of_clients(metrics, own), **self._pictures(on_test))
@@ -133,10 +133,10 @@ class Evaluation:
             own[k] = accuracy(scores, self._rows_of(k))
             if metrics:
                 predictions = self.scoring.predictions(self.rows, scores)
-                found = self._values(metrics, predictions.rows(self._test), right, clients)
+                found = self._values(metrics, predictions.rows(self._test), right, strict=True)
                 values = {name: value + p * found[name] for name, value in values.items()}
                 if clients:
-                    client_values[k] = self._values(metrics, predictions.rows(self._rows_of(k)), own[k], clients)
+                    client_values[k] = self._values(metrics, predictions.rows(self._rows_of(k)), own[k])
         names = [metric.name for metric in metrics] if clients else []
         each = stacked((client_values.get(k, {}) for k in range(len(self.own_rows))), names)
         seen = Looked(float(on_test), float(losses), own, values=_plain(values), client_values=each)
@@ -149,17 +149,17 @@ class Evaluation:
         """Places in `rows` of those that a client is compared on."""
         return self._own[self._bounds[client] : self._bounds[client + 1]]
 
-    def _values(self, metrics: Sequence[Metric], of: Predictions, right: float | None, lenient: bool) -> Values:
+    def _values(self, metrics: Sequence[Metric], of: Predictions, right: float | None, strict: bool = False) -> Values:
         """The accuracy is the one that was counted; the other metrics follow from the predictions."""
         counted = {"accuracy": np.nan if right is None else float(right)}
         others = [metric for metric in metrics if metric.name not in counted]
-        found = {**counted, **self.scoring.values(others, of, lenient=lenient)}
+        found = {**counted, **self.scoring.values(others, of, strict=strict)}
         return {metric.name: found[metric.name] for metric in metrics}
 
     def _of_clients(
         self, metrics: Sequence[Metric], predictions: Iterable[Predictions]
     ) -> dict[str, NDArray[np.float64]]:
-        each = (self._values(metrics, one, accuracy(one.scores), True) for one in predictions)
+        each = (self._values(metrics, one, accuracy(one.scores)) for one in predictions)
         return stacked(each, [metric.name for metric in metrics])
 
     def _pictures(self, of: Predictions) -> dict[str, Any]:

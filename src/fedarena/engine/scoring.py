@@ -87,27 +87,29 @@ class Scoring:
         predicted = predicted_classes(torch.from_numpy(outputs), self.site.cut).numpy()
         return Predictions(labels, predicted, softmax(outputs), scores)
 
-    def values(self, metrics: Sequence[Metric], of: Predictions, *, lenient: bool = False) -> Values:
-        """Return the value of each metric; `lenient` turns an error of a user's function into NaN and notes it."""
-        labels, predicted = of.samples if self.keep(metrics) else (np.empty(0, np.int64), np.empty(0, np.int64))
-        found: Values = {}
-        for metric in metrics:
-            count = of.scores.count.sum()
-            if metric.needs == "loss" or (metric.name == "log_loss" and of.probabilities is None):
-                found[metric.name] = float(of.scores.loss.sum() / count) if count else math.nan
-            elif not metric.own:
-                found |= measure([metric], labels, predicted, of.probabilities, self.site.positive)
-            else:
-                found[metric.name] = self._own(metric, labels, predicted, of.probabilities, lenient)
+    def values(self, metrics: Sequence[Metric], of: Predictions, *, strict: bool = False) -> Values:
+        """Return the value of each metric; errors of users' functions are noted, `strict` raises that of the followed one."""
+        count = of.scores.count.sum()
+        if not count:
+            return {metric.name: math.nan for metric in metrics}
+        by_loss = [m for m in metrics if m.needs == "loss" or (m.name == "log_loss" and of.probabilities is None)]
+        found = {metric.name: float(of.scores.loss.sum() / count) for metric in by_loss}
+        others = [metric for metric in metrics if metric.name not in found]
+        if others:
+            labels, predicted = of.samples
+            built_in = [metric for metric in others if not metric.own]
+            found |= measure(built_in, labels, predicted, of.probabilities, self.site.positive)
+            for metric in (metric for metric in others if metric.own):
+                found[metric.name] = self._own(metric, labels, predicted, of.probabilities, strict)
         return found
 
-    def _own(self, metric: Metric, labels: Any, predicted: Any, probabilities: Any, lenient: bool) -> float:
+    def _own(self, metric: Metric, labels: Any, predicted: Any, probabilities: Any, strict: bool) -> float:
         try:
             return measure([metric], labels, predicted, probabilities)[metric.name]
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error}"
-            if not lenient:
+            if strict and metric.name == self.site.metric.name:
                 raise BadValue(
                     f"the metric '{metric.name}' failed: {text}",
                     remedy="fix the function, or choose another metric",
