@@ -97,9 +97,12 @@ def hierarchy(known: Sequence[Posterior], *, rope: float = 0.01, level: float = 
         return Hierarchy(same, same, each, 0.0)
     mixtures = [_Mixture.of(p, fineness) for p in known]
     grid = _integrate(mixtures, size, fineness)
+    mean = float(np.sum(grid.weight * grid.mu0))
+    spread = math.sqrt(np.sum(grid.weight * (grid.mu0 - mean) ** 2))
+    further = math.sqrt(spread**2 + np.sum(grid.weight * grid.tau[:, None] ** 2))
     return Hierarchy(
-        _estimate(_next(grid), float(np.sum(grid.weight * grid.mu0)), rope, level),
-        _estimate(_average(grid), float(np.sum(grid.weight * grid.mu0)), rope, level),
+        _estimate(_next(grid), mean, further, rope, level),
+        _estimate(_average(grid), mean, spread, rope, level),
         tuple(_shrunk(grid, mixture, rope, level) for mixture in mixtures),
         _median_tau(grid),
     )
@@ -243,26 +246,31 @@ def _shrunk(grid: _Grid, mixture: _Mixture, rope: float, level: float) -> Estima
     centre = (mixture.mean + pull * (mu0 - mixture.mean))[used]
     width = np.maximum(tau * np.sqrt(pull), SMOOTH * distance * pull)[used]
     weight = weight[used] / weight[used].sum()
-    return _estimate(lambda x: float(weight @ ndtr((x - centre) / width)), float(weight @ centre), rope, level)
+    mean = float(weight @ centre)
+    spread = math.sqrt(weight @ (width**2 + (centre - mean) ** 2))
+    return _estimate(lambda x: float(weight @ ndtr((x - centre) / width)), mean, spread, rope, level)
 
 
-def _estimate(below: Distribution, mean: float, rope: float, level: float) -> Estimate:
-    """Return regions and interval of a distribution function."""
+def _estimate(below: Distribution, mean: float, spread: float, rope: float, level: float) -> Estimate:
+    """Return regions and interval of a distribution function with this mean and standard deviation."""
     if rope < 0:
         raise BadValue(f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01")
     left, right = below(-rope), 1 - below(rope)
     tail = (1 - level) / 2
-    interval = _quantile(below, tail, mean), _quantile(below, 1 - tail, mean)
+    interval = _quantile(below, tail, mean, spread), _quantile(below, 1 - tail, mean, spread)
     return Estimate(mean, interval, Regions(left, max(0.0, 1 - left - right), right))
 
 
-def _quantile(below: Distribution, share: float, near: float) -> float:
+def _quantile(below: Distribution, share: float, mean: float, spread: float) -> float:
+    """Return where the distribution function has this value, searching from the mean outwards."""
     from scipy.optimize import brentq
 
-    reach = max(abs(near), 1e-3) * 1e-3
-    while below(near - reach) > share or below(near + reach) < share:
-        reach *= 2
-    return float(brentq(lambda x: below(x) - share, near - reach, near + reach, xtol=reach * 1e-7))
+    low = high = 2 * spread
+    while below(mean - low) > share:
+        low *= 2
+    while below(mean + high) < share:
+        high *= 2
+    return float(brentq(lambda x: below(x) - share, mean - low, mean + high, xtol=1e-6 * spread))
 
 
 def _median_tau(grid: _Grid) -> float:
