@@ -390,7 +390,7 @@ def test_a_line_for_every_run_then_the_verdict() -> None:
     assert title == "fedavg, fedprox:mu=0.1 · digits · label_dirichlet · logreg · 2 x 5 runs"
     assert note == "note: beta = 0.3 over the clients of each class; unequal sizes"
     assert [line.split()[0] for line in lines] == [f"{n}/10" for n in range(1, 11)]
-    assert "the highest mean accuracy" in result.stdout
+    assert "is the best choice" in result.stdout
     assert "1 x 5 folds" in result.stdout
     assert result.stdout.splitlines()[-1] == "c"
 

@@ -370,7 +370,8 @@ class Comparison:
             for label, values in self.scores().items()
             if not self.is_reference(label) and np.isfinite(values).all()
         }
-        if len(scores) < 2 or min(map(len, scores.values())) < 2:
+        lengths = {len(values) for values in scores.values()}
+        if len(scores) < 2 or len(lengths) > 1 or min(lengths) < 2:
             return None
         return rank(scores, self.plan.rho, rope=self.plan.rope, level=self.plan.threshold, repeats=self._repeats)
 

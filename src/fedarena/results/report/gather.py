@@ -11,6 +11,7 @@ from fedarena.errors import BadValue
 from fedarena.results.comparison import OWN_PARTS, PARTS, Comparison, Plan
 from fedarena.results.folder import read_facts
 from fedarena.results.run import Run, load
+from fedarena.statistics.metric_registry import all_metrics
 from fedarena.values import check_path
 
 SPLIT = ("seed", "folds", "fold", "fold_seed", "partition_seed", "start_seed", "schedule_seed")
@@ -53,9 +54,18 @@ def together(runs: Sequence[Run]) -> Comparison:
         reference=pooled[0] if len(pooled) == 1 and len(grouped) > 1 else None,
         folds=runs[0].experiment.folds,
         **_protocol(runs),
+        **_scoring(runs),
         versions={} if runs[0].dir is None else read_facts(runs[0].dir),
     )
     return Comparison(plan, grouped)
+
+
+def _scoring(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return how runs are scored, as `compare` does by default."""
+    own = any(run.experiment.algorithm.made.personal for run in runs) and all(run.own_metrics for run in runs)
+    metric = runs[0].measured.metric
+    rope = all_metrics()[metric].rope
+    return {"score": "final", "metric": metric, "evaluate_on": "own" if own else "common", "rope": rope}
 
 
 def _protocol(runs: Sequence[Run]) -> dict[str, Any]:
