@@ -88,7 +88,7 @@ def test_markdown_holds_the_rows_and_the_duels(match: Comparison) -> None:
         assert len({len(row) for row in table}) == 1
         assert re.fullmatch(r":-+", table[1][0])
     for row, cells in zip(match.rows(), tables[0][2:], strict=True):
-        assert cells[:2] == [row["algorithm"], f"{100 * row['best']:.1f}% ± {100 * row['best_sd']:.1f}"]
+        assert cells[:2] == [row["algorithm"], f"{100 * row['final']:.1f}% ± {100 * row['final_sd']:.1f}"]
     names = tables[2][0][1:]
     for row in tables[2][2:]:
         for name, cell in zip(names, row[1:], strict=True):

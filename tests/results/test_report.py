@@ -113,7 +113,7 @@ def test_every_section_is_there_in_order(page: str) -> None:
 def test_the_verdict_is_the_comparisons(match: Comparison, page: str) -> None:
     for sentence in match.words:
         assert f">{html.escape(sentence)}</p>" in page
-    for which, table in zip(("best", "final"), re.findall(r'<table class="duels">(.*?)</table>', page), strict=True):
+    for which, table in zip(("final", "best"), re.findall(r'<table class="duels">(.*?)</table>', page), strict=True):
         rows = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", table)]
         names = [re.sub("<.*?>", "", cell) for cell in rows[0][1:]]
         assert sorted(names) == sorted(match.labels)

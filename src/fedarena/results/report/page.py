@@ -25,8 +25,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 Section = Callable[[Subject], str]
 SECTIONS: dict[str, tuple[str, Section]] = {
-    "question": ("The question", sections.question),
     "verdict": ("The verdict", sections.verdict),
+    "question": ("The question", sections.question),
     "sure": ("How sure is that?", sections.posteriors),
     "tradeoff": ("What privacy and bytes cost", sections.traded),
     "curves": ("Learning curves", sections.curves),

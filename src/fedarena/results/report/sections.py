@@ -10,7 +10,7 @@ import numpy as np
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.statistics import statistics
 from fedarena.errors import FedarenaError
-from fedarena.results.comparison import SIGNS, points
+from fedarena.results.comparison import SIGNS
 from fedarena.results.report import repeating
 from fedarena.results.report.charts import (
     NARROW,
@@ -33,6 +33,7 @@ from fedarena.results.report.posteriors import chance, signed, typeset
 from fedarena.results.report.subject import Subject, budget, counted, described
 from fedarena.results.report.table import rows_tables
 from fedarena.results.report.tradeoff import tradeoff
+from fedarena.results.scoring import OPTIMISTIC, Score
 
 MANY_SPLITS = 20  # from which a row a split would be too long a picture
 MANY_CLIENTS = 100  # rows of a heat map
@@ -73,11 +74,11 @@ def question(subject: Subject) -> str:
     if result.plan.reference in result.runs:
         facts["Shown beside"] = f"{result.plan.reference}: not judged, it is what there is to reach"
     if subject.why_not is None:
-        facts["Score"] = "best accuracy on the test rows of the split, within the budget"
+        facts["Score"] = result.scoring().name + (f" ({OPTIMISTIC})" if result.plan.score == "best" else "")
         facts["Judged by"] = result.plan.test
         facts["About"] = result.plan.about
         facts["Practically equal"] = (
-            f"a mean difference within {points(result.plan.rope)}; a verdict needs more than "
+            f"a mean difference within {result.scoring().difference(result.plan.rope)}; a verdict needs more than "
             f"{result.plan.threshold:.0%} probability"
         )
     rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items())
@@ -147,12 +148,14 @@ def verdict(subject: Subject) -> str:
         failed = [f"{label} has no result: {why}" for label, why in subject.result.failures.items()]
         return paragraphs([f"There is none. {subject.why_not}"], "lead") + paragraphs(failed, "warning")
     first, *rest = subject.result.words
-    final = _duels(subject, "final", "The same for the final accuracy, not the best")
+    plan, scoring = subject.result.plan, subject.result.scoring()
+    other: Score = "final" if plan.score == "best" else "best"
+    more = subject.result.scoring(other).name + (f" ({OPTIMISTIC})" if other == "best" else "")
     return (
         paragraphs([first], "lead")
-        + paragraphs(rest)
-        + _duels(subject, "best", "Who beats whom")
-        + f"<details><summary>By final accuracy</summary>{final}</details>"
+        + paragraphs([*rest, plan.about])
+        + _duels(subject, plan.score, f"Row against column, by {scoring.name}")
+        + f"<details><summary>By {escape(more)}</summary>{_duels(subject, other, f'The same, by {more}')}</details>"
     )
 
 
@@ -179,7 +182,7 @@ def _duel(duel: Any) -> str:
     chances = (duel.p_better, duel.p_equal, duel.p_worse)
     low, high = duel.interval
     tip = (
-        f"{duel.row} against {duel.column}: {SIGNS[duel.verdict]}; {signed(duel.mean)} points, "
+        f"{duel.row} against {duel.column}: {SIGNS[duel.verdict]}; {signed(duel.mean)} hundredths, "
         f"90% {signed(low)} to {signed(high)}"
     )
     bar = "".join(
@@ -202,7 +205,7 @@ def posteriors(subject: Subject) -> str:
     pairs = [subject.pair(leader, other) for other in others]
     drawn = figure(
         both(lambda width: posterior_rows(pairs, plan.rope, width=width)),
-        f"What the {len(plan.splits)} scores tell about the mean difference in accuracy between {escape(leader)} and "
+        f"The posterior of the mean difference in {escape(plan.metric)}, in hundredths, between {escape(leader)} and "
         f"each other algorithm. The area right of the grey region is the probability that {escape(leader)} is better, "
         "within it that both are practically equal, left of it that it is worse. The bar is the interval that holds 90% "
         "of the probability, the ring its mean.",

@@ -32,12 +32,18 @@ class Column:
 
 def tables(subject: Subject) -> list[list[Column]]:
     """Two tables, of the columns that tell something about these runs."""
-    several = max(row["runs"] for row in subject.rows) > 1
+    several, scoring = max(row["runs"] for row in subject.rows) > 1, subject.result.scoring()
+    metric, loss, top = scoring.metric, scoring.loss, max if scoring.sign > 0 else min
+    score = metric.replace("_", " ").capitalize()
     target = f"{subject.result.target:.0%}"
     goal = f"To reach {target}" + (", median over splits" if several else "")
     first = [
-        Column("Accuracy", "best", "best accuracy", "best", lambda r: _with_sd(r, "best", several), max),
-        Column("Accuracy", "final", "final accuracy", "final", lambda r: _with_sd(r, "final", several), max),
+        Column(score, "final", f"final {metric}", "final", lambda r: _with_sd(r, "final", several), top),
+        Column(score, "best round", f"best {metric}", "best", lambda r: _with_sd(r, "best", several), top),
+        Column("Joint posterior", "P(best)", "P(best)", "p_best", lambda r: f"{r['p_best']:.2f}", max),
+        Column(
+            "Joint posterior", "expected loss", "expected loss", "expected_loss", lambda r: loss(r["expected_loss"]), min
+        ),
         Column(goal, "runs", f"runs at {target}", "reached", lambda r: f"{r['reached']} of {r['runs']}"),
         Column(goal, "rounds", f"rounds to {target}", "rounds_to_target", lambda r: f"{r['rounds_to_target']:g}", min),
         Column(
