@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,11 @@ from fedarena.engine.keep import Keeper
 from fedarena.engine.loop import Loop
 from fedarena.engine.record import TIMES, RoundRecord
 from fedarena.engine.site import Site
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, CannotWrite
 from fedarena.models.task import sha256
 from fedarena.progress import Line, Silent
 from fedarena.results import folder as files
-from fedarena.results.run import Run, load
+from fedarena.results.run import Run, load_as_it_is
 from fedarena.results.track import Store, tracked
 from fedarena.runtime.cluster import Cluster
 from fedarena.runtime.nodes import Nodes
@@ -41,6 +42,7 @@ def run(
     *,
     out: Out = None,
     resume: str | Path | None = None,
+    from_intact: bool = False,
     runtime: RuntimeName = "processes",
     workers: int | None = None,
     address: str | None = None,
@@ -54,6 +56,8 @@ def run(
 
     `source` is a data set's name, a TOML file, an Experiment, a table, or rows and labels `(x, y)`; keywords are the keys
     of an experiment. The run is kept in a folder: `out`, or the next free name under `runs/`; `out=False` keeps none.
+    `resume` continues the run in a folder; if files of its newest round are missing or damaged that is an error, unless
+    `from_intact` says to continue from the last round of which every file is intact.
     `on_round` sees every round and may return True to stop. `runtime="ray"` runs clients on the Ray cluster at `address`,
     or on one that is started on this machine for the purpose. `track` is an MLflow store to tell of it: a server's address
     or a folder.
@@ -64,10 +68,10 @@ def run(
     (2, True)
     """
     place = Place(runtime, workers, address)
-    site = _open(source, out, resume, place, overrides, settings)
+    site = _open(source, out, resume, from_intact, place, overrides, settings)
     store = None if track is None else Store.open(track)
     with (
-        _under_way(site, out, resume, place) as (loop, kept),
+        _under_way(site, out, resume, from_intact, place) as (loop, kept),
         tracked(store, site.experiment) as tracker,
         _watched(loop, progress) as watcher,
     ):
@@ -88,6 +92,7 @@ def rounds(
     *,
     out: str | Path | None = None,
     resume: str | Path | None = None,
+    from_intact: bool = False,
     runtime: RuntimeName = "processes",
     workers: int | None = None,
     address: str | None = None,
@@ -103,12 +108,12 @@ def rounds(
     """
     kept: Out = False if out is None else out
     place = Place(runtime, workers, address)
-    site = _open(source, kept, resume, place, overrides, settings)  # now, not at the first `next`
-    return _rounds(site, kept, resume, place)
+    site = _open(source, kept, resume, from_intact, place, overrides, settings)  # now, not at the first `next`
+    return _rounds(site, kept, resume, from_intact, place)
 
 
-def _rounds(site: Site, out: Out, resume: str | Path | None, place: Place) -> Iterator[RoundRecord]:
-    with _under_way(site, out, resume, place) as (loop, kept):
+def _rounds(site: Site, out: Out, resume: str | Path | None, from_intact: bool, place: Place) -> Iterator[RoundRecord]:
+    with _under_way(site, out, resume, from_intact, place) as (loop, kept):
         records = []
         for record in loop.rounds():
             records.append(record)
@@ -135,8 +140,11 @@ def verify(
     progress: bool = False,
     **own: Any,
 ) -> Verdict:
-    """Re-run a run folder's experiment from the start and compare bit by bit: partition, every round, final weights."""
-    first = load(path, **own)
+    """Re-run a run folder's experiment from the start and compare bit by bit: partition, every round, final weights.
+
+    Every file of the folder is checked against the hash that the run recorded of it.
+    """
+    first, _ = load_as_it_is(Path(path), **own)
     done = first.records[-1].round
     stop = lambda record: record.round >= done
     where: dict[str, Any] = {"runtime": runtime, "workers": workers, "address": address}
@@ -147,7 +155,6 @@ def verify(
     for key, now in files.fingerprints(site).items():
         if facts.get(key) != now:
             differences.append(f"{key}: {facts.get(key, '')[:16]} then, {now[:16]} now")
-    differences += files.altered(Path(path), site, first.records, first.state, first.weights_sha256)
     for before, after in zip(first.records, again.records, strict=False):
         for name in RoundRecord.__dataclass_fields__:
             old, new = getattr(before, name), getattr(after, name)
@@ -159,6 +166,7 @@ def verify(
         differences.append("clients: their accuracies differ")
     if first.weights_sha256 != again.weights_sha256:
         differences.append(f"weights: sha256 {first.weights_sha256[:16]} then, {again.weights_sha256[:16]} now")
+    differences += files.altered(Path(path), site, first.records, first.state, first.weights_sha256)
     return Verdict(not differences, differences, first, again)
 
 
@@ -166,6 +174,7 @@ def _open(
     source: Any,
     out: Any,
     resume: str | Path | None,
+    from_intact: bool,
     place: Place,
     overrides: Sequence[str],
     settings: dict[str, Any],
@@ -176,6 +185,8 @@ def _open(
         raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
     if out and resume is not None:
         raise BadValue("a resumed run stays in its folder", remedy="leave out --out", where="--out")
+    if from_intact and resume is None:
+        raise BadValue("there is no run to continue", remedy="name it: --resume RUN", where="--from-intact")
     experiment = _experiment(source, resume, overrides, settings)
     with one_thread():  # before workers are forked, nothing here may start threads of its own
         return open_site(experiment)
@@ -194,7 +205,9 @@ def _experiment(
 
 
 @contextlib.contextmanager
-def _under_way(site: Site, out: Out, resume: str | Path | None, place: Place) -> Iterator[tuple[Loop, Path | None]]:
+def _under_way(
+    site: Site, out: Out, resume: str | Path | None, from_intact: bool, place: Place
+) -> Iterator[tuple[Loop, Path | None]]:
     """A run with its folder, locked and begun, and its workers; and the folder's name, if it is to be kept."""
     with contextlib.ExitStack() as stack:
         nodes = stack.enter_context(place.ready(site.experiment.device))  # first: a cluster may be out of reach
@@ -208,16 +221,27 @@ def _under_way(site: Site, out: Out, resume: str | Path | None, place: Place) ->
             path = files.new_folder(site.experiment, out)
         kept = None if out is False and resume is None else path
         stack.enter_context(interruptible("run", kept))
-        keeper = Keeper(path / "checkpoint", site.algorithm, resumable=kept is not None)
+        keeper = Keeper(path / "checkpoint", site.algorithm, kept is not None, from_intact)
         stack.callback(keeper.close)
         if resume is not None:
-            files.go_on(path, site)
+            files.same_start(path, site)
+            keeper.load()  # what is wrong with it shows before anything is changed
+            files.reopen(path, site)
         elif kept is not None:
-            files.write_start(path, site)
+            _begin(path, site)
         files.check_room(path, site)
         pool = _pool(site, place, nodes)
         stack.callback(pool.close)
         yield open_loop(site, pool, keeper), kept
+
+
+def _begin(path: Path, site: Site) -> None:
+    """Write what is known before the first round; if that fails, nothing is left that a second try would stumble on."""
+    try:
+        files.write_start(path, site)
+    except CannotWrite:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def _pool(site: Site, place: Place, nodes: Nodes | None) -> Serial | Processes | Cluster:
@@ -253,5 +277,6 @@ def finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
         files.write_rounds(path, records)
         files.write_clients(path, site, np.asarray(loop.client_accuracy))
         files.write_model(path, result.state)
-        files.write_text(path / "result.json", files.as_json(result.summary()))
+        files.write_table(path / "result.json", files.result_table(path, result.summary(), records[-1].round))
+        loop.keeper.settle(*(path / name for name in (*files.HASHED, "result.json")))
     return result

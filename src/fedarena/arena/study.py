@@ -181,14 +181,14 @@ class Study:
                 self._store = optuna.create_study(
                     storage=f"sqlite:///{file.absolute()}", study_name=name, direction="maximize", load_if_exists=True
                 )
-                stored = self._store.get_trials()
-            except Exception as error:
+                stored = [_from_optuna(trial) for trial in self._store.get_trials()]
+            except Exception as error:  # of a database that is damaged, or is none
                 raise BadValue(
-                    f"{file} cannot be used: {_first_line(error)}",
+                    f"{file} cannot be used: {_first_line(error) or type(error).__name__}",
                     remedy="give a file that Optuna made, or a new name",
                     where="--study",
                 ) from None
-        for trial in map(_from_optuna, stored):
+        for trial in stored:
             self.known[trial.number], self.values[trial.number] = trial, trial.values
             self._stored += 1
             self._clear(trial)

@@ -5,7 +5,6 @@ A comparison is a folder: comparison.json says what was to be compared and how, 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -16,18 +15,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from fedarena.data.files import reading
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue
 from fedarena.results import tradeoff
 from fedarena.results.bayes import Posterior, posterior, verdict
-from fedarena.results.folder import as_json, write_text
+from fedarena.results.folder import read_table, write_table
 from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
 from fedarena.spec import COMPONENTS, Experiment
 
 Score = Literal["best", "final"]
+DAMAGED = "restore the file from a copy, or compare again in a new folder"
 OWN_PARTS = ("algorithm", "local")  # of a contestant; all else is the same for everyone: so scores are pairs
 SIGNS = {"+": "better", "=": "practically equal", "-": "worse", "?": "undecided"}
 
@@ -130,7 +131,7 @@ class Plan:
 
     def write(self, root: Path) -> None:
         """comparison.json, atomically."""
-        write_text(root / "comparison.json", as_json(self.as_dict()))
+        write_table(root / "comparison.json", self.as_dict())
 
     @classmethod
     def read(cls, root: Path) -> Plan:
@@ -138,8 +139,9 @@ class Plan:
         file = root / "comparison.json"
         if not file.exists():
             raise BadValue(f"{root} holds no comparison", remedy="give the folder of one", where=str(root))
-        with reading(root, remedy="the folder is damaged: compare anew"):
-            table = json.loads(file.read_text(encoding="utf-8"))
+        table = read_table(file, DAMAGED)
+        with reading(file, remedy=DAMAGED):
+            TypeAdapter(cls).validate_python({**table, "own": {}})
             return cls(**{**table, "notes": tuple(table["notes"])})
 
 
@@ -181,7 +183,7 @@ class Comparison:
             failed = next((f / "failure.txt" for f in folders if (f / "failure.txt").exists()), None)
             missing = sum(not (f / "result.json").exists() for f in folders)
             if failed is not None:
-                failures[label] = failed.read_text(encoding="utf-8").strip()
+                failures[label] = failed.read_text(encoding="utf-8", errors="replace").strip()
             elif missing:
                 raise BadValue(
                     f"{missing} of {len(folders)} runs of {label} are not finished",
