@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo federation test lint bench clean
+.PHONY: demo federation test fuzz lint bench clean
 .DELETE_ON_ERROR:
 
 $(VENV)/installed: pyproject.toml $(wildcard src/fedarena/models/native/* src/fedarena/vertical/crypto/native/*)
@@ -24,6 +24,9 @@ lint: $(VENV)/installed
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --durations 15
+
+fuzz: $(VENV)/installed
+	$(BIN)/python -m pytest tests/fuzz -n 2 -m "fuzz or fuzz_full"
 
 bench: $(VENV)/installed
 	$(BIN)/fedarena bench --check

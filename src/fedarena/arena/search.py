@@ -14,9 +14,9 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, get_args
+from typing import Any, get_args
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel
 
 from fedarena.arena.alone import alone, interruptible, wait_until_left
 from fedarena.arena.place import Place, SideBySide
@@ -38,7 +38,7 @@ SHOWN = 5  # of the best trials
 DAMAGED = "restore the file from a copy, or search again in a new folder"
 
 
-class SearchTable(TypedDict):
+class SearchTable(BaseModel):
     """The content of search.json."""
 
     name: str
@@ -261,7 +261,7 @@ def _read_table(root: Path) -> dict[str, Any]:
         raise BadValue(f"{root} holds no search", remedy="give the folder of one", where="--resume")
     table = read_table(root / "search.json", DAMAGED)
     with reading(root / "search.json", remedy=DAMAGED):
-        TypeAdapter(SearchTable).validate_python(table)
+        SearchTable.model_validate(table)
     return table
 
 

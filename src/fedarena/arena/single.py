@@ -277,6 +277,6 @@ def finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
         files.write_rounds(path, records)
         files.write_clients(path, site, np.asarray(loop.client_accuracy))
         files.write_model(path, result.state)
-        files.write_table(path / "result.json", files.result_table(path, result.summary(), records[-1].round))
+        files.write_table(path / "result.json", files.result_table(path, result.summary()))
         loop.keeper.settle(*(path / name for name in (*files.HASHED, "result.json")))
     return result

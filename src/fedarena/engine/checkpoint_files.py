@@ -38,10 +38,11 @@ def writing(path: Path) -> Iterator[None]:
     except FileExistsError:  # a question of names, not of room
         raise
     except (OSError, SafetensorError) as error:
-        if getattr(error, "errno", None) in FULL:
+        if (number := getattr(error, "errno", None)) in FULL:
+            more = "raise the limit on the size of files (ulimit -f)" if number == errno.EFBIG else "make room"
             raise CannotWrite(
                 f"the disk is full: {path}",
-                remedy="make room, then go on with --resume; the last finished round is safe",
+                remedy=f"{more}, then go on with --resume; the last finished round is safe",
             ) from error
         raise CannotWrite(
             f"cannot write {path}: {error}", remedy="choose a folder you may write to with --out"

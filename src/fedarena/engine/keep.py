@@ -8,6 +8,7 @@ round is saved: an earlier complete round to fall back to. Ten thousand clients 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -249,10 +250,8 @@ class Keeper:
             self._sync()
 
     def _files_before(self, last: int) -> set[Path]:
-        """Return the files of the newest snapshot before a round, if it is sound."""
+        """Return the files of the newest snapshot before a round, if they are intact."""
         for round in [round for round in self.files.rounds() if round < last][:1]:
-            try:
-                return self.files.paths(round, self.files.snapshot(round).files)
-            except Damage:
-                break
+            with contextlib.suppress(Damage):
+                return self.files.paths(round, self.files.check(round, self.files.lines()).files)
         return set()

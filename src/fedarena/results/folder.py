@@ -311,9 +311,12 @@ def altered(
     return found
 
 
-def result_table(path: Path, summary: Mapping[str, Any], round: int) -> dict[str, Any]:
-    """Return what result.json holds: the numbers in short, and the hash of every other file of the run."""
-    names = (*HASHED, f"checkpoint/server-{round}.safetensors")
+def result_table(path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what result.json holds: the numbers in short, and the hash of every other file of the run.
+
+    The hashes of client states are in the snapshots.
+    """
+    names = (*HASHED, *sorted(f"checkpoint/{file.name}" for file in (path / "checkpoint").glob("server-*")))
     return {**summary, "files": {name: file_sha256(path / name) for name in names}}
 
 
