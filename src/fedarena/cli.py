@@ -156,6 +156,12 @@ def run(
         Path | None, typer.Option(help="Folder of the run; the next free one under runs/ by default.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    from_intact: Annotated[
+        bool,
+        typer.Option(
+            "--from-intact", help="With --resume: if files of the newest round are damaged, use the last intact round."
+        ),
+    ] = False,
     runtime: Annotated[Where, typer.Option(help="Where clients run.")] = Where.processes,
     workers: Workers = None,
     address: Address = None,
@@ -189,6 +195,7 @@ def run(
         experiment,
         out=out,
         resume=resume,
+        from_intact=from_intact,
         runtime=runtime.value,
         workers=workers,
         address=address,
@@ -723,7 +730,7 @@ def verify(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run it once more and compare bit by bit. Exit code 1 if anything differs.
+    """Run it once more and compare bit by bit, and check every file of its folder. Exit code 1 if anything differs.
 
     `fedarena verify runs/digits-fedavg-seed0`
 

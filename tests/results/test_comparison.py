@@ -250,7 +250,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(fa.FedarenaError, match="holds no comparison"):
         Comparison.load(tmp_path)
     (tmp_path / "comparison.json").write_text("{")
-    with pytest.raises(fa.FedarenaError, match="compare anew"):
+    with pytest.raises(fa.FedarenaError, match="compare again in a new folder"):
         Comparison.load(tmp_path)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
+
+from pydantic import BaseModel
 
 from fedarena.arena.alone import alone, interruptible, wait_until_left
 from fedarena.arena.place import Place, SideBySide
@@ -27,7 +28,7 @@ from fedarena.data.files import reading
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import writing
 from fedarena.errors import BadValue, ResumeMismatch, UnknownName, quoted, repeated
-from fedarena.results.folder import as_json, fingerprints, write_text
+from fedarena.results.folder import fingerprints, read_table, write_table, write_text
 from fedarena.results.scoring import Score
 from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.one_job import one_thread
@@ -35,6 +36,22 @@ from fedarena.spec import COMPONENTS, Experiment
 from fedarena.values import check_paths
 
 SHOWN = 5  # of the best trials
+DAMAGED = "restore the file from a copy, or search again in a new folder"
+
+
+class SearchTable(BaseModel):
+    """The content of search.json."""
+
+    name: str
+    trials: int
+    study: str | None
+    experiment: str
+    space: dict[str, Any]
+    method: Method
+    seed: int
+    score: Score
+    ahead: int
+    prune: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -215,7 +232,7 @@ def _folder(wanted: Search, trials: int, name: str, out: Out, study: Any) -> Ite
         stack.enter_context(alone(root))
         wait_until_left(sorted((root / "trials").glob("*")))
         told = {"name": name, "trials": trials, "study": None if study is None else str(study), **wanted.as_dict()}
-        write_text(root / "search.json", as_json(told))
+        write_table(root / "search.json", told)
         yield root, root / "study.db" if study is None else Path(study)
 
 
@@ -247,16 +264,18 @@ def _belongs(root: Path, name: str) -> bool:
 def _read_table(root: Path) -> dict[str, Any]:
     if not (root / "search.json").exists():
         raise BadValue(f"{root} holds no search", remedy="give the folder of one", where="--resume")
-    with reading(root, remedy="the folder is damaged: search anew"):
-        table: dict[str, Any] = json.loads((root / "search.json").read_text(encoding="utf-8"))
+    table = read_table(root / "search.json", DAMAGED)
+    with reading(root / "search.json", remedy=DAMAGED):
+        SearchTable.model_validate(table)
     return table
 
 
 def _read(root: Path, trials: int | None) -> tuple[Search, int, str | None]:
     """What a folder searches, how many trials, and where its study is if not there."""
     table = _read_table(root)
-    experiment = tomllib.loads(table["experiment"])
-    own = next((k for k in COMPONENTS if experiment[k].get("own")), None)
+    with reading(root / "search.json", remedy=DAMAGED):
+        experiment = tomllib.loads(table["experiment"])
+        own = next((k for k in COMPONENTS if experiment[k].get("own")), None)
     if own is not None:
         raise BadValue(
             f"the {own} of this search ('{experiment[own]['name']}') came from Python, no file can bring it back",

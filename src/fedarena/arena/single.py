@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,11 @@ from fedarena.engine.record import TIMES, RoundRecord
 from fedarena.engine.scoring import FinalMetrics
 from fedarena.engine.site import EVALUATION_ROWS, Site
 from fedarena.engine.stopping import participants
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, CannotWrite
 from fedarena.models.task import sha256
 from fedarena.progress import Line, Silent
 from fedarena.results import folder as files
-from fedarena.results.run import Run, load
+from fedarena.results.run import Run, load_as_it_is
 from fedarena.results.track import Store, tracked
 from fedarena.runtime.cluster import Cluster
 from fedarena.runtime.leftovers import temporary_folder
@@ -45,6 +46,7 @@ def run(
     *,
     out: Out = None,
     resume: str | Path | None = None,
+    from_intact: bool = False,
     runtime: RuntimeName = "processes",
     workers: int | None = None,
     address: str | None = None,
@@ -58,6 +60,8 @@ def run(
 
     `source` is a data set's name, a TOML file, an Experiment, a table, or rows and labels `(x, y)`; keywords are the keys
     of an experiment. The run is kept in a folder: `out`, or the next free name under `runs/`; `out=False` keeps none.
+    `resume` continues the run in a folder; if files of its newest round are missing or damaged that is an error, unless
+    `from_intact` says to continue from the last round of which every file is intact.
     `on_round` sees every round and may return True to stop. `runtime="ray"` runs clients on the Ray cluster at `address`,
     or on one that is started on this machine for the purpose. `track` is an MLflow store to tell of it: a server's address
     or a folder.
@@ -70,10 +74,10 @@ def run(
     place = Place(runtime, workers, address)
     if track is not None and "://" not in str(track):
         check_path(track, "--track")
-    site = _open(source, out, resume, place, overrides, settings)
+    site = _open(source, out, resume, from_intact, place, overrides, settings)
     store = None if track is None else Store.open(track)
     with (
-        _under_way(site, out, resume, place) as (loop, kept),
+        _under_way(site, out, resume, from_intact, place) as (loop, kept),
         tracked(store, site.experiment) as tracker,
         _watched(loop, progress) as watcher,
     ):
@@ -94,6 +98,7 @@ def rounds(
     *,
     out: str | Path | None = None,
     resume: str | Path | None = None,
+    from_intact: bool = False,
     runtime: RuntimeName = "processes",
     workers: int | None = None,
     address: str | None = None,
@@ -109,12 +114,12 @@ def rounds(
     """
     kept: Out = False if out is None else out
     place = Place(runtime, workers, address)
-    site = _open(source, kept, resume, place, overrides, settings)  # now, not at the first `next`
-    return _rounds(site, kept, resume, place)
+    site = _open(source, kept, resume, from_intact, place, overrides, settings)  # now, not at the first `next`
+    return _rounds(site, kept, resume, from_intact, place)
 
 
-def _rounds(site: Site, out: Out, resume: str | Path | None, place: Place) -> Iterator[RoundRecord]:
-    with _under_way(site, out, resume, place) as (loop, kept):
+def _rounds(site: Site, out: Out, resume: str | Path | None, from_intact: bool, place: Place) -> Iterator[RoundRecord]:
+    with _under_way(site, out, resume, from_intact, place) as (loop, kept):
         records = []
         for record in loop.rounds():
             records.append(record)
@@ -141,8 +146,11 @@ def verify(
     progress: bool = False,
     **own: Any,
 ) -> Verdict:
-    """Re-run a run folder's experiment from the start and compare bit by bit: partition, every round, final weights."""
-    first = load(check_path(path, "the run folder"), **own)
+    """Re-run a run folder's experiment from the start and compare bit by bit: partition, every round, final weights.
+
+    Every file of the folder is checked against the hash that the run recorded of it.
+    """
+    first, _ = load_as_it_is(check_path(path, "the run folder"), **own)
     done = first.records[-1].round
     stop = lambda record: record.round >= done
     where: dict[str, Any] = {"runtime": runtime, "workers": workers, "address": address}
@@ -153,7 +161,6 @@ def verify(
     for key, now in files.fingerprints(site).items():
         if facts.get(key) != now:
             differences.append(f"{key}: {facts.get(key, '')[:16]} then, {now[:16]} now")
-    differences += files.altered(Path(path), site, first.records, first.state, first.weights_sha256)
     for before, after in zip(first.records, again.records, strict=False):
         for name in RoundRecord.__dataclass_fields__:
             old, new = getattr(before, name), getattr(after, name)
@@ -167,6 +174,7 @@ def verify(
     differences += _metric_differences(first.measured, again.measured)
     if first.weights_sha256 != again.weights_sha256:
         differences.append(f"weights: sha256 {first.weights_sha256[:16]} then, {again.weights_sha256[:16]} now")
+    differences += files.altered(Path(path), site, first.records, first.state, first.weights_sha256)
     return Verdict(not differences, differences, first, again)
 
 
@@ -192,6 +200,7 @@ def _open(
     source: Any,
     out: Any,
     resume: str | Path | None,
+    from_intact: bool,
     place: Place,
     overrides: Sequence[str],
     settings: dict[str, Any],
@@ -203,6 +212,8 @@ def _open(
     if out and resume is not None:
         raise BadValue("a resumed run stays in its folder", remedy="leave out --out", where="--out")
     check_paths(("--out", out), ("--resume", resume))
+    if from_intact and resume is None:
+        raise BadValue("there is no run to continue", remedy="name it: --resume RUN", where="--from-intact")
     experiment = _experiment(source, resume, overrides, settings)
     with one_thread():  # before workers are forked, nothing here may start threads of its own
         return open_site(experiment)
@@ -221,7 +232,9 @@ def _experiment(
 
 
 @contextlib.contextmanager
-def _under_way(site: Site, out: Out, resume: str | Path | None, place: Place) -> Iterator[tuple[Loop, Path | None]]:
+def _under_way(
+    site: Site, out: Out, resume: str | Path | None, from_intact: bool, place: Place
+) -> Iterator[tuple[Loop, Path | None]]:
     """A run with its folder, locked and begun, and its workers; and the folder's name, if it is to be kept."""
     useful = _useful_workers(site)
     place = place.fitted(useful, f"a round has work for {useful}")
@@ -235,12 +248,14 @@ def _under_way(site: Site, out: Out, resume: str | Path | None, place: Place) ->
             path = files.new_folder(site.experiment, out)
         kept = None if out is False and resume is None else path
         stack.enter_context(interruptible("run", kept))
-        keeper = Keeper(path / "checkpoint", site.algorithm, resumable=kept is not None)
+        keeper = Keeper(path / "checkpoint", site.algorithm, kept is not None, from_intact)
         stack.callback(keeper.close)
         if resume is not None:
-            files.go_on(path, site)
+            files.same_start(path, site)
+            keeper.load()  # what is wrong with it shows before anything is changed
+            files.reopen(path, site)
         elif kept is not None:
-            files.write_start(path, site)
+            _begin(path, site)
         files.check_room(path, site)
         pool = _pool(site, place, nodes)
         stack.callback(pool.close)
@@ -259,6 +274,15 @@ def _useful_workers(site: Site) -> int:
     own_rows = owners.clients if experiment.evaluate.on == "train" else owners.client_tests
     rows = len(owners.test) + sum(map(len, own_rows))
     return max(clients, math.ceil(rows / EVALUATION_ROWS))
+
+
+def _begin(path: Path, site: Site) -> None:
+    """Write what is known before the first round; if that fails, nothing is left that a second try would stumble on."""
+    try:
+        files.write_start(path, site)
+    except CannotWrite:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def _pool(site: Site, place: Place, nodes: Nodes | None) -> Serial | Processes | Cluster:
@@ -296,5 +320,6 @@ def finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
         files.write_rounds(path, records)
         files.write_clients(path, site, np.asarray(own), measured.clients)
         files.write_model(path, result.state)
-        files.write_result(path, result.summary(), measured)
+        files.write_table(path / "result.json", files.result_table(path, result.summary(), measured))
+        loop.keeper.settle(*(path / name for name in (*files.HASHED, "result.json")))
     return result

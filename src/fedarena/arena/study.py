@@ -181,14 +181,16 @@ class Study:
                 self._store = optuna.create_study(
                     storage=f"sqlite:///{file.absolute()}", study_name=name, direction="maximize", load_if_exists=True
                 )
-                stored = self._store.get_trials()
-            except Exception as error:
+                stored = [_from_optuna(trial) for trial in self._store.get_trials()]
+            except Exception as error:  # of a database that is damaged, or is none
+                if "disk" in _first_line(error):
+                    raise self._cannot_write(error) from None
                 raise BadValue(
-                    f"{file} cannot be used: {_first_line(error)}",
+                    f"{file} cannot be used: {_first_line(error) or type(error).__name__}",
                     remedy="give a file that Optuna made, or a new name",
                     where="--study",
                 ) from None
-        for trial in map(_from_optuna, stored):
+        for trial in stored:
             self.known[trial.number], self.values[trial.number] = trial, trial.values
             self._stored += 1
             self._clear(trial)
@@ -218,12 +220,15 @@ class Study:
                 try:
                     self._store.add_trial(_to_optuna(optuna, ready, self._distributions))
                 except Exception as error:  # a full disk, mostly
-                    raise CannotWrite(
-                        f"cannot write {self.file}: {_first_line(error)}",
-                        remedy="make room, then go on: the trials that ended are safe",
-                    ) from None
+                    raise self._cannot_write(error) from None
             self._stored += 1
             self._clear(ready)
+
+    def _cannot_write(self, error: Exception) -> CannotWrite:
+        return CannotWrite(
+            f"cannot write {self.file}: {_first_line(error)}",
+            remedy="make room, then go on: the trials that ended are safe",
+        )
 
     def _clear(self, trial: Trial) -> None:
         """The study knows it: its run may go."""

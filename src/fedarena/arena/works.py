@@ -23,7 +23,7 @@ from fedarena.engine.federation import open_site
 from fedarena.engine.keep import writing
 from fedarena.errors import BadValue
 from fedarena.results.comparison import Split
-from fedarena.results.folder import as_json, write_text
+from fedarena.results.folder import as_json, mark_slim, write_text
 from fedarena.results.reproduction import written
 from fedarena.results.run import load
 from fedarena.spec import Experiment, laid_over
@@ -111,10 +111,9 @@ def read_facts(folder: Path) -> tuple[Facts, float]:
 
 
 def _slim(folder: Path) -> None:
-    """A finished run is read, not gone on with: what clients remember may be a hundred times the model."""
+    """Remove what only a resume would need from a finished run: client states may be a hundred times the model."""
+    mark_slim(folder)
     shutil.rmtree(folder / "checkpoint" / "clients", ignore_errors=True)
-    for snapshot in (folder / "checkpoint").glob("server-*.safetensors"):
-        snapshot.unlink()
 
 
 # Facts

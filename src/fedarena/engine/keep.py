@@ -1,52 +1,46 @@
-"""What must survive a kill: server state and client memories, on disk after every round, each file replaced as a whole.
+"""Checkpoints: the server's snapshot and the clients' states, on disk after every round, each file written as a whole.
 
-A memory is one file named by client and round. The one a client had before stays until the checkpoint of the new round
-is written, so that at any moment the folder holds one complete round. Ten thousand clients cost disk, not memory.
+A client's state is one file named by client and round. A snapshot names every such file it needs with its SHA-256, and the
+hash of the log up to its round; it carries its own hash. So a file that is missing or was changed is found on resume.
+Every few seconds a snapshot is synced to the disk. It stays, with its files, until a later one has been synced and another
+round is saved: an earlier complete round to fall back to. Ten thousand clients cost disk, not memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import hashlib
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from fedarena.engine.tree import UnknownType, assemble, dismantle, types_in, types_near
+from fedarena.engine.checkpoint_files import (
+    CheckpointFolder,
+    ClientFiles,
+    Damage,
+    Intact,
+    Snapshot,
+    load_tree,
+    save_tree,
+    writing,
+)
+from fedarena.engine.tensor_file import sync_path
+from fedarena.engine.tree import types_in, types_near
 from fedarena.engine.work import Common, Memory
 from fedarena.errors import CannotWrite, DataBroken
 from fedarena.models.task import Buffers
 
+__all__ = ["HELD", "Keeper", "Snapshot", "load_tree", "locked", "save_tree", "stored_types", "writing"]
+
 HELD: set[Path] = set()  # folders at work in this process: the system's locks only tell processes apart
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns a full disk or a forbidden folder into an error that says what is still safe."""
-    try:
-        yield
-    except FileExistsError:  # a question of names, not of room
-        raise
-    except (OSError, SafetensorError) as error:
-        number = getattr(error, "errno", None)
-        full = number in FULL or "os error 28" in str(error).lower() or "os error 27" in str(error).lower()
-        if full:
-            raise CannotWrite(
-                f"the disk is full: {path}",
-                remedy="make room, then go on with --resume; the last finished round is safe",
-            ) from error
-        raise CannotWrite(
-            f"cannot write {path}: {error}", remedy="choose a folder you may write to with --out"
-        ) from error
+SYNC_SECONDS = 10.0  # at least, between two syncs to the disk
+SYNC_SHARE = 0.01  # of the time, at most, is spent in them
+RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # of the run, without which nothing can be resumed
 
 
 def locked(file: int) -> bool:
@@ -62,64 +56,31 @@ def locked(file: int) -> bool:
     return True
 
 
-def save_tree(path: Path, tree: Any) -> None:
-    """Write a tree to one file, atomically."""
-    arrays: dict[str, Any] = {}
-    plain = json.dumps(dismantle(tree, arrays))
-    temporary = path.with_suffix(".tmp")
-    with writing(path):
-        try:
-            contiguous = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
-            save_file(contiguous, temporary, metadata={"tree": plain})
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
-def load_tree(path: Path, types: dict[str, type]) -> Any:
-    """Read it back; nothing in the file is executed."""
-    try:
-        with safe_open(path, framework="np") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return assemble(json.loads(file.metadata()["tree"]), arrays, types)
-    except UnknownType as error:
-        raise DataBroken(
-            f"{path} holds a '{error}', and no such class is in sight",
-            remedy="define the classes of your algorithm's state beside it, at the top of a module",
-            where="checkpoint",
-        ) from None
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise DataBroken(
-            f"{path} is damaged: {error}", remedy="start the run anew in another folder", where="checkpoint"
-        ) from error
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Everything the loop needs to go on after a round."""
-
-    round: int  # completed
-    state: Any
-    buffers: Buffers
-    totals: dict[str, float]
-    client_accuracy: NDArray[np.float64]  # at the last evaluation, NaN where a client has no test rows
-    noted: dict[str, Any] = field(default_factory=dict)  # troubles so far: how often, and the first case
-    queue: Any = None  # who is at work, where clients keep no rounds (engine/events.py)
-    spent: dict[Any, int] = field(default_factory=dict)  # privacy: what was released, and how often
+def stored_types(algorithm: Any) -> dict[str, type]:
+    """Return the classes that the files of a checkpoint may be made of, by name."""
+    return {**types_near(algorithm), **{t.__qualname__: t for t in (Snapshot, ClientFiles, Buffers, Memory, Common)}}
 
 
 class Keeper:
-    """The checkpoint folder of a run. One that nobody will resume holds only what clients remember."""
+    """The checkpoint folder of a run. One that will not be resumed holds only the clients' states.
 
-    def __init__(self, folder: Path, algorithm: Any, resumable: bool = True) -> None:
-        self.folder, self.resumable = folder, resumable
-        self._types: dict[str, type] = {
-            **types_near(algorithm),
-            **{t.__qualname__: t for t in (Snapshot, Buffers, Memory, Common)},
-        }
-        self._at: dict[int, int] = {}  # client -> round of its newest memory
-        self._old: list[Path] = []
+    `from_intact` says what to do about a damaged newest round: refuse it (False), continue from the last intact round
+    (True), or refuse it without offering that (None).
+    """
+
+    def __init__(self, folder: Path, algorithm: Any, resumable: bool = True, from_intact: bool | None = False) -> None:
+        self.folder, self.resumable, self.from_intact = folder, resumable, from_intact
+        self._types = stored_types(algorithm)
+        self.files = CheckpointFolder(folder, self._types)
+        self._loaded: Intact | None = None
+        self._last: Snapshot | None = None  # saved
+        self._durable = 0  # newest round that is synced to the disk
+        self._rounds = np.zeros(0, np.int64)  # of each client's newest state, 0 without one
+        self._hashes = np.zeros((0, 32), np.uint8)  # of the same files
+        self._log = hashlib.sha256()
+        self._old: list[Path] = []  # to be removed once the next snapshot is saved
+        self._fallback: list[Path] = []  # replaced since, but needed by the durable snapshot
+        self._due = time.monotonic() + SYNC_SECONDS
         with writing(folder):
             (folder / "clients").mkdir(parents=True, exist_ok=True)
             self._place = folder.resolve()
@@ -140,93 +101,157 @@ class Keeper:
 
     @classmethod
     def peek(cls, folder: Path, algorithm: Any, client: int) -> Memory | None:
-        """What a client remembers at the end of a run, without touching anything."""
+        """Return a client's state at the end of a run, without touching anything."""
         rounds = [int(p.stem.partition("-")[2]) for p in (folder / "clients").glob(f"{client}-*.safetensors")]
         if not rounds:
             return None
-        types = {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, Memory, Common)}}
-        memory: Memory = load_tree(folder / "clients" / f"{client}-{max(rounds)}.safetensors", types)
+        path = CheckpointFolder(folder, {}).state_path(client, max(rounds))
+        memory: Memory = load_tree(path, stored_types(algorithm))
         return memory
 
-    def _memory_path(self, client: int, round: int) -> Path:
-        return self.folder / "clients" / f"{client}-{round}.safetensors"
+    # Client states
 
     def memory(self, client: int) -> Memory | None:
-        """What the client remembers; None before its first round."""
-        if client not in self._at:
+        """Return the client's newest state; None before its first round."""
+        if client >= len(self._rounds) or not self._rounds[client]:
             return None
-        memory: Memory = load_tree(self._memory_path(client, self._at[client]), self._types)
+        memory: Memory = load_tree(self.files.state_path(client, int(self._rounds[client])), self._types, check=False)
         return memory
 
     def remember(self, client: int, round: int, memory: Memory) -> None:
-        """Keep a client's memory of this round; valid once the round's snapshot is saved."""
-        if not memory.holds_anything and client not in self._at:
+        """Save a client's state of this round; it is valid once the round's snapshot is saved."""
+        before = int(self._rounds[client]) if client < len(self._rounds) else 0
+        if not memory.holds_anything and not before:
             return
         self._types |= types_in(memory)
-        save_tree(self._memory_path(client, round), memory)
-        before = self._at.get(client, round)
-        if before != round:
-            self._old.append(self._memory_path(client, before))
-        self._at[client] = round
+        digest = save_tree(self.files.state_path(client, round), memory, hashed=self.resumable)
+        if before not in (0, round):
+            replaced = self._fallback if before <= self._durable else self._old
+            replaced.append(self.files.state_path(client, before))
+        if client >= len(self._rounds):
+            more = max(client + 1 - len(self._rounds), len(self._rounds))
+            self._rounds = np.append(self._rounds, np.zeros(more, np.int64))
+            self._hashes = np.append(self._hashes, np.zeros((more, 32), np.uint8), axis=0)
+        self._rounds[client] = round
+        if digest:
+            self._hashes[client] = np.frombuffer(digest, np.uint8)
+
+    def _client_files(self) -> ClientFiles | None:
+        """Return the table of all newest states, if there are any."""
+        if not len(self._rounds):
+            return None
+        clients = np.flatnonzero(self._rounds)
+        return ClientFiles(clients, self._rounds[clients], self._hashes[clients])
+
+    # Snapshots
 
     def save(self, snapshot: Snapshot, record: dict[str, Any]) -> None:
-        """End of a round: log its record, write the snapshot, drop what is now out of date.
+        """End of a round: log its record, write the snapshot, remove files that no kept snapshot needs.
 
         A snapshot has a name of its own: renaming one file over another makes some file systems write it out at once.
         """
+        self._loaded = None
         if self.resumable:
-            log = self.folder / "rounds.jsonl"
-            with writing(log), log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-            self._old.extend(self.folder.glob("server-*.safetensors"))
-            save_tree(self.folder / f"server-{snapshot.round}.safetensors", snapshot)
+            line = (json.dumps(record) + "\n").encode()
+            with writing(self.files.log), self.files.log.open("ab") as file:
+                file.write(line)
+            self._log.update(line)
+            snapshot = replace(snapshot, files=self._client_files(), log=(self._log.hexdigest(),))
+            save_tree(self.files.snapshot_path(snapshot.round), snapshot)
+            if self._last is not None and self._last.round != self._durable:
+                self._old.append(self.files.snapshot_path(self._last.round))
+            self._last = snapshot
         for path in self._old:
             path.unlink(missing_ok=True)
         self._old.clear()
-
-    def load(self) -> tuple[Snapshot | None, list[dict[str, Any]]]:
-        """The last complete round, with the records up to it; what a killed round left behind is removed."""
-        rounds = [int(p.stem.partition("-")[2]) for p in self.folder.glob("server-*.safetensors")]
-        newest = self.folder / f"server-{max(rounds, default=0)}.safetensors"
-        snapshot: Snapshot | None = load_tree(newest, self._types) if rounds else None
-        last = snapshot.round if snapshot else 0
-        self._at.clear()
-        for file in sorted((self.folder / "clients").glob("*")):
-            client, _, rest = file.name.partition("-")
-            round = rest.partition(".")[0]
-            if not file.name.endswith(".safetensors") or int(round) > last:
-                file.unlink(missing_ok=True)
-            elif int(round) > self._at.get(int(client), 0):
-                if int(client) in self._at:
-                    self._memory_path(int(client), self._at[int(client)]).unlink(missing_ok=True)
-                self._at[int(client)] = int(round)
-            else:
-                file.unlink(missing_ok=True)
-        records = self._records(last) if self.resumable else []
-        if len(records) != last:
-            raise DataBroken(
-                f"{self.folder / 'rounds.jsonl'} has {len(records)} of {last} rounds",
-                remedy="start the run anew in another folder",
-                where="checkpoint",
-            )
-        return snapshot, records
+        if self.resumable and time.monotonic() >= self._due:
+            self._sync()
 
     def amend(self, records: list[dict[str, Any]]) -> None:
-        """Replace the log."""
-        log = self.folder / "rounds.jsonl"
-        with writing(log):
-            temporary = log.with_suffix(".tmp")
-            temporary.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
-            os.replace(temporary, log)
+        """Replace the log. The last snapshot is first made to accept both logs, so that a kill in between does no harm."""
+        text = "".join(json.dumps(r) + "\n" for r in records).encode()
+        changed = hashlib.sha256(text)
+        if self._last is not None and self._last.names_its_files:
+            both = replace(self._last, log=(self._log.hexdigest(), changed.hexdigest()))
+            save_tree(self.files.snapshot_path(both.round), both, sync=True)
+        self._write_log(text)
 
-    def _records(self, last: int) -> list[dict[str, Any]]:
-        log = self.folder / "rounds.jsonl"
-        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
-        kept = {}
-        for line in lines:
-            with contextlib.suppress(json.JSONDecodeError):  # a kill may have cut the last line
-                record = json.loads(line)
-                if record["round"] <= last:
-                    kept[record["round"]] = record
-        self.amend(list(kept.values()))
-        return list(kept.values())
+    def _write_log(self, text: bytes) -> None:
+        temporary = self.files.log.with_suffix(".tmp")
+        with writing(self.files.log):
+            temporary.write_bytes(text)
+            sync_path(temporary)
+            os.replace(temporary, self.files.log)
+        self._log = hashlib.sha256(text)
+
+    def settle(self, *results: Path) -> None:
+        """Sync a finished run and its results to the disk, unless it took less time than may be lost anyway."""
+        if self.resumable and (self._durable or time.monotonic() >= self._due):
+            self._sync(*results)
+
+    def _sync(self, *results: Path) -> None:
+        """Make the last snapshot and all that belongs to it survive a loss of power: it can be fallen back to."""
+        if self._last is None:
+            return
+        began, run = time.monotonic(), self.folder.parent
+        fresh = np.flatnonzero(self._rounds > self._durable).tolist()
+        paths = [self.files.state_path(client, int(self._rounds[client])) for client in fresh]
+        paths += [self.files.snapshot_path(self._last.round), self.files.log, *(run / name for name in RUN_FILES)]
+        folders = (self.folder / "clients", self.folder, run, run.absolute().parent)
+        with writing(self.folder):
+            for path in (*paths, *results, *folders):
+                sync_path(path)
+        if self._durable not in (0, self._last.round):
+            self._old += [*self._fallback, self.files.snapshot_path(self._durable)]
+            self._fallback.clear()
+        self._durable = self._last.round
+        now = time.monotonic()
+        self._due = now + max(SYNC_SECONDS, (now - began) / SYNC_SHARE)
+
+    # Resuming
+
+    def load(self) -> tuple[Snapshot | None, list[dict[str, Any]]]:
+        """Return the last complete round, with the records up to it, and remove what a killed round left behind."""
+        if self._loaded is None:
+            self._loaded = self._recover() if self.resumable else Intact()
+            self._take(self._loaded)
+        return self._loaded.snapshot, list(self._loaded.records)
+
+    def _recover(self) -> Intact:
+        """Find the round to continue from; damage to a later one is an error unless `from_intact`."""
+        intact, damage = self.files.last_intact()
+        if damage is None or self.from_intact:
+            return intact
+        last = f"round {intact.round}" if intact.round else "round 0, no saved round is intact"
+        go_on = f"continue from round {intact.round}" if intact.round else "start over in the same folder"
+        offered = f"{go_on}: fedarena run --resume {self.folder.parent} --from-intact"
+        raise DataBroken(
+            f"{damage}; the last intact round is {last}",
+            remedy=f"restore the file from a copy, or {'start a new run' if self.from_intact is None else offered}",
+            where="checkpoint",
+        )
+
+    def _take(self, intact: Intact) -> None:
+        """Continue from here: remove what belongs to no kept round, and keep the round before until the next is saved."""
+        self._last, table = intact.snapshot, intact.files
+        size = int(table.clients.max(initial=-1)) + 1
+        self._rounds, self._hashes = np.zeros(size, np.int64), np.zeros((size, 32), np.uint8)
+        self._rounds[table.clients], self._hashes[table.clients] = table.rounds, table.hashes
+        needed, earlier = self.files.paths(intact.round, table), self._files_before(intact.round)
+        for path in (*self.folder.glob("server-*"), *(self.folder / "clients").iterdir()):
+            if path not in needed | earlier:
+                path.unlink(missing_ok=True)
+        self._old = sorted(earlier - needed)
+        if self.resumable:
+            text = b"".join(self.files.lines()[: intact.round])
+            if (self.files.log.read_bytes() if self.files.log.exists() else b"") != text:
+                self._write_log(text)
+            self._log = hashlib.sha256(text)
+            self._sync()
+
+    def _files_before(self, last: int) -> set[Path]:
+        """Return the files of the newest snapshot before a round, if they are intact."""
+        for round in [round for round in self.files.rounds() if round < last][:1]:
+            with contextlib.suppress(Damage):
+                return self.files.paths(round, self.files.check(round, self.files.lines()).files)
+        return set()

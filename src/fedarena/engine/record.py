@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import get_type_hints
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,27 @@ class RoundRecord:
 
 
 TIMES = tuple(name for name in RoundRecord.__dataclass_fields__ if "seconds" in name)
+NUMBERS = {name: str(kind) for name, kind in get_type_hints(RoundRecord).items()}
+
+
+def parse_record(line: str | bytes) -> RoundRecord:
+    """Read one line of the log of rounds; a ValueError says why a line is no record."""
+    plain = json.loads(line)
+    if not isinstance(plain, dict) or "round" not in plain:
+        raise ValueError("a line of it is no record of a round")
+    for name, value in plain.items():
+        if name not in NUMBERS:
+            raise ValueError(f"a record has the unknown key {name!r}")
+        fits = isinstance(value, int) or (isinstance(value, float) and "float" in NUMBERS[name])
+        if isinstance(value, bool) or not (fits or (value is None and "None" in NUMBERS[name])):
+            raise ValueError(f"a record has {name} = {value!r}")
+    return RoundRecord(**plain)
+
+
+def parse_records(lines: list[bytes]) -> list[RoundRecord]:
+    """Read the lines of a log, which must be rounds 1, 2, 3 and so on."""
+    records = [parse_record(line) for line in lines]
+    for number, record in enumerate(records, 1):
+        if record.round != number:
+            raise ValueError(f"round {record.round} is where round {number} should be")
+    return records

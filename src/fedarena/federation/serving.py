@@ -80,9 +80,10 @@ def serve(
             gather(board, roster, terms.wait, speak)
             agree(board, roster, experiment)
         site = open_rowless(experiment, roster)
-        keeper = Keeper(path / "checkpoint", site.algorithm)
+        keeper = Keeper(path / "checkpoint", site.algorithm, from_intact=None)  # clients keep no earlier states
         stack.callback(keeper.close)
         if resume is not None:
+            keeper.load()  # what is wrong with it shows before anything is changed
             files.go_on(path, site)
         else:
             roster.save(path)

@@ -5,7 +5,6 @@ A comparison is a folder: comparison.json says what was to be compared and how, 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from fedarena.component import Component
 from fedarena.data.files import reading
@@ -23,7 +23,7 @@ from fedarena.data.folds import has_own_folds
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue, FedarenaError, quoted
 from fedarena.results import tradeoff
-from fedarena.results.folder import as_json, write_text
+from fedarena.results.folder import read_table, write_table
 from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
 from fedarena.results.scoring import OPTIMISTIC, SCORES, Score, Scoring, View
@@ -39,6 +39,7 @@ Protocol = Literal["independent", "shared"]
 PARTS: tuple[Part, ...] = get_args(Part)  # what is drawn for every split, unless it is fixed or drawn once a repeat
 PART_NAMES = {"partition": "partition", "start": "initial weights", "schedule": "client schedule"}
 LEAST_REPEATS = 5  # that show how much something matters which the folds of a repeat share
+DAMAGED = "restore the file from a copy, or compare again in a new folder"
 OWN_PARTS = ("algorithm", "local")  # of a contestant; all else is the same for everyone: so scores are pairs
 SIGNS = {"+": "better", "=": "practically equal", "-": "worse", "?": "undecided"}
 
@@ -233,7 +234,7 @@ class Plan:
 
     def write(self, root: Path) -> None:
         """comparison.json, atomically."""
-        write_text(root / "comparison.json", as_json(self.as_dict()))
+        write_table(root / "comparison.json", self.as_dict())
 
     @classmethod
     def read(cls, root: Path) -> Plan:
@@ -241,9 +242,10 @@ class Plan:
         file = root / "comparison.json"
         if not file.exists():
             raise BadValue(f"{root} holds no comparison", remedy="give the folder of one", where=str(root))
-        with reading(root, remedy="the folder is damaged: compare anew"):
-            table = json.loads(file.read_text(encoding="utf-8"))
+        table = read_table(file, DAMAGED)
+        with reading(file, remedy=DAMAGED):
             lists = {key: tuple(table.get(key, ())) for key in ("notes", "fixed", "per_repeat")}
+            TypeAdapter(cls).validate_python({**table, **lists, "own": {}})
             return cls(**{**table, **lists})
 
 
@@ -285,7 +287,7 @@ class Comparison:
             failed = next((f / "failure.txt" for f in folders if (f / "failure.txt").exists()), None)
             missing = sum(not (f / "result.json").exists() for f in folders)
             if failed is not None:
-                failures[label] = failed.read_text(encoding="utf-8").strip()
+                failures[label] = failed.read_text(encoding="utf-8", errors="replace").strip()
             elif missing:
                 raise BadValue(
                     f"{missing} of {len(folders)} runs of {label} are not finished",

@@ -10,6 +10,7 @@ checkpoint/        everything needed to go on
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import math
@@ -18,7 +19,7 @@ import platform
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ import numpy as np
 import fedarena
 from fedarena.data.dataset import PADDING, Partition
 from fedarena.data.files import reading
-from fedarena.engine.keep import writing
+from fedarena.engine.checkpoint_files import CheckpointFolder, Damage
+from fedarena.engine.keep import stored_types, writing
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.scoring import FinalMetrics
 from fedarena.engine.site import Site
@@ -38,7 +40,12 @@ from fedarena.models.compiled import SWITCH, library, processor
 from fedarena.models.task import sha256
 from fedarena.spec import Experiment
 
-DAMAGED = "the run folder is damaged: run the experiment anew"
+DAMAGED = "restore the file from a copy, or run the experiment again in a new folder"
+SEAL = "# sha256 "  # the last line of experiment.toml, over the lines above it
+HASHED = (
+    "experiment.toml", "versions.json", "partition.npz", "rounds.parquet", "clients.parquet", "model.safetensors",
+    "checkpoint/rounds.jsonl",
+)  # fmt: skip
 MAY_GROW = ("rounds", "uploads")  # a finished run may be continued with a larger budget
 
 
@@ -97,7 +104,7 @@ def room_for(site: Site) -> int:
     leaves_out = getattr(site.experiment.uplink, "top_k", None) is not None
     vectors = (site.algorithm.remember(site.initial) is not None) + keeps_momentum + leaves_out
     people = len(site.partition.population)
-    models = 4 + vectors * (people + participants(site.experiment, people))  # what is new stands beside what was
+    models = 5 + vectors * (2 * people + participants(site.experiment, people))  # two rounds kept, one under way
     return models * site.initial.nbytes + (1 << 20)
 
 
@@ -177,13 +184,19 @@ def write_start(path: Path, site: Site) -> None:
     """What is known before the first round."""
     partition = site.owners
     facts = {**versions(), **fingerprints(site), "path": site.task.path}
-    write_text(path / "versions.json", json.dumps(facts, indent=1))
-    _atomic(path / "partition.npz", lambda file: np.savez_compressed(file, **partition_arrays(partition)))
-    write_text(path / "experiment.toml", site.experiment.to_toml())  # last: a folder that has it is a run
+    write_table(path / "versions.json", facts)
+    _write_partition(path, partition)
+    _write_experiment(path, site.experiment)  # last: a folder that has it is a run
 
 
 def go_on(path: Path, site: Site) -> None:
     """On resume: data, partition and model must be the ones the run began with; it is no longer finished."""
+    same_start(path, site)
+    reopen(path, site)
+
+
+def same_start(path: Path, site: Site) -> None:
+    """Refuse to resume with other data, another partition or another model than the run began with."""
     before = read_facts(path)
     for key, now in fingerprints(site).items():
         if before.get(key) != now:
@@ -192,8 +205,13 @@ def go_on(path: Path, site: Site) -> None:
                 remedy="restore what it used, or start a new run",
                 where=str(path),
             )
+
+
+def reopen(path: Path, site: Site) -> None:
+    """Make a run unfinished again, with today's budget; the partition is known to be the same, so it is written again."""
     (path / "result.json").unlink(missing_ok=True)
-    write_text(path / "experiment.toml", site.experiment.to_toml())  # the budget may have grown
+    _write_partition(path, site.owners)
+    _write_experiment(path, site.experiment)
 
 
 def fingerprints(site: Site) -> dict[str, str]:
@@ -206,15 +224,57 @@ def fingerprints(site: Site) -> dict[str, str]:
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """versions.json."""
-    with reading(path / "versions.json", remedy=DAMAGED):
-        facts: dict[str, Any] = json.loads((path / "versions.json").read_text(encoding="utf-8"))
-    return facts
+    """Return what versions.json holds."""
+    return read_table(path / "versions.json", DAMAGED)
+
+
+def write_table(file: Path, table: Mapping[str, Any]) -> None:
+    """Write a JSON table with its own hash in it, atomically."""
+    write_text(file, as_json({**table, "sha256": fingerprint(table)}))
+
+
+def read_table(file: Path, remedy: str) -> dict[str, Any]:
+    """Read a JSON table and check its hash; a table that an earlier version of fedarena wrote has none."""
+    with reading(file, remedy=remedy):
+        table = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(table, dict) or not table:
+            raise ValueError("it is no table")
+        if "sha256" in table and table.pop("sha256") != fingerprint(table):
+            raise ValueError("it is not as it was written, its sha256 differs")
+        return table
+
+
+def fingerprint(table: Mapping[str, Any]) -> str:
+    """Return the hash of all that a table holds except its hash."""
+    text = as_json({key: value for key, value in table.items() if key != "sha256"})
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_sha256(file: Path) -> str:
+    """Return the hash of a file; that of a missing file is empty."""
+    if not file.is_file():
+        return ""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _write_experiment(path: Path, experiment: Experiment) -> None:
+    text = experiment.to_toml()
+    write_text(path / "experiment.toml", f"{text}{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n")
+
+
+def _write_partition(path: Path, partition: Partition) -> None:
+    _atomic(path / "partition.npz", lambda file: np.savez_compressed(file, **partition_arrays(partition)))
 
 
 def _toml(file: Path) -> dict[str, Any]:
+    """Read the experiment of a run and check its hash; one that an earlier version of fedarena wrote has none."""
     with reading(file, remedy=DAMAGED):
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_bytes().decode()
+        above, seal, told = text.rpartition(SEAL)
+        if seal and hashlib.sha256(above.encode()).hexdigest() != told.strip():
+            raise ValueError("it was changed after the run began; to run longer, resume with --set rounds=...")
+        return tomllib.loads(text)
 
 
 def partition_arrays(partition: Partition) -> dict[str, Any]:
@@ -233,10 +293,10 @@ def partition_arrays(partition: Partition) -> dict[str, Any]:
 def altered(
     path: Path, site: Site, records: list[RoundRecord], state: Mapping[str, Any], weights_sha256: str
 ) -> list[str]:
-    """Stored files that are not what the run's own record says of them."""
+    """Return the stored files that are not what the run's own record says of them."""
     import pyarrow.parquet as pq
 
-    found = []
+    found = [*changed_files(path), *changed_checkpoint(path, site.algorithm)]
     with reading(path / "rounds.parquet", remedy=DAMAGED):
         stored_rows = pq.read_table(path / "rounds.parquet").to_pylist()
         empty = dict.fromkeys(RoundRecord.__dataclass_fields__)  # a folder may be older than a column
@@ -253,6 +313,54 @@ def altered(
         if sha256(site.task.vector(), site.task.buffers().values) != weights_sha256:
             found.append("model.safetensors: not the weights that result.json names")
     return found
+
+
+def result_table(path: Path, summary: Mapping[str, Any], measured: FinalMetrics) -> dict[str, Any]:
+    """Return what result.json holds: the numbers in short, the drawn metrics, and the hash of every other file.
+
+    The hashes of client states are in the snapshots.
+    """
+    names = (*HASHED, *sorted(f"checkpoint/{file.name}" for file in (path / "checkpoint").glob("server-*")))
+    confusion = None if measured.confusion is None else measured.confusion.tolist()
+    drawn = {"class_names": measured.class_names, "confusion": confusion, "calibration": measured.calibration}
+    return {**summary, "evaluation": drawn, "files": {name: file_sha256(path / name) for name in names}}
+
+
+def mark_slim(path: Path) -> None:
+    """Record in a finished run that its client states are removed on purpose."""
+    write_table(path / "result.json", {**read_table(path / "result.json", DAMAGED), "client_states": "removed"})
+
+
+def changed_files(path: Path, names: Sequence[str] | None = None) -> list[str]:
+    """Return those of the named files, or of all, that are not as the run left them, in words.
+
+    Runs of earlier versions of fedarena recorded no hashes, and none of their files counts as changed.
+    """
+    known = read_table(path / "result.json", DAMAGED).get("files", {})
+    found = []
+    for name in known if names is None else [name for name in names if name in known]:
+        if (now := file_sha256(path / name)) != known[name]:
+            found.append(f"{name}: " + ("it was changed after the run ended" if now else "it is missing"))
+    return found
+
+
+def changed_checkpoint(path: Path, algorithm: Any) -> list[str]:
+    """Return what is wrong with the snapshots of a finished run and the client states that they name, in words."""
+    result, folder = read_table(path / "result.json", DAMAGED), path / "checkpoint"
+    if "files" not in result:  # of an earlier version of fedarena
+        return []
+    saved = CheckpointFolder(folder, stored_types(algorithm))
+    lines, slim = saved.lines(), result.get("client_states") == "removed"
+    named = {folder / "lock", saved.log}
+    for round in saved.rounds():
+        try:
+            snapshot = saved.snapshot(round) if slim else saved.check(round, lines).snapshot
+            assert snapshot is not None
+            named |= saved.paths(round, snapshot.files)
+        except Damage as damage:
+            return [str(damage)]
+    there = {p for p in (*folder.glob("*"), *(folder / "clients").glob("*")) if p.is_file()}
+    return [f"{file} belongs to no saved round" for file in sorted(there - named)]
 
 
 def write_rounds(path: Path, records: list[RoundRecord]) -> None:
@@ -290,13 +398,6 @@ def write_clients(
 ) -> None:
     """clients.parquet: one row a client."""
     _write_table(path / "clients.parquet", client_rows(site, accuracy, metrics))
-
-
-def write_result(path: Path, summary: Mapping[str, Any], measured: FinalMetrics) -> None:
-    """result.json: the numbers in short, with the confusion matrix and the calibration curve."""
-    confusion = None if measured.confusion is None else measured.confusion.tolist()
-    drawn = {"class_names": measured.class_names, "confusion": confusion, "calibration": measured.calibration}
-    write_text(path / "result.json", as_json({**summary, "evaluation": drawn}))
 
 
 def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:

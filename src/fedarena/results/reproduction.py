@@ -5,7 +5,6 @@ Its file, ID-SIZE.json, holds all that is needed to judge it and to run any of i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from fedarena.engine.keep import writing
 from fedarena.errors import BadValue, DataBroken
 from fedarena.results.agreement import Cell, Judgement, Sheet, label, shown, sign
 from fedarena.results.comparison import Split
-from fedarena.results.folder import as_json, write_text
+from fedarena.results.folder import as_json, fingerprint, write_text
 
 Table = dict[str, Any]
 Scores = dict[str, dict[Cell, list[float]]]  # measure -> cell -> one number a split
@@ -203,12 +202,6 @@ def _common(tables: list[Table]) -> tuple[Table, list[Table]]:
         return {}, []
     shared = {key: value for key, value in tables[0].items() if all(t.get(key) == value for t in tables)}
     return shared, [{key: value for key, value in table.items() if key not in shared} for table in tables]
-
-
-def fingerprint(table: Table) -> str:
-    """Of all that a result file says beside it: who changes a word or a number by hand is found out."""
-    told = as_json({key: value for key, value in table.items() if key != "sha256"})
-    return hashlib.sha256(told.encode()).hexdigest()
 
 
 class _Row(BaseModel, extra="allow"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -17,12 +16,12 @@ from fedarena.engine.accountant import usual_delta
 from fedarena.engine.fairness import fairness
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import Keeper
-from fedarena.engine.record import RoundRecord
+from fedarena.engine.record import RoundRecord, parse_records
 from fedarena.engine.scoring import FinalMetrics, Predictions, Scoring, calibration_bins, confusion_counts
 from fedarena.engine.site import Site
-from fedarena.errors import BadValue
+from fedarena.errors import BadValue, DataBroken
 from fedarena.models.task import Keep
-from fedarena.results.folder import DAMAGED, client_rows, read_experiment, read_metrics
+from fedarena.results.folder import DAMAGED, changed_files, client_rows, read_experiment, read_metrics, read_table
 from fedarena.results.metrics import monotone, recalls, rounds_to
 from fedarena.spec import Experiment
 from fedarena.statistics.metric_registry import is_better
@@ -329,11 +328,14 @@ class Run:
 
 def load(path: str | Path, **own: Any) -> Run:
     """Read a run folder. What the experiment had from Python (a module, arrays) must be given again by keyword."""
-    import pyarrow.parquet as pq
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    run, changed = load_as_it_is(Path(path), **own)
+    if changed:
+        raise DataBroken(f"{run.dir} is damaged: {changed[0]}", remedy=DAMAGED)
+    return run
 
-    folder = Path(path)
+
+def load_as_it_is(folder: Path, **own: Any) -> tuple[Run, list[str]]:
+    """Read a run folder, and report which of the files that were read are not as the run left them."""
     experiment = read_experiment(folder, **own)
     if not (folder / "result.json").exists():
         raise BadValue(
@@ -341,26 +343,47 @@ def load(path: str | Path, **own: Any) -> Run:
             remedy=f"go on with it: fedarena run --resume {folder}",
             where=str(folder),
         )
-    with reading(folder, remedy=DAMAGED):
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        log = (folder / "checkpoint" / "rounds.jsonl").read_text(encoding="utf-8")
-        records = [RoundRecord(**json.loads(line)) for line in log.splitlines()]
-        clients = pq.read_table(folder / "clients.parquet").to_pydict()
-        own_accuracy = np.array([np.nan if a is None else a for a in clients["accuracy"]], dtype=np.float64)
-        sizes = np.array(clients["rows"], dtype=np.int64)
-        try:
-            state = load_file(folder / "model.safetensors")
-        except SafetensorError as error:
-            raise ValueError(f"model.safetensors: {error}") from error
-    sha, notes = result["weights_sha256"], tuple(result["notes"])
-    used, ages = result.get("algorithm_settings", {}), result.get("ages", {})
-    with reading(folder, remedy=DAMAGED):
+    result = read_table(folder / "result.json", DAMAGED)
+    with reading(folder / "result.json", remedy=DAMAGED):
+        sha, notes = str(result["weights_sha256"]), tuple(map(str, result["notes"]))
+        used, ages = dict(result.get("algorithm_settings", {})), dict(result.get("ages", {}))
+    log = folder / "checkpoint" / "rounds.jsonl"
+    with reading(log, remedy=DAMAGED):
+        records = parse_records(log.read_bytes().splitlines())
+        if not any(record.accuracy is not None and record.loss is not None for record in records):
+            raise ValueError("it holds no evaluation")
+    clients, own_accuracy, sizes = _read_clients(folder / "clients.parquet")
+    with reading(folder / "result.json", remedy=DAMAGED):
         measured = read_metrics(result, clients)
-    return Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes, used, ages, measured)
+    state = _read_model(folder / "model.safetensors")
+    changed = changed_files(folder, ("checkpoint/rounds.jsonl", "clients.parquet", "model.safetensors"))
+    return Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes, used, ages, measured), changed
+
+
+def _read_clients(file: Path) -> tuple[dict[str, list[Any]], NDArray[np.float64], NDArray[np.int64]]:
+    """Return the table of clients, and from it the accuracy and the number of training rows of each."""
+    import pyarrow.parquet as pq
+
+    with reading(file, remedy=DAMAGED):
+        clients = pq.read_table(file).to_pydict()
+        accuracy = np.array([np.nan if a is None else a for a in clients["accuracy"]], dtype=np.float64)
+        return clients, accuracy, np.array(clients["rows"], dtype=np.int64)
+
+
+def _read_model(file: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    with reading(file, remedy=DAMAGED):
+        try:
+            state: dict[str, Any] = load_file(file)
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
+    return state
 
 
 def _short(value: float) -> str:
-    """A value in a line of many, `?` where it is undefined."""
+    """Return a value for a line of many, `?` where it is undefined."""
     return "?" if np.isnan(value) else f"{value:.3g}"
 
 

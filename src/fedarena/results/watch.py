@@ -13,10 +13,10 @@ import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 from fedarena.engine.keep import HELD
-from fedarena.engine.record import RoundRecord
+from fedarena.engine.record import RoundRecord, parse_record
 from fedarena.results.comparison import Plan, Split
 
 State = Literal["waiting", "running", "stopped", "done", "diverged", "failed"]
@@ -65,7 +65,7 @@ def glance(folder: Path) -> Glance:
     """What the folder of a run says of it, whether it is waiting, under way or over."""
     if (folder / "failure.txt").exists():
         return Glance("failed", *_last(folder), why=_text(folder / "failure.txt", most=FAILURE).strip())
-    with contextlib.suppress(json.JSONDecodeError):
+    with contextlib.suppress(ValueError, TypeError, KeyError):  # damaged: not finished, as far as can be seen
         if result := json.loads(_text(folder / "result.json") or "{}"):
             state: State = "diverged" if result["diverged"] else "done"
             done = result["rounds"]
@@ -109,19 +109,19 @@ def _records(lines: str) -> list[RoundRecord]:
     """One a line; the first and the last may be cut."""
     known = []
     for line in lines.splitlines():
-        with contextlib.suppress(json.JSONDecodeError, TypeError):
-            known.append(RoundRecord(**json.loads(line)))
+        with contextlib.suppress(ValueError):
+            known.append(parse_record(line))
     return known
 
 
 def _planned(folder: Path) -> int | None:
-    table: dict[str, Any] = {}
-    with contextlib.suppress(tomllib.TOMLDecodeError):
+    with contextlib.suppress(ValueError, TypeError):  # a damaged file says nothing
         table = tomllib.loads(_text(folder / "experiment.toml"))
-    if "rounds" in table or "uploads" not in table:
-        return table.get("rounds")
-    asked = table.get("per_round") or math.floor(table.get("share", 1.0) * table.get("clients", 0) + 1e-9)
-    return math.ceil(table["uploads"] / asked) if asked else None
+        if "rounds" in table or "uploads" not in table:
+            return table.get("rounds")
+        asked = table.get("per_round") or math.floor(table.get("share", 1.0) * table.get("clients", 0) + 1e-9)
+        return math.ceil(table["uploads"] / asked) if asked else None
+    return None
 
 
 def _text(file: Path, tail: int | None = None, most: int = -1) -> str:

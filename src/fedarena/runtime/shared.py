@@ -6,6 +6,7 @@ buffers lie in a shared block. Only processes that this run has started read the
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import sys
@@ -73,18 +74,32 @@ class Block:
 
 def _allocated(size: int) -> SharedMemory:
     """A block whose pages are there: writing to a page that the system cannot give would end the process."""
-    memory = SharedMemory(owned_name(), create=True, size=size)
+    memory: SharedMemory | None = None
     try:
+        _check_limit(size)  # first: Python's tracker of shared blocks prints a traceback where making one fails
+        memory = SharedMemory(owned_name(), create=True, size=size)
         if hasattr(os, "posix_fallocate") and sys.platform == "linux":
             os.posix_fallocate(memory._fd, 0, size)  # type: ignore[attr-defined]
     except OSError as error:
-        memory.unlink()
-        memory.close()
+        if memory is not None:
+            memory.unlink()
+            memory.close()
+        more = "raise the limit on the size of files (ulimit -f)" if error.errno == errno.EFBIG else "give more"
         raise CannotWrite(
             f"no shared memory for {size / 1e6:.0f} MB: {error.strerror}",
-            remedy="give more (Docker: --shm-size), or use --runtime serial",
+            remedy=f"{more} (Docker: --shm-size), or use --runtime serial",
         ) from error
     return memory
+
+
+def _check_limit(size: int) -> None:
+    """Raise an OSError where the system's limit on the size of files is smaller; it holds for shared blocks, too."""
+    if sys.platform != "win32":
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if most != resource.RLIM_INFINITY and most < size:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 
 class Window:
