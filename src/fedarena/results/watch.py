@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
+import os
+import stat
 import struct
 import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from fedarena.engine.keep import HELD
 from fedarena.engine.record import RoundRecord
@@ -18,6 +21,7 @@ from fedarena.results.comparison import Plan, Split
 
 State = Literal["waiting", "running", "stopped", "done", "diverged", "failed"]
 OVER: tuple[State, ...] = ("done", "diverged", "failed")
+FAILURE = 1 << 16  # bytes of a failure that are read
 TAIL = 1 << 17  # bytes at the end of a log in which the last evaluation is looked for
 
 
@@ -60,7 +64,7 @@ def cells(plan: Plan, root: Path) -> list[Cell]:
 def glance(folder: Path) -> Glance:
     """What the folder of a run says of it, whether it is waiting, under way or over."""
     if (folder / "failure.txt").exists():
-        return Glance("failed", *_last(folder), why=_text(folder / "failure.txt").strip())
+        return Glance("failed", *_last(folder), why=_text(folder / "failure.txt", most=FAILURE).strip())
     with contextlib.suppress(json.JSONDecodeError):
         if result := json.loads(_text(folder / "result.json") or "{}"):
             state: State = "diverged" if result["diverged"] else "done"
@@ -85,7 +89,7 @@ def at_work(folder: Path, unknown: bool = True) -> bool:
     import fcntl
 
     try:
-        with (folder / "lock").open("rb") as file:
+        with open_regular(folder / "lock") as file:
             asked = struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0)  # struct flock: type, whence, start, length, pid
             answer = fcntl.fcntl(file.fileno(), fcntl.F_GETLK, asked)
     except OSError:
@@ -120,12 +124,30 @@ def _planned(folder: Path) -> int | None:
     return math.ceil(table["uploads"] / asked) if asked else None
 
 
-def _text(file: Path, tail: int | None = None) -> str:
-    """A text, or its last bytes; nothing if it is not there."""
+def _text(file: Path, tail: int | None = None, most: int = -1) -> str:
+    """Return a text, or its last bytes, or its first ones; nothing if it cannot be opened."""
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             if tail is not None:
-                stream.seek(max(0, file.stat().st_size - tail))
-            return stream.read().decode("utf-8", "ignore")
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - tail))
+            return stream.read(most if tail is None else tail).decode("utf-8", "ignore")
     except OSError:
         return ""
+
+
+def open_regular(file: Path) -> BinaryIO:
+    """Open a regular file for reading; a pipe, a device or a socket is refused without being opened."""
+    _check_regular(os.stat(file), file)
+    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    stream = os.fdopen(descriptor, "rb")
+    try:
+        _check_regular(os.fstat(descriptor), file)  # it may have been replaced in between
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def _check_regular(status: os.stat_result, file: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(file))

@@ -5,21 +5,33 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from fedarena.errors import FedarenaError
 from fedarena.results import watch
 from fedarena.results.comparison import Plan
 from fedarena.ui import log
+from fedarena.ui.files import REASON, SafeFolder, reason
 from fedarena.ui.log import Log
+from fedarena.ui.memo import Memo
 
 FOLDERS = 20_000  # looked into at most: somebody may have named the root of a disk
-OPEN_LOGS = 200  # kept in memory
+KEPT_ROUNDS = 2_000_000  # of all logs in memory, at 100 bytes each
+LOG_WEIGHT = 1000  # rounds that a log counts for, however short it is
+COMPARISONS = 16  # kept in memory with all their runs
+EXPERIMENT = 1 << 20  # bytes of an experiment
+RUN_FILES = (
+    "experiment.toml",
+    "result.json",
+    "failure.txt",
+    "checkpoint/rounds.jsonl",
+    "checkpoint/lock",
+    "clients.parquet",
+)
 STATES = ("running", "waiting", "interrupted", "failed", "diverged", "finished", "damaged")
 SHAPE: dict[str, Any] = {
     "experiment": dict, "contestants": dict, "folds": int | None, "repeats": int, "rope": float, "threshold": float,
@@ -28,7 +40,6 @@ SHAPE: dict[str, Any] = {
 WORDS: dict[str, str] = {"done": "finished", "stopped": "interrupted"}
 
 Seen = TypeVar("Seen")
-Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 @dataclass(frozen=True)
@@ -119,10 +130,11 @@ class Catalogue:
 
     def __init__(self, folder: Path) -> None:
         self.name, self.root = str(folder), folder.resolve()
-        self.lock = threading.RLock()  # pages are made one after the other
-        self._known: dict[tuple[str, Path], tuple[Stamp, Any]] = {}
+        self.files = SafeFolder(self.root)
+        self._known: Memo[Any] = Memo()
         self._places: dict[str, Path] = {}
-        self._logs: dict[Path, Log] = {}
+        self._logs: Memo[Log] = Memo(KEPT_ROUNDS, lambda log: len(log) + LOG_WEIGHT)
+        self._comparisons: Memo[Any] = Memo(COMPARISONS)
 
     def look(self) -> Listing:
         """All runs and comparisons, those under way first, then the newest."""
@@ -156,24 +168,41 @@ class Catalogue:
 
     def log(self, sight: Sight) -> Log:
         """Its rounds, read to the end."""
-        with self.lock:
-            file = sight.folder / "checkpoint" / "rounds.jsonl"
-            log = self._logs.pop(file, None) or Log(file)
-            self._logs[file] = log  # the last one asked for comes last
-            while len(self._logs) > OPEN_LOGS:
-                del self._logs[next(iter(self._logs))]
-            return log.read()
+        file = sight.folder / "checkpoint" / "rounds.jsonl"
+        return self._logs.get(file, _stamp(file), lambda before: (before or Log(file, self._open)).continued())
+
+    def _open(self, file: Path) -> BinaryIO:
+        """Open a log; one that is refused counts as one that is not there."""
+        try:
+            return self.files.open(file)
+        except FedarenaError as error:
+            raise OSError(error.what) from error
 
     def sight(self, folder: Path) -> Sight:
-        """A run, as it is now."""
-        busy = (folder / "experiment.toml").exists() and not (folder / "result.json").exists()
-        busy = busy and watch.at_work(folder / "checkpoint")
-        files = [folder / name for name in ("experiment.toml", "result.json", "failure.txt", "checkpoint/rounds.jsonl")]
-        return self.remembered(f"run {busy}", folder, files, lambda: _sight(self._name(folder), folder))
+        """A run, as it is now; whatever is wrong with its folder, it is said and stops no other."""
+        id, name = self._name(folder)
+        files = [folder / name for name in RUN_FILES[:4]]
+        try:
+            self.files.check(folder, RUN_FILES)
+            busy = (folder / "experiment.toml").exists() and not (folder / "result.json").exists()
+            busy = busy and watch.at_work(folder / "checkpoint")
+            return self.remembered(f"run {busy}", folder, files, lambda: _sight(self.files, id, name, folder))
+        except Exception as error:
+            return Sight(id, folder, name, "damaged", {}, changed=_changed(folder), why=reason(error))
 
     def _match(self, folder: Path) -> Match:
-        plan = self.remembered("plan", folder, [folder / "comparison.json"], lambda: _plan(folder))
+        """A comparison, as it is now; whatever is wrong with its folder, it is said and stops no other."""
         id, name = self._name(folder)
+        try:
+            return self._sound_match(id, name, folder)
+        except Exception as error:
+            return Match(id, folder, name, None, why=reason(error))
+
+    def _sound_match(self, id: str, name: str, folder: Path) -> Match:
+        file = folder / "comparison.json"
+        self.files.check(folder, ("comparison.json", "lock"))
+        self.files.check_size(file)
+        plan = self.remembered("plan", folder, [file], lambda: _plan(folder))
         if isinstance(plan, str):
             return Match(id, folder, name, None, why=plan)
         cells: dict[str, list[Sight]] = {label: [] for label in plan.contestants}
@@ -191,13 +220,14 @@ class Catalogue:
 
     def remembered(self, what: str, folder: Path, files: list[Path], make: Callable[[], Seen]) -> Seen:
         """What was made from these files before, or, if one has changed, made again."""
-        with self.lock:
-            stamp = tuple(map(_stamp, files))
-            known = self._known.get((what, folder))
-            if known is None or known[0] != stamp:
-                known = self._known[what, folder] = (stamp, make())
-            seen: Seen = known[1]
-            return seen
+        seen: Seen = self._known.get((what, folder), tuple(map(_stamp, files)), lambda before: make())
+        return seen
+
+    def comparison(self, match: Match, make: Callable[[], Seen]) -> Seen:
+        """All runs of a comparison that is over, loaded again if one of them has changed."""
+        files = [match.folder / "comparison.json", *(sight.folder / "result.json" for sight in match.everyone)]
+        seen: Seen = self._comparisons.get(match.folder, tuple(map(_stamp, files)), lambda before: make())
+        return seen
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, str]]:
@@ -220,26 +250,33 @@ def _order(shown: Sight | Match) -> tuple[bool, float, str]:
     return shown.state != "running", -shown.changed, shown.name
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
+def _stamp(file: Path) -> tuple[int, int, int, int] | None:
     try:
         stat = file.stat()
     except OSError:
         return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_ctime_ns  # the last one: who may read it
 
 
-def _sight(named: tuple[str, str], folder: Path) -> Sight:
+def _changed(folder: Path) -> float:
+    files = (folder / "checkpoint" / "rounds.jsonl", folder / "experiment.toml")
+    return max((stamp[0] / 1e9 for stamp in map(_stamp, files) if stamp), default=0.0)
+
+
+def _sight(files: SafeFolder, id: str, name: str, folder: Path) -> Sight:
     file = folder / "checkpoint" / "rounds.jsonl"
-    changed = max((stamp[0] / 1e9 for stamp in map(_stamp, (file, folder / "experiment.toml")) if stamp), default=0.0)
-    sight = Sight(*_swapped(named, folder), "damaged", {}, changed=changed)
+    sight = Sight(id, folder, name, "damaged", {}, changed=_changed(folder))
     try:
-        table = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
+        files.check_size(folder / "result.json")
+        table = tomllib.loads(files.text(folder / "experiment.toml", EXPERIMENT))
         seen = watch.glance(folder)
     except FileNotFoundError:  # a cell whose turn has not come
-        why = _text(folder / "failure.txt")
-        return replace(sight, state="failed" if why else "waiting", why=why)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return replace(sight, why=str(error) or type(error).__name__)
+        seen = watch.glance(folder)
+        return replace(sight, state="failed" if seen.why else "waiting", why=seen.why)
+    except OSError:  # it may be gone the next time, without a change of the file
+        raise
+    except Exception as error:
+        return replace(sight, why=reason(error))
     if seen.state not in watch.OVER and (folder / "result.json").exists():
         return replace(sight, table=table, why="result.json cannot be read")
     return replace(
@@ -250,13 +287,9 @@ def _sight(named: tuple[str, str], folder: Path) -> Sight:
         rounds=_whole(table.get("rounds")) or _whole(seen.rounds),
         accuracy=_finite(seen.accuracy),
         best=_finite(seen.best),
-        spark=tuple(log.glance(file)),
+        spark=tuple(log.glance(file, files.open)),
         why=seen.why,
     )
-
-
-def _swapped(named: tuple[str, str], folder: Path) -> tuple[str, Path, str]:
-    return named[0], folder, named[1]
 
 
 def _plan(folder: Path) -> Plan | str:
@@ -267,16 +300,9 @@ def _plan(folder: Path) -> Plan | str:
         return error.what
     for name, kind in SHAPE.items():
         if not isinstance(getattr(plan, name), kind):
-            return f"comparison.json: {name} is {getattr(plan, name)!r}"
+            return f"comparison.json: {name} is {getattr(plan, name)!r}"[:REASON]
     cells = (plan.folds or 1) * plan.repeats * len(plan.contestants)
     return plan if 0 < cells <= FOLDERS else f"comparison.json: it has {cells} cells"
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _finite(value: Any) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any
 from fedarena.results.report.charts import NARROW, escape
 from fedarena.results.report.svg import path
 from fedarena.ui.catalogue import Sight
+from fedarena.ui.files import reason
 
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">'
@@ -45,6 +46,14 @@ def problem(what: str, remedy: str) -> str:
     """A page that says what is wrong."""
     text = f'<section class="empty"><h1>{escape(what)}</h1><p>{escape(remedy)}</p><p><a href="/">All runs</a></p></section>'
     return frame(what, [text])
+
+
+def unreadable(name: str, error: Exception) -> str:
+    """The body of a page about a folder that cannot be shown, with the reason."""
+    return (
+        f'<nav class="path"><a href="/">All runs</a> / <span>{escape(name)}</span></nav>'
+        f'<div class="head"><h1>{escape(name)}</h1>{badge("damaged")}</div><p class="why">{escape(reason(error))}</p>'
+    )
 
 
 def section(id: str, heading: str, *body: str, note: str = "") -> str:

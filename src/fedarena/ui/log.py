@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fedarena.results.watch import open_regular
+
+Opener = Callable[[Path], BinaryIO]
 Record = dict[str, Any]
 
 COLUMNS: dict[str, Callable[[Record], Any]] = {
@@ -24,6 +27,9 @@ COLUMNS: dict[str, Callable[[Record], Any]] = {
         )
     },
 }  # fmt: skip
+LARGEST = 16 << 20  # bytes that are read at once; of a longer log only the end is read
+LINE = 1 << 20  # bytes of a line; a longer one is passed over
+ROUNDS = 100_000  # kept at most, the last ones
 WHOLE = 1 << 16  # bytes up to which a log is read whole for a glance
 SAMPLES = 48  # places at which a longer one is looked at
 STEP = 1 << 14  # bytes read at each of them
@@ -33,13 +39,14 @@ EVALUATED = re.compile(rb'(?<=\n).*"accuracy": \d.*(?=\n)')
 class Log:
     """A column of numbers for each of `COLUMNS`, NaN where nothing is known; `read` adds what was appended since."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, open_file: Opener = open_regular) -> None:
+        self.file, self._open = file, open_file
         self._forget()
 
     def _forget(self) -> None:
         self.columns = {name: array("d") for name in COLUMNS}
         self._at, self._inode = 0, -1
+        self.is_cut = False  # the log was too long, and its beginning is not here
 
     def __getitem__(self, name: str) -> array[float]:
         return self.columns[name]
@@ -50,21 +57,38 @@ class Log:
     def read(self) -> Log:
         """Take in the lines that are complete by now; start again if it is another file than before."""
         try:
-            with self.file.open("rb") as stream:
+            with self._open(self.file) as stream:
                 stat = os.fstat(stream.fileno())
                 if stat.st_ino != self._inode or stat.st_size < self._at:
                     self._forget()
-                    self._inode = stat.st_ino
+                if stat.st_size - self._at > LARGEST:
+                    self._forget()
+                    self._at, self.is_cut = stat.st_size - LARGEST, True
+                self._inode = stat.st_ino
                 stream.seek(self._at)
-                new = stream.read()
+                self._take_in(stream)
         except OSError:
             self._forget()
-            return self
-        new = new[: new.rfind(b"\n") + 1]  # a line may still be on its way
-        self._at += len(new)
-        for record in _records(new):
-            self._add(record)
         return self
+
+    def continued(self) -> Log:
+        """Return a copy that has also read what was appended since; this one stays as it is."""
+        later = Log(self.file, self._open)
+        later.columns = {name: values[:] for name, values in self.columns.items()}
+        later._at, later._inode, later.is_cut = self._at, self._inode, self.is_cut
+        return later.read()
+
+    def _take_in(self, stream: BinaryIO) -> None:
+        """Read to the last line that is complete."""
+        length = 0
+        while part := stream.readline(LINE):
+            length += len(part)
+            if part.endswith(b"\n"):
+                if length == len(part):
+                    for record in _records(part):
+                        self._add(record)
+                self._at += length
+                length = 0
 
     def _add(self, record: Record) -> None:
         row = {name: number(_value(column, record)) for name, column in COLUMNS.items()}
@@ -77,13 +101,17 @@ class Log:
                 del values[again:]
         for name, values in self.columns.items():
             values.append(row[name])
+        if len(known) > ROUNDS * 5 // 4:  # not at every line: it moves all that is kept
+            self.is_cut = True
+            for values in self.columns.values():
+                del values[:-ROUNDS]
 
 
-def glance(file: Path) -> list[tuple[float, float]]:
+def glance(file: Path, open_file: Opener = open_regular) -> list[tuple[float, float]]:
     """(round, accuracy) at some places along the log, in order: enough for a small picture, however long the log is."""
     seen: dict[float, float] = {}
     try:
-        with file.open("rb") as stream:
+        with open_file(file) as stream:
             for lines in _places(stream, os.fstat(stream.fileno()).st_size):
                 for record in _records(lines):
                     round, accuracy = number(record.get("round")), number(record.get("accuracy"))
@@ -113,7 +141,7 @@ def _records(lines: bytes) -> Iterator[Record]:
     for line in lines.splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             yield record
@@ -122,12 +150,18 @@ def _records(lines: bytes) -> Iterator[Record]:
 def _value(column: Callable[[Record], Any], record: Record) -> Any:
     try:
         return column(record)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, OverflowError):
         return None
 
 
 def number(value: Any) -> float:
     """A finite number, or NaN for anything else: what is in a folder may be anything."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if type(value) is float:
+        return value if math.isfinite(value) else math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
-    return float(value)
+    try:
+        known = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.nan
+    return known if math.isfinite(known) else math.nan

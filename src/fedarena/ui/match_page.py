@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fedarena.errors import FedarenaError
+from fedarena.errors import DataBroken, FedarenaError
 from fedarena.results.comparison import SIGNS, Comparison
 from fedarena.results.report.charts import NARROW, Pair, Series, escape, legend, line_chart, posterior_rows
 from fedarena.results.report.posteriors import chance
 from fedarena.ui.catalogue import Catalogue, Match, Sight
+from fedarena.ui.files import reason
 from fedarena.ui.html import (
     badge,
     bar,
@@ -27,6 +28,7 @@ from fedarena.ui.html import (
     size,
     table,
     tabs,
+    unreadable,
     when,
 )
 from fedarena.ui.log import Log
@@ -42,7 +44,11 @@ def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
     if match is None:
         return None
     running = sum(sight.state == "running" for sight in match.everyone)
-    return frame(match.name, _body(catalogue, match, query), running=running, folder=catalogue.name)
+    try:
+        body = list(_body(catalogue, match, query))
+    except Exception as error:  # the folder holds something that no page expects
+        body = [unreadable(match.name, error)]
+    return frame(match.name, body, running=running, folder=catalogue.name)
 
 
 def report(catalogue: Catalogue, id: str) -> str | None:
@@ -54,7 +60,13 @@ def report(catalogue: Catalogue, id: str) -> str | None:
     from fedarena.results.report.page import render
     from fedarena.results.report.subject import Subject
 
-    return render(Subject(gather([found.folder])))
+    try:
+        catalogue.files.check_tree(found.folder)
+        return render(Subject(gather([found.folder])))
+    except FedarenaError:
+        raise
+    except Exception as error:
+        raise DataBroken(f"the report cannot be made: {reason(error)}", remedy=f"look into {found.folder}") from error
 
 
 def _body(catalogue: Catalogue, match: Match, query: dict[str, str]) -> Iterator[str]:
@@ -71,19 +83,21 @@ def _body(catalogue: Catalogue, match: Match, query: dict[str, str]) -> Iterator
     yield _how(match)
 
 
-def _result(catalogue: Catalogue, match: Match) -> Comparison | FedarenaError | None:
+def _result(catalogue: Catalogue, match: Match) -> Comparison | str | None:
     """The comparison as it will be reported, once all cells have ended; or why it cannot be read."""
     if match.state != "finished":
         return None
 
-    def load() -> Comparison | FedarenaError:
+    def load() -> Comparison | str:
         try:
-            return Comparison.load(match.folder)
-        except FedarenaError as error:
-            return error
+            catalogue.files.check_tree(match.folder)
+            loaded = Comparison.load(match.folder)
+        except Exception as error:
+            return reason(error)
+        runs = {label: [replace(run, state={}) for run in runs] for label, runs in loaded.runs.items()}
+        return replace(loaded, runs=runs)  # no page shows the models
 
-    files = [match.folder / "comparison.json", *(sight.folder / "result.json" for sight in match.everyone)]
-    return catalogue.remembered("comparison", match.folder, files, load)
+    return catalogue.comparison(match, load)
 
 
 def _head(match: Match) -> str:
@@ -108,15 +122,15 @@ def _head(match: Match) -> str:
 # What may be said
 
 
-def _verdict(match: Match, result: Comparison | FedarenaError | None) -> str:
+def _verdict(match: Match, result: Comparison | str | None) -> str:
     assert match.plan is not None
     names = judged(match)
     pairs = {(a, b): pairing(match, a, b) for a in names for b in names if a != b}
     known = [pair for pair in pairs.values() if pair is not None]
     over = match.state == "finished"
     told = "".join(f"<p>{escape(text)}</p>" for text in result.words) if isinstance(result, Comparison) else ""
-    if isinstance(result, FedarenaError):
-        told = f'<p class="note">{escape(result.what)}</p>'
+    if isinstance(result, str):
+        told = f'<p class="note">{escape(result)}</p>'
     if not known:
         soon = "" if over else "<p>As soon as two algorithms have finished two splits, a first one stands here.</p>"
         return section("verdict", "Verdict", told or soon)

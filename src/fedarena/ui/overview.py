@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fedarena.results.report.charts import escape
 from fedarena.ui.catalogue import STATES, Catalogue, Listing, Match, Sight
+from fedarena.ui.files import reason
 from fedarena.ui.html import badge, bar, frame, percent, progress, section, settings, spark, when
 from fedarena.ui.scores import means
 
@@ -30,10 +31,10 @@ def _body(listing: Listing) -> Iterator[str]:
     if listing.partial:
         yield '<p class="note">There are too many folders here: some were not looked into. Name a smaller one.</p>'
     if listing.matches:
-        cards = "".join(map(_card, listing.matches))
+        cards = "".join(map(_safe_card, listing.matches))
         yield section("comparisons", "Comparisons", f'<div class="cards">{cards}</div>')
     if listing.runs:
-        rows = "".join(map(_row, listing.runs))
+        rows = "".join(map(_safe_row, listing.runs))
         heads = "".join(
             f'<th scope="col">{head}</th>'
             for head in ("Run", "Algorithm", "Data", "Accuracy", "Best", "", "Rounds", "Changed")
@@ -54,6 +55,22 @@ def _body(listing: Listing) -> Iterator[str]:
 def _counted(runs: list[Sight]) -> str:
     count = Counter(sight.state for sight in runs)
     return ", ".join(f"{count[state]} {state}" for state in STATES if count[state])
+
+
+def _safe_row(sight: Sight) -> str:
+    """The row of a run; one whose contents cannot be shown says why, and the others are shown all the same."""
+    try:
+        return _row(sight)
+    except Exception as error:
+        return _row(Sight(sight.id, sight.folder, sight.name, "damaged", {}, why=reason(error)))
+
+
+def _safe_card(match: Match) -> str:
+    """The card of a comparison, with the same care."""
+    try:
+        return _card(match)
+    except Exception as error:
+        return _card(Match(match.id, match.folder, match.name, None, why=reason(error)))
 
 
 def _row(sight: Sight) -> str:

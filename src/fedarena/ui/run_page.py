@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedarena.errors import FedarenaError
 from fedarena.results.report.charts import WIDE, Series, Strip, escape, legend, line_chart, strip_chart
 from fedarena.ui.catalogue import Catalogue, Sight
 from fedarena.ui.html import (
@@ -24,6 +25,7 @@ from fedarena.ui.html import (
     size,
     tabs,
     tiles,
+    unreadable,
     when,
 )
 from fedarena.ui.log import Log
@@ -35,6 +37,7 @@ AXES = {
     "clock": ("simulated time", "simulated seconds"),
 }
 TEXT = 100_000  # characters of an experiment that are shown
+POINTS = 2_000  # of a curve: more cannot be told apart
 
 
 def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
@@ -43,7 +46,11 @@ def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
     if sight is None:
         return None
     title = f"{sight.part('algorithm')} · {sight.name}"
-    return frame(title, _body(catalogue, sight, query), running=int(sight.state == "running"), folder=catalogue.name)
+    try:
+        body = list(_body(catalogue, sight, query))
+    except Exception as error:  # the folder holds something that no page expects
+        body = [unreadable(sight.name, error)]
+    return frame(title, body, running=int(sight.state == "running"), folder=catalogue.name)
 
 
 def _body(catalogue: Catalogue, sight: Sight, query: dict[str, str]) -> Iterator[str]:
@@ -51,13 +58,15 @@ def _body(catalogue: Catalogue, sight: Sight, query: dict[str, str]) -> Iterator
     yield _head(catalogue, sight)
     if sight.why:
         yield f'<p class="why">{escape(sight.why)}</p>'
+    if log.is_cut:
+        yield f'<p class="note">The log of this run is very long: only its last {len(log):,} rounds are shown.</p>'
     if len(log):
         curves = _curves(sight, log, query.get("over", "round"))
         yield f'<div class="main-and-side">{curves}{tiles(*_facts(sight, log))}</div>'
         yield f'<div class="halves">{_losses(log)}{_clients(catalogue, sight, log)}</div>'
     elif sight.state == "running":
         yield '<p class="note">The first round is under way.</p>'
-    yield _text(sight)
+    yield _text(catalogue, sight)
 
 
 def _head(catalogue: Catalogue, sight: Sight) -> str:
@@ -152,7 +161,7 @@ def _clients(catalogue: Catalogue, sight: Sight, log: Log) -> str:
         return ""
     grown = both(lambda width: line_chart(lines, x_label="round", width=width, height=_height(width)), HALF)
     file = sight.folder / "clients.parquet"
-    values = catalogue.remembered("clients", sight.folder, [file], lambda: _accuracies(file))
+    values = catalogue.remembered("clients", sight.folder, [file], lambda: _accuracies(catalogue, file))
     strip = [Strip("", values, index=2)]
     spread = (
         both(lambda width: strip_chart(strip, x_label="accuracy of each client", width=width), HALF) if values else ""
@@ -160,32 +169,38 @@ def _clients(catalogue: Catalogue, sight: Sight, log: Log) -> str:
     return section("clients", "Clients", legend(lines), grown, spread, note="each on test rows like its own")
 
 
-def _accuracies(file: Path) -> list[float]:
-    """Of every client at the end; nothing while it runs or if the file is damaged."""
+def _accuracies(catalogue: Catalogue, file: Path) -> list[float]:
+    """Of every client at the end; nothing while it runs, or if the file is damaged or too large."""
     if not file.exists():
         return []
     import pyarrow.parquet as pq
 
     try:
-        column = pq.read_table(file, columns=["accuracy"]).to_pydict()["accuracy"]
+        catalogue.files.check_size(file)
+        with catalogue.files.open(file) as stream:
+            column = pq.read_table(stream, columns=["accuracy"]).to_pydict()["accuracy"]
         return [float(value) for value in column if value is not None and math.isfinite(value)]
-    except (OSError, ValueError, LookupError, TypeError):
+    except Exception:
         return []
 
 
 def _seen(log: Log, *names: str) -> list[int]:
-    """Rounds in which all of these are known."""
-    return [i for i in range(len(log)) if all(math.isfinite(log[name][i]) for name in names)]
+    """Rounds in which all of these are known; some of them, equally far apart, where there are very many."""
+    known = [i for i in range(len(log)) if all(math.isfinite(log[name][i]) for name in names)]
+    if len(known) <= POINTS:
+        return known
+    return [known[(len(known) - 1) * k // (POINTS - 1)] for k in range(POINTS)]
 
 
 def _height(width: float) -> float:
     return 400 if width == WIDE else 300 if width == HALF else 260
 
 
-def _text(sight: Sight) -> str:
+def _text(catalogue: Catalogue, sight: Sight) -> str:
     try:
-        text = (sight.folder / "experiment.toml").read_text(encoding="utf-8", errors="replace")[:TEXT]
-    except OSError:
+        with catalogue.files.open(sight.folder / "experiment.toml") as stream:
+            text = stream.read(TEXT).decode("utf-8", errors="replace")
+    except (OSError, FedarenaError):
         text = ""
     folder = shlex.quote(str(sight.folder))
     command = {

@@ -25,6 +25,7 @@ from fedarena.results.report.charts import style_sheet
 from fedarena.ui import match_page, overview, run_page
 from fedarena.ui.catalogue import Catalogue
 from fedarena.ui.html import ICON, problem
+from fedarena.ui.memo import Memo
 
 PORT = 8765
 TRIES = 50  # ports looked at if that one is taken
@@ -43,10 +44,12 @@ class Server(ThreadingHTTPServer):
     """Serves one folder."""
 
     daemon_threads = True
+    request_queue_size = 1024  # connections that may wait: a browser with many tabs asks for all of them at once
     allow_reuse_address = os.name != "nt"  # there it would let two servers have one port
 
     def __init__(self, folder: Path, port: int) -> None:
         self.catalogue = Catalogue(folder)
+        self.pages: Memo[Found | None] = Memo(0)  # none is kept, but who asks for one that is being made gets the same
         super().__init__((NAMES[0], port), Answer)
 
     @property
@@ -113,12 +116,11 @@ class Answer(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         page = self._find(path)
         try:
-            with self.server.catalogue.lock:
-                found = page({key: values[-1] for key, values in parse_qs(query).items()}) if page else None
+            found = self.server.pages.get(self.path, None, lambda _: page(_values(query))) if page else None
         except FedarenaError as error:  # e.g. the report of a run that has not finished
             self._send(HTTPStatus.CONFLICT, _problem(error.what, error.remedy))
             return
-        except Exception as error:  # a folder that nobody thought of; the other pages still work
+        except Exception as error:  # a mistake of ours; the other pages still work
             traceback.print_exc()
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, _problem("This page cannot be made", repr(error)))
             return
@@ -188,6 +190,10 @@ class Answer(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are no news."""
+
+
+def _values(query: str) -> dict[str, str]:
+    return {key: values[-1] for key, values in parse_qs(query).items()}
 
 
 def _html(text: str | None, may_load: str) -> Found | None:
