@@ -8,6 +8,7 @@ import math
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,3 +81,50 @@ def test_a_glance_at_a_long_log_sees_its_shape_and_reads_little(tmp_path: Path) 
     gaps = [b - a for (a, _), (b, _) in itertools.pairwise(seen)]
     assert max(gaps) < 2 * 20_000 / logs.SAMPLES
     assert len(text) > 9 * logs.SAMPLES * logs.STEP
+
+
+def test_a_very_long_log_is_read_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LARGEST", 50 * len(line(1000)))
+    file = tmp_path / "rounds.jsonl"
+    file.write_bytes(b"".join(line(n) + b"\n" for n in range(1000, 2000)))
+    log = Log(file).read()
+    assert log.is_cut
+    assert list(log["round"]) == list(range(2000 - len(log), 2000))
+    assert 40 <= len(log) <= 50
+    with file.open("ab") as stream:
+        stream.write(line(2000) + b"\n")
+    assert log.read()["round"][-1] == 2000
+    file.write_bytes(line(1) + b"\n")
+    assert (list(log.read()["round"]), log.is_cut) == ([1], False)
+
+
+def test_only_the_last_of_many_rounds_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "ROUNDS", 100)
+    file = tmp_path / "rounds.jsonl"
+    file.write_bytes(b"".join(line(n) + b"\n" for n in range(1, 1001)))
+    log = Log(file).read()
+    assert log.is_cut
+    assert 100 <= len(log) <= 125
+    assert list(log["round"]) == list(range(1001 - len(log), 1001))
+    assert {len(log[name]) for name in logs.COLUMNS} == {len(log)}
+
+
+def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "LINE", 1000)
+    file = tmp_path / "rounds.jsonl"
+    file.write_bytes(line(1) + b"\n" + b" " * 5000 + line(2) + b"\n" + line(3) + b"\n" + b"x" * 5000)
+    log = Log(file).read()
+    assert list(log["round"]) == [1, 3]
+    with file.open("ab") as stream:
+        stream.write(b"\n" + line(4) + b"\n")
+    assert list(log.read()["round"]) == [1, 3, 4]
+
+
+def test_a_copy_reads_on_and_leaves_the_first_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "rounds.jsonl"
+    file.write_bytes(line(1) + b"\n")
+    log = Log(file).read()
+    with file.open("ab") as stream:
+        stream.write(line(2) + b"\n")
+    assert list(log.continued()["round"]) == [1, 2]
+    assert list(log["round"]) == [1]

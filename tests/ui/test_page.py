@@ -91,6 +91,7 @@ def test_a_run_grows_without_a_reload(page: Chrome, server: Served, folder: Path
     assert {address.startswith(server.address) for address in asked_for(page)} == {True}
     shutil.rmtree(folder / "live")
     until(page, "document.querySelector('h1').innerText === 'There is no such page'")
+    page.get("about:blank")  # it would go on asking
     complaints(page)  # the browser itself complains of the 404
 
 
