@@ -26,7 +26,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --durations 15
 
 fuzz: $(VENV)/installed
-	$(BIN)/python -m pytest tests/fuzz -n 2 -m "fuzz or fuzz_full"
+	$(BIN)/python -m pytest tests/fuzz -m ""
 
 bench: $(VENV)/installed
 	$(BIN)/fedarena bench --check
