@@ -247,8 +247,11 @@ def test_runs_of_earlier_versions_resume_verify_and_load(whole: fa.Run, tmp_path
     own: dict[str, Any] = {"data": fa.arrays(*blobs()), "model": small_net}
     assert fa.verify(tmp_path / "r", runtime="serial", **own).same
     assert run(resume=tmp_path / "r").weights_sha256 == whole.weights_sha256
-    newest_state(tmp_path / "r").unlink()  # the snapshot was written again, and names its files now
-    with pytest.raises(DataBroken, match="is missing"):
+    assert fa.verify(tmp_path / "r", runtime="serial", **own).same
+    for round in saved(tmp_path / "r").rounds():  # 6, and 3 with which it was resumed
+        assert saved(tmp_path / "r").snapshot(round).names_its_files
+    newest_state(tmp_path / "r").unlink()
+    with pytest.raises(DataBroken, match="is missing; the last intact round is round 3"):
         run(resume=tmp_path / "r", rounds=7)
 
 

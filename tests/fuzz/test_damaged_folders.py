@@ -30,10 +30,7 @@ ALGORITHMS = ("scaffold", "fedavg", "coop")
 KINDS = ("half-finished run", "finished run", "half-finished run", "finished run", "comparison", "search")
 WHOLE_FILES = (b"", b"null", b"[]", b"{}", b"0", b"\xff\xfe\x00", b'{"a": 1}\n')
 
-pytestmark = [
-    pytest.mark.fuzz,
-    pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs an alarm to end a command that hangs"),
-]
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs an alarm to end a command that hangs")
 
 
 class Made:

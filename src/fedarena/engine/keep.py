@@ -247,6 +247,9 @@ class Keeper:
             if (self.files.log.read_bytes() if self.files.log.exists() else b"") != text:
                 self._write_log(text)
             self._log = hashlib.sha256(text)
+            if self._last is not None and not self._last.names_its_files:  # of an earlier version of fedarena
+                self._last = replace(self._last, files=self._client_files(), log=(self._log.hexdigest(),))
+                save_tree(self.files.snapshot_path(self._last.round), self._last, sync=True)
             self._sync()
 
     def _files_before(self, last: int) -> set[Path]:
