@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fedarena.statistics.metric_registry import metric
     from fedarena.vertical.estimators import SecureBoostClassifier, SecureBoostRegressor
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Algorithm",
