@@ -164,7 +164,8 @@ def test_no_sample_is_evaluated_twice_in_a_round(tmp_path: Path) -> None:
 
 def test_accuracy_is_the_default_metric() -> None:
     run = fa.run(DIGITS, **QUIET)
-    assert [r.metric for r in run.records] == [r.accuracy for r in run.records]
+    assert [r.metric for r in run.records] == [None, None]  # the accuracy is there already
+    assert run.metric_curve == run.curve
     summary = run.summary()
     assert (summary["metric"], summary["direction"]) == ("accuracy", "maximize")
     assert summary["best_metric"] == summary["best_accuracy"] == max(a for _, a in run.curve)

@@ -164,8 +164,7 @@ def verify(
     for before, after in zip(first.records, again.records, strict=False):
         for name in RoundRecord.__dataclass_fields__:
             old, new = getattr(before, name), getattr(after, name)
-            is_new = name == "metric" and old is None  # the run was made before rounds had it
-            if name not in TIMES and old != new and not (old != old and new != new) and not is_new:
+            if name not in TIMES and old != new and not (old != old and new != new):
                 differences.append(f"round {before.round}, {name}: {old} then, {new} now")
     if len(first.records) != len(again.records):
         differences.append(f"rounds: {len(first.records)} then, {len(again.records)} now")

@@ -383,11 +383,11 @@ class Loop:
             self._note("evaluations were without the rows of a client", self.called_by_name(client))
         self.client_accuracy = seen.own
         spread = fairness(self.client_accuracy)
-        counted = {"accuracy": seen.accuracy, "loss": seen.loss, "log_loss": seen.loss}
+        followed, summed = self.site.metric.name, {"log_loss": seen.loss}  # in a real federation there are sums alone
         return {
             "accuracy": seen.accuracy,
             "loss": seen.loss,
-            "metric": {**counted, **seen.values}[self.site.metric.name],
+            "metric": None if followed in ("accuracy", "loss") else {**summed, **seen.values}[followed],
             "weighted_accuracy": weighted_accuracy(self.client_accuracy, self.site.owners.sizes),
             "client_std": spread.get("std"),
             "client_worst": spread.get("worst_tenth"),

@@ -31,7 +31,7 @@ class RoundRecord:
     client_std: float | None = None  # spread of the clients' accuracies on their own test sets
     client_worst: float | None = None  # mean of the worst tenth of them
     epsilon: float | None = None  # privacy spent so far, where the uplink adds noise
-    metric: float | None = None  # value of `evaluate.metric`; NaN where it is undefined
+    metric: float | None = None  # value of `evaluate.metric` where that is not accuracy or loss; NaN where undefined
     clock: float = 0.0  # simulated seconds since the start, by the experiment's devices; the same on every machine
     seconds_select: float = 0.0
     seconds_train: float = 0.0
@@ -39,6 +39,10 @@ class RoundRecord:
     seconds_evaluate: float = 0.0
     seconds_slowest: float = 0.0  # the straggler: the longest any client of the round took
     wall_seconds: float = 0.0  # since the start of the run
+
+    def value_of(self, metric: str) -> float | None:
+        """Return the value of the metric that the run follows; None if the round was not evaluated."""
+        return self.accuracy if metric == "accuracy" else self.loss if metric == "loss" else self.metric
 
 
 TIMES = tuple(name for name in RoundRecord.__dataclass_fields__ if "seconds" in name)

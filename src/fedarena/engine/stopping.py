@@ -35,7 +35,7 @@ class StopRule:
         return record.accuracy if self._is_best(record) else self._best_accuracy
 
     def _value(self, record: RoundRecord) -> float | None:
-        return record.accuracy if self.metric.name == "accuracy" else record.metric
+        return record.value_of(self.metric.name)
 
     def _is_best(self, record: RoundRecord) -> bool:
         value = self._value(record)

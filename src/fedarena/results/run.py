@@ -89,9 +89,8 @@ class Run:
 
     def _value(self, record: RoundRecord) -> float:
         """The metric by which rounds are compared."""
-        if self.measured.metric == "accuracy" or record.metric is None:
-            return record.accuracy or 0.0
-        return record.metric
+        value = record.value_of(self.measured.metric)
+        return (record.accuracy or 0.0) if value is None else value
 
     @property
     def has_classes(self) -> bool:
