@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.errors import FedarenaError
 from fedarena.results.report.charts import escape
 from fedarena.results.report.metrics import MANY_CLASSES, calibration_chart, calibration_series, confusion_chart, short
 from fedarena.ui.catalogue import Catalogue, Sight
@@ -22,7 +23,7 @@ BIN = ("confidence", "accuracy", "samples")
 def metric_sections(catalogue: Catalogue, sight: Sight) -> Iterator[str]:
     """Yield the sections; none for a run that is not finished, or older than metrics."""
     file = sight.folder / "result.json"
-    result = catalogue.remembered("metrics", sight.folder, [file], lambda: _read(file))
+    result = catalogue.remembered("metrics", sight.folder, [file], lambda: _read(catalogue, file))
     if not _numbers(result.get("metrics")):
         return
     yield _table(result)
@@ -31,11 +32,11 @@ def metric_sections(catalogue: Catalogue, sight: Sight) -> Iterator[str]:
         yield f'<div class="halves">{drawn}</div>'
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """What a run folder holds may be damaged; then nothing is shown."""
+def _read(catalogue: Catalogue, file: Path) -> dict[str, Any]:
+    """Return the result of a run; nothing where the file is damaged or must not be opened."""
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        result = json.loads(catalogue.files.text(file))
+    except (OSError, ValueError, FedarenaError):
         return {}
     return result if isinstance(result, dict) else {}
 
