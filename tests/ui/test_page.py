@@ -98,7 +98,7 @@ def test_a_run_grows_without_a_reload(page: Chrome, server: Served, folder: Path
 def test_a_comparison_page(page: Chrome, server: Served) -> None:
     resize(page, 1280)
     page.get(server.address.rstrip("/") + server.link("match"))
-    assert "has the highest mean accuracy" in text_of(page, "#verdict")
+    assert "is the best choice" in text_of(page, "#verdict")
     assert page.execute_script("return document.querySelectorAll('#curves .on-desk .line').length") == 4
     page.find_element("css selector", "a.cell").click()
     until(page, "document.querySelector('#curve .on-desk .line')")

@@ -225,15 +225,16 @@ def _series(match: Match, label: str, index: int, logs: Sequence[Log], over: str
 
 
 def _costs(result: Comparison) -> str:
-    head = ["", "best", "final", "rounds", "sent", "simulated time", "worst clients", "time a run"]
-    rows = []
+    head = ["", "final", "P(best)", "own samples", "rounds", "sent", "simulated time", "worst clients", "time a run"]
+    scoring, rows = result.scoring("final"), []
     for row in result.rows():
         sent = row["bytes_to_target"]
         rows.append(
             [
                 escape(row["algorithm"]) + (f" {badge('diverged')}" if row["diverged"] else ""),
-                f"{percent(row['best'])} <small>± {100 * row['best_sd']:.1f}</small>",
-                f"{percent(row['final'])} <small>± {100 * row['final_sd']:.1f}</small>",
+                f"{scoring.shown(row['final'])} <small>± {scoring.shown(row['final_sd'])}</small>",
+                "–" if row["p_best"] is None else f"{row['p_best']:.2f}",
+                scoring.shown(row["own"]),
                 decimal(row["rounds_to_target"]),
                 size(None if sent is None else sent / 1e6),
                 duration(row["clock_to_target"]),
@@ -241,7 +242,7 @@ def _costs(result: Comparison) -> str:
                 duration(row["wall_seconds"]),
             ]
         )
-    note = f"rounds, sent and simulated time: median to reach {result.target:.0%}"
+    note = f"final: {scoring.name}; rounds, sent and simulated time: median to reach {scoring.shown(result.target, 0)}"
     return section("costs", "What it gave and what it cost", table(head, rows, "numbers"), note=note)
 
 
