@@ -38,6 +38,7 @@ Part = Literal["partition", "start", "schedule"]
 Protocol = Literal["independent", "shared"]
 PARTS: tuple[Part, ...] = get_args(Part)  # what is drawn for every split, unless it is fixed or drawn once a repeat
 PART_NAMES = {"partition": "partition", "start": "initial weights", "schedule": "client schedule"}
+MOST_OUTLOOKS = 4  # undecided pairs of which it is said how many further splits would decide them
 LEAST_REPEATS = 5  # that show how much something matters which the folds of a repeat share
 DAMAGED = "restore the file from a copy, or compare again in a new folder"
 OWN_PARTS = ("algorithm", "local")  # of a contestant; all else is the same for everyone: so scores are pairs
@@ -546,7 +547,7 @@ class Comparison:
 
     def outlook(self, first: str, others: Sequence[str]) -> str:
         """Say how many further splits would decide if mean and spread persist, or that none would."""
-        if self.plan.undecidable or self.plan.protocol == "shared":
+        if self.plan.undecidable or self.plan.protocol == "shared" or len(others) > MOST_OUTLOOKS:
             return ""
         scores, rope, threshold = self.scores(), self.plan.rope, self.plan.threshold
         said = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from fedarena.results.comparison import Comparison, points
+from fedarena.results.comparison import Comparison
 from fedarena.results.report.posteriors import chance
 from fedarena.results.report.subject import Subject
 from fedarena.results.report.table import tables
@@ -45,9 +45,11 @@ def _abouts(subject: Subject) -> tuple[str, str]:
 
 
 def _about(result: Comparison) -> str:
+    scoring = result.scoring()
     return (
-        f"row against column, by best accuracy: probabilities that it is better, practically equal (within "
-        f"{points(result.plan.rope)}), worse; a sign needs more than {result.plan.threshold:.0%}; {result.plan.test}"
+        f"row against column, by {scoring.name}: probabilities that it is better, practically equal (within "
+        f"{scoring.difference(result.plan.rope)}), worse; a sign needs more than {result.plan.threshold:.0%}; "
+        f"{result.plan.test}"
     )
 
 
