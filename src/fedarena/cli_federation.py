@@ -135,16 +135,9 @@ def join(
     `--yes` must say so. Stopped, it continues when it is started again with the same command. Client state, and a log of
     everything that was released, lie in `--folder`: keep it, releases are bound to the samples of the first one.
     """
-    from fedarena.errors import BadValue
     from fedarena.federation.doors import join as join_federation
 
     _load(file)
-    if not yes and not _has_terminal():
-        raise BadValue(
-            "there is no terminal on which to ask for your consent",
-            remedy="run it in a terminal, or add --yes, with --experiment agreed.toml to accept that experiment only",
-            where="--yes",
-        )
     found = join_federation(
         data,
         server,
@@ -155,7 +148,7 @@ def join(
         separator=separator,
         folder=folder,
         experiment=experiment,
-        consent=_consent(yes, quiet),
+        consent=_consent(yes, quiet) if yes or _has_terminal() else None,
         least=least,
         runs=runs,
         new_release=new_release,

@@ -39,7 +39,11 @@ def writing(path: Path) -> Iterator[None]:
         raise
     except (OSError, SafetensorError) as error:
         if (number := getattr(error, "errno", None)) in FULL:
-            more = "raise the limit on the size of files (ulimit -f)" if number == errno.EFBIG else "make room"
+            more = (
+                "make room or raise the limit on the size of files (ulimit -f)"
+                if number == errno.EFBIG
+                else "make room"
+            )
             raise CannotWrite(
                 f"the disk is full: {path}",
                 remedy=f"{more}, then go on with --resume; the last finished round is safe",

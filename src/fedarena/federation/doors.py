@@ -104,7 +104,7 @@ def join(
     separator: str | None = None,
     folder: str | Path | None = None,
     experiment: Any = None,
-    consent: Callable[[Experiment, list[str]], bool] = lambda experiment, leaves: True,
+    consent: Callable[[Experiment, list[str]], bool] | None = lambda experiment, leaves: True,
     least: int = LEAST,
     runs: int = 1,
     new_release: bool = False,
@@ -116,8 +116,8 @@ def join(
     `label` is the column to predict, if it has another name here than in the experiment; `test` a file of rows to test
     on, where the experiment asks for one. What must outlive this process lies in `folder`: client state, the log of
     releases, and the samples to which they are bound (`new_release` allows others, once). Before anything is sent,
-    `consent` sees the experiment and what will leave; an `experiment` that is given must be the server's. The process
-    takes part in `runs` runs. The result names them and lists what was released and refused.
+    `consent` sees the experiment and what will leave; None refuses everything. An `experiment` that is given must be the
+    server's. The process takes part in `runs` runs. The result names them and lists what was released and refused.
     """
     from fedarena.federation.link.keys import ParticipantKeys
 
@@ -127,6 +127,12 @@ def join(
     mine = None if experiment is None else federated(experiment, [])
     file = OwnFile(Path(data), None if test is None else Path(test), label, separator)
     file.check()
+    if consent is None:
+        raise BadValue(
+            "there is no terminal on which to ask for your consent",
+            remedy="run it in a terminal, or add --yes, with --experiment agreed.toml to accept that experiment only",
+            where="--yes",
+        )
 
     def agrees(theirs: Experiment, leaves: list[str]) -> str:
         other = "" if mine is None else same_but_for_data(mine, theirs)
