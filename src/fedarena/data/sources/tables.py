@@ -197,7 +197,7 @@ class Table(ABC):
         """The same, with the columns that the settings name."""
         table = self.whole(path)
         own = {"label": self.label, "client": self.client, "group": self.group, "time": self.time}
-        named = {setting: [name] if name else [] for setting, name in own.items()}
+        named = {key: [name] if name or key == "label" else [] for key, name in own.items()}
         if path == self.path:  # a test file may lack what is dropped anyway
             named["drop"] = [*self.drop]
         for setting, names in named.items():
