@@ -25,6 +25,7 @@ from fedarena.results.folder import DAMAGED, changed_files, client_rows, read_ex
 from fedarena.results.metrics import monotone, recalls, rounds_to
 from fedarena.spec import Experiment
 from fedarena.statistics.metric_registry import is_better
+from fedarena.values import check_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -327,7 +328,7 @@ class Run:
 
 def load(path: str | Path, **own: Any) -> Run:
     """Read a run folder. What the experiment had from Python (a module, arrays) must be given again by keyword."""
-    run, changed = load_as_it_is(Path(path), **own)
+    run, changed = load_as_it_is(check_path(path, "the folder of a run"), **own)
     if changed:
         raise DataBroken(f"{run.dir} is damaged: {changed[0]}", remedy=DAMAGED)
     return run
