@@ -15,7 +15,7 @@ import fedarena as fa
 from fedarena.errors import BadValue, UnknownName
 from fedarena.federation import words as say
 from fedarena.federation.asking import Rule
-from fedarena.federation.consent import what_leaves
+from fedarena.federation.consent import federated, what_leaves
 from fedarena.federation.metric_sums import MetricSums, layout_of
 from fedarena.federation.request_limits import REPEATS
 from fedarena.federation.statistics_release import StatisticsMask, decoded, is_vector, signed_total
@@ -153,6 +153,17 @@ def test_a_run_folder_keeps_bounds_and_curves(federation: Federation) -> None:
     assert again.calibration() == run.calibration()
     result = json.loads((federation.folder / "run" / "result.json").read_text())
     assert result["metric_bounds"]["auc"] == list(run.metric_bounds["auc"])
+
+
+def test_what_clients_did_not_send_is_said_to_be_missing(federation: Federation) -> None:
+    """A file of that path is not looked for: the server has no rows."""
+    federation.start()
+    data = {"name": "csv", "label": "label", "drop": ["site"], "standardise": False}
+    experiment = federated({"data": data, "model": "logreg", "rounds": 1, "algorithm": "local"}, [])
+    run = federation.serve(experiment)
+    for curve in (run.confusion, run.calibration):
+        with pytest.raises(BadValue, match="the rows of this run are with the clients"):
+            curve()
 
 
 def test_a_resumed_server_has_the_same_metrics(federation: Federation) -> None:

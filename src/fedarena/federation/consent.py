@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedarena.algorithms.base import Asynchronous
+from fedarena.data.files import ELSEWHERE
 from fedarena.data.sources.tables import Table
 from fedarena.errors import BadValue
 from fedarena.federation.metric_sums import followed_from
@@ -17,7 +18,6 @@ from fedarena.spec import Experiment
 from fedarena.statistics.metric_registry import find_metric
 
 OWNER = "participant"  # the column that would name the owner in a table of all rows
-THEIRS = "/participants"  # stands for a file that is elsewhere
 BUDGET = ("rounds", "uploads")
 
 
@@ -30,7 +30,7 @@ def federated(source: Any, overrides: list[str], **settings: Any) -> Experiment:
 
 def _filled_in(source: Any, overrides: list[str]) -> list[str]:
     """Keys of the data that only a table in one place needs."""
-    path = f'data.path="{THEIRS}"'
+    path = f'data.path="{ELSEWHERE}"'
     try:
         data = Experiment.make(source, overrides).data.made
     except BadValue as error:
@@ -109,7 +109,7 @@ def as_text(experiment: Experiment) -> str:
     table = tomllib.loads(experiment.to_toml())
     for key in ("path", "test_path"):
         if key in table["data"]:
-            table["data"][key] = THEIRS
+            table["data"][key] = ELSEWHERE
     table["devices"].pop("trace", None)
     return Experiment.make(table).to_toml()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.data.files import reading
+from fedarena.data.files import ELSEWHERE, reading
 from fedarena.engine.accountant import usual_delta
 from fedarena.engine.fairness import fairness
 from fedarena.engine.federation import open_site
@@ -222,6 +222,11 @@ class Run:
 
     def _site(self, client: int | None = None) -> Site:
         """The rows and the model of this run, with what it learned."""
+        if self.experiment.data.settings.get("path") == ELSEWHERE:
+            raise BadValue(
+                "the rows of this run are with the clients of its federation, and what they sent does not give this",
+                remedy="see run.metrics for what it has, and run.notes for what is missing",
+            )
         site = open_site(self.experiment)
         site.task.module.load_state_dict(self.state)
         if not site.has_personal_models:
