@@ -110,6 +110,9 @@ class Evaluate(Table):
     threshold: Annotated[float, Field(gt=0, lt=1)] | None = (
         None  # probability from which it is predicted; none: the larger
     )
+    histograms: Annotated[int, Field(ge=2, le=1000)] | None = (
+        None  # bins of score histograms for AUC and average precision in a real federation; none: per client
+    )
     target: float | None = None  # value of the metric that is worth counting the rounds to
     stop_at_target: bool = False
     after_target: Annotated[int, Field(ge=0)] = 0  # rounds to go on after the target, for the curve

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +128,33 @@ def test_a_client_serves_one_run_unless_it_was_started_for_more(attacked: tuple[
     assert out.strip() == "alfa: 0 trainings"
     assert "releases, as logged in federation/alfa/releases.jsonl:" in err
     assert "released: description: sample counts, columns, levels and labels" in err
+
+
+@pytest.mark.slow
+def test_histograms_are_released_over_the_real_link_only_as_agreed(attacked: tuple[Path, MaliciousServer]) -> None:
+    """An experiment with other histograms is refused at consent, and a request for them later."""
+    folder, server = attacked
+    client = join(folder, server, "--runs", "2")
+    agreed = federated(folder / "agreed.toml", [])
+    asked = as_text(federated(folder / "agreed.toml", ["evaluate.histograms=50"]))
+    refused = server.ask("first", say.Hello(experiment=asked, clients=2)).words
+    assert isinstance(refused, say.Refused)
+    assert "evaluate" in refused.why
+    described = server.ask("second", say.Hello(experiment=as_text(agreed), clients=2)).words
+    assert isinstance(described, say.Described)
+    place: dict[str, Any] = {"client": 0, "clients": 2, "rows_before": 0, "rows": 2 * SAMPLES}
+    shape = {"classes": described.classes, "columns": described.columns}
+    means = (0.0,) * len(described.columns)
+    agreement = say.Agreement(**place, **shape, means=means, deviations=means)
+    assert isinstance(server.ask("second", say.Agree(agreement=agreement, tell="ready")).words, say.Ready)
+    told = server.ask("second", say.EvaluationSumsRequest(histograms=50)).words
+    assert isinstance(told, say.Refused)
+    assert told.why == "asked for score histograms of 50 bins, and the agreed experiment has none"
+    client.kill()
+    client.wait()
+    lines = [json.loads(line) for line in (folder / "federation/alfa/releases.jsonl").read_text().splitlines()]
+    assert [line["what"] for line in lines if line["event"] == "refused"] == [refused.why, told.why]
+    assert not any("histogram" in line["what"] for line in lines if line["event"] == "released")
 
 
 def test_without_a_terminal_consent_must_be_given_by_option(tmp_path: Path) -> None:

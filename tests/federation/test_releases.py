@@ -263,6 +263,8 @@ def test_the_log_has_what_to_whom_and_when(tmp_path: Path) -> None:
         "released: sums over training samples, masked among 4 clients",
         "released: an update (3 times)",
         "released: evaluation counts and losses (3 times)",
+        "released: confusion matrix, losses and bins of confidence over test samples, masked among 4 clients",
+        "released: AUC and average precision of this client, readable by the server",
     ]
 
 

@@ -25,6 +25,7 @@ EXPERIMENTS: dict[str, dict[str, Any]] = {
     "kept models that are shown": {"algorithm": "local"},
     "BatchNorm": {"model": "normed", "bn_buffers": "recompute"},
     "losses one by one": {"algorithm": "loadaboost"},
+    "score histograms": {"evaluate": {"histograms": 50, "metric": "auc"}},
 }
 
 
@@ -191,6 +192,10 @@ TOLD = {  # all that a participant may say, and where docs/federation.md says so
     "how many test rows were right, of how many, and the sum of their losses": (
         "looked.right looked.count looked.loss looked.own_right looked.own_count"
     ),
+    "how many test rows of each class the model takes for each class": "evaluationsums.histograms",
+    "AUC and average precision of the client's own test rows, and how many rows they are over": (
+        "ownmetrics.values ownmetrics.count"
+    ),
     "an error in words": (
         "skips.reason broke.error broke.place refused.why refused.kind "
         "unsendable.error unsendable.remedy unsendable.where"
@@ -198,7 +203,7 @@ TOLD = {  # all that a participant may say, and where docs/federation.md says so
     "a participant is killed and started again": "described.session",
 }
 DOWN = {"hello", "agree", "work", "recompute", "look", "show", "train", "send", "keys", "deal", "reveal", "goodbye"}
-DOWN |= {"statisticskeyrequest", "statisticsrequest"}
+DOWN |= {"statisticskeyrequest", "statisticsrequest", "evaluationsumsrequest", "ownmetricsrequest"}
 
 
 def test_everything_that_may_leave_is_on_the_page() -> None:

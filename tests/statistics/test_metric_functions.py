@@ -130,7 +130,7 @@ def test_average_precision_equals_scikit_learn_and_is_undefined_without_a_positi
 
 
 def test_the_calibration_error_is_the_gap_between_confidence_and_accuracy_in_fifteen_bins() -> None:
-    for labels, predicted, p, w in samples(3, range(200)):
+    for labels, predicted, p, w in samples(3, range(2 * INPUTS)):
         weights = np.ones(len(labels)) if w is None else w
         confidence, gap = p.max(axis=1), 0.0
         for k in range(15):
@@ -142,15 +142,20 @@ def test_the_calibration_error_is_the_gap_between_confidence_and_accuracy_in_fif
 
 
 def test_metrics_of_values_equal_scikit_learn() -> None:
-    for seed in range(INPUTS):
+    constant_labels = 0
+    for seed in range(2 * INPUTS):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(1, 30))
         y, p = rng.integers(0, 4, n) + 0.25, rng.normal(size=n)
-        w = rng.random(n) if seed % 2 else None
+        w = rng.random(n) * rng.integers(0, 3, n) if seed % 2 else None  # some of them zero
+        if w is not None:
+            w[0] = 1.0
         assert same(ours.rmse(y, p, w), oracle(sk.root_mean_squared_error, y, p, sample_weight=w))
         assert same(ours.mae(y, p, w), oracle(sk.mean_absolute_error, y, p, sample_weight=w))
-        constant = len(set(y)) == 1
+        constant = len(set(y if w is None else y[w > 0])) == 1  # a label of weight zero is no label
+        constant_labels += constant
         assert same(ours.r2(y, p, w), math.nan if constant else oracle(sk.r2_score, y, p, sample_weight=w))
+    assert constant_labels
 
 
 def brute_force_c_index(time: Any, event: Any, risk: Any, w: Any) -> float:
@@ -177,6 +182,32 @@ def test_the_c_index_equals_a_count_of_all_pairs() -> None:
         undefined += math.isnan(expected)
         assert same(ours.c_index(np.stack([time, event], axis=1), risk, w), expected)
     assert undefined
+
+
+def test_predictions_that_ignore_the_largest_probability_keep_their_metrics() -> None:
+    """A threshold, or a class that occurs among neither labels nor predictions: any predicted class equals scikit-learn."""
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        n, w = int(rng.integers(1, 30)), None
+        labels, predicted = rng.choice([0, 2, 5], n), rng.choice([0, 3, 5], n)
+        if seed % 2:
+            w = rng.random(n) + 0.1
+        options: Any = {"sample_weight": w, "zero_division": 0}
+        macro = sk.precision_recall_fscore_support(labels, predicted, average="macro", **options)
+        for own, mean in zip((ours.precision, ours.recall, ours.f1), macro, strict=False):
+            assert same(own(labels, predicted, w), mean)
+        balanced = oracle(sk.balanced_accuracy_score, labels, predicted, sample_weight=w)
+        assert same(ours.balanced_accuracy(labels, predicted, w), balanced)
+
+
+def test_ties_of_the_c_index_are_those_of_lifelines() -> None:
+    """Worked out by hand for each kind of tie; lifelines itself is not needed to run the tests."""
+    times_tied = np.array([[2, 1], [2, 0]])
+    assert ours.c_index(times_tied, np.array([1.0, 0.0])) == 1.0  # the event counts as earlier than the censoring
+    assert ours.c_index(times_tied, np.array([0.0, 1.0])) == 0.0
+    assert math.isnan(ours.c_index(np.array([[2, 1], [2, 1]]), np.array([1.0, 0.0])))  # both events at once
+    assert math.isnan(ours.c_index(np.array([[1, 0], [2, 1]]), np.array([1.0, 0.0])))  # the earlier one is censored
+    assert ours.c_index(np.array([[1, 1], [2, 1]]), np.array([0.5, 0.5])) == 0.5
 
 
 def test_every_metric_of_no_samples_is_undefined() -> None:

@@ -306,7 +306,7 @@ def finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
     site = loop.site
     if records[-1].accuracy is None:  # stopped between two evaluations
         loop.look_again(records)
-    measured = loop.final_metrics(records[-1])
+    measured = loop.final_metrics()
     site.task.load(loop.state.w)
     site.task.load_buffers(loop.buffers)
     sha = sha256(*loop.result_vectors())

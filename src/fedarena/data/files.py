@@ -43,6 +43,8 @@ CIFAR_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 CIFAR_LABELS = ("train_lables.json", "test_lables.json")  # spelt so in the package that holds them
 HEART_SITES = ("cleveland", "hungarian", "switzerland", "va")
 
+ELSEWHERE = "/participants"  # path of a table whose rows are with the clients of a federation
+
 
 @dataclass(frozen=True)
 class Published:

@@ -41,19 +41,39 @@ class Looked:
     client_values: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # and of each client, if asked for
     confusion: NDArray[np.int64] | None = None  # of a model that all clients share
     calibration: tuple[dict[str, float], ...] | None = None
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # of values that are known up to an interval
+    notes: tuple[str, ...] = ()  # what the values are without
 
 
 OwnModel = tuple[Vector | None, Buffers | None]  # of a client; None for what it shares with all
 
 
 class Looks(Protocol):
-    """A way to look at models: at one for all, or at one for each client."""
+    """A way to look at models: at one for all, or at one for each client.
 
-    def shared(self, common: Common) -> Looked:
+    `metrics` are those that are asked for; `clients` asks for those of every client, and for the confusion matrix.
+    """
+
+    metrics: list[Metric]  # that it can compute on the common test samples
+    failed: dict[str, str]  # users' metrics that raised an error
+
+    @property
+    def own_samples(self) -> NDArray[np.int64]:
+        """Return how many labelled samples each client is compared on."""
+        ...
+
+    def shared(self, common: Common, metrics: Sequence[Metric] = (), clients: bool = False) -> Looked:
         """One model for all."""
         ...
 
-    def personal(self, common: Common, people: list[int], own_model: Callable[[int], OwnModel]) -> Looked:
+    def personal(
+        self,
+        common: Common,
+        people: list[int],
+        own_model: Callable[[int], OwnModel],
+        metrics: Sequence[Metric] = (),
+        clients: bool = False,
+    ) -> Looked:
         """A model for each client, or its own buffers in a common one."""
         ...
 
@@ -61,10 +81,10 @@ class Looks(Protocol):
 def open_evaluation(site: Site, runtime: Runtime) -> Looks:
     """Rows that are here are looked at here; a runtime whose rows stay elsewhere brings its own way (`looks`)."""
     looks: Looks | None = getattr(runtime, "looks", None)
-    if looks is not None and not site.metric.is_additive:
+    if looks is not None and site.metric not in looks.metrics:
         raise BadValue(
             f"clients of a real federation send counts and sums, from which '{site.metric.name}' cannot be computed",
-            remedy='use evaluate.metric = "accuracy" or "loss"',
+            remedy=f"use one of: {', '.join(metric.name for metric in looks.metrics)}",
             where="evaluate.metric",
         )
     return Evaluation(site, runtime) if looks is None else looks
@@ -76,6 +96,7 @@ class Evaluation:
     def __init__(self, site: Site, runtime: Runtime) -> None:
         self.runtime, self.owners = runtime, site.owners
         self.scoring = Scoring(site)
+        self.metrics, self.failed = self.scoring.metrics, self.scoring.failed
         self.own_rows = self.owners.clients if site.experiment.evaluate.on == "train" else self.owners.client_tests
         self.rows = np.unique(np.concatenate([self.owners.test, *self.own_rows]))
         self._test = np.searchsorted(self.rows, self.owners.test)

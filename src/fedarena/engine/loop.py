@@ -16,7 +16,7 @@ from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Model, Vec
 from fedarena.engine.accountant import Spent, epsilon, usual_delta
 from fedarena.engine.bundles import BufferMean, bundle_size
 from fedarena.engine.dispatch import Runtime, in_order
-from fedarena.engine.evaluation import Evaluation, Looked, open_evaluation
+from fedarena.engine.evaluation import Looked, open_evaluation
 from fedarena.engine.exchange import Exchange, Facts
 from fedarena.engine.fairness import fairness, weighted_accuracy
 from fedarena.engine.jobs import Absent, Failed, Report, Skipped, StatisticsJob, bytes_up
@@ -381,13 +381,15 @@ class Loop:
         seen = self._look(state, last)
         for client in seen.missing:
             self._note("evaluations were without the rows of a client", self.called_by_name(client))
+        for note in seen.notes:
+            self._note(note)
         self.client_accuracy = seen.own
         spread = fairness(self.client_accuracy)
         followed, summed = self.site.metric.name, {"log_loss": seen.loss}  # in a real federation there are sums alone
         return {
             "accuracy": seen.accuracy,
             "loss": seen.loss,
-            "metric": None if followed in ("accuracy", "loss") else {**summed, **seen.values}[followed],
+            "metric": None if followed in ("accuracy", "loss") else {**summed, **seen.values}.get(followed, math.nan),
             "weighted_accuracy": weighted_accuracy(self.client_accuracy, self.site.owners.sizes),
             "client_std": spread.get("std"),
             "client_worst": spread.get("worst_tenth"),
@@ -397,12 +399,8 @@ class Loop:
     def _look(self, state: Any, last: bool) -> Looked:
         """Evaluate every row once, for the metric of the experiment or for all metrics."""
         common, evaluation = Common(Model(state.w), self.buffers), self._evaluation
-        if not isinstance(evaluation, Evaluation):  # samples are elsewhere, and only sums come from there
-            if self.site.has_personal_models:
-                return evaluation.personal(common, self.population, self.own_model)
-            return evaluation.shared(common)
         followed = [] if self.site.metric.name in ("accuracy", "loss") else [self.site.metric]
-        metrics = evaluation.scoring.metrics if last else followed
+        metrics = evaluation.metrics if last else followed
         if self.site.has_personal_models:
             seen = evaluation.personal(common, self.population, self.own_model, metrics, last)
         else:
@@ -410,21 +408,12 @@ class Loop:
         self._last_look = seen if last else None
         return seen
 
-    def final_metrics(self, record: RoundRecord) -> FinalMetrics:
-        """All metrics of the model as it is now; `record` is that of the last round."""
+    def final_metrics(self) -> FinalMetrics:
+        """Return all metrics of the model as it is now."""
         site, evaluation = self.site, self._evaluation
         known: Any = {"task": site.task_name, "metric": site.metric.name, "direction": site.metric.direction}
-        if not isinstance(evaluation, Evaluation):
-            sums = {"accuracy": record.accuracy, "loss": record.loss, "log_loss": record.loss}
-            common = {name: float(value) for name, value in sums.items() if value is not None}
-            if site.task_name == "custom":
-                common = {"loss": common["loss"]}
-            clients = {"accuracy": self.client_accuracy}
-            samples = site.owners.sizes if self.experiment.evaluate.on == "train" else site.owners.test_sizes
-            own, undefined = mean_over_clients(clients if "accuracy" in common else {}, samples)
-            return FinalMetrics(**known, common=common, own=own, undefined=undefined, class_names=site.data.class_names)
         seen = self._last_look or self._look(self.state, last=True)
-        for name, error in evaluation.scoring.failed.items():
+        for name, error in evaluation.failed.items():
             self._note(f"the metric '{name}' failed and is left out: {error}")
         own, undefined = mean_over_clients(seen.client_values, evaluation.own_samples)
         return FinalMetrics(
@@ -436,6 +425,7 @@ class Loop:
             confusion=seen.confusion,
             calibration=seen.calibration,
             class_names=site.data.class_names,
+            bounds=seen.bounds,
         )
 
     def result_vectors(self) -> Iterator[Vector]:

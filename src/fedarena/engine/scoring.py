@@ -38,6 +38,7 @@ class FinalMetrics:
     confusion: NDArray[np.int64] | None = None  # labels in rows, predicted classes in columns
     calibration: tuple[dict[str, float], ...] | None = None  # confidence, accuracy and samples of each bin in use
     class_names: tuple[str, ...] = ()
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # of `common`, where known up to an interval
 
 
 @dataclass(frozen=True)

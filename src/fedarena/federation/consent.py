@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 from fedarena.algorithms.base import Asynchronous
+from fedarena.data.files import ELSEWHERE
 from fedarena.data.sources.tables import Table
 from fedarena.errors import BadValue
+from fedarena.federation.metric_sums import followed_from
 from fedarena.federation.own_table import needs_means
 from fedarena.federation.statistics_release import MASKED_FROM
 from fedarena.federation.words import Described
 from fedarena.spec import Experiment
+from fedarena.statistics.metric_registry import find_metric
 
 OWNER = "participant"  # the column that would name the owner in a table of all rows
-THEIRS = "/participants"  # stands for a file that is elsewhere
 BUDGET = ("rounds", "uploads")
 
 
@@ -27,7 +30,7 @@ def federated(source: Any, overrides: list[str], **settings: Any) -> Experiment:
 
 def _filled_in(source: Any, overrides: list[str]) -> list[str]:
     """Keys of the data that only a table in one place needs."""
-    path = f'data.path="{THEIRS}"'
+    path = f'data.path="{ELSEWHERE}"'
     try:
         data = Experiment.make(source, overrides).data.made
     except BadValue as error:
@@ -41,6 +44,9 @@ def check_experiment(experiment: Experiment) -> None:
     """Refuse what cannot be done between houses."""
     exp = experiment
     own = [key for key in ("data", "model", "partition", "algorithm") if getattr(exp, key).own]
+    metric = exp.evaluate.metric
+    find_metric(metric, "classification")
+    needs = followed_from(metric or "accuracy")
     problems = [
         (
             not isinstance(exp.data.made, Table),
@@ -65,6 +71,14 @@ def check_experiment(experiment: Experiment) -> None:
             f"the {''.join(own[:1])} came from Python",
             "register it, and give --file to everyone",
             "".join(own),
+        ),
+        (
+            not needs or (needs == "histograms" and exp.evaluate.histograms is None),
+            f"clients of a real federation send counts and sums, from which '{metric}' cannot be computed",
+            "set evaluate.histograms = 100, to which every client must consent: clients then send histograms of scores"
+            if needs
+            else "follow a built-in metric",
+            "evaluate.metric",
         ),
         (exp.folds is not None, "folds deal rows anew", "leave out folds and fold", "folds"),
         (exp.fold_seed is not None, "fold_seed divides pooled rows", "leave out fold_seed", "fold_seed"),
@@ -95,7 +109,7 @@ def as_text(experiment: Experiment) -> str:
     table = tomllib.loads(experiment.to_toml())
     for key in ("path", "test_path"):
         if key in table["data"]:
-            table["data"][key] = THEIRS
+            table["data"][key] = ELSEWHERE
     table["devices"].pop("trace", None)
     return Experiment.make(table).to_toml()
 
@@ -148,6 +162,7 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
             told.append("BatchNorm's statistics of its training rows, if the model has any")
     told.append("of each training its loss, its steps and whether it ended in finite numbers")
     told.append("how many of its test rows the model gets right, and the sum of their losses")
+    told += _metrics(exp, clients)
     if shares_models:
         told.append("the model that it keeps for itself, to be tested on the rows of the others")
     if isinstance(algorithm, Asynchronous):
@@ -155,11 +170,57 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
     return told
 
 
+def _metrics(exp: Experiment, clients: int) -> list[str]:
+    """Say what leaves for metrics beyond accuracy and loss."""
+    followed, bins = followed_from(exp.evaluate.metric or "accuracy"), exp.evaluate.histograms
+
+    def times(*needed: str) -> str:
+        return "at every evaluation" if followed in needed else "after the last round"
+
+    told = []
+    if not exp.algorithm.made.personal:
+        who = _visibility(
+            clients, "with them it knows which classes the model confuses in your test rows, and how often"
+        )
+        told.append(
+            f"{times('sums', 'histograms')}, over its test rows: how many with each label the model takes for each label, "
+            "the sums of log loss and Brier score, and in 15 bins of confidence the rows, the right ones and the sum of "
+            "confidence: "
+            f"{who}"
+        )
+    if bins and not exp.algorithm.made.personal:
+        who = _visibility(clients, "with them it knows how the scores of your test rows are spread in each class")
+        told.append(
+            f"{times('histograms')}, score histograms: of each class how many of its test rows, and of the other test rows, "
+            f"the model gives a probability in each of {bins} equal bins: {who}"
+        )
+    elif not bins:
+        rows = "training" if exp.evaluate.on == "train" else "test"
+        told.append(
+            f"after the last round, its own AUC and average precision over its {rows} rows (none with fewer than --least): "
+            "the server reads them"
+        )
+    return told
+
+
+def label_lines(experiment: Experiment, class_counts: Mapping[str, int]) -> list[str]:
+    """Return the values at consent of the counts that are sent for metrics: they add up to the labels of test rows."""
+    if experiment.algorithm.made.personal:
+        return []
+    counts = shortened(", ".join(f"{count} of {label!r}" for label, count in class_counts.items()))
+    return [
+        f"what is counted for metrics adds up to the labels of its test rows, which are some of these rows: {counts}"
+    ]
+
+
 def _listed(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _visibility(clients: int) -> str:
+COLUMNS = "with them it knows the mean and the spread of every column of your table"
+
+
+def _visibility(clients: int, consequence: str = COLUMNS) -> str:
     """Say who can read the sums of one client."""
     if clients >= MASKED_FROM:
         return (
@@ -168,7 +229,7 @@ def _visibility(clients: int) -> str:
         )
     return (
         "the server reads your own sums, because masks protect nothing among fewer than "
-        f"{MASKED_FROM} clients: with them it knows the mean and the spread of every column of your table"
+        f"{MASKED_FROM} clients: {consequence}"
     )
 
 

@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Asynchronous
+from fedarena.engine.evaluation import OwnModel
 from fedarena.engine.jobs import Answer, ClientJob, EvaluateJob, Failed, Job, Skipped, StatisticsJob, newcomer
 from fedarena.engine.masks import Turn
+from fedarena.engine.scoring import Predictions, Scoring
 from fedarena.engine.site import EVALUATION_ROWS, Site
 from fedarena.engine.tree import read_only
 from fedarena.engine.uplink import CannotSend, Sealed, Steps
@@ -21,10 +23,12 @@ from fedarena.engine.work import Common, Memory
 from fedarena.federation import words as say
 from fedarena.federation.at_home import Told
 from fedarena.federation.memories import Memories, ticket
+from fedarena.federation.metric_sums import MetricSums, layout_of, own_values, why_no_sums
 from fedarena.federation.own_site import NoSeals, OwnSite
 from fedarena.federation.sealing import OwnSeals
+from fedarena.federation.statistics_release import MASKED_FROM
 from fedarena.federation.wire import NOTHING, Load, WireRefused
-from fedarena.models.task import Buffers, Scores
+from fedarena.models.task import Buffers, Keep, Scores
 from fedarena.runtime.one_job import run_job
 
 STRANGE = "is it fedarena on the other side?"
@@ -48,9 +52,15 @@ class Desk:
     """Where a participant works on one message."""
 
     def __init__(
-        self, site: OwnSite, memories: Memories, round: int, shares_models: bool, speak: Callable[[str], None]
+        self,
+        site: OwnSite,
+        memories: Memories,
+        round: int,
+        shares_models: bool,
+        speak: Callable[[str], None],
+        least: int = 1,
     ) -> None:
-        self.site, self.memories, self.round = site, memories, round
+        self.site, self.memories, self.round, self.least = site, memories, round, least
         self.shares_models, self._speak = shares_models, speak
         self.client = site.agreed.client
 
@@ -83,6 +93,8 @@ class Desk:
             return self._recompute(common)
         if isinstance(asked, say.Look):
             return self._look(asked, common), NOTHING
+        if isinstance(asked, say.OwnMetricsRequest):
+            return self._own_metrics(asked, common), NOTHING
         raise WireRefused(f"'{asked.what}' is nothing a participant is asked")
 
     def check_agreed(self, asked: say.Words) -> None:
@@ -99,6 +111,37 @@ class Desk:
             raise Told("nobody agreed to recompute BatchNorm's statistics", remedy=STRANGE)
         if isinstance(asked, say.Work) and site.steps is not None:
             self._check_turn(asked, site.steps)
+        if isinstance(asked, say.EvaluationSumsRequest):
+            self._check_sums(asked)
+        if isinstance(asked, say.OwnMetricsRequest):
+            self._check_own_metrics()
+
+    def _check_sums(self, asked: say.EvaluationSumsRequest) -> None:
+        """Refuse sums that the agreement does not have, and those of few samples that the server could read."""
+        site, agreed = self.site, self.site.experiment.evaluate.histograms or 0
+        if asked.histograms not in (0, agreed):
+            has = f"{agreed} bins" if agreed else "none"
+            raise Told(
+                f"asked for score histograms of {asked.histograms} bins, and the agreed experiment has {has}",
+                remedy="the server must agree on evaluate.histograms with all clients",
+                where="evaluate.histograms",
+            )
+        if why := why_no_sums(site):
+            raise Told(f"no evaluation sums: {why}", remedy=STRANGE)
+        count = len(site.owners.client_tests[self.client])
+        if site.agreed.clients < MASKED_FROM and count < self.least:
+            raise Told(
+                f"sums over {count} test rows that the server can read would tell too much of each",
+                remedy=f"have {self.least} test rows or more, or lower --least",
+                where="--least",
+            )
+
+    def _check_own_metrics(self) -> None:
+        """Refuse values of this client alone where the agreement takes them from histograms, or there are none."""
+        if self.site.experiment.evaluate.histograms is not None:
+            raise Told("the agreed experiment takes AUC and average precision from histograms", remedy=STRANGE)
+        if self.site.task_name != "classification":
+            raise Told("the model brings its own loss, and has no other metrics", remedy=STRANGE)
 
     def _check_turn(self, asked: say.Work, steps: Steps) -> None:
         """What clips, rounds, hides or masks an answer must know among whom it is."""
@@ -204,10 +247,7 @@ class Desk:
     def _look(self, asked: say.Look, common: Common) -> say.Words:
         """Counts and a sum: of no row by itself."""
         site = self.site
-        w = buffers = None
-        if asked.memory is not None:
-            memory = self.memories.load(asked.memory) or Memory(kept=site.algorithm.remember(site.initial))
-            w, buffers = (memory.kept if site.algorithm.personal else None), memory.buffers
+        w, buffers = self._own_model(asked.memory)
         scores = self._scores(site.owners.test, common, w, buffers)
         own = scores
         if site.experiment.evaluate.on == "train":
@@ -220,17 +260,52 @@ class Desk:
             own_count=int(own.count.sum()),
         )
 
-    def _scores(
+    def _own_model(self, memory: str | None) -> OwnModel:
+        """Return the model that this client keeps under a ticket; without one, nothing but the common model."""
+        if memory is None:
+            return None, None
+        algorithm = self.site.algorithm
+        kept = self.memories.load(memory) or Memory(kept=algorithm.remember(self.site.initial))
+        return (kept.kept if algorithm.personal else None), kept.buffers
+
+    def evaluation_sums(self, asked: say.EvaluationSumsRequest, load: Any) -> tuple[int, ...]:
+        """Return sums over the test samples, unmasked."""
+        rows = self.site.owners.test
+        predictions = self._predictions(rows, self._common(load), None, None)
+        return MetricSums.of(predictions, layout_of(self.site, asked.histograms)).integers
+
+    def _own_metrics(self, asked: say.OwnMetricsRequest, common: Common) -> say.Words:
+        """Return the metrics that need the order of scores, on the samples that clients are compared on."""
+        site = self.site
+        rows = site.owners.clients[self.client] if site.experiment.evaluate.on == "train" else site.owners.test
+        predictions = self._predictions(rows, common, *self._own_model(asked.memory))
+        return say.OwnMetrics(count=len(rows), values=own_values(predictions, site.positive, self.least))
+
+    def _predictions(
         self, rows: NDArray[np.int64], common: Common, w: NDArray[Any] | None, buffers: Buffers | None
+    ) -> Predictions:
+        """Return labels, predicted classes and probabilities of rows; they stay here."""
+        scores = self._scores(rows, common, w, buffers, "logits")
+        if scores.outputs is None:  # no rows
+            scores = replace(scores, outputs=np.empty((0, self.site.data.classes), np.float32))
+        return Scoring(self.site).predictions(rows, scores)
+
+    def _scores(
+        self,
+        rows: NDArray[np.int64],
+        common: Common,
+        w: NDArray[Any] | None,
+        buffers: Buffers | None,
+        keep: Keep = "",
     ) -> Scores:
         parts = [Scores.of_nothing()]
         for start in range(0, len(rows), EVALUATION_ROWS):
-            part = self._run(EvaluateJob(rows[start : start + EVALUATION_ROWS], None, w, buffers), common)
+            part = self._run(EvaluateJob(rows[start : start + EVALUATION_ROWS], None, w, buffers, keep), common)
             if isinstance(part, Failed):
                 self._speak(f"evaluation failed: {part.error}")
                 raise Told(f"evaluation failed: {part.error.partition(':')[0]}", remedy="is there memory enough?")
             parts.append(part)
-        return Scores(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("right", "count", "loss")))
+        return Scores.joined(parts)
 
     def _show(self, asked: say.Show) -> tuple[say.Words, Load]:
         """The model of its own, where that was agreed."""

@@ -9,25 +9,16 @@ from typing import Any
 from fedarena.federation import words as say
 from fedarena.federation.agreement import check_counted, first_agreement, with_counts, with_statistics
 from fedarena.federation.asking import Declined, Rule, TooFewAnswers
+from fedarena.federation.masked_totals import masked_total
 from fedarena.federation.own_table import statistics_layout
 from fedarena.federation.roster import Roster
-from fedarena.federation.sealing import is_public_key
-from fedarena.federation.statistics_release import (
-    MASKED_FROM,
-    STALE_KEY,
-    Layout,
-    Masked,
-    Totals,
-    is_vector,
-    total_of,
-)
+from fedarena.federation.statistics_release import Layout, Totals
 from fedarena.federation.switchboard import Switchboard
 from fedarena.federation.wire import Message, pack
 from fedarena.spec import Experiment
 
 Speak = Callable[[str], None]
 TELLING = 300.0  # seconds for sums over a table
-KEY_ATTEMPTS = 3  # how often keys are drawn, where a client is restarted in between
 
 
 def gather(board: Switchboard, roster: Roster, seconds: float, speak: Speak) -> None:
@@ -74,34 +65,13 @@ def agree(board: Switchboard, roster: Roster, experiment: Experiment) -> None:
 
 
 def _total(board: Switchboard, agreed: dict[str, say.Agreement], layout: Layout) -> Totals:
-    """Ask for the statistics of all clients. A client that was restarted has lost its key: then all draw new ones."""
-    for _ in range(KEY_ATTEMPTS):
-        keys: dict[int, str] = {}
-        if len(agreed) >= MASKED_FROM:
-            found, missing = _ask_all(board, dict.fromkeys(agreed, say.StatisticsKeyRequest()), _key)
-            _require_all(missing)
-            keys = {agreed[name].client: key for name, key in found.items()}
-
-        def vector(name: str, message: Message) -> Masked:
-            if not isinstance(message.words, say.Statistics) or not is_vector(message.load, layout):
-                raise Declined(f"it answered with '{message.words.what}'")
-            statistics: Masked = message.load
-            return statistics
-
-        asked = {name: say.StatisticsRequest(agreement=one, keys=keys) for name, one in agreed.items()}
-        vectors, missing = _ask_all(board, asked, vector)
-        if {*missing.values()} != {STALE_KEY}:
-            break
+    """Ask for the statistics of all clients."""
+    numbers = {name: one.client for name, one in agreed.items()}
+    ask = lambda questions, read: _ask_all(board, questions, read)
+    request = lambda name, keys: say.StatisticsRequest(agreement=agreed[name], keys=keys)
+    total, missing = masked_total(numbers, ask, request, say.Statistics, layout)
     _require_all(missing)
-    return total_of(vectors.values(), layout)
-
-
-def _key(name: str, message: Message) -> str:
-    if not isinstance(message.words, say.StatisticsKey):
-        raise Declined(f"it answered with '{message.words.what}'")
-    if not is_public_key(message.words.key):
-        raise Declined("it sent a public key that is none")
-    return message.words.key
+    return Totals.of(total, layout)
 
 
 def _ask_all(

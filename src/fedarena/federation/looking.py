@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Model
 from fedarena.engine.evaluation import Looked, OwnModel
@@ -15,7 +16,9 @@ from fedarena.federation import words as say
 from fedarena.federation.agreement import LARGEST
 from fedarena.federation.organiser import Participants, ticket_of
 from fedarena.federation.pattern import unlike
+from fedarena.federation.released_metrics import ReleasedMetrics
 from fedarena.federation.wire import Load, Message, WireRefused
+from fedarena.statistics.metric_registry import Metric
 
 Seen = dict[int, say.Looked | Absent]
 
@@ -31,16 +34,36 @@ class PooledLooks:
         self.runtime, self.memory, self.shares_models = runtime, memory, shares_models
         self.site = runtime.site
         self.missing: tuple[int, ...] = ()  # at the last look: clients whose rows it was without
+        self.failed: dict[str, str] = {}
+        self._released = ReleasedMetrics(runtime)
+        self.metrics = self._released.metrics
 
-    def shared(self, common: Common) -> Looked:
+    @property
+    def own_samples(self) -> NDArray[np.int64]:
+        """Return how many samples each client is compared on."""
+        owners = self.site.owners
+        return owners.sizes if self.site.experiment.evaluate.on == "train" else owners.test_sizes
+
+    def shared(self, common: Common, metrics: Sequence[Metric] = (), clients: bool = False) -> Looked:
         """One model for all."""
-        seen = self._look(dict.fromkeys(self.site.owners.population, say.Look()), common)
+        people = self.site.owners.population
+        seen = self._look(dict.fromkeys(people, say.Look()), common)
         right, count, loss = _pooled(seen)
-        return self._looked(right / count if count else None, loss, seen)
+        found = self._looked(right / count if count else None, loss, seen)
+        found = self._released.with_sums(found, common, metrics)
+        return self._released.with_own(found, common, dict.fromkeys(people)) if clients else found
 
-    def personal(self, common: Common, people: list[int], own_model: Callable[[int], OwnModel]) -> Looked:
+    def personal(
+        self,
+        common: Common,
+        people: list[int],
+        own_model: Callable[[int], OwnModel],
+        metrics: Sequence[Metric] = (),
+        clients: bool = False,
+    ) -> Looked:
         """A model for each, weighted by training rows."""
-        seen = self._look({k: say.Look(memory=ticket_of(self.memory(k))) for k in people}, common)
+        tickets = {k: ticket_of(self.memory(k)) for k in people}
+        seen = self._look({k: say.Look(memory=ticket) for k, ticket in tickets.items()}, common)
         there = [k for k in people if isinstance(seen[k], say.Looked)]
         sizes = self.site.owners.sizes[there]
         on_test = losses = 0.0
@@ -48,7 +71,8 @@ class PooledLooks:
             right, count, loss = _pooled(self._everywhere(k, common) if self.shares_models else {k: seen[k]})
             on_test += p * (right / count if count else 0.0)
             losses += p * loss
-        return self._looked(float(on_test), float(losses), seen)
+        found = self._released.with_sums(self._looked(float(on_test), float(losses), seen), common, metrics)
+        return self._released.with_own(found, common, tickets) if clients else found
 
     def _everywhere(self, client: int, common: Common) -> Seen:
         """One client's own model on the test rows of all."""

@@ -111,6 +111,11 @@ class OwnTable:
             )
         return codes, names, kind
 
+    def class_counts(self) -> dict[str, int]:
+        """Return how many rows have each label."""
+        codes, names, _ = self._labels
+        return dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
+
     def described(self, session: str) -> Described:
         """What the others must know of it to agree."""
         _, classes, kind = self._labels

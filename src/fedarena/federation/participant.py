@@ -6,7 +6,7 @@ import json
 import threading
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from fedarena.engine.work import Common
 from fedarena.errors import FedarenaError
 from fedarena.federation import words as say
 from fedarena.federation.at_home import Told, for_oneself, for_others
-from fedarena.federation.consent import beyond_budget, description_lines, from_text, what_leaves
+from fedarena.federation.consent import beyond_budget, description_lines, from_text, label_lines, what_leaves
 from fedarena.federation.desk import STRANGE, Desk
 from fedarena.federation.memories import Memories, ticket
 from fedarena.federation.own_site import OwnSite
@@ -45,6 +45,8 @@ LOGGED = {  # answers that reveal something, as the log of releases calls them
     "trained": "loss and steps of a training",
     "recomputed": "BatchNorm statistics",
     "looked": "evaluation counts and losses",
+    "evaluationsums": "confusion matrix, losses and bins of confidence over test samples",
+    "ownmetrics": "AUC and average precision of this client, readable by the server",
     "shown": "the model that this client keeps",
     "revealed": "shares of masks",
     "skips": "a reason not to train",
@@ -131,7 +133,9 @@ class Participant:
             self.releases.record(REFUSED, run, answer.why, round=round + 1)
         elif answer.what in LOGGED:
             what = LOGGED[answer.what]
-            if isinstance(answer, say.Statistics) and self._member is not None:
+            if isinstance(answer, say.EvaluationSums) and answer.histograms:
+                what += f", with score histograms of {answer.histograms} bins"
+            if isinstance(answer, say.Statistics | say.EvaluationSums) and self._member is not None:
                 masked = self._member.clients >= MASKED_FROM
                 what += f", masked among {self._member.clients} clients" if masked else ", readable by the server"
             self.releases.record(RELEASED, run, what, round=round + 1)
@@ -157,7 +161,7 @@ class Participant:
             raise Unready("nothing has been agreed with this process")
         if isinstance(asked, say.Keys | say.Deal | say.Reveal):
             return self._keep_secrets(member, message), NOTHING
-        desk = Desk(member.site, member.memories, message.round, member.shares_models, self._speak)
+        desk = Desk(member.site, member.memories, message.round, member.shares_models, self._speak, self.least)
         masked: AbstractContextManager[None] = nullcontext()
         if isinstance(asked, say.Work):
             if member.seals is not None and member.seals.place != _place(member, message.round, asked.exchange):
@@ -168,7 +172,11 @@ class Participant:
         with one_thread(), masked:
             desk.check_agreed(asked)
             member.limits.check(asked, message.round, content)
-            found = desk.answered(asked, unpack(content, member.types).load)
+            load = unpack(content, member.types).load
+            if isinstance(asked, say.EvaluationSumsRequest):
+                integers, client = desk.evaluation_sums(asked, load), member.site.agreed.client
+                return say.EvaluationSums(histograms=asked.histograms), _hidden(member, integers, client, asked.keys)
+            found = desk.answered(asked, load)
         if isinstance(asked, say.Work | say.Train) and isinstance(found[0], say.Done | say.Trained):
             self.trainings += 1
             self._speak(f"round {message.round + 1}: trained, loss {found[0].loss:.4f}")
@@ -218,7 +226,8 @@ class Participant:
         check_device(experiment.device)
         table = self.file.opened(experiment.data.made)
         described = table.described(self.session)
-        why = self._agrees(run, hello, experiment, described)
+        values = [*description_lines(described), *label_lines(experiment, table.class_counts())]
+        why = self._agrees(run, hello, experiment, values)
         if why:
             return say.Refused(why=why)
         self.runs.setdefault(run, False)
@@ -233,8 +242,11 @@ class Participant:
         if not goodbye.finished or (len(self.runs) >= self._most_runs and all(self.runs.values())):
             self.over = goodbye
 
-    def _agrees(self, run: str, hello: say.Hello, experiment: Experiment, described: say.Described) -> str:
-        """Say why this client does not take part, or nothing. A run that was agreed to may not become another one."""
+    def _agrees(self, run: str, hello: say.Hello, experiment: Experiment, values: list[str]) -> str:
+        """Say why this client does not take part, or nothing. A run that was agreed to may not become another one.
+
+        `values` are what the first messages hold, in words.
+        """
         path = self._folder(run) / "experiment.toml"
         text = f"# shares_models = {hello.shares_models}, clients = {hello.clients}\n{hello.experiment}"
         before = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -244,7 +256,7 @@ class Participant:
         if before and (not before.startswith(first) or beyond_budget(from_text(before), experiment)):
             return "this run had another experiment before"
         leaves = what_leaves(experiment, hello.shares_models, hello.clients)
-        why = self._consent(experiment, [*description_lines(described), *leaves])
+        why = self._consent(experiment, [*values, *leaves])
         if not why:
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -292,12 +304,7 @@ class Participant:
         if not layout.size:
             raise Told("the agreed experiment needs no statistics", remedy=STRANGE)
         self._bind(member, agreed, rows)
-        integers = rows.statistics(layout, self.least).integers
-        if member.clients < MASKED_FROM:
-            return Load.of(encoded(integers))
-        if {*asked.keys} != {*range(member.clients)} or member.mask is None:
-            raise Told(STALE_KEY, remedy="the server must ask for keys again")
-        return Load.of(member.mask.masked(integers, agreed.client, asked.keys))
+        return _hidden(member, rows.statistics(layout, self.least).integers, agreed.client, asked.keys)
 
     def _get_ready(self, member: Membership, agreed: say.Agreement, rows: OwnRows) -> None:
         """Build the model, over samples that must be those of the first time."""
@@ -333,6 +340,15 @@ class Participant:
             with writing(path):
                 write_secret(path, uuid.uuid4().hex.encode())
         return int(path.read_text(encoding="utf-8"), 16)
+
+
+def _hidden(member: Membership, integers: Sequence[int], client: int, keys: Mapping[int, str]) -> Load:
+    """Mask integers with the keys of all clients, unless fewer than three take part."""
+    if member.clients < MASKED_FROM:
+        return Load.of(encoded(integers))
+    if {*keys} != {*range(member.clients)} or member.mask is None:
+        raise Told(STALE_KEY, remedy="the server must ask for keys again")
+    return Load.of(member.mask.masked(integers, client, keys))
 
 
 def _place(member: Membership, round: int, exchange: int) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from fedarena.engine.keep import writing
 from fedarena.federation import words as say
 from fedarena.federation.at_home import Told
+from fedarena.federation.metric_sums import followed_from
 from fedarena.federation.own_site import OwnSite
 from fedarena.federation.wire import load_parts
 
@@ -65,6 +66,12 @@ class RequestLimits:
             return "training", self._rounds * self._site.agreed.clients + REPEATS
         if isinstance(asked, say.Look):
             return "evaluation", self._evaluations + REPEATS
+        if isinstance(asked, say.EvaluationSumsRequest):
+            what = "histograms" if asked.histograms else "sums"
+            times = self._evaluations if followed_from(self._site.metric.name) == what else 1  # else at the end alone
+            return f"evaluation {what}", times + REPEATS
+        if isinstance(asked, say.OwnMetricsRequest):
+            return "metrics of this client", 1 + REPEATS
         return "", 0
 
     @property
@@ -93,8 +100,8 @@ class RequestLimits:
 
 
 def request_digest(asked: say.Words, content: bytes) -> str:
-    """Hash a request without the shares of masks, which are drawn again whenever it is sent."""
-    digest = hashlib.sha256(asked.model_dump_json(exclude={"shares"}).encode())
+    """Hash a request without the shares and the keys of masks, which are drawn again whenever it is sent."""
+    digest = hashlib.sha256(asked.model_dump_json(exclude={"shares", "keys"}).encode())
     for part in load_parts(content):
         digest.update(part)
     return digest.hexdigest()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,15 @@ MODULUS = 1 << WIDTH
 STALE_KEY = "keys that are not those of this exchange"  # a client was restarted: all draw new ones
 
 Masked = NDArray[np.uint32]  # an integer in each row
+
+
+class Sized(Protocol):
+    """A layout of integers."""
+
+    @property
+    def size(self) -> int:
+        """Return how many integers there are."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,7 @@ class StatisticsMask:
 
     def __init__(self) -> None:
         self._private = library().Private.generate()
-        self._used: dict[int, str] | None = None
+        self._used: tuple[dict[int, str], tuple[int, ...]] | None = None  # the keys and the integers of its release
 
     @property
     def public(self) -> str:
@@ -102,10 +111,10 @@ class StatisticsMask:
         """Add the masks of all pairs: the client with the lower number adds, the other subtracts."""
         if keys.get(client) != self.public or len({*keys.values()}) < len(keys):
             raise Told(STALE_KEY, remedy="the server must ask for keys again")
-        if self._used not in (None, dict(keys)):
-            raise Told("a key masks one release, for one list of clients", remedy="the server must ask for keys again")
-        self._used = dict(keys)
         total = [integer % MODULUS for integer in integers]
+        if self._used not in (None, (dict(keys), tuple(total))):  # two vectors under one mask reveal their difference
+            raise Told("a key masks one release, for one list of clients", remedy="the server must ask for keys again")
+        self._used = dict(keys), tuple(total)
         for other, key in keys.items():
             if other != client:
                 secret = agreed_key(self._private, bytes.fromhex(key), "statistics mask")
@@ -127,14 +136,18 @@ def decoded(rows: Masked) -> list[int]:
 
 
 def total_of(parts: Iterable[Masked], layout: Layout) -> Totals:
+    """Add the vectors of all clients."""
+    return Totals.of(signed_total(parts, layout.size), layout)
+
+
+def signed_total(parts: Iterable[Masked], size: int) -> list[int]:
     """Add the vectors of all clients; masks cancel, and what is left are signed integers."""
-    total = [0] * layout.size
+    total = [0] * size
     for part in parts:
         total = [a + b for a, b in zip(total, decoded(part), strict=True)]
-    signed = [(number + MODULUS // 2) % MODULUS - MODULUS // 2 for number in total]
-    return Totals.of(signed, layout)
+    return [(number + MODULUS // 2) % MODULUS - MODULUS // 2 for number in total]
 
 
-def is_vector(load: Any, layout: Layout) -> bool:
+def is_vector(load: Any, layout: Sized) -> bool:
     """Return whether a message's load is a vector of this layout."""
     return isinstance(load, np.ndarray) and load.dtype == np.uint32 and load.shape == (layout.size, WORDS)

@@ -232,6 +232,32 @@ class Looked(Words):
     own_count: Count
 
 
+class EvaluationSumsRequest(Words):
+    """Server: send sums over your test samples for the model in the load, masked as statistics are."""
+
+    keys: dict[Count, Key] = {}
+    histograms: Count = 0  # bins of score histograms among the sums; only as many as were agreed on
+
+
+class EvaluationSums(Words):
+    """Client: the load is a vector of integers (metric_sums.py), masked where keys were given."""
+
+    histograms: Count = 0
+
+
+class OwnMetricsRequest(Words):
+    """Server: compute the metrics that sums do not give on your own test samples, of this model or of your own."""
+
+    memory: str | None = None  # None: the model in the load
+
+
+class OwnMetrics(Words):
+    """Client: AUC and average precision of its own samples, and how many they are; None where undefined."""
+
+    count: Count
+    values: dict[str, Annotated[float, Field(ge=0, le=1)] | None]
+
+
 class Show(Words):
     """Organiser: show the model of this memory, that the others may test it."""
 

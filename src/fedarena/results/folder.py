@@ -405,6 +405,12 @@ def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: math.nan if value is None else float(value) for name, value in values.items()}
 
 
+def _bounds(pair: Sequence[float | None]) -> tuple[float, float]:
+    """Return an interval; null is NaN."""
+    low, high = (math.nan if value is None else float(value) for value in pair)
+    return low, high
+
+
 def read_metrics(result: Mapping[str, Any], clients: Mapping[str, list[Any]]) -> FinalMetrics:
     """Return the metrics of a run folder; empty for one that was made before there were metrics."""
     if "metrics" not in result:
@@ -426,6 +432,7 @@ def read_metrics(result: Mapping[str, Any], clients: Mapping[str, list[Any]]) ->
         None if confusion is None else np.array(confusion, np.int64),
         None if bins is None else tuple(bins),
         tuple(drawn.get("class_names", ())),
+        {name: _bounds(pair) for name, pair in result.get("metric_bounds", {}).items()},
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.data.files import reading
+from fedarena.data.files import ELSEWHERE, reading
 from fedarena.engine.accountant import usual_delta
 from fedarena.engine.fairness import fairness
 from fedarena.engine.federation import open_site
@@ -72,6 +72,11 @@ class Run:
     def metrics(self) -> dict[str, float]:
         """Every metric of the final model on the common test samples; empty for a run from before there were metrics."""
         return dict(self.measured.common)
+
+    @property
+    def metric_bounds(self) -> dict[str, tuple[float, float]]:
+        """The least and the largest possible value of each of `metrics` that comes from score histograms."""
+        return dict(self.measured.bounds)
 
     @property
     def own_metrics(self) -> dict[str, float]:
@@ -163,6 +168,7 @@ class Run:
             "final_metric": self._value(self.final),
             "best_metric": self._value(best),
             "metrics": self.metrics,
+            "metric_bounds": {name: list(bounds) for name, bounds in self.metric_bounds.items()},
             "own_metrics": self.own_metrics,
             "own_undefined": self.measured.undefined,
             "task": self.measured.task or None,
@@ -216,6 +222,11 @@ class Run:
 
     def _site(self, client: int | None = None) -> Site:
         """The rows and the model of this run, with what it learned."""
+        if self.experiment.data.settings.get("path") == ELSEWHERE:
+            raise BadValue(
+                "the rows of this run are with the clients of its federation, and what they sent does not give this",
+                remedy="see run.metrics for what it has, and run.notes for what is missing",
+            )
         site = open_site(self.experiment)
         site.task.module.load_state_dict(self.state)
         if not site.has_personal_models:
@@ -291,13 +302,21 @@ class Run:
         lines = [
             f"{s['algorithm']} on {s['dataset']} ({s['partition']}), {s['model']}, seed {s['seed']}: "
             f"{s['rounds']} round{'s' * (s['rounds'] > 1)}",
-            f"  {s['metric']} {s['final_metric']:.4f}, best {s['best_metric']:.4f} in round {s['best_round']}",
+            f"  {s['metric']} {s['final_metric']:.4f}{_interval(self.metric_bounds.get(s['metric']))}, "
+            f"best {s['best_metric']:.4f} in round {s['best_round']}",
             f"  loss {s['final_loss']:.4f}   {s['uploads']} uploads, {s['bytes_up'] / 1e6:.1f} MB up, "
             f"{s['bytes_down'] / 1e6:.1f} MB down   {s['wall_seconds']:.1f} s",
         ]
-        shown = [f"{name} {_short(value)}" for name, value in s["metrics"].items() if name not in (s["metric"], "loss")]
+        shown = [
+            f"{name} {_short(value)}{_interval(self.metric_bounds.get(name))}"
+            for name, value in s["metrics"].items()
+            if name not in (s["metric"], "loss")
+        ]
         if shown:
             lines.append(f"  {', '.join(shown)}")
+        of_clients = [f"{name} {_short(value)}" for name, value in s["own_metrics"].items() if name not in s["metrics"]]
+        if of_clients:
+            lines.append(f"  mean over clients of their own values: {', '.join(of_clients)}")
         if self.epsilon is not None:
             lines.append(f"  epsilon {self.epsilon:.3g} at delta {self.delta:.3g}")
         return "\n".join(lines + ([f"  {self.dir}"] if self.dir else []))
@@ -385,6 +404,11 @@ def _read_model(file: Path) -> dict[str, Any]:
 def _short(value: float) -> str:
     """Return a value for a line of many, `?` where it is undefined."""
     return "?" if np.isnan(value) else f"{value:.3g}"
+
+
+def _interval(bounds: tuple[float, float] | None) -> str:
+    """Return the interval of a value that comes from score histograms, in brackets."""
+    return "" if bounds is None else f" ({_short(bounds[0])} to {_short(bounds[1])})"
 
 
 def _pandas() -> Any:

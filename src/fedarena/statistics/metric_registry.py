@@ -45,11 +45,6 @@ class Metric:
         """Is a larger value better?"""
         return self.direction == "maximize"
 
-    @property
-    def is_additive(self) -> bool:
-        """Can it be computed from sums over samples that clients send in a real federation?"""
-        return self.name in ("accuracy", "loss", "log_loss")
-
     def describe(self) -> dict[str, Any]:
         """Return what `fedarena list metrics --json` prints."""
         text = (self.function.__doc__ or "") if self.function else "Return the mean loss of the model on test samples."

@@ -51,16 +51,27 @@ def f1(y_true: Array, y_pred: Array, sample_weight: Array | None = None, positiv
 
 def log_loss(y_true: Array, probabilities: Array, sample_weight: Array | None = None) -> float:
     """Return the mean of -log(probability of the label), probabilities clipped to [2.2e-16, 1 - 2.2e-16]."""
+    return _mean(log_losses(y_true, probabilities), _weights(y_true, sample_weight))
+
+
+def log_losses(y_true: Array, probabilities: Array) -> Weights:
+    """Return the log loss of each sample."""
     p = probabilities[np.arange(len(y_true)), y_true]
-    return _mean(-np.log(np.clip(p, SMALLEST, 1 - SMALLEST)), _weights(y_true, sample_weight))
+    losses: Weights = -np.log(np.clip(p, SMALLEST, 1 - SMALLEST))
+    return losses
 
 
 def brier(y_true: Array, probabilities: Array, sample_weight: Array | None = None) -> float:
     """Return the mean squared difference of probabilities and labels: of one of two classes, or summed over more."""
+    return _mean(brier_scores(y_true, probabilities), _weights(y_true, sample_weight))
+
+
+def brier_scores(y_true: Array, probabilities: Array) -> Weights:
+    """Return the Brier score of each sample."""
     errors = probabilities.astype(np.float64)
     errors[np.arange(len(y_true)), y_true] -= 1
-    squares = (errors**2).sum(axis=1)
-    return _mean(squares / 2 if probabilities.shape[1] == 2 else squares, _weights(y_true, sample_weight))
+    squares: Weights = (errors**2).sum(axis=1)
+    return squares / 2 if probabilities.shape[1] == 2 else squares
 
 
 def ece(y_true: Array, probabilities: Array, sample_weight: Array | None = None, bins: int = BINS) -> float:
@@ -75,13 +86,19 @@ def reliability(
 ) -> tuple[Weights, Weights, Weights]:
     """Return mean confidence, accuracy and weight of each bin (k / bins, (k + 1) / bins] of the largest probability."""
     weights = _weights(y_true, sample_weight)
+    place, confidence, is_right = confidence_bins(y_true, probabilities, bins)
+    total = np.bincount(place, weights, bins)
+    sums = [np.bincount(place, weights * values, bins) for values in (confidence, is_right)]
+    mean_confidence, share_right = (_divided(part, total, np.nan) for part in sums)
+    return mean_confidence, share_right, total
+
+
+def confidence_bins(y_true: Array, probabilities: Array, bins: int = BINS) -> tuple[Array, Weights, Array]:
+    """Return of each sample its bin of confidence, its confidence, and whether its likeliest class is its label."""
     predicted = probabilities.argmax(axis=1)
     confidence = probabilities[np.arange(len(y_true)), predicted].astype(np.float64)
     place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], confidence, side="left")
-    total = np.bincount(place, weights, bins)
-    sums = [np.bincount(place, weights * values, bins) for values in (confidence, predicted == y_true)]
-    mean_confidence, share_right = (_divided(part, total, np.nan) for part in sums)
-    return mean_confidence, share_right, total
+    return place, confidence, predicted == y_true
 
 
 def auc(y_true: Array, scores: Array, sample_weight: Array | None = None, positive: int | None = None) -> float:

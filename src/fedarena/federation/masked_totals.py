@@ -1,0 +1,56 @@
+"""The server's half of a masked release: ask all clients for keys, pass them on, and add up the vectors that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedarena.federation import words as say
+from fedarena.federation.asking import Declined
+from fedarena.federation.sealing import is_public_key
+from fedarena.federation.statistics_release import MASKED_FROM, STALE_KEY, Masked, Sized, is_vector, signed_total
+from fedarena.federation.wire import Message
+
+Read = Callable[[str, Message], Any]
+AskAll = Callable[[Mapping[str, say.Words], Read], tuple[dict[str, Any], dict[str, str]]]
+
+KEY_ATTEMPTS = 3  # how often keys are drawn, where a client is restarted in between
+
+
+def masked_total(
+    clients: Mapping[str, int],
+    ask: AskAll,
+    request: Callable[[str, dict[int, str]], say.Words],
+    answer: type[say.Words],
+    layout: Sized,
+) -> tuple[list[int], dict[str, str]]:
+    """Return the total over all clients (names with their numbers), or why a client's vector is missing.
+
+    A client that was restarted has lost its key: then all draw new ones. Fewer than three clients send no keys.
+    """
+
+    def vector(name: str, message: Message) -> Masked:
+        if not isinstance(message.words, answer) or not is_vector(message.load, layout):
+            raise Declined(f"it answered with '{message.words.what}'")
+        integers: Masked = message.load
+        return integers
+
+    for _ in range(KEY_ATTEMPTS):
+        keys: dict[int, str] = {}
+        if len(clients) >= MASKED_FROM:
+            found, missing = ask(dict.fromkeys(clients, say.StatisticsKeyRequest()), _key)
+            if missing:
+                return [], missing
+            keys = {clients[name]: key for name, key in found.items()}
+        vectors, missing = ask({name: request(name, keys) for name in clients}, vector)
+        if {*missing.values()} != {STALE_KEY}:
+            break
+    return ([] if missing else signed_total(vectors.values(), layout.size)), missing
+
+
+def _key(name: str, message: Message) -> str:
+    if not isinstance(message.words, say.StatisticsKey):
+        raise Declined(f"it answered with '{message.words.what}'")
+    if not is_public_key(message.words.key):
+        raise Declined("it sent a public key that is none")
+    return message.words.key

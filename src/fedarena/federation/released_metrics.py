@@ -1,0 +1,101 @@
+"""Metrics of a federation beyond accuracy and loss: from totals over all clients, or of each client by itself.
+
+Totals are asked for at the end, and at every evaluation where the followed metric needs them. They need every client: a total
+over some of the clients and a total over all of them would give those of the others by their difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedarena.engine.evaluation import Looked
+from fedarena.engine.jobs import Absent
+from fedarena.engine.scoring import stacked
+from fedarena.engine.work import Common
+from fedarena.federation import words as say
+from fedarena.federation.masked_totals import Read, masked_total
+from fedarena.federation.metric_sums import BY_CLASS, BY_ORDER, BY_SUM, COUNTED, MetricSums, layout_of, why_no_sums
+from fedarena.federation.organiser import Participants, check_round
+from fedarena.federation.wire import NOTHING, Load, Message, WireRefused, pack
+from fedarena.statistics.metric_registry import Metric, metrics_of
+
+
+class ReleasedMetrics:
+    """Asks clients for sums and for their own metrics, and adds the values to what an evaluation found."""
+
+    def __init__(self, runtime: Participants) -> None:
+        self.runtime, self.site = runtime, runtime.site
+        self._bins = self.site.experiment.evaluate.histograms or 0
+        self._summed = not why_no_sums(self.site)
+        known = {*COUNTED, "log_loss"}
+        known |= {*BY_CLASS, *BY_SUM} if self._summed else set()
+        known |= {*BY_ORDER} if self._summed and self._bins else set()
+        self.metrics = [one for name, one in metrics_of(self.site.task_name).items() if name in known]
+
+    def with_sums(self, found: Looked, common: Common, metrics: Sequence[Metric]) -> Looked:
+        """Add the metrics that are asked for; those that need the sums of a missing client are left out, with a note."""
+        names = [metric.name for metric in metrics]
+        counted = {"accuracy": found.accuracy, "loss": found.loss, "log_loss": found.loss}
+        values = {name: np.nan if value is None else float(value) for name, value in counted.items()}
+        if not {*names} <= {*values}:
+            total, problem = self._total(common, found, self._bins if {*names} & {*BY_ORDER} else 0)
+            if total is None:
+                found = replace(found, notes=(f"metrics of sums over all clients are missing: {problem}",))
+            else:
+                values |= total.values()
+                bounds = {name: (one.low, one.high) for name, one in total.intervals().items()}
+                found = replace(found, confusion=total.matrix, calibration=total.calibration, bounds=bounds)
+        return replace(found, values={name: values[name] for name in names if name in values})
+
+    def with_own(self, found: Looked, common: Common, tickets: Mapping[int, str | None]) -> Looked:
+        """Add the accuracy of every client and, where no histograms were agreed on, its AUC and average precision."""
+        if self.site.task_name != "classification":
+            return found
+        values: dict[str, Any] = {"accuracy": found.own}
+        if not self._bins:
+            asked = {k: say.OwnMetricsRequest(memory=ticket) for k, ticket in tickets.items()}
+            rule = replace(self.runtime.rule, minimum=0)
+            told = self.runtime.ask(asked, 0, Load.of(common), self._own, "metrics of clients", rule)
+            each = (told.get(k, {}) for k in range(len(self.site.owners.clients)))
+            values |= stacked(({} if isinstance(one, Absent) else one for one in each), list(BY_ORDER))
+        return replace(found, client_values=values)
+
+    def _total(self, common: Common, found: Looked, bins: int) -> tuple[MetricSums | None, str]:
+        """Return the total over all clients, or say why there is none."""
+        names, load = self.runtime.names, Load.of(common)
+        if found.missing:
+            return None, f"'{names[found.missing[0]]}' gave no answer"
+        board, rule = self.runtime.board, replace(self.runtime.rule, minimum=0)
+
+        def ask(questions: Mapping[str, say.Words], read: Read) -> tuple[dict[str, Any], dict[str, str]]:
+            def of_this_evaluation(name: str, message: Message) -> Any:
+                check_round(message, 0)
+                return read(name, message)
+
+            loads = {n: load if isinstance(one, say.EvaluationSumsRequest) else NOTHING for n, one in questions.items()}
+            packed = {name: pack(board.run, 0, one, loads[name]) for name, one in questions.items()}
+            return board.ask(packed, of_this_evaluation, rule, "metrics")
+
+        clients = {name: k for k, name in enumerate(names)}
+        layout = layout_of(self.site, bins)
+        request = lambda name, keys: say.EvaluationSumsRequest(keys=keys, histograms=bins)
+        integers, missing = masked_total(clients, ask, request, say.EvaluationSums, layout)
+        for name, why in missing.items():
+            return None, f"'{name}': {why}"
+        try:
+            total = MetricSums.from_integers(integers, layout)
+            problem = total.implausible(int(self.site.owners.test_sizes.sum()))
+        except ValueError as error:
+            problem = str(error)
+        return (None, f"they cannot be right: {problem}") if problem else (total, "")
+
+    def _own(self, name: str, message: Message) -> dict[str, float]:
+        """Read the metrics of one client."""
+        told = message.words
+        if not isinstance(told, say.OwnMetrics) or {*told.values} != {*BY_ORDER}:
+            raise WireRefused(f"'{told.what}' where metrics of a client belong")
+        return {name: np.nan if value is None else value for name, value in told.values.items()}
