@@ -114,7 +114,12 @@ SETTINGS = {
             {**DIGITS, "per_round": 3},
             copies=True,
         ),
-        Setting("digits-iid", "digits, iid", lambda: "digits", {**DIGITS, "partition": "iid"}),
+        Setting(
+            "digits-iid",
+            "digits, iid, 5 clients",
+            lambda: "digits",
+            {**DIGITS, "clients": 5, "rounds": 5, "partition": "iid"},
+        ),
         Setting(
             "breast-cancer",
             "breast cancer, Dirichlet 0.5",
