@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -42,16 +43,8 @@ class Digits:
 
     def load(self, seed: int) -> Dataset:
         """Four fifths to train, one fifth to test, the same for every seed."""
-        from sklearn.datasets import load_digits
-
-        pixels, y = load_digits(return_X_y=True)
-        y = y.astype(np.int64)
-        train, test = split_rows(y, None, 0.2, seed=0)
-        order = np.concatenate([train, test])
-        x = (pixels[order] / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # published as counts 0..16
-        return Dataset(
-            "digits", _enlarged(x, *SHAPES[self.like]), y[order], len(train), 10, class_names=tuple("0123456789")
-        )
+        x, y, n_train = _digits()
+        return Dataset("digits", _enlarged(x, *SHAPES[self.like]), y.copy(), n_train, 10, class_names=tuple("0123456789"))
 
 
 @register("dataset", "mnist", paper="LeCun et al. 1998")
@@ -123,6 +116,19 @@ class Cifar10:
         """The published 50,000 training and 10,000 test images, or one in so many."""
         stats = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
         return _published("cifar10", self.prepare, self.one_in, stats, THINGS)
+
+
+@functools.cache
+def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
+    """Return the images, their labels and the number of training images; the text file is parsed once per process."""
+    from sklearn.datasets import load_digits
+
+    pixels, y = load_digits(return_X_y=True)
+    y = y.astype(np.int64)
+    train, test = split_rows(y, None, 0.2, seed=0)
+    order = np.concatenate([train, test])
+    x = (pixels[order] / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # published as counts 0..16
+    return x, y[order], len(train)
 
 
 def _enlarged(x: NDArray[np.float32], channels: int, side: int) -> NDArray[np.float32]:
