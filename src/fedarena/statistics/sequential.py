@@ -16,18 +16,21 @@ from 25 splits on for a doubt that falls as 1/n: 3 % err with at most 50 splits,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
 from fedarena.errors import BadValue
-from fedarena.statistics.joint import DRAWS, candidates, joint_posterior, matrix, ranking
+from fedarena.statistics.joint import DRAWS, JointPosterior, candidates, joint_posterior, matrix, ranking
 from fedarena.statistics.repeats import LEAST_REPEATS
 
 FIRST_LOOK = 10
 LATE = 25
-LEAST_FLOOR = 0.05  # a smaller rho counts as none; 0.05 errs in 1 % of comparisons whose splits are independent, 0.01 in 8 %
+LEAST_FLOOR = (
+    0.05  # a smaller rho counts as none; 0.05 errs in 1 % of comparisons whose splits are independent, 0.01 in 8 %
+)
 
 RequiredLevel = Callable[[int, float, float], float]  # splits, threshold, rho -> the probability that a look needs
 
@@ -86,14 +89,57 @@ def look(
         return Look(False, f"{len(x)} splits: the first look is at {FIRST_LOOK}", level=needed)
     if repeats is not None and len(set(repeats)) < LEAST_REPEATS:
         return Look(False, f"{len(set(repeats))} repeats: the first look is at {LEAST_REPEATS}", level=needed)
-    known = joint_posterior(x, rho, repeats)
+    return _judged(labels, joint_posterior(x, rho, repeats), rope, needed, draws, seed)
+
+
+def _judged(labels: Sequence[str], known: JointPosterior, rope: float, needed: float, draws: int, seed: int) -> Look:
+    """Return what a joint posterior of the candidates decides at a level."""
     gaps = known.gaps(draws, seed)
     found = ranking(labels, known, gaps, rope, needed)
     members = gaps[:, [labels.index(label) for label in found.best_set]]
     p_equal = float((members.max(axis=1) - members.min(axis=1) <= rope + known.tolerance).mean())
+    best = found.best_set[0]
+    named = f"{best} is the best with probability {found.standings[best].p_best:.3f}"
     if len(found.best_set) == 1:
-        best = found.best_set[0]
-        reason = f"{best} is the best with probability {found.standings[best].p_best:.3f}"
-        return Look(True, reason, found.best_set, p_equal, needed)
+        return Look(True, named, found.best_set, p_equal, needed)
     within = f"the {len(found.best_set)} that may be the best are within one rope with probability {p_equal:.3f}"
-    return Look(p_equal >= needed, within, found.best_set, p_equal, needed)
+    decided = p_equal >= needed
+    return Look(decided, within if decided else f"{named}, {within}", found.best_set, p_equal, needed)
+
+
+def splits_to_decide(
+    scores: Mapping[str, ArrayLike],
+    rho: float = 0.0,
+    *,
+    rope: float = 0.01,
+    threshold: float = 0.95,
+    most: int = 1000,
+    draws: int = 2**14,
+    seed: int = 0,
+) -> int | None:
+    """Return at about how many splits a look would decide if means and spread persist; None if not with `most` splits.
+
+    >>> fedavg = [0.90, 0.91, 0.93, 0.92, 0.91] * 2
+    >>> splits_to_decide({"fedavg": fedavg, "fednova": [s - 0.1 for s in fedavg]}, rho=0.2)
+    10
+    >>> splits_to_decide({"fedavg": fedavg, "fednova": fedavg[::-1]}, rho=0.2, rope=0.0) is None
+    True
+    """
+    labels = candidates(scores, ())
+    x = matrix({label: scores[label] for label in labels})
+    known, n, floor = joint_posterior(x, rho), len(x), rho / (1 - rho)
+
+    def decides(count: int) -> bool:
+        shrunk = known.loadings * math.sqrt((1 / count + floor) / (1 / n + floor))
+        later = JointPosterior(known.means, shrunk, count - 1, known.tolerance)
+        return _judged(labels, later, rope, required_level(count, threshold, rho), draws, seed).decided
+
+    low, high = n, max(n, FIRST_LOOK)
+    while not decides(high):
+        if high >= most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if decides(middle) else (middle, high)
+    return high
