@@ -116,8 +116,9 @@ def play_until_decided(plan: Plan, root: Path, play: Play, show: Show) -> Plan:
     """Run a plan and, where it asks for it, look and add repeats until it is decided; return it with all looks."""
     if plan.looks and not plan.looks[-1].is_comparable:  # nothing was compared; runs that failed are tried again
         plan = replace(plan, looks=plan.looks[:-1])
+    limit = plan.at_most
     play(plan, 0)
-    while plan.at_most is not None and plan.stopped is None:
+    while limit is not None and plan.stopped is None:
         if not plan.looks or plan.looks[-1].splits < len(plan.splits):
             with one_thread():
                 found = Comparison.of(plan, root).look()
@@ -125,7 +126,7 @@ def play_until_decided(plan: Plan, root: Path, play: Play, show: Show) -> Plan:
             show(found)
         begun = plan.repeats
         if plan.stopped is None:
-            plan = replace(plan, repeats=next_look(begun, plan.folds, plan.at_most) or begun)
+            plan = replace(plan, repeats=next_look(begun, plan.folds, limit) or begun)
         plan.write(root)
         if plan.repeats > begun:
             play(plan, begun)

@@ -174,7 +174,11 @@ def _looks(subject: Subject) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     body = ""
     for found in looks:
-        cells = (f"{found.level:.4g}", ", ".join(found.best_set) or "–", f"{found.p_equal:.3f}" if len(found.best_set) > 1 else "–")
+        cells = (
+            f"{found.level:.4g}",
+            ", ".join(found.best_set) or "–",
+            f"{found.p_equal:.3f}" if len(found.best_set) > 1 else "–",
+        )
         inner = "".join(f"<td>{escape(text)}</td>" for text in (*cells, "yes" if found.decided else "no"))
         body += f'<tr><th scope="row">{found.splits}</th>{inner}</tr>'
     return (
