@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
 
 from fedarena.errors import BadValue
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.joint import rank
-from fedarena.statistics.sequential import look, required_level
+from fedarena.statistics.sequential import look, required_level, splits_to_decide
 from fedarena.statistics.simulation import correlated_noise, single_look_level, stopping_errors
 
 BASE = np.linspace(0.78, 0.82, 10)
@@ -124,3 +125,33 @@ def test_large_differences_are_decided_early_and_rightly() -> None:
     found = stopping_errors(30, differences=(0.0, 0.1, 0.0), draws=2**9)
     assert (found.named, found.wrong_best, found.decided) == (1, 0, 1)
     assert found.splits < 12
+
+
+def alternating(n: int, mean: float, deviation: float) -> dict[str, np.ndarray]:
+    """Return scores of n splits, an even number, whose difference has exactly this mean and sample deviation."""
+    signs = np.tile([1.0, -1.0], n // 2)
+    base = np.full(n, 0.8)
+    return {"a": base, "b": base - mean + deviation * signs / signs.std(ddof=1)}
+
+
+def test_splits_to_decide_is_where_scores_of_the_same_mean_and_spread_are_decided() -> None:
+    """At 24 splits P(best) is 0.982, and 0.99 is needed; at 25 it is 0.983, and 0.975 is needed."""
+    assert splits_to_decide(alternating(10, mean=0.024, deviation=0.02), 0.2) == 25
+    assert not look(alternating(24, 0.024, 0.02), 0.2).decided
+    assert look(alternating(26, 0.024, 0.02), 0.2).decided
+
+
+def test_splits_to_decide_is_that_of_the_pairwise_posterior() -> None:
+    known = alternating(10, mean=0.021, deviation=0.02)
+    chances = {n: student.cdf(0.021 / (0.02 * np.sqrt(1 / n + 0.25)), n - 1) for n in range(25, 100)}
+    exact = next(n for n, p_best in chances.items() if p_best >= 0.975)
+    found = splits_to_decide(known, 0.2)
+    assert 25 < exact < 99
+    assert found == pytest.approx(exact, abs=5), "five splits change P(best) by 0.0008, as much as draws differ by"
+
+
+def test_the_floor_of_the_scale_keeps_some_comparisons_undecided() -> None:
+    """At the floor of rho 0.2 the scale is half the deviation, so that a mean of 0.9 scales has P(best) 0.82."""
+    known = alternating(10, mean=0.02, deviation=0.02 / 0.45)
+    assert splits_to_decide(known, 0.2) is None
+    assert splits_to_decide(known, 0.0) is not None, "independent splits have no floor"
