@@ -464,7 +464,7 @@ def until_decided(setting: Setting, folds: Array, truth: Array) -> dict[str, Any
 def stopped(a: Array, b: Array) -> tuple[str, int]:
     """Return how a comparison that adds repeats until it is decided ends (b > a, equal, b < a, undecided), and when."""
     for n in range(FIRST_LOOK, len(a) + 1, FOLDS):
-        seen = look({"a": a[:n], "b": b[:n]}, 1 / FOLDS, rope=ROPE, level=LEVEL, strict=True, draws=2**12)
+        seen = look({"a": a[:n], "b": b[:n]}, 1 / FOLDS, rope=ROPE, threshold=LEVEL, draws=2**12)
         if seen.decided:
             return {("a",): "a", ("b",): "b"}.get(seen.best_set, "="), n
     return "?", len(a)

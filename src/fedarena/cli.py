@@ -242,6 +242,12 @@ def compare(
             show_default=False,
         ),
     ] = "",
+    until_decided: Annotated[
+        bool, typer.Option("--until-decided", help="Add whole repeats until the comparison is decided.")
+    ] = False,
+    at_most: Annotated[
+        int | None, typer.Option(help="Most splits that --until-decided may come to.  [default: 50]")
+    ] = None,
     score: Annotated[
         Literal["final", "best"] | None,
         typer.Option(help="Round that counts; `best` is chosen on test samples.  [default: final]"),
@@ -299,6 +305,8 @@ def compare(
 
     `fedarena compare digits -a fedavg:local.lr=0.05 -a slow=fedavg:local.lr=0.01 --seeds 8`
 
+    `fedarena compare digits -a fedavg -a fednova -a scaffold --until-decided --at-most 50`
+
     `fedarena compare digits -a fedavg -a fedprox -a scaffold --tune 20`
 
     `fedarena compare digits -a fedavg -a fedprox --seeds 3 --set uplink.clip=1 --sweep uplink.noise=0,0.5,1,2`
@@ -312,6 +320,10 @@ def compare(
     `--fixed partition` it is about this partition, with a natural partition about this federation, and with
     `--seeds N --fixed test` about these test samples. `--per-repeat partition,start,schedule` is the protocol of
     Nilsson et al. 2018, whose folds share a partition.
+
+    `--until-decided` looks at 10 splits, then after every further repeat (5 splits or more), and stops when one algorithm
+    is the best or all that may be the best are practically equal, with 99 % probability before 25 splits and 97.5 % from
+    then on: looking several times finds chance differences, so that 95 % at each look would not be enough.
 
     Who takes part is written `NAME[:setting=value,...][+COMPANION[:setting=value,...]]`. A setting `local.*` belongs
     to that algorithm alone, and `slow=` before it gives it a name of its own. The scores are the same for any number
@@ -329,6 +341,8 @@ def compare(
         "seeds": seeds,
         "fixed": fixed,
         "per_repeat": per_repeat,
+        "until_decided": until_decided,
+        "at_most": at_most,
         "score": score,
         "metric": metric,
         "evaluate_on": evaluate_on,

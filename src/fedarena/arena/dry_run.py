@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fedarena.arena import estimate
 from fedarena.arena.matrix import make_plan, open_all
+from fedarena.arena.until_decided import at_limit
 from fedarena.engine.federation import open_site
 from fedarena.results.agreement import lasting
 from fedarena.results.comparison import Plan
@@ -16,6 +17,16 @@ from fedarena.results.watch import cells
 from fedarena.runtime.one_job import one_thread
 from fedarena.runtime.processes import usable_cores
 from fedarena.spec import Experiment
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """What a comparison comes to that is not decided before its limit."""
+
+    splits: int
+    runs: int  # that are left to do
+    seconds: float
+    disk_bytes: int
 
 
 @dataclass(frozen=True)
@@ -28,6 +39,7 @@ class DryRun:
     seconds: float  # on so many workers, about
     workers: int
     disk_bytes: int  # at most
+    most: WorstCase | None = None  # where repeats are added until it is decided
 
     def as_dict(self) -> dict[str, Any]:
         """What `fedarena compare --dry-run --json` prints."""
@@ -45,6 +57,8 @@ class DryRun:
             "seconds": self.seconds,
             "workers": self.workers,
             "disk_bytes": self.disk_bytes,
+            "first_look": None if self.most is None or plan.looks else len(plan.splits),
+            "worst_case": None if self.most is None else asdict(self.most),
         }
 
     def __str__(self) -> str:
@@ -52,14 +66,16 @@ class DryRun:
         splits = f"{plan.repeats} x {plan.folds} folds" if plan.folds else f"{n} seeds"
         before = len(plan.contestants) * n - self.runs
         trials = f", after {self.trials} trials of tuning" if self.trials else ""
+        first = "" if self.most is None else " before the next look" if plan.looks else " before the first look"
         lines = [
-            f"{', '.join(plan.contestants)}: {len(plan.contestants)} x {n} runs ({splits}){trials}",
+            f"{', '.join(plan.contestants)}: {len(plan.contestants)} x {n} runs ({splits}){trials}{first}",
             *([f"{before} of them have a result already, {self.runs} are left"] if before else []),
             plan.about,
             f"{plan.test[0].upper()}{plan.test[1:]}.",
             *filter(None, [plan.undecidable]),
             f"about {lasting(self.seconds)} on {self.workers} worker{'s' * (self.workers != 1)} like this one, by one "
             f"timed round of each algorithm; at most {self.disk_bytes / 1e6:.0f} MB of disk",
+            *([] if self.most is None else [_worst(self.most)]),
             "nothing was run: leave out --dry-run to begin",
         ]
         return "\n".join(lines)
@@ -69,19 +85,23 @@ def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = N
     """Plan a comparison and check all of it as `compare` does, but run nothing; the arguments are those of `compare`."""
     resume = asked.get("resume")
     plan = make_plan(source, algorithms, **asked)
-    open_all(plan)
-    todo = [
-        cell for cell in cells(plan, Path(resume or "")) if resume is None or not (cell.folder / "result.json").exists()
-    ]
-    work = [plan.cell(cell.label, cell.split) for cell in todo]
+    largest = at_limit(plan)
+    open_all(largest)
+    every = cells(largest, Path(resume or ""))
+    possible = [cell for cell in every if resume is None or not (cell.folder / "result.json").exists()]
+    work = [plan.cell(cell.label, cell.split) for cell in possible]
+    now = sum(
+        cell.split.repeat < plan.repeats for cell in possible
+    )  # cells are in the order of splits: these come first
     tuned = {} if plan.tuned else plan.tuning
     trials = tuned.get("trials", 0) * _studies(plan) if tuned else 0
     with one_thread():
-        seconds = estimate.seconds(work)
-        disk = _disk(work, plan)
-    hands = min(workers or usable_cores(), max(len(work), 1))
-    whole = seconds * (1 + trials / max(len(work), 1)) / hands  # a trial trains as long as a run, or less
-    return DryRun(plan, len(work), trials, whole, hands, disk)
+        times = estimate.seconds_of_each(work)
+        disk, most_disk = _disk(work[:now]), _disk(work)
+    hands = min(workers or usable_cores(), max(now, 1))
+    whole = sum(times[:now]) * (1 + trials / max(now, 1)) / hands  # a trial trains as long as a run, or less
+    most = None if plan.at_most is None else WorstCase(len(largest.splits), len(work), sum(times) / hands, most_disk)
+    return DryRun(plan, now, trials, whole, hands, disk, most)
 
 
 def _studies(plan: Plan) -> int:
@@ -90,7 +110,14 @@ def _studies(plan: Plan) -> int:
     return splits * sum(bool(space) for space in plan.tuning["spaces"].values())
 
 
-def _disk(work: list[Experiment], plan: Plan) -> int:
+def _worst(most: WorstCase) -> str:
+    return (
+        f"if it is not decided before its limit of {most.splits} splits: {most.runs} runs, about {lasting(most.seconds)}, at "
+        f"most {most.disk_bytes / 1e6:.0f} MB"
+    )
+
+
+def _disk(work: list[Experiment]) -> int:
     """Bytes that the runs may take: as much as the first run of each algorithm, for all of its runs."""
     many: dict[str, list[Experiment]] = {}
     for experiment in work:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fedarena.results.comparison import Plan
+from fedarena.results.looks import LookRecord
 from fedarena.results.watch import OVER, Cell, Glance, glance
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class Unseen:
     def over(self, cell: Cell) -> None:
         """A cell has ended."""
 
+    def looked(self, found: LookRecord) -> None:
+        """A look was made at a comparison that adds repeats until it is decided."""
+
     def stop(self) -> None:
         """The comparison has ended, or was interrupted."""
 
@@ -48,7 +52,10 @@ class Lines(Unseen):
         self._done_before = 0.0
 
     def start(self, plan: Plan, cells: Sequence[Cell]) -> None:
-        """What is compared."""
+        """Print what is compared; a plan that has grown only adds its new cells."""
+        if self.seen:
+            self.seen = {cell: self.seen.get(cell) or _before(glance(cell.folder)) for cell in cells}
+            return
         self.seen = {cell: _before(glance(cell.folder)) for cell in cells}
         self._began, self._done_before = time.monotonic(), self.progress
         exp, judged = plan.experiment, [label for label in plan.contestants if label != plan.reference]
@@ -56,6 +63,7 @@ class Lines(Unseen):
         self._say(
             f"{', '.join(judged)}{beside} · {exp['data']['name']} · {exp['partition']['name']} · {exp['model']['name']} · "
             f"{len(plan.contestants)} x {len(plan.splits)} runs"
+            + ("" if plan.at_most is None else f" or more, until it is decided or has {plan.at_most} splits")
         )
 
     def over(self, cell: Cell) -> None:
@@ -68,6 +76,10 @@ class Lines(Unseen):
         self._say(
             f"{ended:>{len(str(len(self.seen)))}}/{len(self.seen)}  {cell.label:{width}}  {cell.split.name}  {facts}{state}"
         )
+
+    def looked(self, found: LookRecord) -> None:
+        """Print what a look found."""
+        self._say(f"look at {found}")
 
     @property
     def progress(self) -> float:

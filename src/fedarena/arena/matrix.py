@@ -21,6 +21,7 @@ from fedarena.arena.spaces import Method
 from fedarena.arena.splitting import Names, Splitting
 from fedarena.arena.sweep import Sweep, swept
 from fedarena.arena.tune import Per, tuned, with_tuning
+from fedarena.arena.until_decided import at_first_look, at_limit, check_limit, continued, play_until_decided, with_limit
 from fedarena.engine.federation import deal, open_site
 from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch, UnknownName, quoted, suggest
 from fedarena.registry import name_of
@@ -48,6 +49,8 @@ def compare(
     seeds: int | None = None,
     fixed: Names = (),
     per_repeat: Names = (),
+    until_decided: bool = False,
+    at_most: int | None = None,
     score: Score | None = None,
     metric: str | None = None,
     evaluate_on: View | None = None,
@@ -75,7 +78,9 @@ def compare(
     split repeats all that is random: test samples, partition, initial weights, client schedule and batch order, which all
     algorithms share within it. Scores come from cross-validation (`folds` 5, `repeats` 1), or from `seeds` random
     divisions of the samples. `fixed` names what is the same in all splits ("partition", "start", "schedule", or with
-    `seeds` "test"), `per_repeat` what the folds of a repeat share.
+    `seeds` "test"), `per_repeat` what the folds of a repeat share. `until_decided` adds whole repeats, or seeds five at a
+    time, until the best algorithm is known or those that may be the best are practically equal, with `at_most` splits (50);
+    `repeats` or `seeds` is then the number before the first look.
     The `score` of a run is that of its last round ("final"), or of its "best" one on test samples, which is optimistic;
     `metric` is any of `fedarena list metrics`; `evaluate_on` the "common" test samples, or each client's "own" (the default
     as soon as local training or a personalised algorithm takes part; "own:uniform" weighs clients alike).
@@ -103,6 +108,8 @@ def compare(
         seeds=seeds,
         fixed=fixed,
         per_repeat=per_repeat,
+        until_decided=until_decided,
+        at_most=at_most,
         score=score,
         metric=metric,
         evaluate_on=evaluate_on,
@@ -118,7 +125,7 @@ def compare(
         overrides=overrides,
         **settings,
     )
-    open_all(plan)
+    open_all(at_limit(plan))
     all_cells = len(plan.splits) * len(plan.contestants)
     trials = 0 if plan.tuned else all_cells * plan.tuning.get("trials", 0)
     work = f"{trials} trials" if trials > all_cells else f"{all_cells} runs"
@@ -127,7 +134,10 @@ def compare(
         if plan.tuning and not plan.tuned:
             plan = tuned(plan, root, place.workers, progress, nodes)
             plan.write(root)
-        _play(plan, root, place.workers, watcher(progress), nodes)
+        view = watcher(progress)
+        plan = play_until_decided(
+            plan, root, lambda plan, begun: _play(plan, root, place.workers, view, nodes, begun), view.looked
+        )
         result = Comparison.of(plan, root)
         if plan.sweep:
             tradeoff.write(result, root / "tradeoff.png")
@@ -153,6 +163,8 @@ def make_plan(
     seeds: int | None = None,
     fixed: Names = (),
     per_repeat: Names = (),
+    until_decided: bool = False,
+    at_most: int | None = None,
     score: Score | None = None,
     metric: str | None = None,
     evaluate_on: View | None = None,
@@ -170,6 +182,7 @@ def make_plan(
 ) -> Plan:
     """The plan that these arguments of `compare` ask for, or that of the folder to resume."""
     check_numbers(folds=(folds, 2), repeats=(repeats, 1), seeds=(seeds, 2))
+    check_limit(until_decided, at_most)
     splitting = Splitting.asked(folds, repeats, seeds, fixed, per_repeat)
     _check_judging(rope, threshold, score, metric, evaluate_on)
     asked = {"score": score, "metric": metric, "evaluate_on": evaluate_on, "rope": rope, "threshold": threshold}
@@ -178,7 +191,7 @@ def make_plan(
     if resume is not None and (source is None) != (not algorithms):
         raise unchanged
     if resume is not None and source is None and not algorithms:
-        plan = _judged_anew(Plan.read(Path(resume)), judging)
+        plan = continued(_judged_anew(Plan.read(Path(resume)), judging), until_decided, at_most)
         without = not baseline and plan.reference is not None
         if any((overrides, settings, splitting, tune, tune_per, tune_method, spaces, without, sweep)):
             raise unchanged
@@ -191,12 +204,23 @@ def make_plan(
     entered, what = (contestants(algorithms), {}) if sweep is None else swept(algorithms, sweep)
     plan = replace(_plan(experiment, entered, baseline, splitting, judging), sweep=what)
     plan = with_tuning(plan, tune, entered, tune_method, tune_per, spaces)
-    return plan if resume is None else _judged_anew(_same_plan(plan, Path(resume)), judging)
+    if resume is None:
+        return with_limit(plan, splitting, until_decided, at_most)
+    before = continued(Plan.read(Path(resume)), until_decided, at_most)
+    plan = with_limit(plan, splitting, until_decided, before.at_most if until_decided else None)
+    return _judged_anew(_same_plan(plan, before, Path(resume)), judging)
 
 
 def _judged_anew(plan: Plan, judging: Mapping[str, Any]) -> Plan:
     """Change how known scores are judged, and note it: choosing the judgement after the scores is not a fair test."""
     changed: dict[str, Any] = {key: new for key, new in judging.items() if getattr(plan, key) != new}
+    if changed and plan.at_most is not None:
+        key = next(iter(changed))
+        raise BadValue(
+            f"the looks of this comparison are made with {key} = {getattr(plan, key)}, which cannot change",
+            remedy=f"leave out --{key.replace('_', '-')}, or compare again in a new folder",
+            where="--resume",
+        )
     notes = [f"{key} was {getattr(plan, key)} at first, and became {new} later" for key, new in changed.items()]
     plan = replace(plan, **changed, notes=(*plan.notes, *notes))
     Scoring(plan.score, plan.metric, plan.evaluate_on).check()
@@ -275,14 +299,14 @@ def _name(algorithm: Any) -> str:
     return algorithm if isinstance(algorithm, str) else name_of(algorithm)
 
 
-def _same_plan(plan: Plan, root: Path) -> Plan:
+def _same_plan(plan: Plan, before: Plan, root: Path) -> Plan:
     """The plan of the folder, if it asks for the same runs."""
-    before = Plan.read(root)
     if before.protocol == "shared" and not plan.fixed:  # made before splits had seeds of their own: it goes on so
         plan = replace(plan, protocol="shared", per_repeat=())
+    first = at_first_look(before)
     kept = ("experiment", "contestants", "reference", "folds", "repeats", "tuning", "protocol", "fixed", "per_repeat")
-    for key in kept:
-        found = _difference(key, getattr(before, key), getattr(plan, key))
+    for key in ("at_most", *kept):
+        found = _difference(key, getattr(first, key), getattr(plan, key))
         if found:
             raise ResumeMismatch(
                 f"{root} compares something else: {found}",
@@ -371,10 +395,13 @@ def _new_folder(plan: Plan, out: str | Path | None) -> Path:
 # The work
 
 
-def _play(plan: Plan, root: Path, workers: int | None, view: Unseen, nodes: Nodes | None) -> None:
-    """Run every cell that has no result yet, those of a split together: half a matrix is then a smaller comparison."""
+def _play(plan: Plan, root: Path, workers: int | None, view: Unseen, nodes: Nodes | None, begun: int = 0) -> None:
+    """Run every cell that has no result yet, those of a split together: half a matrix is then a smaller comparison.
+
+    Cells of the first `begun` repeats were run before, and those of them that failed are not tried again.
+    """
     everyone = cells(plan, root)
-    todo = [cell for cell in everyone if not (cell.folder / "result.json").exists()]
+    todo = [c for c in everyone if c.split.repeat >= begun and not (c.folder / "result.json").exists()]
     work = [plan.cell(cell.label, cell.split) for cell in todo]
     if nodes is not None:
         work = with_rows(work)

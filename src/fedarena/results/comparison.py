@@ -24,6 +24,7 @@ from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue, FedarenaError, quoted
 from fedarena.results import tradeoff
 from fedarena.results.folder import read_table, write_table
+from fedarena.results.looks import LookRecord, last_look, stopping_sentence
 from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
 from fedarena.results.scoring import OPTIMISTIC, SCORES, Score, Scoring, View
@@ -33,6 +34,7 @@ from fedarena.statistics.bayes import Posterior, posterior, verdict
 from fedarena.statistics.joint import Ranking, rank
 from fedarena.statistics.more_splits import more_repeats, more_splits
 from fedarena.statistics.repeats import repeat_posterior
+from fedarena.statistics.sequential import look
 
 Part = Literal["partition", "start", "schedule"]
 Protocol = Literal["independent", "shared"]
@@ -83,6 +85,8 @@ class Plan:
     score: Score = "best"  # which round counts; of a file that does not say it, as it was first done
     metric: str = "accuracy"
     evaluate_on: View = "common"
+    at_most: int | None = None  # splits, where repeats are added until it is decided; see arena/until_decided.py
+    looks: tuple[LookRecord, ...] = ()  # that were made so far
     own: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # from Python, not in the file
 
     @classmethod
@@ -122,6 +126,11 @@ class Plan:
         """Repetition by repetition, fold by fold: the order of all scores."""
         folds = range(self.folds) if self.folds else (None,)
         return [Split(repeat, fold) for repeat in range(self.repeats) for fold in folds]
+
+    @property
+    def stopped(self) -> LookRecord | None:
+        """The look after which no repeats were added; None before it, and where the number of splits is fixed."""
+        return last_look(self.looks, self.repeats, self.folds, self.at_most)
 
     @property
     def rho(self) -> float:
@@ -231,7 +240,8 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """What comparison.json holds."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
+        table = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "own"}
+        return {**table, "looks": [asdict(found) for found in self.looks]}
 
     def write(self, root: Path) -> None:
         """comparison.json, atomically."""
@@ -246,6 +256,7 @@ class Plan:
         table = read_table(file, DAMAGED)
         with reading(file, remedy=DAMAGED):
             lists = {key: tuple(table.get(key, ())) for key in ("notes", "fixed", "per_repeat")}
+            lists["looks"] = TypeAdapter(tuple[LookRecord, ...]).validate_python(table.get("looks", ()))
             TypeAdapter(cls).validate_python({**table, **lists, "own": {}})
             return cls(**{**table, **lists})
 
@@ -276,7 +287,14 @@ class Comparison:
     @classmethod
     def load(cls, root: str | Path) -> Comparison:
         """From a folder whose cells are all finished."""
-        return cls.of(Plan.read(Path(root)), Path(root))
+        plan = Plan.read(Path(root))
+        if plan.at_most is not None and plan.stopped is None:
+            raise BadValue(
+                f"the comparison is not decided after {len(plan.splits)} splits, and its limit is {plan.at_most}",
+                remedy=f"go on with it: fedarena compare --resume {root}",
+                where=str(root),
+            )
+        return cls.of(plan, Path(root))
 
     @classmethod
     def of(cls, plan: Plan, root: Path) -> Comparison:
@@ -364,15 +382,30 @@ class Comparison:
         made = self.runs[label][0].experiment.algorithm.made
         return made.pooled or (self.is_baseline(label) and self.plan.evaluate_on == "common")
 
-    @cached_property
-    def ranking(self) -> Ranking | None:
-        """The joint posterior of all candidates: P(best), expected loss, the 95 % set; None with fewer than two."""
+    def candidate_scores(self) -> dict[str, list[float]]:
+        """Return the scores of the algorithms that compete, larger is better."""
         sign = self.scoring().sign
-        scores = {
+        return {
             label: [sign * x for x in values]
             for label, values in self.scores().items()
             if not self.is_reference(label) and np.isfinite(values).all()
         }
+
+    def look(self) -> LookRecord:
+        """Return whether the splits so far decide the comparison, by the rule for a look among several."""
+        scores, plan = self.candidate_scores(), self.plan
+        n = len(next(iter(scores.values()), ()))
+        if len(scores) < 2:
+            reason = "fewer than two algorithms have results that can be compared"
+            return LookRecord(len(plan.splits), n, len(scores), plan.threshold, (), 0.0, False, reason)
+        seen = look(scores, plan.rho, rope=plan.rope, threshold=plan.threshold, repeats=self._repeats)
+        found = (seen.level, seen.best_set, seen.p_equal, seen.decided, seen.reason)
+        return LookRecord(len(plan.splits), n, len(scores), *found)
+
+    @cached_property
+    def ranking(self) -> Ranking | None:
+        """The joint posterior of all candidates: P(best), expected loss, the 95 % set; None with fewer than two."""
+        scores = self.candidate_scores()
         lengths = {len(values) for values in scores.values()}
         if len(scores) < 2 or len(lengths) > 1 or min(lengths) < 2:
             return None
@@ -502,7 +535,8 @@ class Comparison:
         failed = [f"{label} has no result: {why}" for label, why in self.failures.items()]
         if len(self.labels) < 2:
             return ["There is nothing to compare: fewer than two algorithms have results.", *failed]
-        lead = [*self._headline(), *self._against_leader(), *self._beside_references()]
+        stopped = [stopping_sentence(self.plan.stopped)] if self.plan.stopped else []
+        lead = [*self._headline(), *stopped, *self._against_leader(), *self._beside_references()]
         for label in self.ranked:
             if self.diverged(label):
                 lead.append(f"{label} diverged in {self.diverged(label)} of {len(self.runs[label])} runs.")
@@ -542,7 +576,10 @@ class Comparison:
         if "?" in against:
             n = len(self.scores()[first])
             further = self.outlook(first, against["?"])
-            told.append(f"These {n} splits do not decide between it and {_and(against['?'])}.{further}")
+            open_question = f"between it and {_and(against['?'])}"
+            if self.plan.stopped is not None and self.plan.stopped.best_set == (first,):
+                open_question = f"whether it is better by more than {rope} than {_and(against['?'])}"
+            told.append(f"These {n} splits do not decide {open_question}.{further}")
         return told
 
     def outlook(self, first: str, others: Sequence[str]) -> str:
@@ -649,12 +686,22 @@ class Comparison:
             "fixed": list(self.plan.fixed),
             "per_repeat": list(self.plan.per_repeat),
             "correlation": self.plan.rho,
+            "at_most": self.plan.at_most,
+            "looks": [asdict(found) for found in self.plan.looks],
+            "stopped": self._stopped(),
             "verdict": self.words,
             "failures": self.failures,
             "sweep": tradeoff.as_dict(self),
             "notes": self.notes,
             "dir": None if self.dir is None else str(self.dir),
         }
+
+    def _stopped(self) -> dict[str, Any] | None:
+        """Return after how many splits no repeats were added any more, and why; None where their number is fixed."""
+        last = self.plan.stopped
+        if last is None:
+            return None
+        return {"splits": last.splits, "decided": last.decided, "reason": stopping_sentence(last)}
 
     def __str__(self) -> str:
         return "\n".join([*self.words, self.plan.about, self.plan.test])

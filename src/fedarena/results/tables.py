@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedarena.data.statistics import Statistics
 from fedarena.results.comparison import SIGNS, Comparison, Duel
+from fedarena.results.next_step import next_step
 from fedarena.results.run import Run
 from fedarena.results.scoring import OPTIMISTIC, VIEW_NAMES
 from fedarena.spec import Experiment
@@ -80,7 +81,11 @@ def show_comparison(comparison: Comparison, console: Console | None = None) -> N
     console.print("\n".join(["", *comparison.words]), markup=False)
     if comparison.labels:
         plan = comparison.plan
-        console.print(f"{plan.about}\n{plan.test[0].upper()}{plan.test[1:]}.\n", style="dim", markup=False)
+        looks = "".join(f"Look at {found}.\n" for found in plan.looks)
+        further = "".join(f"{text}\n" for text in [next_step(comparison)] if text)
+        console.print(
+            f"{further}{looks}{plan.about}\n{plan.test[0].upper()}{plan.test[1:]}.\n", style="dim", markup=False
+        )
         console.print(_costs(comparison, console.width))
         console.print(_legend(comparison), style="dim", markup=False)
     if len(comparison.labels) > 1 and not comparison.plan.sweep:  # everyone at every value against everyone is a flood

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.hierarchical import hierarchy
 from fedarena.statistics.repeats import repeat_posterior
-from fedarena.statistics.sequential import FIRST_LOOK, look
+from fedarena.statistics.sequential import FIRST_LOOK, RequiredLevel, look, required_level
 
 Array = NDArray[np.float64]
 Shared = Literal["repeat", "all"]  # which splits correlate: those of one repeat, or all of them
@@ -129,6 +129,11 @@ class StoppingErrors(NamedTuple):
     splits: float
 
 
+def single_look_level(n: int, threshold: float, rho: float) -> float:
+    """Return the probability that a single look needs, whatever the number of looks: too low where there are several."""
+    return threshold
+
+
 def stopping_errors(
     comparisons: int = 500,
     *,
@@ -136,15 +141,17 @@ def stopping_errors(
     spread: float = 0.02,
     true_rho: float = 0.2,
     shared: Shared = "repeat",
+    assumed_rho: float = 0.2,
     rope: float = 0.01,
-    strict: bool = False,
+    required: RequiredLevel = required_level,
     most_repeats: int = 10,
     draws: int = 2**11,
     seed: int = 0,
 ) -> StoppingErrors:
     """Return how often stopping when decided ends in a wrong decision; `differences` are the true mean scores.
 
-    The test assumes a correlation of 1/5 (5 folds); the scores have `true_rho`.
+    The test assumes a correlation of `assumed_rho` (1/5 with 5 folds); the scores have `true_rho`. `required` is the rule for
+    the probability that a look needs; `single_look_level` shows why it is not the same at every look.
 
     >>> stopping_errors(2, differences=(0.0, 0.5)).wrong_best
     0.0
@@ -159,9 +166,9 @@ def stopping_errors(
         for n in range(FIRST_LOOK, len(scores) + 1, FOLDS):
             seen = look(
                 dict(zip(labels, scores[:n].T, strict=True)),
-                1 / FOLDS,
+                assumed_rho,
                 rope=rope,
-                strict=strict,
+                required=required,
                 draws=draws,
                 seed=seed,
             )

@@ -36,6 +36,7 @@ STATES = ("running", "waiting", "interrupted", "failed", "diverged", "finished",
 SHAPE: dict[str, Any] = {
     "experiment": dict, "contestants": dict, "folds": int | None, "repeats": int, "rope": float, "threshold": float,
     "notes": tuple, "fixed": tuple, "per_repeat": tuple, "test_share": float | None,
+    "at_most": int | None, "looks": tuple,
 }  # fmt: skip
 WORDS: dict[str, str] = {"done": "finished", "stopped": "interrupted"}
 
@@ -106,7 +107,8 @@ class Match:
             return "damaged"
         if self.busy:
             return "running"
-        if self.over < len(self.everyone):
+        is_open = self.plan.at_most is not None and self.plan.stopped is None  # further repeats may be added
+        if self.over < len(self.everyone) or is_open:
             return "interrupted"
         return "failed" if all(s.state == "failed" for s in self.everyone) else "finished"
 

@@ -109,6 +109,8 @@ def _head(match: Match) -> str:
         parts = (match.plan.experiment.get(key) for key in ("data", "partition", "model"))
         names = [str(part.get("name", "?") if isinstance(part, dict) else part) for part in parts]
         facts = f'<p class="facts">{escape(" · ".join(names))}<br>{escape(match.plan.test)}<br>{escape(match.plan.about)}</p>'
+        if match.plan.at_most is not None:
+            facts += f'<p class="facts">Repeats are added until it is decided, at most {match.plan.at_most} splits.</p>'
         facts += (
             f'<div class="rounds long">{bar(done / max(cells, 1), match.state, "runs")}'
             f"<span>{done} of {cells} runs</span></div>"
@@ -277,7 +279,8 @@ def _cell(sight: Sight) -> str:
 
 def _how(match: Match) -> str:
     assert match.plan is not None
-    notes = "".join(f"<p>{escape(note)}</p>" for note in match.plan.notes)
+    looks = [f"Look at {found}." for found in match.plan.looks]
+    notes = "".join(f"<p>{escape(note)}</p>" for note in (*match.plan.notes, *looks))
     if match.state == "running":
         return section("how", "Notes", notes) if notes else ""
     command = "report" if match.state == "finished" else "compare --resume"

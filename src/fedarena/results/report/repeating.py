@@ -44,10 +44,16 @@ def is_gathered(result: Comparison) -> bool:
 
 def _command(plan: Plan) -> str:
     words = [f"-a {shlex.quote(text)}" for text in entered(plan).values() if text is not None]
-    words += [" ".join(f"--{key.replace('_', '-')} {value}" for key, value in group.items()) for group in _how(plan)]
+    words += [" ".join(_option(key, value) for key, value in group.items()) for group in _how(plan)]
     if not _has_baseline(plan):
         words.append("--no-baseline")
     return " \\\n    ".join(["fedarena compare experiment.toml", *words])
+
+
+def _option(key: str, value: Any) -> str:
+    """Return an option as it is typed; one that is true has no value."""
+    name = f"--{key.replace('_', '-')}"
+    return name if value is True else f"{name} {value}"
 
 
 def _call(plan: Plan) -> str:
@@ -68,7 +74,10 @@ def _call(plan: Plan) -> str:
 
 def _how(plan: Plan) -> list[dict[str, Any]]:
     """How they were split, judged and tuned: a line each."""
-    split = {"folds": plan.folds, "repeats": plan.repeats} if plan.folds else {"seeds": plan.repeats}
+    first = plan.looks[0].splits // (plan.folds or 1) if plan.looks else plan.repeats
+    split: dict[str, Any] = {"folds": plan.folds, "repeats": first} if plan.folds else {"seeds": first}
+    if plan.at_most is not None:
+        split |= {"until_decided": True, "at_most": plan.at_most}
     common = {name: ",".join(parts) for name in ("fixed", "per_repeat") if (parts := _asked_for(plan, name))}
     told: list[dict[str, Any]] = [
         split,

@@ -77,6 +77,11 @@ def question(subject: Subject) -> str:
         facts["Score"] = result.scoring().name + (f" ({OPTIMISTIC})" if result.plan.score == "best" else "")
         facts["Judged by"] = result.plan.test
         facts["About"] = result.plan.about
+        if result.plan.at_most is not None:
+            facts["Repeated"] = (
+                f"until it was decided, with at most {result.plan.at_most} splits; a decision needs more than a verdict, "
+                "because several looks find more by chance than one"
+            )
         facts["Practically equal"] = (
             f"a mean difference within {result.scoring().difference(result.plan.rope)}; a verdict needs more than "
             f"{result.plan.threshold:.0%} probability"
@@ -154,8 +159,32 @@ def verdict(subject: Subject) -> str:
     return (
         paragraphs([first], "lead")
         + paragraphs([*rest, plan.about])
+        + _looks(subject)
         + _duels(subject, plan.score, f"Row against column, by {scoring.name}")
         + f"<details><summary>By {escape(more)}</summary>{_duels(subject, other, f'The same, by {more}')}</details>"
+    )
+
+
+def _looks(subject: Subject) -> str:
+    """Return a table of the looks at a comparison that adds repeats until it is decided."""
+    looks = subject.result.plan.looks
+    if not looks:
+        return ""
+    names = ("splits", "needed", "may be the best", "P(all of these within one rope)", "decided")
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    body = ""
+    for found in looks:
+        cells = (
+            f"{found.level:.4g}",
+            ", ".join(found.best_set) or "–",
+            f"{found.p_equal:.3f}" if len(found.best_set) > 1 else "–",
+        )
+        inner = "".join(f"<td>{escape(text)}</td>" for text in (*cells, "yes" if found.decided else "no"))
+        body += f'<tr><th scope="row">{found.splits}</th>{inner}</tr>'
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="The looks"><table class="rows">'
+        "<caption>Every look, and what it found</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
