@@ -243,8 +243,11 @@ def compare(
         ),
     ] = "",
     score: Annotated[
-        Literal["final", "best"] | None,
-        typer.Option(help="Round that counts; `best` is chosen on test samples.  [default: final]"),
+        Literal["final", "best", "validated"] | None,
+        typer.Option(
+            help="Round that counts; `validated`: chosen on held-out training samples, `best`: on test samples.  "
+            "[default: final]"
+        ),
     ] = None,
     metric: Annotated[
         str | None, typer.Option(help="Any of `fedarena list metrics`.  [default: accuracy]", show_default=False)
@@ -305,6 +308,8 @@ def compare(
 
     `fedarena compare hospitals.csv -a fedavg -a local --metric auc --evaluate-on own`
 
+    `fedarena compare digits -a fedavg -a scaffold --score validated`
+
     `fedarena compare --resume runs/digits-compare`
 
     Every split repeats all that is random: its own test samples, partition, initial weights, client schedule and batch
@@ -312,6 +317,9 @@ def compare(
     `--fixed partition` it is about this partition, with a natural partition about this federation, and with
     `--seeds N --fixed test` about these test samples. `--per-repeat partition,start,schedule` is the protocol of
     Nilsson et al. 2018, whose folds share a partition.
+
+    `--score validated` holds out a tenth of every client's training samples (`--set evaluate.validation=0.2` changes that)
+    and scores every run by the round that is best on them. It changes training, so it is decided before the runs.
 
     Who takes part is written `NAME[:setting=value,...][+COMPANION[:setting=value,...]]`. A setting `local.*` belongs
     to that algorithm alone, and `slow=` before it gives it a name of its own. The scores are the same for any number

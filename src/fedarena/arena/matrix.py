@@ -21,6 +21,7 @@ from fedarena.arena.spaces import Method
 from fedarena.arena.splitting import Names, Splitting
 from fedarena.arena.sweep import Sweep, swept
 from fedarena.arena.tune import Per, tuned, with_tuning
+from fedarena.arena.validated import check_rescoring, with_validation
 from fedarena.engine.federation import deal, open_site
 from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch, UnknownName, quoted, suggest
 from fedarena.registry import name_of
@@ -76,7 +77,8 @@ def compare(
     algorithms share within it. Scores come from cross-validation (`folds` 5, `repeats` 1), or from `seeds` random
     divisions of the samples. `fixed` names what is the same in all splits ("partition", "start", "schedule", or with
     `seeds` "test"), `per_repeat` what the folds of a repeat share.
-    The `score` of a run is that of its last round ("final"), or of its "best" one on test samples, which is optimistic;
+    The `score` of a run is that of its last round ("final"), of the "validated" one, chosen on samples held out of clients'
+    training samples (`evaluate.validation`, 0.1 of them), or of its "best" one on test samples, which is optimistic;
     `metric` is any of `fedarena list metrics`; `evaluate_on` the "common" test samples, or each client's "own" (the default
     as soon as local training or a personalised algorithm takes part; "own:uniform" weighs clients alike).
     Two are practically equal within `rope` (that of the metric: 0.01 for accuracy); a verdict needs more than `threshold`
@@ -172,6 +174,7 @@ def make_plan(
     check_numbers(folds=(folds, 2), repeats=(repeats, 1), seeds=(seeds, 2))
     splitting = Splitting.asked(folds, repeats, seeds, fixed, per_repeat)
     _check_judging(rope, threshold, score, metric, evaluate_on)
+    check_rescoring(score, resume)
     asked = {"score": score, "metric": metric, "evaluate_on": evaluate_on, "rope": rope, "threshold": threshold}
     judging: dict[str, Any] = {k: v for k, v in asked.items() if v is not None}
     unchanged = BadValue("a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume")
@@ -183,7 +186,7 @@ def make_plan(
         if any((overrides, settings, splitting, tune, tune_per, tune_method, spaces, without, sweep)):
             raise unchanged
         return plan
-    experiment = Experiment.make(source, overrides, **settings)
+    experiment = with_validation(Experiment.make(source, overrides, **settings), score)
     if metric is not None:
         experiment = experiment.with_(evaluate={"metric": metric})
     if sweep is not None and tune is not None:

@@ -14,6 +14,7 @@ from fedarena.errors import DataBroken, FedarenaError
 from fedarena.results.comparison import SIGNS, Comparison
 from fedarena.results.report.charts import NARROW, Pair, Series, escape, legend, line_chart, posterior_rows
 from fedarena.results.report.posteriors import chance
+from fedarena.results.scoring import Score
 from fedarena.ui.catalogue import Catalogue, Match, Sight
 from fedarena.ui.files import reason
 from fedarena.ui.html import (
@@ -225,14 +226,15 @@ def _series(match: Match, label: str, index: int, logs: Sequence[Log], over: str
 
 
 def _costs(result: Comparison) -> str:
-    head = ["", "final", "P(best)", "own samples", "rounds", "sent", "simulated time", "worst clients", "time a run"]
-    scoring, rows = result.scoring("final"), []
+    which: Score = "validated" if result.plan.score == "validated" else "final"
+    head = ["", which, "P(best)", "own samples", "rounds", "sent", "simulated time", "worst clients", "time a run"]
+    scoring, rows = result.scoring(which), []
     for row in result.rows():
         sent = row["bytes_to_target"]
         rows.append(
             [
                 escape(row["algorithm"]) + (f" {badge('diverged')}" if row["diverged"] else ""),
-                f"{scoring.shown(row['final'])} <small>± {scoring.shown(row['final_sd'])}</small>",
+                f"{scoring.shown(row[which])} <small>± {scoring.shown(row[f'{which}_sd'])}</small>",
                 "–" if row["p_best"] is None else f"{row['p_best']:.2f}",
                 scoring.shown(row["own"]),
                 decimal(row["rounds_to_target"]),
@@ -242,7 +244,7 @@ def _costs(result: Comparison) -> str:
                 duration(row["wall_seconds"]),
             ]
         )
-    note = f"final: {scoring.name}; rounds, sent and simulated time: median to reach {scoring.shown(result.target, 0)}"
+    note = f"{which}: {scoring.explained}; rounds, sent and simulated time: median to reach {scoring.shown(result.target, 0)}"
     return section("costs", "What it gave and what it cost", table(head, rows, "numbers"), note=note)
 
 
