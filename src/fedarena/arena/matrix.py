@@ -34,7 +34,7 @@ from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import Experiment
-from fedarena.statistics.metric_registry import all_metrics
+from fedarena.statistics.metric_registry import all_metrics, find_metric
 from fedarena.values import check_paths
 
 TICK = 0.25  # seconds between two looks at the folders
@@ -324,7 +324,7 @@ def open_all(plan: Plan) -> None:
         for split in populations.values():
             for label in plan.contestants:
                 with _named_in_errors(label):
-                    open_site(plan.cell(label, split))
+                    find_metric(plan.metric, open_site(plan.cell(label, split)).task_name, "--metric")
 
 
 @contextlib.contextmanager

@@ -96,7 +96,7 @@ class Run:
         """
         if self.chosen is None:
             return None
-        return next(record for record in self.records if record.round == self.chosen.round)
+        return self.records[self.chosen.round - 1]
 
     @property
     def validation_curve(self) -> list[tuple[int, float]]:

@@ -9,7 +9,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedarena.engine.record import RoundRecord
-from fedarena.engine.scoring import FinalMetrics
+from fedarena.engine.scoring import FinalMetrics, lost_by_divergence
+from fedarena.engine.validated_round import ValidatedRound
 from fedarena.errors import BadValue
 from fedarena.results.run import Run
 from fedarena.statistics.metric_registry import Metric, all_metrics
@@ -72,7 +73,8 @@ class Scoring:
         if self.evaluate_on == "own:uniform":
             values = measured.clients.get(self.metric, np.empty(0))
             known = values[~np.isnan(values)]
-            return float(known.mean()) if len(known) else math.nan
+            is_defined = len(known) and not lost_by_divergence(measured.clients, self.metric)
+            return float(known.mean()) if is_defined else math.nan
         record = self.record(run)
         if self.metric == "accuracy":
             return float(record.accuracy or 0.0)
@@ -88,19 +90,13 @@ class Scoring:
 
     def record(self, run: Run) -> RoundRecord:
         """Return the round of a run that counts."""
-        if self.score != "validated":
-            return run.final if self.score == "final" else run.best
-        if run.validated is None:
-            raise BadValue(
-                "this run held out no validation samples, so that no round of it was chosen on them",
-                remedy="run it with evaluate.validation = 0.1, or score the final round",
-                where="--score",
-            )
-        return run.validated
+        if self.score == "validated":
+            return run.records[_chosen(run).round - 1]
+        return run.final if self.score == "final" else run.best
 
     def measured(self, run: Run) -> FinalMetrics:
-        """Return all metrics of the round that counts; of the best round only the followed metric is known."""
-        return run.chosen.measured if self.score == "validated" and run.chosen is not None else run.measured
+        """Return all metrics of the validated round if that counts, else of the last one."""
+        return _chosen(run).measured if self.score == "validated" else run.measured
 
     def is_diverged(self, run: Run) -> bool:
         """Return whether the model of the round that counts went to infinity."""
@@ -125,3 +121,14 @@ class Scoring:
         if math.isinf(value):
             return "unknown with 2 splits"
         return f"{100 * value:.2f} points" if self.is_share else f"{value:.3g}"
+
+
+def _chosen(run: Run) -> ValidatedRound:
+    """Return the round that validation samples chose."""
+    if run.chosen is None:
+        raise BadValue(
+            "this run held out no validation samples, so that no round of it was chosen on them",
+            remedy="run it with evaluate.validation = 0.1, or score the final round",
+            where="--score",
+        )
+    return run.chosen
