@@ -49,12 +49,14 @@ def call(*words: str) -> Result:
 
 
 def test_samples_are_held_out_for_all_contestants_and_the_baseline(compared: Comparison) -> None:
-    assert compared.plan.score == "validated" and compared.plan.experiment["evaluate"]["validation"] == HELD_OUT
+    assert compared.plan.score == "validated"
+    assert compared.plan.experiment["evaluate"]["validation"] == HELD_OUT
     assert compared.plan.reference in compared.runs
     for i in range(3):
         sites = [open_site(runs[i].experiment) for runs in compared.runs.values()]
         held = {site.owners.fingerprint() for site in sites}
-        assert len(held) == 1 and sum(map(len, sites[0].owners.validation)) > 0
+        assert len(held) == 1
+        assert sum(map(len, sites[0].owners.validation)) > 0
 
 
 @pytest.mark.parametrize("view", ["common", "own", "own:uniform"])
@@ -72,7 +74,8 @@ def test_scores_are_the_test_metrics_of_the_chosen_rounds(compared: Comparison, 
 
 def test_json_follows_the_score_and_always_has_the_others(compared: Comparison) -> None:
     plain = compared.as_dict()
-    assert plain["score"] == "validated" and plain["validation_share"] == HELD_OUT
+    assert plain["score"] == "validated"
+    assert plain["validation_share"] == HELD_OUT
     assert plain["scores"] == plain["validated_scores"] == compared.scores("validated")
     for which in ("final", "best"):
         assert plain[f"{which}_scores"] == compared.scores(which)
@@ -87,10 +90,12 @@ def test_the_table_the_report_and_the_words_name_the_score(
 ) -> None:
     show_comparison(compared)
     shown = " ".join(capsys.readouterr().out.split())
-    assert "validated accuracy" in shown and "held out of training" in shown
+    assert "validated accuracy" in shown
+    assert "held out of training" in shown
     write_report(compared, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert "validated accuracy" in page and "Values after the validated round" in page
+    assert "validated accuracy" in page
+    assert "Values after the validated round" in page
     assert any("validated round of each run" in note and "10%" in note for note in compared.notes)
 
 
@@ -104,7 +109,8 @@ def test_a_folder_gives_it_back_and_goes_on_as_it_was(compared: Comparison) -> N
 
 def test_two_workers_give_the_same_scores(compared: Comparison) -> None:
     again = fa.compare("digits", ALGORITHMS, score="validated", seeds=3, out=False, workers=2, **QUICK)
-    assert again.scores() == compared.scores() and again.scores("final") == compared.scores("final")
+    assert again.scores() == compared.scores()
+    assert again.scores("final") == compared.scores("final")
 
 
 def test_the_share_of_the_experiment_counts() -> None:
@@ -126,7 +132,8 @@ def test_a_finished_comparison_is_never_scored_so_afterwards(plain: Path) -> Non
     with pytest.raises(BadValue, match="must be decided before the runs"):
         fa.compare("digits", ["fedavg", "fedprox"], seeds=2, resume=plain, score="validated", baseline=False, **QUICK)
     done = call("--resume", str(plain), "--score", "validated", "-q")
-    assert done.exit_code == 2 and (plain / "comparison.json").read_bytes() == before
+    assert done.exit_code == 2
+    assert (plain / "comparison.json").read_bytes() == before
     with pytest.raises(BadValue, match="held out no validation samples"):
         Comparison.load(plain).scores("validated")
     assert Comparison.load(plain).as_dict()["validated_scores"] is None
@@ -145,7 +152,8 @@ def test_the_command_line_switches_it_on() -> None:
                 "--out", "c", "--workers", "1", "--json", "-q")  # fmt: skip
     assert done.exit_code == 0
     found = json.loads(done.stdout)
-    assert found["score"] == "validated" and found["scores"] == found["validated_scores"]
+    assert found["score"] == "validated"
+    assert found["scores"] == found["validated_scores"]
     assert Plan.read(Path("c")).experiment["evaluate"]["validation"] == HELD_OUT
     again = call("--resume", "c", "--json", "-q")
     assert json.loads(again.stdout)["scores"] == found["scores"]

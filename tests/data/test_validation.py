@@ -34,7 +34,8 @@ def test_every_client_gives_its_share_and_loses_nothing_else(share: float) -> No
     without, held = drawn(None), drawn(share)
     for before, kept, out in zip(without.clients, held.clients, held.validation, strict=True):
         assert len(out) == int(share * len(before) + 1e-9)
-        assert np.array_equal(np.union1d(kept, out), np.sort(before)) and not np.intersect1d(kept, out).size
+        assert np.array_equal(np.union1d(kept, out), np.sort(before))
+        assert not np.intersect1d(kept, out).size
 
 
 def test_test_samples_are_those_of_a_run_without_validation() -> None:
@@ -60,7 +61,8 @@ def test_classes_are_in_proportion() -> None:
     data, partition = made_of(labels, [0] * 100)
     (out,) = hold_out_validation(data, partition, 0.2, seed=3).validation
     counts = np.bincount(data.y[out], minlength=2)
-    assert counts.sum() == 20 and abs(counts[0] - 16) <= 1  # within one sample of 80 : 20
+    assert counts.sum() == 20
+    assert abs(counts[0] - 16) <= 1
 
 
 def test_a_client_with_too_few_samples_keeps_them_all() -> None:
@@ -93,7 +95,8 @@ def test_the_latest_samples_are_held_out() -> None:
     data, partition = made_of([0, 1] * 10, [0] * 10 + [1] * 10, time=time)
     held = hold_out_validation(data, partition, 0.2, seed=0)
     out, kept = np.concatenate(list(held.validation)), np.concatenate(list(held.clients))
-    assert len(out) == 4 and time[out].min() > time[kept].max()
+    assert len(out) == 4
+    assert time[out].min() > time[kept].max()
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, "a lot", True])

@@ -28,8 +28,10 @@ from fedarena.spec import Experiment
 from fedarena.statistics.metric_registry import all_metrics
 
 SHARE = 0.15
-DIGITS: dict[str, Any] = {"data": "digits", "clients": 6, "model": "logreg", "rounds": 9, "share": 0.5, "seed": 2,
-                          "partition": {"name": "label_dirichlet", "beta": 0.2}, "local": {"lr": 1.0, "epochs": 3}}  # fmt: skip
+DIGITS: dict[str, Any] = {
+    "data": "digits", "clients": 6, "model": "logreg", "rounds": 9, "share": 0.5, "seed": 2,
+    "partition": {"name": "label_dirichlet", "beta": 0.2}, "local": {"lr": 1.0, "epochs": 3},
+}  # fmt: skip
 QUIET: dict[str, Any] = {"runtime": "serial", "out": False}
 ALGORITHMS = ["fedavg", "scaffold", "local", "centralized", "fedasync", "coop"]
 
@@ -44,7 +46,9 @@ def bits(run: fa.Run) -> str:
     plain = {k: v for k, v in run.summary().items() if k not in ("run_dir", "wall_seconds", "samples_per_second")}
     clients = {name: values.tolist() for name, values in run.validated_client_metrics.items()}
     confusion = None if run.chosen is None or run.chosen.measured.confusion is None else run.chosen.measured.confusion
-    return repr((plain, run.validation_curve, run.metric_curve, clients, None if confusion is None else confusion.tolist()))
+    return repr(
+        (plain, run.validation_curve, run.metric_curve, clients, None if confusion is None else confusion.tolist())
+    )
 
 
 # What is trained on
@@ -65,7 +69,8 @@ def test_no_weight_depends_on_validation_samples(algorithm: str, monkeypatch: py
     monkeypatch.setattr(federation, "deal", poisoned)
     dirty = run(algorithm=algorithm, rounds=3)
     assert dirty.weights_sha256 == clean.weights_sha256
-    assert dirty.metric_curve == clean.metric_curve and dirty.metrics == clean.metrics
+    assert dirty.metric_curve == clean.metric_curve
+    assert dirty.metrics == clean.metrics
     assert dirty.validation_curve != clean.validation_curve
 
 
@@ -88,7 +93,8 @@ def test_training_samples_bear_on_the_weights(monkeypatch: pytest.MonkeyPatch) -
 def test_a_share_of_zero_is_a_run_without_the_key(algorithm: str, tmp_path: Path) -> None:
     plain = run(None, algorithm=algorithm, rounds=2, out=tmp_path / "plain")
     zero = run(0.0, algorithm=algorithm, rounds=2, out=tmp_path / "zero")
-    assert plain.weights_sha256 == zero.weights_sha256 and plain.validated is None is zero.validated
+    assert plain.weights_sha256 == zero.weights_sha256
+    assert plain.validated is None is zero.validated
     for name in ("partition.npz", "clients.parquet", "model.safetensors"):
         assert (tmp_path / "plain" / name).read_bytes() == (tmp_path / "zero" / name).read_bytes()
     for folder in ("plain", "zero"):
@@ -108,15 +114,18 @@ def test_the_first_best_round_on_validation_samples_is_chosen(algorithm: str, me
     done = run(algorithm=algorithm, evaluate={"metric": metric})
     values = [value for _, value in done.validation_curve]
     best = max(values) if all_metrics()[metric].maximize else min(values)
-    assert done.validated is not None and done.chosen is not None
-    assert len(values) == 9 and done.validated.round == 1 + values.index(best)
+    assert done.validated is not None
+    assert done.chosen is not None
+    assert len(values) == 9
+    assert done.validated.round == 1 + values.index(best)
     assert done.chosen.value == done.validated.validation == best
 
 
 def test_the_choice_is_not_that_of_the_test_samples() -> None:
     """Of some seeds the rounds differ: else the tests of this file could not tell the two apart."""
     runs = [run(seed=seed, partition={"name": "label_dirichlet", "beta": 0.05}) for seed in range(6)]
-    assert any(one.validated != one.best for one in runs) and any(one.validated != one.final for one in runs)
+    assert any(one.validated != one.best for one in runs)
+    assert any(one.validated != one.final for one in runs)
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedasync"])
@@ -126,7 +135,8 @@ def test_all_metrics_are_those_of_the_model_of_that_round(algorithm: str) -> Non
         for seed in range(20)
         if (one := run(algorithm=algorithm, seed=seed)).validated not in (one.final, one.best, None)
     )
-    assert done.validated is not None and done.chosen is not None
+    assert done.validated is not None
+    assert done.chosen is not None
     again = run(algorithm=algorithm, seed=done.experiment.seed, rounds=done.validated.round)
     assert again.records[-1].accuracy == done.validated.accuracy
     np.testing.assert_equal(done.validated_metrics, again.metrics)
@@ -170,9 +180,12 @@ def test_where_no_round_has_a_value_the_last_one_counts() -> None:
     """An AUC, one class against the rest, is undefined on four samples of ten classes."""
     done = run(0.003, clients=2, partition="iid", rounds=3, evaluate={"metric": "auc"})
     assert sum(map(len, open_site(done.experiment).owners.validation)) == 4
-    assert len(done.validation_curve) == 3 and all(math.isnan(value) for _, value in done.validation_curve)
-    assert done.validated is not None and done.validated.round == done.final.round
-    assert done.validated_metrics == done.metrics and any("no round has a defined value" in n for n in done.notes)
+    assert len(done.validation_curve) == 3
+    assert all(math.isnan(value) for _, value in done.validation_curve)
+    assert done.validated is not None
+    assert done.validated.round == done.final.round
+    assert done.validated_metrics == done.metrics
+    assert any("no round has a defined value" in n for n in done.notes)
 
 
 def test_noise_of_clients_is_in_their_validation_samples() -> None:
@@ -250,7 +263,8 @@ def test_a_larger_budget_forgets_the_evaluation_of_the_old_last_round(tmp_path: 
     """Round 7 is evaluated only because it is the last of 7; in a run of 12 it is no candidate."""
     how: dict[str, Any] = {"evaluate": {"every": 4, "metric": "log_loss"}, "local": {"lr": 0.01}}
     short = run(rounds=7, out=tmp_path / "run", **how)
-    assert short.validated is not None and short.validated.round == 7
+    assert short.validated is not None
+    assert short.validated.round == 7
     longer = fa.run(resume=tmp_path / "run", rounds=12, runtime="serial")
     assert [t for t, _ in longer.validation_curve] == [4, 8, 12]
     assert bits(longer) == bits(run(rounds=12, **how))
@@ -261,13 +275,17 @@ def test_a_larger_budget_forgets_the_evaluation_of_the_old_last_round(tmp_path: 
 def test_the_folder_of_a_run_has_it_all(tmp_path: Path) -> None:
     done = run(out=tmp_path / "run")
     loaded = fa.load(tmp_path / "run")
-    assert bits(loaded) == bits(done) and loaded.validated == done.validated
+    assert bits(loaded) == bits(done)
+    assert loaded.validated == done.validated
     with np.load(tmp_path / "run" / "partition.npz") as stored:
         sizes = [len(rows) for rows in open_site(done.experiment).owners.validation]
-        assert stored["validation_sizes"].tolist() == sizes and len(stored["validation_rows"]) == sum(sizes)
+        assert stored["validation_sizes"].tolist() == sizes
+        assert len(stored["validation_rows"]) == sum(sizes)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert done.validated is not None and result["validated_round"] == done.validated.round
-    assert f"in round {done.validated.round}" in str(done) and "validation samples" in str(done)
+    assert done.validated is not None
+    assert result["validated_round"] == done.validated.round
+    assert f"in round {done.validated.round}" in str(done)
+    assert "validation samples" in str(done)
 
 
 # Where it does not exist

@@ -34,7 +34,7 @@ from fedarena.ui.html import (
 )
 from fedarena.ui.log import Log
 from fedarena.ui.run_page import AXES
-from fedarena.ui.scores import Pairing, judged, means, pairing, score
+from fedarena.ui.scores import Pairing, accuracy, final_pairing, judged, means, pairing, score
 
 POINTS = 400  # of a curve
 
@@ -125,8 +125,13 @@ def _head(match: Match) -> str:
 
 def _verdict(match: Match, result: Comparison | str | None) -> str:
     assert match.plan is not None
-    names = judged(match)
-    pairs = {(a, b): pairing(match, a, b) for a in names for b in names if a != b}
+    known_result = result if isinstance(result, Comparison) and len(result.labels) > 1 else None
+    names = judged(match) if known_result is None else known_result.ranked
+    every_pair = [(a, b) for a in names for b in names if a != b]
+    if known_result is None:
+        pairs = {pair: pairing(match, *pair) for pair in every_pair}
+    else:
+        pairs = {pair: final_pairing(known_result, *pair) for pair in every_pair}
     known = [pair for pair in pairs.values() if pair is not None]
     over = match.state == "finished"
     told = "".join(f"<p>{escape(text)}</p>" for text in result.words) if isinstance(result, Comparison) else ""
@@ -256,17 +261,18 @@ def _cells(match: Match) -> str:
     known = means(match)
     rows = []
     for label, row in match.cells.items():
-        over = sum(score(sight) is not None for sight in row)
+        over = sum(score(sight, match.plan.score) is not None for sight in row)
         mean = f"{percent(known[label])} <small>{over} of {len(row)}</small>"
-        rows.append([escape(label), mean, *map(_cell, row)])
-    head = ["", "mean best", *(escape(split.name) for split in match.plan.splits)]
+        rows.append([escape(label), mean, *(_cell(sight, match.plan.score) for sight in row)])
+    head = ["", f"mean {match.plan.score}", *(escape(split.name) for split in match.plan.splits)]
     failed = {s.why: label for label, row in match.cells.items() for s in row if s.state == "failed"}
     told = "".join(f'<p class="why">{escape(label)}: {escape(why)}</p>' for why, label in failed.items())
     return section("cells", "Runs", table(head, rows, "cells"), told, note=when(match.changed))
 
 
-def _cell(sight: Sight) -> str:
-    text = {"waiting": "waiting", "failed": "failed", "damaged": "damaged"}.get(sight.state, percent(sight.best))
+def _cell(sight: Sight, which: Score) -> str:
+    words = {"waiting": "waiting", "failed": "failed", "damaged": "damaged"}
+    text = words.get(sight.state, percent(accuracy(sight, which)))
     done = f"{sight.round}/{sight.rounds}" if sight.rounds else str(sight.round)
     inner = f'<span class="light {sight.state}"></span>{text}'
     if sight.state in ("running", "interrupted"):
