@@ -249,8 +249,11 @@ def compare(
         int | None, typer.Option(help="Most splits that --until-decided may come to.  [default: 50]")
     ] = None,
     score: Annotated[
-        Literal["final", "best"] | None,
-        typer.Option(help="Round that counts; `best` is chosen on test samples.  [default: final]"),
+        Literal["final", "best", "validated"] | None,
+        typer.Option(
+            help="Round that counts; `validated`: chosen on held-out training samples, `best`: on test samples.  "
+            "[default: final]"
+        ),
     ] = None,
     metric: Annotated[
         str | None, typer.Option(help="Any of `fedarena list metrics`.  [default: accuracy]", show_default=False)
@@ -313,6 +316,8 @@ def compare(
 
     `fedarena compare hospitals.csv -a fedavg -a local --metric auc --evaluate-on own`
 
+    `fedarena compare digits -a fedavg -a scaffold --score validated`
+
     `fedarena compare --resume runs/digits-compare`
 
     Every split repeats all that is random: its own test samples, partition, initial weights, client schedule and batch
@@ -324,6 +329,9 @@ def compare(
     `--until-decided` looks at 10 splits, then after every further repeat (5 splits or more), and stops when one algorithm
     is the best or all that may be the best are practically equal, with 99 % probability before 25 splits and 97.5 % from
     then on: looking several times finds chance differences, so that 95 % at each look would not be enough.
+
+    `--score validated` holds out a tenth of every client's training samples (`--set evaluate.validation=0.2` changes that)
+    and scores every run by the round that is best on them. It changes training, so it is decided before the runs.
 
     Who takes part is written `NAME[:setting=value,...][+COMPANION[:setting=value,...]]`. A setting `local.*` belongs
     to that algorithm alone, and `slow=` before it gives it a name of its own. The scores are the same for any number

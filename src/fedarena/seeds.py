@@ -37,6 +37,7 @@ Purpose = Literal[
     "split",  # train and test rows where a data set has none
     "folds",  # which samples are held out for testing
     "valid",  # rows held out of training for a search
+    "validation",  # samples held out of training to choose a round
     "search",  # what a search tries next
     "algorithm",  # coins an algorithm tosses on the server
     "uplink",  # how a client rounds what it sends
@@ -64,6 +65,7 @@ SEED_KEYS: Mapping[Purpose, SeedKey] = {  # the key of an experiment that seeds 
     "augment": "seed",
     "vc": "seed",
     "valid": "seed",
+    "validation": "seed",
     "search": "seed",
     "algorithm": "seed",
     "uplink": "seed",

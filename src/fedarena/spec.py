@@ -119,6 +119,9 @@ class Evaluate(Table):
     patience: Annotated[int, Field(ge=1)] | None = None  # evaluations without a new best before stopping
     client_test: Literal["same_distribution", "balanced"] = "same_distribution"
     on: Literal["test", "train"] = "test"  # rows on which clients are compared
+    validation: Annotated[float, Field(ge=0, lt=1)] | None = (
+        None  # share of every client's training samples held out to choose a round
+    )
 
     @field_validator("target")
     @classmethod

@@ -7,11 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fedarena as fa
 from fedarena.ui.catalogue import Catalogue
+from fedarena.ui.match_page import page as comparison_page
 from fedarena.ui.run_page import page
+from fedarena.ui.scores import final_pairing, means
 
 EVIL = "<script>alert(1)</script>"
 
@@ -64,3 +67,33 @@ def test_a_run_from_before_there_were_metrics_has_no_such_section(folder: Path, 
     result = json.loads((copy / "result.json").read_text())
     (copy / "result.json").write_text(json.dumps({k: v for k, v in result.items() if "metrics" not in k}))
     assert 'id="metrics"' not in shown(tmp_path)
+
+
+def test_the_page_of_a_validated_run_shows_the_metrics_of_its_round(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"clients": 4, "partition": "iid", "rounds": 3, "evaluate": {"validation": 0.2}}
+    run = fa.run("breast_cancer", **how, runtime="serial", out=tmp_path / "run")
+    text = shown(tmp_path)
+    assert run.validated is not None
+    assert '<section id="validated">' in text
+    assert f"after round {run.validated.round}, chosen on training samples" in text
+    assert f"<td>{run.validated_metrics['auc']:.4f}</td>" in text
+
+
+def test_the_page_of_a_comparison_has_the_signs_of_its_score(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"clients": 4, "partition": "iid", "rounds": 4, "model": "logreg", "local": {"lr": 5.0}}
+    found = fa.compare(
+        "digits", ["fedavg", "local"], score="validated", seeds=3, out=tmp_path / "c", workers=1, baseline=False, **how
+    )
+    catalogue = Catalogue(tmp_path)
+    (match,) = catalogue.look().matches
+    assert means(match) == {
+        label: pytest.approx(np.mean([run.validated.accuracy for run in runs])) for label, runs in found.runs.items()
+    }
+    duel, pair = found.duel("fedavg", "local"), final_pairing(found, "fedavg", "local")
+    assert pair is not None
+    assert pair.sign == duel.verdict
+    assert (duel.p_worse, duel.p_equal, duel.p_better) == tuple(pair.known.regions(found.plan.rope))
+    text = comparison_page(catalogue, match.id, {})
+    assert text is not None
+    assert "validated: validated accuracy" in text
+    assert "mean validated" in text

@@ -22,6 +22,7 @@ from fedarena.arena.splitting import Names, Splitting
 from fedarena.arena.sweep import Sweep, swept
 from fedarena.arena.tune import Per, tuned, with_tuning
 from fedarena.arena.until_decided import at_first_look, at_limit, check_limit, continued, play_until_decided, with_limit
+from fedarena.arena.validated import check_rescoring, with_validation
 from fedarena.engine.federation import deal, open_site
 from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch, UnknownName, quoted, suggest
 from fedarena.registry import name_of
@@ -34,7 +35,7 @@ from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import Experiment
-from fedarena.statistics.metric_registry import all_metrics
+from fedarena.statistics.metric_registry import all_metrics, find_metric
 from fedarena.values import check_paths
 
 TICK = 0.25  # seconds between two looks at the folders
@@ -81,7 +82,8 @@ def compare(
     `seeds` "test"), `per_repeat` what the folds of a repeat share. `until_decided` adds whole repeats, or seeds five at a
     time, until the best algorithm is known or those that may be the best are practically equal, with `at_most` splits (50);
     `repeats` or `seeds` is then the number before the first look.
-    The `score` of a run is that of its last round ("final"), or of its "best" one on test samples, which is optimistic;
+    The `score` of a run is that of its last round ("final"), of the "validated" one, chosen on samples held out of clients'
+    training samples (`evaluate.validation`, 0.1 of them), or of its "best" one on test samples, which is optimistic;
     `metric` is any of `fedarena list metrics`; `evaluate_on` the "common" test samples, or each client's "own" (the default
     as soon as local training or a personalised algorithm takes part; "own:uniform" weighs clients alike).
     Two are practically equal within `rope` (that of the metric: 0.01 for accuracy); a verdict needs more than `threshold`
@@ -185,6 +187,7 @@ def make_plan(
     check_limit(until_decided, at_most)
     splitting = Splitting.asked(folds, repeats, seeds, fixed, per_repeat)
     _check_judging(rope, threshold, score, metric, evaluate_on)
+    check_rescoring(score, resume)
     asked = {"score": score, "metric": metric, "evaluate_on": evaluate_on, "rope": rope, "threshold": threshold}
     judging: dict[str, Any] = {k: v for k, v in asked.items() if v is not None}
     unchanged = BadValue("a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume")
@@ -196,7 +199,7 @@ def make_plan(
         if any((overrides, settings, splitting, tune, tune_per, tune_method, spaces, without, sweep)):
             raise unchanged
         return plan
-    experiment = Experiment.make(source, overrides, **settings)
+    experiment = with_validation(Experiment.make(source, overrides, **settings), score)
     if metric is not None:
         experiment = experiment.with_(evaluate={"metric": metric})
     if sweep is not None and tune is not None:
@@ -345,7 +348,7 @@ def open_all(plan: Plan) -> None:
         for split in populations.values():
             for label in plan.contestants:
                 with _named_in_errors(label):
-                    open_site(plan.cell(label, split))
+                    find_metric(plan.metric, open_site(plan.cell(label, split)).task_name, "--metric")
 
 
 @contextlib.contextmanager

@@ -22,14 +22,13 @@ from fedarena.arena.place import Place, SideBySide
 from fedarena.arena.single import Out
 from fedarena.arena.spaces import Method, Space, own_space
 from fedarena.arena.spaces import preset as published
-from fedarena.arena.study import AHEAD, Search, Study, Trial, need_optuna
+from fedarena.arena.study import AHEAD, Search, Study, Trial, TrialScore, need_optuna
 from fedarena.arena.trials import columns, conduct, in_lines, in_silence, written
 from fedarena.data.files import reading
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import writing
 from fedarena.errors import BadValue, ResumeMismatch, UnknownName, quoted, repeated
 from fedarena.results.folder import fingerprints, read_table, write_table, write_text
-from fedarena.results.scoring import Score
 from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.one_job import one_thread
 from fedarena.spec import COMPONENTS, Experiment
@@ -49,7 +48,7 @@ class SearchTable(BaseModel):
     space: dict[str, Any]
     method: Method
     seed: int
-    score: Score
+    score: TrialScore
     ahead: int
     prune: bool
 
@@ -117,7 +116,7 @@ def search(
     preset: str | None = None,
     method: Method | None = None,
     seed: int = 0,
-    score: Score = "best",
+    score: TrialScore = "best",
     ahead: int = AHEAD,
     prune: bool = True,
     study: str | Path | None = None,
@@ -143,7 +142,7 @@ def search(
     {'local.lr': 0.2}
     """
     check_numbers(trials=(trials, 1), workers=(workers, 1), ahead=(ahead, 1), seed=(seed, 0))
-    check_names(method=(method, Method), score=(score, Score))
+    check_names(method=(method, Method), score=(score, TrialScore))
     need_optuna()
     place = Place(runtime, workers, address)
     place.check(SideBySide)

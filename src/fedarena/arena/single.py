@@ -171,6 +171,11 @@ def verify(
     if not np.array_equal(first.client_accuracy, again.client_accuracy, equal_nan=True):
         differences.append("clients: their accuracies differ")
     differences += _metric_differences(first.measured, again.measured)
+    if first.chosen is not None and again.chosen is not None:
+        old, new = first.chosen.round, again.chosen.round
+        differences += [] if old == new else [f"validated round: {old} then, {new} now"]
+        found = _metric_differences(first.chosen.measured, again.chosen.measured)
+        differences += [f"validated round, {difference}" for difference in found]
     if first.weights_sha256 != again.weights_sha256:
         differences.append(f"weights: sha256 {first.weights_sha256[:16]} then, {again.weights_sha256[:16]} now")
     differences += files.altered(Path(path), site, first.records, first.state, first.weights_sha256)
@@ -307,6 +312,7 @@ def finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
     if records[-1].accuracy is None:  # stopped between two evaluations
         loop.look_again(records)
     measured = loop.final_metrics()
+    chosen = loop.validated_round(records, measured)
     site.task.load(loop.state.w)
     site.task.load_buffers(loop.buffers)
     sha = sha256(*loop.result_vectors())
@@ -314,11 +320,11 @@ def finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
     sizes, state = site.owners.sizes, site.task.state()
     used = component_settings(site.algorithm)
     own = loop.client_accuracy
-    result = Run(site.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured)
+    result = Run(site.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured, chosen)
     if path is not None:
         files.write_rounds(path, records)
-        files.write_clients(path, site, np.asarray(own), measured.clients)
+        files.write_clients(path, site, np.asarray(own), files.client_columns(measured, chosen))
         files.write_model(path, result.state)
-        files.write_table(path / "result.json", files.result_table(path, result.summary(), measured))
+        files.write_table(path / "result.json", files.result_table(path, result.summary(), measured, chosen))
         loop.keeper.settle(*(path / name for name in (*files.HASHED, "result.json")))
     return result

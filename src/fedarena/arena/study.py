@@ -26,11 +26,11 @@ from fedarena.engine.keep import writing
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue, CannotWrite, DataBroken, DataMissing, FedarenaError, ResumeMismatch
 from fedarena.results.run import Run
-from fedarena.results.scoring import Score
 from fedarena.seeds import stream, torch_seed
 from fedarena.spec import Experiment
 
 State = Literal["done", "pruned", "failed"]
+TrialScore = Literal["final", "best"]  # the last round, or the best one on the rows held out
 AHEAD = 4
 AT_RANDOM = 6  # results that TPE must know before it is more than random
 HELD_OUT = 0.2  # of each client's training rows, unless the experiment says otherwise
@@ -48,7 +48,7 @@ class Search:
     space: Space
     method: Method = "tpe"
     seed: int = 0
-    score: Score = "best"
+    score: TrialScore = "best"
     ahead: int = AHEAD  # trials that may be under way at once; part of the result, as the number of workers is not
     prune: bool = True
 

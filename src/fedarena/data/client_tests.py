@@ -54,7 +54,7 @@ def hold_out(
     if not 0 < share < 1:
         raise BadValue(f"a share of {share} cannot be held out", remedy="give 0 < share < 1", where="share")
     if data is not None and (data.group is not None or data.time is not None):
-        return _hold_out_together(partition, share, seed, data)
+        return hold_out_together(partition, share, stream(seed, "valid"), data)
     kept, held = [], []
     for k, rows in enumerate(partition.clients):
         size = int(round(share * len(rows), 9))
@@ -64,7 +64,9 @@ def hold_out(
     return replace(partition, clients=kept), held
 
 
-def _hold_out_together(partition: Partition, share: float, seed: int, data: Dataset) -> tuple[Partition, list[Rows]]:
+def hold_out_together(
+    partition: Partition, share: float, rng: np.random.Generator, data: Dataset
+) -> tuple[Partition, list[Rows]]:
     """Divide the rows of all clients at once: a group is at one side everywhere, and so is everything before a time."""
     rows, sizes, shares = partition.dealt, partition.sizes, np.array([1 - share, share])
     if data.time is not None:
@@ -72,7 +74,7 @@ def _hold_out_together(partition: Partition, share: float, seed: int, data: Data
     else:
         assert data.group is not None
         client = np.repeat(np.arange(len(sizes)), sizes)
-        part = whole_groups(client, data.group[rows], shares, stream(seed, "valid"))
+        part = whole_groups(client, data.group[rows], shares, rng)
     taken = np.zeros(len(data.x), bool)
     taken[rows[part == 1]] = True
     kept = [own[~taken[own]] for own in partition.clients]

@@ -128,9 +128,10 @@ class Partition:
     unused: int = 0  # training rows that nobody owns
     notes: tuple[str, ...] = ()  # what a user should know about how it came out
     names: tuple[str, ...] = ()  # of the clients, where they have any
+    validation: Sequence[Rows] = field(default_factory=list)  # held out to choose a round, see data/validation.py
 
     def __post_init__(self) -> None:
-        for name in ("clients", "client_tests"):
+        for name in ("clients", "client_tests", "validation"):
             object.__setattr__(self, name, _packed(getattr(self, name)))
 
     @property
@@ -160,7 +161,7 @@ class Partition:
     def fingerprint(self) -> str:
         """sha256 over all index arrays."""
         digest = hashlib.sha256()
-        for rows in [*self.clients, self.test, *self.client_tests]:
+        for rows in [*self.clients, self.test, *self.client_tests, *self.validation]:
             digest.update(f"{len(rows)} ".encode())
             digest.update(np.ascontiguousarray(rows).data)
         if self.noise is not None:

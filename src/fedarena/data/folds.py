@@ -92,7 +92,7 @@ def hold_out_fold(data: Dataset, partitioner: Any, seed: int, folds: int, fold: 
         raise PartitionImpossible(
             f"{len(data.x)} samples make no {folds} folds", remedy="use fewer folds", where="folds"
         )
-    rng, classes, owner = stream(seed, "folds"), _classes(data), natural_owners(data, partitioner)
+    rng, classes, owner = stream(seed, "folds"), sample_classes(data), natural_owners(data, partitioner)
     if data.group is not None:
         test = whole_groups(cells_of(classes, owner), data.group, np.full(folds, 1 / folds), rng) == fold
     else:
@@ -114,7 +114,7 @@ def hold_out_share(data: Dataset, partitioner: Any, seed: int) -> HeldOut:
         )
     count = len(data.x) - data.n_train
     share = count / len(data.x)
-    rng, classes, owner = stream(seed, "folds"), _classes(data), natural_owners(data, partitioner)
+    rng, classes, owner = stream(seed, "folds"), sample_classes(data), natural_owners(data, partitioner)
     if data.group is not None:
         test = whole_groups(cells_of(classes, owner), data.group, np.array([1 - share, share]), rng) == 1
     else:
@@ -130,12 +130,12 @@ def natural_owners(data: Dataset, partitioner: Any) -> Rows | None:
     return None if owners is None else owners(data)
 
 
-def _classes(data: Dataset) -> Rows:
+def sample_classes(data: Dataset) -> Rows:
     """One class a sample; the same for all samples of a text, which have a label at every position."""
     return data.y if data.y.ndim == 1 else np.zeros(len(data.y), np.int64)
 
 
 def _rare(data: Dataset, folds: int) -> tuple[str, ...]:
-    counts = np.bincount(_classes(data))
+    counts = np.bincount(sample_classes(data))
     rare = int(((counts > 0) & (counts < folds)).sum())
     return (f"classes with fewer samples than folds, which not every fold tests: {rare}",) if rare else ()

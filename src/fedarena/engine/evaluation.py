@@ -114,12 +114,12 @@ class Evaluation:
         """Evaluate one model for all, in pieces over the workers; `clients` asks for the metrics of every client."""
         pieces = [self.rows[i : i + EVALUATION_ROWS] for i in range(0, len(self.rows), EVALUATION_ROWS)]
         keep = self.scoring.keep(metrics)
-        scores = Scores.joined(list(self._scores((EvaluateJob(piece, keep=keep) for piece in pieces), common)))
+        scores = Scores.joined(list(self.scores((EvaluateJob(piece, keep=keep) for piece in pieces), common)))
         found = Looked(accuracy(scores, self._test), mean_loss(scores, self._test), self._own_accuracy(scores))
         if metrics:
             predictions = self.scoring.predictions(self.rows, scores)
             on_test = predictions.rows(self._test)
-            found = replace(found, values=self._values(metrics, on_test, found.accuracy, strict=True))
+            found = replace(found, values=self.values(metrics, on_test, found.accuracy, strict=True))
             if clients:
                 own = (predictions.rows(self._rows_of(k)) for k in range(len(self.own_rows)))
                 found = replace(found, client_values=self._of_clients(metrics, own), **self._pictures(on_test))
@@ -146,7 +146,7 @@ class Evaluation:
         own = np.full(len(self.own_rows), np.nan)
         on_test = losses = 0.0
         values, client_values = dict.fromkeys((metric.name for metric in metrics), 0.0), {}
-        all_scores = self._scores((job(k, self.rows) for k in people), common)
+        all_scores = self.scores((job(k, self.rows) for k in people), common)
         for k, p, scores in zip(people, sizes / sizes.sum(), all_scores, strict=True):
             right = accuracy(scores, self._test) or 0.0
             on_test += p * right
@@ -154,10 +154,10 @@ class Evaluation:
             own[k] = accuracy(scores, self._rows_of(k))
             if metrics:
                 predictions = self.scoring.predictions(self.rows, scores)
-                found = self._values(metrics, predictions.rows(self._test), right, strict=True)
+                found = self.values(metrics, predictions.rows(self._test), right, strict=True)
                 values = {name: value + p * found[name] for name, value in values.items()}
                 if clients:
-                    client_values[k] = self._values(metrics, predictions.rows(self._rows_of(k)), own[k])
+                    client_values[k] = self.values(metrics, predictions.rows(self._rows_of(k)), own[k])
         names = [metric.name for metric in metrics] if clients else []
         each = stacked((client_values.get(k, {}) for k in range(len(self.own_rows))), names)
         seen = Looked(float(on_test), float(losses), own, values=_plain(values), client_values=each)
@@ -170,7 +170,7 @@ class Evaluation:
         """Places in `rows` of those that a client is compared on."""
         return self._own[self._bounds[client] : self._bounds[client + 1]]
 
-    def _values(self, metrics: Sequence[Metric], of: Predictions, right: float | None, strict: bool = False) -> Values:
+    def values(self, metrics: Sequence[Metric], of: Predictions, right: float | None, strict: bool = False) -> Values:
         """The accuracy is the one that was counted; the other metrics follow from the predictions."""
         counted = {"accuracy": np.nan if right is None else float(right)}
         others = [metric for metric in metrics if metric.name not in counted]
@@ -180,7 +180,7 @@ class Evaluation:
     def _of_clients(
         self, metrics: Sequence[Metric], predictions: Iterable[Predictions]
     ) -> dict[str, NDArray[np.float64]]:
-        each = (self._values(metrics, one, accuracy(one.scores)) for one in predictions)
+        each = (self.values(metrics, one, accuracy(one.scores)) for one in predictions)
         return stacked(each, [metric.name for metric in metrics])
 
     def _pictures(self, of: Predictions) -> dict[str, Any]:
@@ -201,12 +201,13 @@ class Evaluation:
         """The same, clients' own rows being those with their noise."""
         each = [
             self.scoring.predictions(rows, scores)
-            for rows, scores in zip(self.own_rows, self._scores(jobs, common), strict=True)
+            for rows, scores in zip(self.own_rows, self.scores(jobs, common), strict=True)
         ]
         own = np.array([accuracy(one.scores) for one in each], dtype=np.float64)
         return replace(found, own=own, client_values=self._of_clients(metrics, each) if metrics else {})
 
-    def _scores(self, jobs: Iterable[EvaluateJob], common: Common) -> Iterator[Scores]:
+    def scores(self, jobs: Iterable[EvaluateJob], common: Common) -> Iterator[Scores]:
+        """Run evaluations on the workers and yield their scores in order."""
         for scores in in_order(self.runtime.map(jobs, common)):
             if isinstance(scores, Failed):
                 raise ClientFailed(

@@ -12,6 +12,7 @@ from fedarena.algorithms.companions import Companion
 from fedarena.data.client_tests import client_tests, hold_out
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.folds import has_own_folds, hold_out_fold, hold_out_share, split_in_folds, split_pooled
+from fedarena.data.validation import hold_out_validation
 from fedarena.engine.accountant import need_accountant
 from fedarena.engine.devices import build_fleet
 from fedarena.engine.scoring import check_metric
@@ -57,6 +58,9 @@ def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
         rng = stream(experiment.seed_for("client_test"), "client_test")
         tests, notes = client_tests(data, partition, rng, how=experiment.evaluate.client_test)
         partition = replace(partition, client_tests=tests, notes=(*partition.notes, *notes))
+    if experiment.evaluate.validation:  # last: test samples are the same as without it
+        seed = experiment.seed_for("validation")
+        partition = hold_out_validation(data, partition, experiment.evaluate.validation, seed)
     return data, partition
 
 

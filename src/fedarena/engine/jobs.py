@@ -183,6 +183,7 @@ class EvaluateJob:
     w: Vector | None = None
     buffers: Buffers | None = None
     keep: Keep = ""  # outputs to return for every sample
+    validates: bool = False  # the rows are validation samples, whose noise is their own
 
     def run(self, site: Site, common: Common) -> Scores:
         """Load and predict."""
@@ -191,7 +192,8 @@ class EvaluateJob:
         noise = None
         if self.noise_of is not None:  # on training rows the noise they were trained with, on test rows their own
             trained = site.experiment.evaluate.on == "train"
-            noise = site.noise(self.noise_of, len(self.rows), *(() if trained and site.owners.frozen_noise else (0, 1)))
+            key = (0, 2) if self.validates else () if trained and site.owners.frozen_noise else (0, 1)
+            noise = site.noise(self.noise_of, len(self.rows), *key)
         first = int(self.rows[0]) if len(self.rows) else 0
         seed = torch_seed(site.experiment.seed_for("evaluate"), "evaluate", first)
         with torch_seeded(seed):  # some models draw even here

@@ -29,8 +29,10 @@ from fedarena.engine.checkpoint_files import (
     save_tree,
     writing,
 )
+from fedarena.engine.scoring import FinalMetrics
 from fedarena.engine.tensor_file import sync_path
 from fedarena.engine.tree import types_in, types_near
+from fedarena.engine.validated_round import ValidatedRound, ValidatedSnapshot
 from fedarena.engine.work import Common, Memory
 from fedarena.errors import CannotWrite, DataBroken
 from fedarena.models.task import Buffers
@@ -58,7 +60,8 @@ def locked(file: int) -> bool:
 
 def stored_types(algorithm: Any) -> dict[str, type]:
     """Return the classes that the files of a checkpoint may be made of, by name."""
-    return {**types_near(algorithm), **{t.__qualname__: t for t in (Snapshot, ClientFiles, Buffers, Memory, Common)}}
+    stored = (Snapshot, ValidatedSnapshot, ValidatedRound, FinalMetrics, ClientFiles, Buffers, Memory, Common)
+    return {**types_near(algorithm), **{t.__qualname__: t for t in stored}}
 
 
 class Keeper:

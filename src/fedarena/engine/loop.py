@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,12 +22,14 @@ from fedarena.engine.fairness import fairness, weighted_accuracy
 from fedarena.engine.jobs import Absent, Failed, Report, Skipped, StatisticsJob, bytes_up
 from fedarena.engine.keep import Keeper, Snapshot
 from fedarena.engine.masks import Turn
-from fedarena.engine.record import RoundRecord
+from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.scoring import FinalMetrics, mean_over_clients
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import StopRule, participants
 from fedarena.engine.tree import Mean, leaves, nbytes
 from fedarena.engine.uplink import SealedSum
+from fedarena.engine.validated_round import ValidatedRound, ValidatedSnapshot
+from fedarena.engine.validation import UNDEFINED, open_validation
 from fedarena.engine.work import Common, Memory
 from fedarena.errors import ClientFailed
 from fedarena.models.task import Buffers
@@ -67,6 +69,7 @@ class Loop:
         self._total_rows = int(self.sizes.sum())
         self._model_bytes = site.initial.nbytes
         self._evaluation = open_evaluation(site, runtime)
+        self._validation = open_validation(site, self._evaluation)
         self._last_look: Looked | None = None  # with all metrics, of the state as it is now
 
     # Who takes part
@@ -284,8 +287,10 @@ class Loop:
         for plain in records:
             past.append(self._as_due(RoundRecord(**plain)))
             rule.see(past[-1])
-        if records and asdict(past[-1]) != records[-1]:
-            self.keeper.amend([asdict(record) for record in past])
+        if records and plain_record(past[-1]) != records[-1]:
+            self.keeper.amend([plain_record(record) for record in past])
+        if self._validation is not None and isinstance(snapshot, ValidatedSnapshot):
+            self._validation.resume(snapshot.validated, past)
         yield from past
         started = time.perf_counter() - before
         while not self.over(done):
@@ -305,7 +310,7 @@ class Loop:
             )
             self._last_look, last = None, self.over(done)
             if done % self.experiment.evaluate.every == 0 or last:
-                record = replace(record, **self.evaluate(state, last))
+                record = replace(record, **self.evaluate(state, done, last))
             record = replace(
                 record,
                 best_accuracy=rule.best(record),
@@ -320,10 +325,17 @@ class Loop:
             noted = {what: list(seen) for what, seen in self._noted.items()}
             so_far = (totals, self.client_accuracy, noted, self.queue(), dict(self.spent))
             snapshot = Snapshot(done, state, self.buffers, *so_far)
-            self.keeper.save(snapshot, asdict(record))
+            self.keeper.save(self._with_validated(snapshot), plain_record(record))
             rule.see(record)
             self.state = state
             yield record
+
+    def _with_validated(self, snapshot: Snapshot) -> Snapshot:
+        """Add the validated round so far to a snapshot, where validation samples are held out."""
+        if self._validation is None:
+            return snapshot
+        known = {field.name: getattr(snapshot, field.name) for field in fields(snapshot)}
+        return ValidatedSnapshot(**known, validated=self._validation.candidates)
 
     def over(self, done: int) -> bool:
         """Is the budget spent or the goal reached?"""
@@ -353,7 +365,16 @@ class Loop:
         due = record.round % self.experiment.evaluate.every == 0 or self.rule.over(record.round, record.uploads)
         if record.accuracy is None or due:
             return record
-        seen = ("accuracy", "loss", "metric", "weighted_accuracy", "client_std", "client_worst", "epsilon")
+        seen = (
+            "accuracy",
+            "loss",
+            "metric",
+            "weighted_accuracy",
+            "client_std",
+            "client_worst",
+            "epsilon",
+            "validation",
+        )
         unseen: dict[str, Any] = dict.fromkeys(seen)
         return replace(record, best_accuracy=self.rule.best(replace(record, accuracy=None, metric=None)), **unseen)
 
@@ -376,9 +397,18 @@ class Loop:
         self.count_down(len(answered), common)
         self.buffers = mean.result() or self.buffers
 
-    def evaluate(self, state: Any, last: bool = False) -> dict[str, Any]:
-        """Evaluate the model on the global test set and for every client; after the last round with all metrics."""
-        seen = self._look(state, last)
+    def evaluate(self, state: Any, done: int, last: bool = False) -> dict[str, Any]:
+        """Evaluate the model on the global test set and for every client.
+
+        All metrics are computed after the last round, and after a round that is the best on validation samples so far.
+        """
+        validation, value = self._validation, None
+        if validation is not None:
+            value = validation.value(Common(Model(state.w), self.buffers), self.own_model)
+        chosen = validation is not None and value is not None and validation.is_best(value)
+        seen = self._look(state, last or chosen)
+        if validation is not None and value is not None and chosen:
+            validation.choose(done, value, self._all_metrics(seen), done % self.experiment.evaluate.every == 0)
         for client in seen.missing:
             self._note("evaluations were without the rows of a client", self.called_by_name(client))
         for note in seen.notes:
@@ -394,6 +424,7 @@ class Loop:
             "client_std": spread.get("std"),
             "client_worst": spread.get("worst_tenth"),
             "epsilon": self.epsilon,
+            "validation": value,
         }
 
     def _look(self, state: Any, last: bool) -> Looked:
@@ -410,23 +441,40 @@ class Loop:
 
     def final_metrics(self) -> FinalMetrics:
         """Return all metrics of the model as it is now."""
-        site, evaluation = self.site, self._evaluation
-        known: Any = {"task": site.task_name, "metric": site.metric.name, "direction": site.metric.direction}
+        evaluation = self._evaluation
         seen = self._last_look or self._look(self.state, last=True)
         for name, error in evaluation.failed.items():
             self._note(f"the metric '{name}' failed and is left out: {error}")
-        own, undefined = mean_over_clients(seen.client_values, evaluation.own_samples)
+        return self._all_metrics(seen)
+
+    @property
+    def _metric_facts(self) -> dict[str, Any]:
+        """Return what is known of the metrics before any evaluation."""
+        site, metric = self.site, self.site.metric
+        known = {"task": site.task_name, "metric": metric.name, "direction": metric.direction}
+        return {**known, "class_names": site.data.class_names}
+
+    def _all_metrics(self, seen: Looked) -> FinalMetrics:
+        """Return the metrics of an evaluation that computed all of them."""
+        own, undefined = mean_over_clients(seen.client_values, self._evaluation.own_samples)
         return FinalMetrics(
-            **known,
+            **self._metric_facts,
             common=seen.values,
             own=own,
             undefined=undefined,
             clients=seen.client_values,
             confusion=seen.confusion,
             calibration=seen.calibration,
-            class_names=site.data.class_names,
             bounds=seen.bounds,
         )
+
+    def validated_round(self, records: list[RoundRecord], measured: FinalMetrics) -> ValidatedRound | None:
+        """Return the round chosen on validation samples; `measured` are the metrics at the end. None without validation."""
+        if self._validation is None:
+            return None
+        if self._validation.best is None:
+            self._note(UNDEFINED.format(metric=self.site.metric.name))
+        return self._validation.result(records, measured)
 
     def result_vectors(self) -> Iterator[Vector]:
         """All that was learned: the server's weights and buffers, and each client's own where they are the result."""
@@ -438,10 +486,10 @@ class Loop:
 
     def look_again(self, records: list[RoundRecord]) -> None:
         """Evaluate the last round of a run that was stopped between two evaluations."""
-        seen = replace(records[-1], **self.evaluate(self.state, last=True))
+        seen = replace(records[-1], **self.evaluate(self.state, records[-1].round, last=True))
         records[-1] = replace(seen, best_accuracy=self.rule.best(seen))
         if self.keeper.resumable:
-            self.keeper.amend([asdict(record) for record in records])
+            self.keeper.amend([plain_record(record) for record in records])
 
 
 def _mean(values: list[float]) -> float | None:

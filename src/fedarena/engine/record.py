@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import get_type_hints
+from dataclasses import asdict, dataclass
+from typing import Any, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class RoundRecord:
     client_worst: float | None = None  # mean of the worst tenth of them
     epsilon: float | None = None  # privacy spent so far, where the uplink adds noise
     metric: float | None = None  # value of `evaluate.metric` where that is not accuracy or loss; NaN where undefined
+    validation: float | None = None  # the same on the samples held out to choose a round, where there are any
     clock: float = 0.0  # simulated seconds since the start, by the experiment's devices; the same on every machine
     seconds_select: float = 0.0
     seconds_train: float = 0.0
@@ -43,6 +44,12 @@ class RoundRecord:
     def value_of(self, metric: str) -> float | None:
         """Return the value of the metric that the run follows; None if the round was not evaluated."""
         return self.accuracy if metric == "accuracy" else self.loss if metric == "loss" else self.metric
+
+
+def plain_record(record: RoundRecord) -> dict[str, Any]:
+    """Return a record as the log has it: without the validation value where there is none."""
+    plain = asdict(record)
+    return {name: value for name, value in plain.items() if name != "validation" or value is not None}
 
 
 TIMES = tuple(name for name in RoundRecord.__dataclass_fields__ if "seconds" in name)

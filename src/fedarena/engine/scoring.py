@@ -152,13 +152,30 @@ def calibration_bins(of: Predictions) -> tuple[dict[str, float], ...] | None:
 def mean_over_clients(
     values: dict[str, NDArray[np.float64]], samples: NDArray[np.int64]
 ) -> tuple[Values, dict[str, int]]:
-    """Return means weighted by each client's samples, without undefined values, and how many were undefined."""
+    """Return means weighted by each client's samples, and how many values were undefined.
+
+    A value that the labels of a client leave undefined is left out; one that is undefined because the model of a client
+    diverged makes the mean undefined.
+    """
     means, undefined = {}, {}
     for name, each in values.items():
         known = ~np.isnan(each) & (samples > 0)
         undefined[name] = int((samples > 0).sum() - known.sum())
-        means[name] = float(np.average(each[known], weights=samples[known])) if known.any() else math.nan
+        is_defined = known.any() and not lost_by_divergence(values, name, samples)
+        means[name] = float(np.average(each[known], weights=samples[known])) if is_defined else math.nan
     return means, undefined
+
+
+def lost_by_divergence(
+    values: dict[str, NDArray[np.float64]], name: str, samples: NDArray[np.int64] | None = None
+) -> bool:
+    """Return whether a metric is undefined for a client whose loss is not finite: its model diverged."""
+    if name not in values or "loss" not in values:
+        return False
+    lost = np.isnan(values[name]) & ~np.isfinite(values["loss"])
+    if samples is None:  # a client without samples has no value of any metric
+        samples = ~np.all([np.isnan(each) for each in values.values()], axis=0)
+    return bool((lost & (samples > 0)).any())
 
 
 def stacked(each: Iterable[Values], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:

@@ -25,6 +25,7 @@ class StopRule:
         self.metric = metric or default_metric("classification")
         self.nominal_rounds = experiment.rounds or math.ceil((experiment.uploads or 1) / cohort)
         self._best: float | None = None  # value of the metric
+        self._followed: float | None = None  # the best value by which it is decided when to stop
         self._best_accuracy: float | None = None  # in the same round
         self._stale = 0
         self._target_at: int | None = None
@@ -37,6 +38,10 @@ class StopRule:
     def _value(self, record: RoundRecord) -> float | None:
         return record.value_of(self.metric.name)
 
+    def _deciding(self, record: RoundRecord) -> float | None:
+        """Return the value by which it is decided when to stop: on validation samples, where there are any."""
+        return record.validation if self.experiment.evaluate.validation else self._value(record)
+
     def _is_best(self, record: RoundRecord) -> bool:
         value = self._value(record)
         return value is not None and (self._best is None or self.metric.better(value, self._best))
@@ -48,11 +53,16 @@ class StopRule:
         if value is None:
             return
         if self._is_best(record):
-            self._stale, self._best, self._best_accuracy = 0, value, record.accuracy
+            self._best, self._best_accuracy = value, record.accuracy
+        deciding = self._deciding(record)
+        if deciding is None:
+            return
+        if self._followed is None or self.metric.better(deciding, self._followed):
+            self._stale, self._followed = 0, deciding
         else:
             self._stale += 1
         target = self.experiment.evaluate.target
-        if self._target_at is None and target is not None and self.metric.reaches(value, target):
+        if self._target_at is None and target is not None and self.metric.reaches(deciding, target):
             self._target_at = record.round
 
     def over(self, done: int, uploads: int) -> bool:

@@ -94,6 +94,12 @@ def check_experiment(experiment: Experiment) -> None:
             "leave out devices.available, overselect and deadline; `fedarena serve` has --deadline and --minimum",
             "devices",
         ),
+        (
+            bool(exp.evaluate.validation),
+            "evaluate.validation is for simulations: here no samples are held out to choose a round",
+            "leave it out; `fedarena run` and `fedarena compare` have it for a table in one place",
+            "evaluate.validation",
+        ),
     ]
     for wrong, what, remedy, where in problems:
         if wrong:

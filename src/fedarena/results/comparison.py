@@ -27,7 +27,7 @@ from fedarena.results.folder import read_table, write_table
 from fedarena.results.looks import LookRecord, last_look, stopping_sentence
 from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
-from fedarena.results.scoring import OPTIMISTIC, SCORES, Score, Scoring, View
+from fedarena.results.scoring import OPTIMISTIC, VALIDATED, Score, Scoring, View
 from fedarena.seeds import derived_seed
 from fedarena.spec import COMPONENTS, Experiment
 from fedarena.statistics.bayes import Posterior, posterior, verdict
@@ -334,43 +334,49 @@ class Comparison:
 
         A split on which the metric is undefined, because of its labels, is left out for all.
         """
-        found = self._scores[which or self.plan.score]
+        found = self._scores_of(which or self.plan.score)
         return {label: list(found[label]) for label in self.labels}
 
     @cached_property
     def _scores(self) -> dict[Score, dict[str, list[float]]]:
-        found: dict[Score, dict[str, list[float]]] = {}
-        for which in SCORES:
-            value = self.scoring(which).value
-            scores = {label: [value(run) for run in runs] for label, runs in self.runs.items()}
-            undefined = self._undefined(scores)
-            found[which] = {
-                label: [x for i, x in enumerate(values) if i not in undefined] for label, values in scores.items()
-            }
-        return found
+        """The scores that were asked for so far."""
+        return {}
 
-    def _undefined(self, scores: Mapping[str, list[float]]) -> set[int]:
+    def _scores_of(self, which: Score) -> dict[str, list[float]]:
+        if which not in self._scores:
+            value, undefined = self.scoring(which).value, self._undefined(which)
+            self._scores[which] = {
+                label: [value(run) for i, run in enumerate(runs) if i not in undefined]
+                for label, runs in self.runs.items()
+            }
+        return self._scores[which]
+
+    def _undefined(self, which: Score | None = None) -> set[int]:
         """Return the splits on which the labels leave the metric undefined; a model that diverged is another matter."""
+        scoring = self.scoring(which)
         return {
             i
-            for label, values in scores.items()
-            for i, x in enumerate(values)
-            if math.isnan(x) and not self.runs[label][i].diverged
+            for runs in self.runs.values()
+            for i, run in enumerate(runs)
+            if math.isnan(scoring.value(run)) and not scoring.is_diverged(run)
         }
+
+    @property
+    def is_validated(self) -> bool:
+        """Return whether every run chose a round on held-out training samples."""
+        return bool(self.runs) and all(run.chosen is not None for runs in self.runs.values() for run in runs)
 
     @cached_property
     def dropped_splits(self) -> int:
         """How many splits were left out because the metric is undefined on their labels."""
-        value = self.scoring().value
-        return len(self._undefined({label: [value(run) for run in runs] for label, runs in self.runs.items()}))
+        return len(self._undefined())
 
     @property
     def _repeats(self) -> list[int] | None:
         """Return the repeat of every scored split where its folds share something; else None."""
         if self.plan.protocol == "shared" or not self.plan.per_repeat or self.plan.repeats < 2:
             return None
-        value = self.scoring().value
-        undefined = self._undefined({label: [value(run) for run in runs] for label, runs in self.runs.items()})
+        undefined = self._undefined()
         return [split.repeat for i, split in enumerate(self.plan.splits) if i not in undefined]
 
     def is_baseline(self, label: str) -> bool:
@@ -486,9 +492,10 @@ class Comparison:
             known = [v for v in values if v is not None and math.isfinite(v)]
             return float(np.mean(known)) if known else None
 
-        best, final = (self._scores[which][label] for which in ("best", "final"))
-        own = Scoring("final", self.plan.metric, "own").value
-        common = Scoring("final", self.plan.metric, "common").value
+        best, final = self._scores_of("best")[label], self._scores_of("final")[label]
+        validated = self._scores_of("validated")[label] if self.is_validated else []
+        which: Score = "validated" if self.plan.score == "validated" else "final"
+        own, common = Scoring(which, self.plan.metric, "own").value, Scoring(which, self.plan.metric, "common").value
         standing = self.ranking.standings.get(label) if self.ranking else None
         weighted = over([run.final.weighted_accuracy for run in runs])
         centre = self.centralized
@@ -500,6 +507,8 @@ class Comparison:
             "best_sd": float(np.std(best, ddof=1)) if len(best) > 1 else 0.0,
             "final": float(np.mean(final)),
             "final_sd": float(np.std(final, ddof=1)) if len(final) > 1 else 0.0,
+            "validated": float(np.mean(validated)) if validated else None,
+            "validated_sd": float(np.std(validated, ddof=1)) if len(validated) > 1 else 0.0 if validated else None,
             "p_best": standing.p_best if standing else None,
             "expected_loss": standing.expected_loss if standing else None,
             "common": over([common(run) for run in runs]),
@@ -648,6 +657,8 @@ class Comparison:
         told = list(self.plan.notes)
         if self.plan.score == "best":
             told.append(f"scores are the best round of each run ({OPTIMISTIC})")
+        if self.plan.score == "validated":
+            told.append(f"scores are the validated round of each run ({VALIDATED}: {self.validation_share:.0%})")
         if self.dropped_splits:
             told.append(f"{self.dropped_splits} splits are left out: {self.plan.metric} is undefined on their labels")
         for seen in kinds.values():
@@ -658,6 +669,11 @@ class Comparison:
             for label, (count, first) in seen.items():
                 told.append(f"{label}: {first} (in {count} of {len(self.runs[label])} runs)")
         return told
+
+    @property
+    def validation_share(self) -> float:
+        """The share of every client's training samples that is held out to choose a round."""
+        return float(self.plan.experiment.get("evaluate", {}).get("validation") or 0.0)
 
     def as_dict(self) -> dict[str, Any]:
         """What `fedarena compare --json` prints."""
@@ -670,6 +686,8 @@ class Comparison:
             "scores": self.scores(),
             "final_scores": self.scores("final"),
             "best_scores": self.scores("best"),
+            "validated_scores": self.scores("validated") if self.is_validated else None,
+            "validation_share": self.validation_share,
             "table": [asdict(duel) for duel in self.duels()],
             "final_table": [asdict(duel) for duel in self.duels("final")],
             "p_best": {label: s.p_best for label, s in standings.items()},

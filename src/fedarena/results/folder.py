@@ -31,14 +31,16 @@ from fedarena.data.dataset import PADDING, Partition
 from fedarena.data.files import reading
 from fedarena.engine.checkpoint_files import CheckpointFolder, Damage
 from fedarena.engine.keep import stored_types, writing
-from fedarena.engine.record import RoundRecord
+from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.scoring import FinalMetrics
 from fedarena.engine.site import Site
 from fedarena.engine.stopping import participants
+from fedarena.engine.validated_round import ValidatedRound
 from fedarena.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.models.compiled import SWITCH, library, processor
 from fedarena.models.task import sha256
 from fedarena.spec import Experiment
+from fedarena.statistics.metric_registry import RESERVED_PREFIX
 
 DAMAGED = "restore the file from a copy, or run the experiment again in a new folder"
 SEAL = "# sha256 "  # the last line of experiment.toml, over the lines above it
@@ -279,7 +281,7 @@ def _toml(file: Path) -> dict[str, Any]:
 
 def partition_arrays(partition: Partition) -> dict[str, Any]:
     """A partition as plain arrays: all rows one after the other, and where each client begins."""
-    tests = partition.client_tests
+    tests, validation = partition.client_tests, partition.validation
     return {
         "rows": np.concatenate(partition.clients),
         "sizes": partition.sizes,
@@ -287,6 +289,8 @@ def partition_arrays(partition: Partition) -> dict[str, Any]:
         "client_test_rows": np.concatenate(tests) if tests else np.empty(0, np.int64),
         "client_test_sizes": np.array([len(rows) for rows in tests], np.int64),
         **({} if partition.noise is None else {"noise": partition.noise}),
+        **({} if not len(validation) else {"validation_rows": np.concatenate(validation)}),
+        **({} if not len(validation) else {"validation_sizes": np.array([len(rows) for rows in validation], np.int64)}),
     }
 
 
@@ -315,15 +319,24 @@ def altered(
     return found
 
 
-def result_table(path: Path, summary: Mapping[str, Any], measured: FinalMetrics) -> dict[str, Any]:
+def result_table(
+    path: Path, summary: Mapping[str, Any], measured: FinalMetrics, chosen: ValidatedRound | None = None
+) -> dict[str, Any]:
     """Return what result.json holds: the numbers in short, the drawn metrics, and the hash of every other file.
 
     The hashes of client states are in the snapshots.
     """
     names = (*HASHED, *sorted(f"checkpoint/{file.name}" for file in (path / "checkpoint").glob("server-*")))
-    confusion = None if measured.confusion is None else measured.confusion.tolist()
-    drawn = {"class_names": measured.class_names, "confusion": confusion, "calibration": measured.calibration}
+    drawn = {"class_names": measured.class_names, **_pictures(measured)}
+    if chosen is not None:
+        drawn["validated"] = _pictures(chosen.measured)
     return {**summary, "evaluation": drawn, "files": {name: file_sha256(path / name) for name in names}}
+
+
+def _pictures(measured: FinalMetrics) -> dict[str, Any]:
+    """Return the confusion matrix and the calibration curve as plain values."""
+    confusion = None if measured.confusion is None else measured.confusion.tolist()
+    return {"confusion": confusion, "calibration": measured.calibration}
 
 
 def mark_slim(path: Path) -> None:
@@ -365,7 +378,13 @@ def changed_checkpoint(path: Path, algorithm: Any) -> list[str]:
 
 def write_rounds(path: Path, records: list[RoundRecord]) -> None:
     """rounds.parquet: one row an evaluation."""
-    _write_table(path / "rounds.parquet", [asdict(r) for r in records if r.accuracy is not None])
+    _write_table(path / "rounds.parquet", [plain_record(r) for r in records if r.accuracy is not None])
+
+
+def client_columns(measured: FinalMetrics, chosen: ValidatedRound | None) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the metrics of each client after the last round, and after the validated round if there is one."""
+    validated = {} if chosen is None else chosen.measured.clients
+    return {**measured.clients, **{f"{RESERVED_PREFIX}{name}": values for name, values in validated.items()}}
 
 
 def client_rows(
@@ -415,24 +434,40 @@ def read_metrics(result: Mapping[str, Any], clients: Mapping[str, list[Any]]) ->
     """Return the metrics of a run folder; empty for one that was made before there were metrics."""
     if "metrics" not in result:
         return FinalMetrics()
-    drawn = result.get("evaluation", {})
+    return _read_metrics(result, clients, result.get("evaluation", {}), "")
+
+
+def read_validated(result: Mapping[str, Any], clients: Mapping[str, list[Any]]) -> ValidatedRound | None:
+    """Return the validated round of a run folder; None for a run without validation samples."""
+    if "validated_round" not in result:
+        return None
+    measured = _read_metrics(result, clients, result["evaluation"]["validated"], RESERVED_PREFIX)
+    value = result["validation_metric"]
+    return ValidatedRound(int(result["validated_round"]), math.nan if value is None else float(value), measured)
+
+
+def _read_metrics(
+    result: Mapping[str, Any], clients: Mapping[str, list[Any]], drawn: Mapping[str, Any], prefix: str
+) -> FinalMetrics:
+    """Return the metrics whose names in a run folder begin with `prefix`."""
     confusion, bins = drawn.get("confusion"), drawn.get("calibration")
+    own = result[f"{prefix}own_metrics"]
     return FinalMetrics(
         result["task"] or "",
         result["metric"],
         result["direction"],
-        _numbers(result["metrics"]),
-        _numbers(result["own_metrics"]),
-        dict(result["own_undefined"]),
+        _numbers(result[f"{prefix}metrics"]),
+        _numbers(own),
+        dict(result[f"{prefix}own_undefined"]),
         {
-            name: np.array([math.nan if value is None else value for value in clients[name]], np.float64)
-            for name in result["own_metrics"]
-            if name in clients
+            name: np.array([math.nan if value is None else value for value in clients[f"{prefix}{name}"]], np.float64)
+            for name in own
+            if f"{prefix}{name}" in clients
         },
         None if confusion is None else np.array(confusion, np.int64),
         None if bins is None else tuple(bins),
-        tuple(drawn.get("class_names", ())),
-        {name: _bounds(pair) for name, pair in result.get("metric_bounds", {}).items()},
+        tuple(result.get("evaluation", {}).get("class_names", ())),
+        {} if prefix else {name: _bounds(pair) for name, pair in result.get("metric_bounds", {}).items()},
     )
 
 

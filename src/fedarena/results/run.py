@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,22 @@ from fedarena.engine.accountant import usual_delta
 from fedarena.engine.fairness import fairness
 from fedarena.engine.federation import open_site
 from fedarena.engine.keep import Keeper
-from fedarena.engine.record import RoundRecord, parse_records
+from fedarena.engine.record import RoundRecord, parse_records, plain_record
 from fedarena.engine.scoring import FinalMetrics, Predictions, Scoring, calibration_bins, confusion_counts
 from fedarena.engine.site import Site
+from fedarena.engine.validated_round import ValidatedRound
 from fedarena.errors import BadValue, DataBroken
 from fedarena.models.task import Keep
-from fedarena.results.folder import DAMAGED, changed_files, client_rows, read_experiment, read_metrics, read_table
+from fedarena.results.folder import (
+    DAMAGED,
+    changed_files,
+    client_columns,
+    client_rows,
+    read_experiment,
+    read_metrics,
+    read_table,
+    read_validated,
+)
 from fedarena.results.metrics import monotone, recalls, rounds_to
 from fedarena.spec import Experiment
 from fedarena.statistics.metric_registry import is_better
@@ -35,7 +45,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """The result of an experiment. `final` and `best` are its last and best evaluations."""
+    """The result of an experiment.
+
+    `final` and `best` are its last and best evaluations; `validated` is the one that held-out training samples choose.
+    """
 
     experiment: Experiment
     records: list[RoundRecord]
@@ -48,6 +61,9 @@ class Run:
     used: dict[str, Any] = field(default_factory=dict)  # the algorithm's settings, those left open as they were decided
     ages: dict[str, Any] = field(default_factory=dict)  # how old answers were (asynchronous algorithms, metrics 3)
     measured: FinalMetrics = field(default_factory=FinalMetrics)  # all metrics at the end
+    chosen: ValidatedRound | None = (
+        None  # on validation samples, with all its metrics; None without `evaluate.validation`
+    )
 
     @property
     def evaluations(self) -> list[RoundRecord]:
@@ -67,6 +83,40 @@ class Run:
             if is_better(self.measured.direction, self._value(record), self._value(first)):
                 first = record
         return first
+
+    @property
+    def validated(self) -> RoundRecord | None:
+        """The evaluation with the best value on validation samples, the earliest of several; None without such samples.
+
+        >>> import fedarena as fa
+        >>> settings = {"rounds": 3, "clients": 5, "model": "logreg", "evaluate": {"validation": 0.1}}
+        >>> run = fa.run("digits", **settings, out=False, runtime="serial")
+        >>> run.validated.validation == max(value for _, value in run.validation_curve)
+        True
+        """
+        if self.chosen is None:
+            return None
+        return self.records[self.chosen.round - 1]
+
+    @property
+    def validation_curve(self) -> list[tuple[int, float]]:
+        """(round, value of `evaluate.metric` on validation samples) at every evaluation; empty without such samples."""
+        return [(r.round, r.validation) for r in self.records if r.validation is not None]
+
+    @property
+    def validated_metrics(self) -> dict[str, float]:
+        """Every metric of the validated round on the common test samples; empty without validation samples."""
+        return {} if self.chosen is None else dict(self.chosen.measured.common)
+
+    @property
+    def validated_own_metrics(self) -> dict[str, float]:
+        """The same on clients' own test samples: the mean over clients, weighted by these samples."""
+        return {} if self.chosen is None else dict(self.chosen.measured.own)
+
+    @property
+    def validated_client_metrics(self) -> dict[str, NDArray[np.float64]]:
+        """The same of each client; NaN where its samples leave a metric undefined."""
+        return {} if self.chosen is None else dict(self.chosen.measured.clients)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -196,6 +246,23 @@ class Run:
             "weights_sha256": self.weights_sha256,
             "run_dir": None if self.dir is None else str(self.dir),
             "notes": list(self.notes),
+            **self._validated_summary(),
+        }
+
+    def _validated_summary(self) -> dict[str, Any]:
+        """Return the numbers of the validated round; nothing where no samples are held out to choose it."""
+        record = self.validated
+        if record is None or self.chosen is None:
+            return {}
+        return {
+            "validated_round": record.round,
+            "validated_accuracy": record.accuracy if self.has_classes else None,
+            "validated_metric": self._value(record),
+            "validated_loss": record.loss,
+            "validated_metrics": self.validated_metrics,
+            "validated_own_metrics": self.validated_own_metrics,
+            "validated_own_undefined": self.chosen.measured.undefined,
+            "validation_metric": self.chosen.value,  # on the validation samples
         }
 
     def _rounds_to_target(self, target: float) -> int | None:
@@ -208,12 +275,14 @@ class Run:
 
     def to_pandas(self) -> pd.DataFrame:
         """One row a round."""
-        return _pandas().DataFrame([asdict(r) for r in self.records])
+        return _pandas().DataFrame([plain_record(r) for r in self.records])
 
     @cached_property
     def clients(self) -> pd.DataFrame:
         """One row a client: who had what, who suffered."""
-        return _pandas().DataFrame(client_rows(open_site(self.experiment), self.client_accuracy, self.client_metrics))
+        return _pandas().DataFrame(
+            client_rows(open_site(self.experiment), self.client_accuracy, client_columns(self.measured, self.chosen))
+        )
 
     def model(self, client: int | None = None) -> nn.Module:
         """The trained module, ready to use; that of one client where each has its own (`local`)."""
@@ -314,6 +383,11 @@ class Run:
         ]
         if shown:
             lines.append(f"  {', '.join(shown)}")
+        if self.chosen is not None:
+            lines.append(
+                f"  validated: {s['metric']} {s['validated_metric']:.4f} in round {s['validated_round']}, "
+                f"{_short(self.chosen.value)} on the validation samples"
+            )
         of_clients = [f"{name} {_short(value)}" for name, value in s["own_metrics"].items() if name not in s["metrics"]]
         if of_clients:
             lines.append(f"  mean over clients of their own values: {', '.join(of_clients)}")
@@ -335,6 +409,8 @@ class Run:
             "sent": f"{s['bytes_up'] / 1e6:.1f} MB up, {s['bytes_down'] / 1e6:.1f} MB down",
             "time": f"{s['wall_seconds']:.1f} s",
         }
+        if self.chosen is not None:
+            shown[f"validated {s['metric']}"] = f"{s['validated_metric']:.4f} (round {s['validated_round']})"
         if s["epsilon"] is not None:
             shown["privacy"] = f"epsilon {s['epsilon']:.3g} at delta {s['delta']:.3g}"
         cells = "".join(f"<tr><th style='text-align:left'>{k}</th><td>{v}</td></tr>" for k, v in shown.items())
@@ -374,9 +450,13 @@ def load_as_it_is(folder: Path, **own: Any) -> tuple[Run, list[str]]:
     clients, own_accuracy, sizes = _read_clients(folder / "clients.parquet")
     with reading(folder / "result.json", remedy=DAMAGED):
         measured = read_metrics(result, clients)
+        chosen = read_validated(result, clients)
+        if chosen is not None and not 1 <= chosen.round <= len(records):
+            raise ValueError("its validated round is not in the log")
     state = _read_model(folder / "model.safetensors")
     changed = changed_files(folder, ("checkpoint/rounds.jsonl", "clients.parquet", "model.safetensors"))
-    return Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes, used, ages, measured), changed
+    run = Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes, used, ages, measured, chosen)
+    return run, changed
 
 
 def _read_clients(file: Path) -> tuple[dict[str, list[Any]], NDArray[np.float64], NDArray[np.int64]]:

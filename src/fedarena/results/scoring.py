@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from fedarena.engine.record import RoundRecord
+from fedarena.engine.scoring import FinalMetrics, lost_by_divergence
+from fedarena.engine.validated_round import ValidatedRound
 from fedarena.errors import BadValue
 from fedarena.results.run import Run
 from fedarena.statistics.metric_registry import Metric, all_metrics
 
-Score = Literal["final", "best"]
+Score = Literal["final", "best", "validated"]
 View = Literal["common", "own", "own:uniform"]
-SCORES: tuple[Score, ...] = ("final", "best")
+SCORES: tuple[Score, ...] = get_args(Score)
 VIEWS: tuple[View, ...] = ("common", "own", "own:uniform")
 VIEW_NAMES = {
     "common": "on the common test samples",
@@ -22,6 +25,7 @@ VIEW_NAMES = {
     "own:uniform": "on clients' own test samples, every client alike",
 }
 OPTIMISTIC = "optimistic: chosen on test samples"
+VALIDATED = "chosen on training samples that are held out of training"
 
 
 @dataclass(frozen=True)
@@ -63,18 +67,42 @@ class Scoring:
 
     def value(self, run: Run) -> float:
         """Return the score of a run; NaN where its metric is undefined."""
+        measured = self.measured(run)
         if self.evaluate_on == "own":
-            return float(run.own_metrics.get(self.metric, math.nan))
+            return float(measured.own.get(self.metric, math.nan))
         if self.evaluate_on == "own:uniform":
-            values = run.client_metrics.get(self.metric, np.empty(0))
+            values = measured.clients.get(self.metric, np.empty(0))
             known = values[~np.isnan(values)]
-            return float(known.mean()) if len(known) else math.nan
-        record = run.final if self.score == "final" else run.best
+            is_defined = len(known) and not lost_by_divergence(measured.clients, self.metric)
+            return float(known.mean()) if is_defined else math.nan
+        record = self.record(run)
         if self.metric == "accuracy":
             return float(record.accuracy or 0.0)
-        if self.score == "final" and self.metric in run.metrics:
-            return float(run.metrics[self.metric])
+        if self.score != "best" and self.metric in measured.common:
+            return float(measured.common[self.metric])
         return math.nan if record.metric is None or run.measured.metric != self.metric else float(record.metric)
+
+    @property
+    def explained(self) -> str:
+        """Return the name of the score, and how its round is chosen where that is not the last one."""
+        how = {"best": OPTIMISTIC, "validated": VALIDATED}.get(self.score)
+        return self.name if how is None else f"{self.name} ({how})"
+
+    def record(self, run: Run) -> RoundRecord:
+        """Return the round of a run that counts."""
+        if self.score == "validated":
+            return run.records[_chosen(run).round - 1]
+        return run.final if self.score == "final" else run.best
+
+    def measured(self, run: Run) -> FinalMetrics:
+        """Return all metrics of the validated round if that counts, else of the last one."""
+        return _chosen(run).measured if self.score == "validated" else run.measured
+
+    def is_diverged(self, run: Run) -> bool:
+        """Return whether the model of the round that counts went to infinity."""
+        if self.score != "validated":
+            return run.diverged
+        return not math.isfinite(self.record(run).loss or 0.0)
 
     def shown(self, value: float | None, digits: int = 1) -> str:
         """Return a value as it is read: 93.1 %, or a number with four significant digits."""
@@ -93,3 +121,14 @@ class Scoring:
         if math.isinf(value):
             return "unknown with 2 splits"
         return f"{100 * value:.2f} points" if self.is_share else f"{value:.3g}"
+
+
+def _chosen(run: Run) -> ValidatedRound:
+    """Return the round that validation samples chose."""
+    if run.chosen is None:
+        raise BadValue(
+            "this run held out no validation samples, so that no round of it was chosen on them",
+            remedy="run it with evaluate.validation = 0.1, or score the final round",
+            where="--score",
+        )
+    return run.chosen

@@ -15,7 +15,7 @@ from fedarena.data.statistics import Statistics
 from fedarena.results.comparison import SIGNS, Comparison, Duel
 from fedarena.results.next_step import next_step
 from fedarena.results.run import Run
-from fedarena.results.scoring import OPTIMISTIC, VIEW_NAMES
+from fedarena.results.scoring import OPTIMISTIC, VALIDATED, VIEW_NAMES
 from fedarena.spec import Experiment
 
 WIDTH = 100  # columns, where there is no terminal that knows better
@@ -95,10 +95,11 @@ def show_comparison(comparison: Comparison, console: Console | None = None) -> N
 def _legend(comparison: Comparison) -> str:
     """Say what the columns are."""
     scoring, runs = comparison.scoring(), len(comparison.scores()[comparison.labels[0]])
-    best = f"; best: its best round ({OPTIMISTIC})" if comparison.plan.score == "best" else ""
+    how = {"best": f"; best: its best round ({OPTIMISTIC})", "validated": f"; the round is {VALIDATED}"}
+    chosen = how.get(comparison.plan.score, "")
     return (
         f"{comparison.plan.score}: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}, mean over {runs} splits ± "
-        f"deviation{best}. P(best): by the joint posterior; loss: expected distance to the best.\n"
+        f"deviation{chosen}. P(best): by the joint posterior; loss: expected distance to the best.\n"
         "common: on the common test samples; own: on clients' own test samples; worst: the worst tenth of clients.\n"
         f"rounds, MB, time (simulated seconds): median to {scoring.shown(comparison.target, 0)}{_chosen(comparison)}; - if "
         "most runs did not get there.\n"

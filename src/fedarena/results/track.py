@@ -12,12 +12,12 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedarena.engine.keep import writing
-from fedarena.engine.record import RoundRecord
+from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.errors import BadValue
 from fedarena.results.comparison import Comparison
 from fedarena.results.folder import as_json, versions
@@ -85,7 +85,7 @@ class Store:
         metrics = [
             Metric(key, float(value), int(1000 * (start + record.wall_seconds)), record.round)
             for record in records
-            for key, value in asdict(record).items()
+            for key, value in plain_record(record).items()
             if key != "round" and value is not None and math.isfinite(value)
         ]
         for first in range(0, len(metrics), AT_ONCE):
@@ -196,8 +196,9 @@ def _track_comparison(store: Store, comparison: Comparison) -> str:
         for split, run in zip(comparison.plan.splits, runs, strict=True):
             _track_run(store, run, {"mlflow.parentRunId": id, "fedarena.label": label, "fedarena.split": split.name})
     for row in comparison.rows():
-        for key in ("best", "best_sd", "final", "final_sd"):
-            store.client.log_metric(id, f"{key}/{_allowed(row['algorithm'])}", row[key])
+        for key in ("best", "best_sd", "final", "final_sd", "validated", "validated_sd"):
+            if row[key] is not None:
+                store.client.log_metric(id, f"{key}/{_allowed(row['algorithm'])}", row[key])
     store.client.set_tag(id, "mlflow.note.content", "\n".join(comparison.words))
     store.client.log_text(id, as_json(comparison.as_dict()), "comparison.json")
     store.end(id, "FINISHED")

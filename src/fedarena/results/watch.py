@@ -35,6 +35,7 @@ class Glance:
     accuracy: float | None = None  # at the last evaluation
     best: float | None = None
     why: str = ""  # it failed
+    validated: float | None = None  # accuracy of the round chosen on validation samples, once the run is over
 
     @property
     def over(self) -> bool:
@@ -69,7 +70,8 @@ def glance(folder: Path) -> Glance:
         if result := json.loads(_text(folder / "result.json") or "{}"):
             state: State = "diverged" if result["diverged"] else "done"
             done = result["rounds"]
-            return Glance(state, done, done, result["final_accuracy"], result["best_accuracy"])
+            validated = result.get("validated_accuracy")
+            return Glance(state, done, done, result["final_accuracy"], result["best_accuracy"], validated=validated)
     if not (folder / "experiment.toml").exists():
         return Glance()
     return Glance("running" if at_work(folder / "checkpoint") else "stopped", *_last(folder))

@@ -21,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., float])
 TASKS: tuple[TaskName, ...] = ("classification", "next_symbol", "regression", "survival", "custom")
 CLASSES: tuple[TaskName, ...] = ("classification", "next_symbol")
 RESERVED = ("client", "name", "rows", "test_rows", "classes")  # other columns of clients.parquet
+RESERVED_PREFIX = "validated_"  # of the columns of the validated round
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ def metric(
     def keep(function: F) -> F:
         called = str(name or getattr(function, "__name__", ""))
         built_in = called in _known and not _known[called].own
-        if not called.isidentifier() or built_in or called in RESERVED:
+        reserved = called in RESERVED or called.startswith(RESERVED_PREFIX)
+        if not called.isidentifier() or built_in or reserved:
             raise BadValue(
                 f"a metric cannot be called '{called}'" + (": there is one of that name" if built_in else ""),
                 remedy='give it a name of its own: fa.metric(name="...")',

@@ -56,6 +56,7 @@ class Sight:
     rounds: int | None = None
     accuracy: float | None = None
     best: float | None = None
+    validated: float | None = None  # of the round chosen on validation samples, once the run is over
     spark: tuple[tuple[float, float], ...] = ()  # round, accuracy
     changed: float = 0.0  # seconds since 1970
     why: str = ""  # it failed, or is damaged
@@ -289,6 +290,7 @@ def _sight(files: SafeFolder, id: str, name: str, folder: Path) -> Sight:
         rounds=_whole(table.get("rounds")) or _whole(seen.rounds),
         accuracy=_finite(seen.accuracy),
         best=_finite(seen.best),
+        validated=_finite(seen.validated),
         spark=tuple(log.glance(file, files.open)),
         why=seen.why,
     )

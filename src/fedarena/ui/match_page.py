@@ -14,6 +14,7 @@ from fedarena.errors import DataBroken, FedarenaError
 from fedarena.results.comparison import SIGNS, Comparison
 from fedarena.results.report.charts import NARROW, Pair, Series, escape, legend, line_chart, posterior_rows
 from fedarena.results.report.posteriors import chance
+from fedarena.results.scoring import Score
 from fedarena.ui.catalogue import Catalogue, Match, Sight
 from fedarena.ui.files import reason
 from fedarena.ui.html import (
@@ -33,7 +34,7 @@ from fedarena.ui.html import (
 )
 from fedarena.ui.log import Log
 from fedarena.ui.run_page import AXES
-from fedarena.ui.scores import Pairing, judged, means, pairing, score
+from fedarena.ui.scores import Pairing, accuracy, final_pairing, judged, means, pairing, score
 
 POINTS = 400  # of a curve
 
@@ -126,8 +127,13 @@ def _head(match: Match) -> str:
 
 def _verdict(match: Match, result: Comparison | str | None) -> str:
     assert match.plan is not None
-    names = judged(match)
-    pairs = {(a, b): pairing(match, a, b) for a in names for b in names if a != b}
+    known_result = result if isinstance(result, Comparison) and len(result.labels) > 1 else None
+    names = judged(match) if known_result is None else known_result.ranked
+    every_pair = [(a, b) for a in names for b in names if a != b]
+    if known_result is None:
+        pairs = {pair: pairing(match, *pair) for pair in every_pair}
+    else:
+        pairs = {pair: final_pairing(known_result, *pair) for pair in every_pair}
     known = [pair for pair in pairs.values() if pair is not None]
     over = match.state == "finished"
     told = "".join(f"<p>{escape(text)}</p>" for text in result.words) if isinstance(result, Comparison) else ""
@@ -227,14 +233,15 @@ def _series(match: Match, label: str, index: int, logs: Sequence[Log], over: str
 
 
 def _costs(result: Comparison) -> str:
-    head = ["", "final", "P(best)", "own samples", "rounds", "sent", "simulated time", "worst clients", "time a run"]
-    scoring, rows = result.scoring("final"), []
+    which: Score = "validated" if result.plan.score == "validated" else "final"
+    head = ["", which, "P(best)", "own samples", "rounds", "sent", "simulated time", "worst clients", "time a run"]
+    scoring, rows = result.scoring(which), []
     for row in result.rows():
         sent = row["bytes_to_target"]
         rows.append(
             [
                 escape(row["algorithm"]) + (f" {badge('diverged')}" if row["diverged"] else ""),
-                f"{scoring.shown(row['final'])} <small>± {scoring.shown(row['final_sd'])}</small>",
+                f"{scoring.shown(row[which])} <small>± {scoring.shown(row[f'{which}_sd'])}</small>",
                 "–" if row["p_best"] is None else f"{row['p_best']:.2f}",
                 scoring.shown(row["own"]),
                 decimal(row["rounds_to_target"]),
@@ -244,7 +251,7 @@ def _costs(result: Comparison) -> str:
                 duration(row["wall_seconds"]),
             ]
         )
-    note = f"final: {scoring.name}; rounds, sent and simulated time: median to reach {scoring.shown(result.target, 0)}"
+    note = f"{which}: {scoring.explained}; rounds, sent and simulated time: median to reach {scoring.shown(result.target, 0)}"
     return section("costs", "What it gave and what it cost", table(head, rows, "numbers"), note=note)
 
 
@@ -256,17 +263,18 @@ def _cells(match: Match) -> str:
     known = means(match)
     rows = []
     for label, row in match.cells.items():
-        over = sum(score(sight) is not None for sight in row)
+        over = sum(score(sight, match.plan.score) is not None for sight in row)
         mean = f"{percent(known[label])} <small>{over} of {len(row)}</small>"
-        rows.append([escape(label), mean, *map(_cell, row)])
-    head = ["", "mean best", *(escape(split.name) for split in match.plan.splits)]
+        rows.append([escape(label), mean, *(_cell(sight, match.plan.score) for sight in row)])
+    head = ["", f"mean {match.plan.score}", *(escape(split.name) for split in match.plan.splits)]
     failed = {s.why: label for label, row in match.cells.items() for s in row if s.state == "failed"}
     told = "".join(f'<p class="why">{escape(label)}: {escape(why)}</p>' for why, label in failed.items())
     return section("cells", "Runs", table(head, rows, "cells"), told, note=when(match.changed))
 
 
-def _cell(sight: Sight) -> str:
-    text = {"waiting": "waiting", "failed": "failed", "damaged": "damaged"}.get(sight.state, percent(sight.best))
+def _cell(sight: Sight, which: Score) -> str:
+    words = {"waiting": "waiting", "failed": "failed", "damaged": "damaged"}
+    text = words.get(sight.state, percent(accuracy(sight, which)))
     done = f"{sight.round}/{sight.rounds}" if sight.rounds else str(sight.round)
     inner = f'<span class="light {sight.state}"></span>{text}'
     if sight.state in ("running", "interrupted"):

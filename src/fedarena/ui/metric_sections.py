@@ -13,6 +13,7 @@ import numpy as np
 from fedarena.errors import FedarenaError
 from fedarena.results.report.charts import escape
 from fedarena.results.report.metrics import MANY_CLASSES, calibration_chart, calibration_series, confusion_chart, short
+from fedarena.results.scoring import VALIDATED
 from fedarena.ui.catalogue import Catalogue, Sight
 from fedarena.ui.html import HALF, both, section, table
 from fedarena.ui.log import number
@@ -27,6 +28,8 @@ def metric_sections(catalogue: Catalogue, sight: Sight) -> Iterator[str]:
     if not _numbers(result.get("metrics")):
         return
     yield _table(result)
+    if _numbers(result.get("validated_metrics")):
+        yield _validated(result)
     drawn = "".join(filter(None, (_confusion(result), _calibration(result))))
     if drawn:
         yield f'<div class="halves">{drawn}</div>'
@@ -46,15 +49,25 @@ def _numbers(values: Any) -> dict[str, float]:
 
 
 def _table(result: dict[str, Any]) -> str:
-    common, own, undefined = (_numbers(result.get(key)) for key in ("metrics", "own_metrics", "own_undefined"))
+    return section("metrics", "Metrics", _rows(result, ""), note="after the last round; ? is undefined")
+
+
+def _validated(result: dict[str, Any]) -> str:
+    """The metrics of the round that held-out training samples chose."""
+    note = f"after round {number(result.get('validated_round')):.0f}, {VALIDATED}"
+    return section("validated", "Validated round", _rows(result, "validated_"), note=note)
+
+
+def _rows(result: dict[str, Any], prefix: str) -> str:
+    names = (f"{prefix}{key}" for key in ("metrics", "own_metrics", "own_undefined"))
+    common, own, undefined = (_numbers(result.get(name)) for name in names)
     rows = []
     for name, value in common.items():
         missing = undefined.get(name, 0.0)
         left_out = f"{missing:.0f} undefined" if math.isfinite(missing) and missing else ""
         rows.append([escape(name), short(value), short(own[name]) if name in own else "–", left_out])
     head = ("metric", "common test samples", "clients' own", "clients")
-    body = table(map(escape, head), rows, "metrics")
-    return section("metrics", "Metrics", body, note="after the last round; ? is undefined")
+    return table(map(escape, head), rows, "metrics")
 
 
 def _confusion(result: dict[str, Any]) -> str:

@@ -119,10 +119,11 @@ def _card(match: Match) -> str:
 def _contestant(match: Match, label: str, mean: float | None, index: int) -> str:
     aside = match.plan is not None and label == match.plan.reference
     look = "aside" if aside else f"s{index % 8}"
+    which = "final" if match.plan is None else match.plan.score
     known = "failed" if any(sight.state == "failed" for sight in match.cells[label]) else percent(mean)
     return (
         f'<li class="{look}"><span>{escape(label)}</span>'
-        f"{bar(mean or 0.0, 'own', 'mean best accuracy')}<b>{known}</b></li>"
+        f"{bar(mean or 0.0, 'own', f'mean {which} accuracy')}<b>{known}</b></li>"
     )
 
 

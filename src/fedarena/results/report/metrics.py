@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.engine.scoring import FinalMetrics
 from fedarena.results.report.lines import Series, legend, line_chart
 from fedarena.results.report.spreads import heat_map
 from fedarena.results.report.subject import Subject
 from fedarena.results.report.svg import NARROW, WIDE, escape
-from fedarena.results.run import Run
 from fedarena.statistics.metric_registry import all_metrics
 from fedarena.statistics.metrics import BINS
 
@@ -24,16 +24,18 @@ Bins = Sequence[Mapping[str, float]]
 
 def metrics(subject: Subject) -> str:
     """Return the tables of metrics and the charts; nothing for runs from before there were metrics."""
-    runs = subject.result.runs
+    runs, scoring = subject.result.runs, subject.result.scoring()
+    measured = {label: _measured(subject, label) for label in subject.everyone}
     views = {
-        "On the common test samples": {label: [run.metrics for run in runs[label]] for label in subject.everyone},
-        "On clients' own test samples": {label: [run.own_metrics for run in runs[label]] for label in subject.everyone},
+        "On the common test samples": {label: [one.common for one in each] for label, each in measured.items()},
+        "On clients' own test samples": {label: [one.own for one in each] for label, each in measured.items()},
     }
     tables = "".join(_table(subject, caption, values) for caption, values in views.items())
     if not tables:
         return ""
     several = max(map(len, runs.values())) > 1
-    told = "Values after the last round" + (", means over splits." if several else ".")
+    which = "validated" if scoring.score == "validated" else "last"
+    told = f"Values after the {which} round" + (", means over splits." if several else ".")
     told += " Smaller is better for log loss, brier and ece. A question mark stands where a metric is undefined;"
     told += (
         " clients' own samples are averaged over clients by samples, without those whose samples leave it undefined."
@@ -88,7 +90,7 @@ def short(value: float, digits: int = 4) -> str:
 def _calibration(subject: Subject) -> str:
     series = []
     for label in subject.everyone:
-        bins = pooled([run.measured.calibration or () for run in subject.result.runs[label]])
+        bins = pooled([one.calibration or () for one in _measured(subject, label)])
         if bins:
             series.append(calibration_series(label, bins, subject.index(label), subject.is_aside(label)))
     if not series:
@@ -139,17 +141,23 @@ def pooled(each: Iterable[Bins]) -> list[dict[str, float]]:
 
 def _confusions(subject: Subject) -> str:
     return "".join(
-        f"<details><summary>Confusion matrix of {escape(label)}</summary>{_confusion(subject.result.runs[label])}</details>"
+        f"<details><summary>Confusion matrix of {escape(label)}</summary>{_confusion(_measured(subject, label))}</details>"
         for label in subject.everyone
-        if all(run.measured.confusion is not None for run in subject.result.runs[label])
+        if all(one.confusion is not None for one in _measured(subject, label))
     )
 
 
-def _confusion(runs: Sequence[Run]) -> str:
-    counts: Any = sum(run.measured.confusion for run in runs)
+def _measured(subject: Subject, label: str) -> list[FinalMetrics]:
+    """Return all metrics of the round that counts, of every run of an algorithm."""
+    scoring = subject.result.scoring()
+    return [scoring.measured(run) for run in subject.result.runs[label]]
+
+
+def _confusion(runs: Sequence[FinalMetrics]) -> str:
+    counts: Any = sum(run.confusion for run in runs if run.confusion is not None)
     if len(counts) > MANY_CLASSES:
         return f"<p>{len(counts)} classes are too many to draw: <code>run.confusion()</code> has the counts.</p>"
-    names = runs[0].measured.class_names
+    names = runs[0].class_names
     drawn = _both(lambda width: confusion_chart(counts, names, width))
     of = f"all {len(runs)} runs" if len(runs) > 1 else "the run"
     caption = f"Test samples of {of}: the label in rows, the prediction in columns."

@@ -33,7 +33,7 @@ from fedarena.results.report.posteriors import chance, signed, typeset
 from fedarena.results.report.subject import Subject, budget, counted, described
 from fedarena.results.report.table import rows_tables
 from fedarena.results.report.tradeoff import tradeoff
-from fedarena.results.scoring import OPTIMISTIC, Score
+from fedarena.results.scoring import Score
 
 MANY_SPLITS = 20  # from which a row a split would be too long a picture
 MANY_CLIENTS = 100  # rows of a heat map
@@ -74,7 +74,7 @@ def question(subject: Subject) -> str:
     if result.plan.reference in result.runs:
         facts["Shown beside"] = f"{result.plan.reference}: not judged, it is what there is to reach"
     if subject.why_not is None:
-        facts["Score"] = result.scoring().name + (f" ({OPTIMISTIC})" if result.plan.score == "best" else "")
+        facts["Score"] = result.scoring().explained
         facts["Judged by"] = result.plan.test
         facts["About"] = result.plan.about
         if result.plan.at_most is not None:
@@ -154,8 +154,8 @@ def verdict(subject: Subject) -> str:
         return paragraphs([f"There is none. {subject.why_not}"], "lead") + paragraphs(failed, "warning")
     first, *rest = subject.result.words
     plan, scoring = subject.result.plan, subject.result.scoring()
-    other: Score = "final" if plan.score == "best" else "best"
-    more = subject.result.scoring(other).name + (f" ({OPTIMISTIC})" if other == "best" else "")
+    other: Score = "best" if plan.score == "final" else "final"
+    more = subject.result.scoring(other).explained
     return (
         paragraphs([first], "lead")
         + paragraphs([*rest, plan.about])

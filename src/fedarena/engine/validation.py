@@ -1,0 +1,87 @@
+"""Validation: evaluate every model on held-out training samples, and remember the best round with its test metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from fedarena.engine.evaluation import Evaluation, Looks, OwnModel, accuracy
+from fedarena.engine.jobs import EvaluateJob
+from fedarena.engine.record import RoundRecord
+from fedarena.engine.scoring import FinalMetrics
+from fedarena.engine.site import EVALUATION_ROWS, Site
+from fedarena.engine.validated_round import ValidatedRound
+from fedarena.engine.work import Common
+from fedarena.models.task import Scores
+
+UNDEFINED = "no round has a defined value of {metric} on the validation samples, so the last round counts as validated"
+
+
+class Validation:
+    """The validation samples of a site, and the best round on them so far; the first of several that are equal."""
+
+    def __init__(self, site: Site, evaluation: Evaluation) -> None:
+        self.site, self.evaluation = site, evaluation
+        self.metric, self.rows = site.metric, site.owners.validation
+        self.owners = [k for k, rows in enumerate(self.rows) if len(rows)]
+        self.candidates: tuple[ValidatedRound, ...] = ()  # as `ValidatedSnapshot` explains them
+
+    @property
+    def best(self) -> ValidatedRound | None:
+        """Return the best round so far; None if none has a defined value."""
+        return self.candidates[-1] if self.candidates else None
+
+    def value(self, common: Common, own_model: Callable[[int], OwnModel]) -> float:
+        """Return the metric over the validation samples of all clients, each predicted by the model of its client."""
+        keep = self.evaluation.scoring.keep([self.metric])
+        rows = np.concatenate([self.rows[k] for k in self.owners])
+        noisy, personal = self.site.owners.noise is not None, self.site.has_personal_models
+        jobs: Iterable[EvaluateJob]
+        if noisy or personal:
+            jobs = (
+                EvaluateJob(
+                    self.rows[k],
+                    k if noisy else None,
+                    *(own_model(k) if personal else (None, None)),
+                    keep=keep,
+                    validates=True,
+                )
+                for k in self.owners
+            )
+        else:
+            pieces = (rows[start : start + EVALUATION_ROWS] for start in range(0, len(rows), EVALUATION_ROWS))
+            jobs = (EvaluateJob(piece, keep=keep, validates=True) for piece in pieces)
+        scores = Scores.joined(list(self.evaluation.scores(jobs, common)))
+        predictions = self.evaluation.scoring.predictions(rows, scores)
+        found = self.evaluation.values([self.metric], predictions, accuracy(scores), strict=True)
+        return found[self.metric.name]
+
+    def is_best(self, value: float) -> bool:
+        """Return whether a round with this value is better than all before it; an undefined value never is."""
+        return not math.isnan(value) and (self.best is None or self.metric.better(value, self.best.value))
+
+    def choose(self, round: int, value: float, measured: FinalMetrics, is_due: bool) -> None:
+        """Remember a round that is the best so far; `is_due` says that a run with any budget evaluates it."""
+        chosen = ValidatedRound(round, value, measured)
+        self.candidates = (chosen,) if is_due else (*self.candidates[:1], chosen)
+
+    def resume(self, candidates: Sequence[ValidatedRound], records: Sequence[RoundRecord]) -> None:
+        """Continue with the candidates of a snapshot whose rounds count as evaluated under today's budget."""
+        evaluated = {record.round for record in records if record.validation is not None}
+        self.candidates = tuple(one for one in candidates if one.round in evaluated)
+
+    def result(self, records: Sequence[RoundRecord], measured: FinalMetrics) -> ValidatedRound:
+        """Return the chosen round of a finished run; the last one where the metric is undefined in every round."""
+        if self.best is not None:
+            return self.best
+        return ValidatedRound(records[-1].round, math.nan, measured)
+
+
+def open_validation(site: Site, evaluation: Looks) -> Validation | None:
+    """Return the validation of a site; None where no samples are held out for it."""
+    if not site.experiment.evaluate.validation:
+        return None
+    assert isinstance(evaluation, Evaluation)  # a real federation refuses it (federation/consent.py)
+    return Validation(site, evaluation)
