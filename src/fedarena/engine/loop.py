@@ -414,6 +414,8 @@ class Loop:
         """All metrics of the model as it is now; `record` is that of the last round."""
         site, evaluation = self.site, self._evaluation
         known: Any = {"task": site.task_name, "metric": site.metric.name, "direction": site.metric.direction}
+        known["client_names"] = site.owners.names or tuple(str(k) for k in range(len(site.owners.clients)))
+        known["client_tests"] = site.owners.test_sizes
         if not isinstance(evaluation, Evaluation):
             sums = {"accuracy": record.accuracy, "loss": record.loss, "log_loss": record.loss}
             common = {name: float(value) for name, value in sums.items() if value is not None}

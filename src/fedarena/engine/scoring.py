@@ -38,6 +38,8 @@ class FinalMetrics:
     confusion: NDArray[np.int64] | None = None  # labels in rows, predicted classes in columns
     calibration: tuple[dict[str, float], ...] | None = None  # confidence, accuracy and samples of each bin in use
     class_names: tuple[str, ...] = ()
+    client_names: tuple[str, ...] = ()  # of all clients; their numbers where they have no names
+    client_tests: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # own test rows of each
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ from fedarena.data.files import reading
 from fedarena.data.folds import has_own_folds
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue, FedarenaError, quoted
+from fedarena.results import client_gains as gains_of_clients
 from fedarena.results import tradeoff
+from fedarena.results.client_gains import ClientGains
 from fedarena.results.folder import read_table, write_table
 from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
@@ -181,6 +183,11 @@ class Plan:
             f"No pair is decided: the folds of a repeat share {_and(shared)}, and {self.repeats} "
             f"repeat{'s' * (self.repeats != 1)} cannot show how much that matters; {LEAST_REPEATS} can."
         )
+
+    @property
+    def keeps_clients(self) -> bool:
+        """Whether all splits have the same clients: those of the data, or of a partition that is fixed."""
+        return not self._draws_clients or "partition" in self.fixed
 
     @property
     def _draws_clients(self) -> bool:
@@ -347,9 +354,14 @@ class Comparison:
         return len(self._undefined({label: [value(run) for run in runs] for label, runs in self.runs.items()}))
 
     @property
+    def has_repeat_effect(self) -> bool:
+        """Whether the folds of a repeat share something random, so that repeats are judged instead of splits."""
+        return self.plan.protocol != "shared" and bool(self.plan.per_repeat) and self.plan.repeats >= 2
+
+    @property
     def _repeats(self) -> list[int] | None:
         """Return the repeat of every scored split where its folds share something; else None."""
-        if self.plan.protocol == "shared" or not self.plan.per_repeat or self.plan.repeats < 2:
+        if not self.has_repeat_effect:
             return None
         value = self.scoring().value
         undefined = self._undefined({label: [value(run) for run in runs] for label, runs in self.runs.items()})
@@ -496,6 +508,14 @@ class Comparison:
                 return float(np.mean([run.final.accuracy or 0.0 for run in runs]))
         return None
 
+    def client_gains(self) -> ClientGains | None:
+        """Return what every client gains over training alone on its own test samples; None without `local`."""
+        return self._client_gains
+
+    @cached_property
+    def _client_gains(self) -> ClientGains | None:
+        return gains_of_clients.client_gains(self)
+
     @property
     def words(self) -> list[str]:
         """The verdict in sentences: the answer, how sure it is, against whom it holds, and what stays open."""
@@ -503,6 +523,7 @@ class Comparison:
         if len(self.labels) < 2:
             return ["There is nothing to compare: fewer than two algorithms have results.", *failed]
         lead = [*self._headline(), *self._against_leader(), *self._beside_references()]
+        lead += filter(None, [gains_of_clients.sentence(self)])
         for label in self.ranked:
             if self.diverged(label):
                 lead.append(f"{label} diverged in {self.diverged(label)} of {len(self.runs[label])} runs.")
@@ -652,6 +673,7 @@ class Comparison:
             "verdict": self.words,
             "failures": self.failures,
             "sweep": tradeoff.as_dict(self),
+            "client_gains": None if (gains := self.client_gains()) is None else gains.as_dict(),
             "notes": self.notes,
             "dir": None if self.dir is None else str(self.dir),
         }

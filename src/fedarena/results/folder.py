@@ -426,6 +426,8 @@ def read_metrics(result: Mapping[str, Any], clients: Mapping[str, list[Any]]) ->
         None if confusion is None else np.array(confusion, np.int64),
         None if bins is None else tuple(bins),
         tuple(drawn.get("class_names", ())),
+        tuple(map(str, clients.get("name", ()))),
+        np.array(clients.get("test_rows", ()), np.int64),
     )
 
 
