@@ -12,7 +12,7 @@ from fedarena.engine.federation import open_site
 from fedarena.results.agreement import lasting
 from fedarena.results.comparison import Plan
 from fedarena.results.folder import room_for
-from fedarena.results.watch import cells
+from fedarena.results.watch import all_cells, left_out_cells
 from fedarena.runtime.one_job import one_thread
 from fedarena.runtime.processes import usable_cores
 from fedarena.spec import Experiment
@@ -38,6 +38,7 @@ class DryRun:
             "splits": [split.name for split in plan.splits],
             "runs": self.runs,
             "trials": self.trials,
+            "leave_one_out": list(plan.leave_one_out),
             "about": plan.about,
             "test": plan.test,
             "fixed": list(plan.fixed),
@@ -50,10 +51,12 @@ class DryRun:
     def __str__(self) -> str:
         plan, n = self.plan, len(self.plan.splits)
         splits = f"{plan.repeats} x {plan.folds} folds" if plan.folds else f"{n} seeds"
-        before = len(plan.contestants) * n - self.runs
+        left_out = len(left_out_cells(plan, Path()))
+        before = len(plan.contestants) * n + left_out - self.runs
         trials = f", after {self.trials} trials of tuning" if self.trials else ""
         lines = [
             f"{', '.join(plan.contestants)}: {len(plan.contestants)} x {n} runs ({splits}){trials}",
+            *([_left_out(plan, left_out)] if left_out else []),
             *([f"{before} of them have a result already, {self.runs} are left"] if before else []),
             plan.about,
             f"{plan.test[0].upper()}{plan.test[1:]}.",
@@ -71,9 +74,11 @@ def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = N
     plan = make_plan(source, algorithms, **asked)
     open_all(plan)
     todo = [
-        cell for cell in cells(plan, Path(resume or "")) if resume is None or not (cell.folder / "result.json").exists()
+        cell
+        for cell in all_cells(plan, Path(resume or ""))
+        if resume is None or not (cell.folder / "result.json").exists()
     ]
-    work = [plan.cell(cell.label, cell.split) for cell in todo]
+    work = [plan.cell(cell.label, cell.split, cell.without) for cell in todo]
     tuned = {} if plan.tuned else plan.tuning
     trials = tuned.get("trials", 0) * _studies(plan) if tuned else 0
     with one_thread():
@@ -82,6 +87,15 @@ def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = N
     hands = min(workers or usable_cores(), max(len(work), 1))
     whole = seconds * (1 + trials / max(len(work), 1)) / hands  # a trial trains as long as a run, or less
     return DryRun(plan, len(work), trials, whole, hands, disk)
+
+
+def _left_out(plan: Plan, runs: int) -> str:
+    """Say how many runs leaving clients out takes."""
+    clients, labels, n = len(plan.leave_one_out), len(plan.federated), len(plan.splits)
+    return (
+        f"and without each of {clients} client{'s' * (clients != 1)} in turn, {', '.join(plan.federated)}: "
+        f"{clients} x {labels} x {n} = {runs} runs"
+    )
 
 
 def _studies(plan: Plan) -> int:
