@@ -316,7 +316,7 @@ def compare(
 
     `fedarena compare hospitals.csv -a fedavg -a local --metric auc --evaluate-on own`
 
-    `fedarena compare hospitals.csv -a fedavg -a local --leave-one-out`
+    `fedarena compare heart_disease -a fedavg -a local --leave-one-out`
 
     `fedarena compare --resume runs/digits-compare`
 

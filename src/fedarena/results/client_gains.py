@@ -290,15 +290,26 @@ def _shares(result: Comparison, label: str, reference: str) -> GainShares | None
             repeats.append(split.repeat)
     if len(rows) < 2 or (result.has_repeat_effect and len(set(repeats)) < 2):
         return None
-    shares = [_share([row[k] for row in rows], plan.rho, repeats if result.has_repeat_effect else None) for k in range(3)]
+    shared = repeats if result.has_repeat_effect else None
+    shares = [_share([row[k] for row in rows], clients, plan.rho, shared) for k in range(3)]
     return GainShares(label, *shares, len(rows), clients, undefined, **_common_costs(result.runs[label]))
 
 
-def _share(values: Sequence[float], rho: float, repeats: Sequence[int] | None) -> Share:
-    """Return the posterior mean and interval of a share, cut to what a share can be."""
+def _share(values: Sequence[float], clients: int, rho: float, repeats: Sequence[int] | None) -> Share:
+    """Return the posterior mean and interval of a share, cut to what a share can be.
+
+    A share that is the same in all splits has the interval of so many clients of a binomial distribution, by the prior of
+    Jeffreys: none of 50 clients is not none of all.
+    """
     zeros = np.zeros(len(values))
     known = posterior(zeros, values, rho) if repeats is None else repeat_posterior(zeros, values, repeats, rho)
     low, high = known.interval(LEVEL)
+    if known.scale == 0:
+        from scipy.stats import beta
+
+        hits = known.mean * clients
+        low, high = (float(beta.ppf(p, hits + 0.5, clients - hits + 0.5)) for p in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+        low, high = min(low, known.mean), max(high, known.mean)
     return Share(known.mean, (min(max(low, 0.0), 1.0), min(max(high, 0.0), 1.0)))
 
 
@@ -333,7 +344,7 @@ def sentence(result: Comparison) -> str:
         if share is None:
             return ""
         return (
-            f"On its own test samples, {_percent(share.gain)} of the drawn clients gain by more than {rope} from {label} "
+            f"On their own test samples, {_percent(share.gain)} of the drawn clients gain by more than {rope} from {label} "
             f"over {gains.reference}, and {_percent(share.loss)} lose."
         )
     return _of_named_clients(gains.of(label), label, gains.reference, rope)

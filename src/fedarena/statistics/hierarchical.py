@@ -122,7 +122,8 @@ def shrunk_gains(
 
     Clients are shrunk towards each other as federations are; fewer than 3 are not. A split without test samples of a client
     is NaN. P(gain > rope) is `regions.right`. `repeats` names the repeat of every split where its folds share something
-    random; `shrink=False` judges every client by its own splits alone.
+    random; `shrink=False` judges every client by its own splits alone. A client whose difference is the same in all splits,
+    as happens by chance with a few test samples, has the median spread of the clients that vary: it is not certain.
 
     >>> gains = shrunk_gains([[0.05, 0.01, 0.02], [0.07, 0.00, 0.04], [0.06, 0.02, 0.03], [0.06, 0.01, 0.03]])
     >>> [round(client.mean, 3) for client in gains]
@@ -141,6 +142,9 @@ def shrunk_gains(
         else repeat_posterior(np.zeros(len(splits)), column[splits], [repeats[i] for i in splits], rho)
         for column, splits in zip(x.T, known_splits, strict=True)
     ]
+    spreads = [p.scale for p in known if p.scale > 0]
+    if spreads:
+        known = [p if p.scale > 0 else Posterior(p.mean, float(np.median(spreads)), p.df) for p in known]
     if len(known) < LEAST_FEDERATIONS or not shrink:
         return [Estimate(p.mean, p.interval(level), p.regions(rope)) for p in known]
     return list(hierarchy(known, rope=rope, level=level).federations)
