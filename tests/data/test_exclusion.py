@@ -36,8 +36,10 @@ def test_excluding_the_last_client_is_deleting_its_samples(algorithm: str) -> No
     excluded = fa.run(hospitals(), exclude=["Dee"], **settings)
     deleted = fa.run(hospitals(left_out="Dee"), **settings)
     assert excluded.weights_sha256 == deleted.weights_sha256
-    assert excluded.metrics == deleted.metrics and excluded.own_metrics == deleted.own_metrics
-    assert np.array_equal(excluded.client_accuracy[:3], deleted.client_accuracy) and np.isnan(excluded.client_accuracy[3])
+    assert excluded.metrics == deleted.metrics
+    assert excluded.own_metrics == deleted.own_metrics
+    assert np.array_equal(excluded.client_accuracy[:3], deleted.client_accuracy)
+    assert np.isnan(excluded.client_accuracy[3])
     assert excluded.weights_sha256 != fa.run(hospitals(), **settings).weights_sha256
 
 
@@ -49,33 +51,40 @@ def test_local_training_of_the_others_does_not_change_by_a_bit(name: str) -> Non
     others = np.array(NAMES) != name
     for metric, values in whole.client_metrics.items():
         assert np.array_equal(values[others], without.client_metrics[metric][others], equal_nan=True), metric
-    assert not without.client_sizes[~others].any() and np.isnan(without.client_accuracy[~others]).all()
+    assert not without.client_sizes[~others].any()
+    assert np.isnan(without.client_accuracy[~others]).all()
 
 
 @pytest.mark.parametrize(
-    "key", [{}, {"folds": 3, "fold": 1, "fold_seed": 7}, {"fold_seed": 7}, {"folds": 3, "fold": 1}, {"validate_share": 0.3}]
+    "key",
+    [{}, {"folds": 3, "fold": 1, "fold_seed": 7}, {"fold_seed": 7}, {"folds": 3, "fold": 1}, {"validate_share": 0.3}],
 )
 def test_the_others_keep_their_samples_under_every_division(key: dict[str, Any]) -> None:
     exp = Experiment.make(hospitals(), **SETTINGS, **key)
     _, whole = deal(exp)
     _, without = deal(exp.with_(exclude=["Bea"]))
-    assert without.names == whole.names == NAMES and without.population == [0, 2, 3]
+    assert without.names == whole.names == NAMES
+    assert without.population == [0, 2, 3]
     for k in without.population:
         assert np.array_equal(whole.clients[k], without.clients[k])
         assert np.array_equal(whole.client_tests[k], without.client_tests[k])
-    assert np.array_equal(without.test, np.setdiff1d(whole.test, whole.client_tests[1])) and len(whole.client_tests[1])
+    assert np.array_equal(without.test, np.setdiff1d(whole.test, whole.client_tests[1]))
+    assert len(whole.client_tests[1])
 
 
 def test_common_test_samples_that_belong_to_no_client_stay() -> None:
     exp = Experiment.make("digits", clients=4, partition_seed=3)
     (_, whole), (_, without) = deal(exp), deal(exp.with_(exclude=[2]))
-    assert without.population == [0, 1, 3] and np.array_equal(whole.test, without.test)
-    assert not len(without.client_tests[2]) and np.array_equal(whole.client_tests[3], without.client_tests[3])
+    assert without.population == [0, 1, 3]
+    assert np.array_equal(whole.test, without.test)
+    assert not len(without.client_tests[2])
+    assert np.array_equal(whole.client_tests[3], without.client_tests[3])
 
 
 def test_the_key_changes_nothing_where_it_is_not_given() -> None:
     exp = Experiment.make("digits")
-    assert "exclude" not in exp.as_table() and exp.with_(exclude=[]) == exp
+    assert "exclude" not in exp.as_table()
+    assert exp.with_(exclude=[]) == exp
     back = Experiment.make("digits", exclude=[1, "2", 1])
     assert back.exclude == ("1", "2")
 

@@ -42,6 +42,8 @@ def without_clients(partition: Partition, excluded: Sequence[str], *, own_tests:
     if not any(map(len, clients)) or not len(common):
         left = "training" if len(common) else "test"
         raise PartitionImpossible(
-            f"without {', '.join(excluded)} there are no {left} samples", remedy="exclude fewer clients", where="exclude"
+            f"without {', '.join(excluded)} there are no {left} samples",
+            remedy="exclude fewer clients",
+            where="exclude",
         )
     return replace(partition, clients=clients, client_tests=tests, test=common)

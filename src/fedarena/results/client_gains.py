@@ -205,7 +205,8 @@ def _scores(
         lost[split] = (broken[0] & np.isfinite(theirs[split])) | (broken[1] & np.isfinite(ours[split]))
     lost |= np.isinf(ours) | np.isinf(theirs)
     undefined = ~np.isfinite(ours) | ~np.isfinite(theirs)
-    return np.where(undefined, np.nan, ours), np.where(undefined, np.nan, theirs), lost.any(axis=0)
+    none_known: NDArray[np.bool_] = np.asarray(lost.any(axis=0))
+    return np.where(undefined, np.nan, ours), np.where(undefined, np.nan, theirs), none_known
 
 
 def _of_clients(run: Run, names: Sequence[str], metric: str) -> Array:
@@ -285,14 +286,15 @@ def _shares(result: Comparison, label: str, reference: str) -> GainShares | None
             return None
         if len(known):
             clients += len(known)
-            gain, loss = float(np.mean(known > plan.rope)), float(np.mean(known < -plan.rope))
-            rows.append((gain, max(0.0, 1 - gain - loss), loss))
+            above, below = float(np.mean(known > plan.rope)), float(np.mean(known < -plan.rope))
+            rows.append((above, max(0.0, 1 - above - below), below))
             repeats.append(split.repeat)
     if len(rows) < 2 or (result.has_repeat_effect and len(set(repeats)) < 2):
         return None
     shared = repeats if result.has_repeat_effect else None
-    shares = [_share([row[k] for row in rows], clients, plan.rho, shared) for k in range(3)]
-    return GainShares(label, *shares, len(rows), clients, undefined, **_common_costs(result.runs[label]))
+    gain, equal, loss = (_share([row[k] for row in rows], clients, plan.rho, shared) for k in range(3))
+    costs = _common_costs(result.runs[label])
+    return GainShares(label, gain, equal, loss, len(rows), clients, undefined, costs["bytes"], costs["clock_seconds"])
 
 
 def _share(values: Sequence[float], clients: int, rho: float, repeats: Sequence[int] | None) -> Share:
@@ -347,13 +349,14 @@ def sentence(result: Comparison) -> str:
             f"On their own test samples, {_percent(share.gain)} of the drawn clients gain by more than {rope} from {label} "
             f"over {gains.reference}, and {_percent(share.loss)} lose."
         )
-    return _of_named_clients(gains.of(label), label, gains.reference, rope)
+    threshold = f"P > {result.plan.threshold:g}"
+    return _of_named_clients(gains.of(label), f"by more than {rope} from {label} over {gains.reference} ({threshold})")
 
 
-def _of_named_clients(found: Sequence[ClientGain], label: str, reference: str, rope: str) -> str:
+def _of_named_clients(found: Sequence[ClientGain], what: str) -> str:
     by_sign: dict[str, list[ClientGain]] = {sign: [g for g in found if g.verdict == sign] for sign in "+=-?"}
     unknown = [gain for gain in by_sign["?"] if gain.mean is None]
-    told = [f"{len(by_sign['+'])} of {len(found)} clients gain by more than {rope} from {label} over {reference}"]
+    told = [f"{len(by_sign['+'])} of {len(found)} clients gain {what}"]
     if losers := sorted(by_sign["-"], key=lambda gain: gain.mean or 0.0):
         named = [f"{gain.client} (P = {gain.p_loss:.2f})" for gain in losers[:MOST_NAMED]]
         more = [f"{len(losers) - MOST_NAMED} more"] if len(losers) > MOST_NAMED else []

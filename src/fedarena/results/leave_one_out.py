@@ -83,9 +83,11 @@ def leave_one_out(result: Comparison) -> LeaveOneOut | None:
 
 def _effect(result: Comparison, client: str, label: str, runs: Sequence[Run], view: View) -> ClientEffect:
     plan, sign = result.plan, Scoring(metric=result.plan.metric).sign
-    pairs = [others_scores(one, two, client, plan.metric, view) for one, two in zip(result.runs[label], runs, strict=True)]
+    pairs = [
+        others_scores(one, two, client, plan.metric, view) for one, two in zip(result.runs[label], runs, strict=True)
+    ]
     scores = np.array(pairs, np.float64)
-    there = ~np.isnan(scores).any(axis=1)
+    there: NDArray[np.bool_] = np.asarray(~np.isnan(scores).any(axis=1))
     broken = [
         not np.isfinite(pair).all() and (one.diverged or two.diverged)
         for pair, one, two in zip(scores, result.runs[label], runs, strict=True)
@@ -150,10 +152,13 @@ def sentence(result: Comparison) -> str:
     equal = sum(effect.verdict == "=" for effect in effects)
     undecided = sum(effect.verdict == "?" for effect in effects)
     if equal:
-        told.append(f"are practically equal without {equal} of {len(effects)} clients")
-    if undecided:
-        told.append(f"are undecided without {undecided} of {len(effects)}{'' if equal else ' clients'}")
-    return f"With {label}, the other clients {', '.join(told)}."
+        told.append(f"do practically as well without {equal} of {len(effects)} clients")
+    if not told:
+        return (
+            f"With {label}, the splits do not decide for any of {len(effects)} clients what the others lose without it."
+        )
+    rest = f"; for {undecided} of {len(effects)} clients it is undecided" if undecided else ""
+    return f"With {label}, the other clients {', '.join(told)}{rest}."
 
 
 def about(found: LeaveOneOut) -> str:

@@ -139,7 +139,7 @@ def shrunk_gains(
     known = [
         posterior(np.zeros(len(splits)), column[splits], rho)
         if repeats is None
-        else repeat_posterior(np.zeros(len(splits)), column[splits], [repeats[i] for i in splits], rho)
+        else repeat_posterior(np.zeros(len(splits)), column[splits], [repeats[i] for i in splits.tolist()], rho)
         for column, splits in zip(x.T, known_splits, strict=True)
     ]
     spreads = [p.scale for p in known if p.scale > 0]

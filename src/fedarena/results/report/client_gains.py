@@ -70,7 +70,9 @@ def gains_section(result: Comparison, both: Both) -> str:
         "Sent: bytes up and down of a run over its clients. Simulated: seconds on the clock of the devices until the "
         "federated model is final. Training: the client's part of the measured training time."
     )
-    return _figure(drawn + _many(result, found, lead, order, both), f"{told} {' '.join(found.notes)}") + table + _how(paid)
+    return (
+        _figure(drawn + _many(result, found, lead, order, both), f"{told} {' '.join(found.notes)}") + table + _how(paid)
+    )
 
 
 def _shrunk(found: ClientGains) -> str:
@@ -91,7 +93,10 @@ def _many(result: Comparison, found: ClientGains, lead: str, order: Sequence[str
     draw = lambda width: histogram(
         means, x_label=f"mean gain from {lead}, {_unit(result)}", y_label="clients", factor=_factor(result), width=width
     )
-    told = f"Above the {EXTREME} clients that gain most and the {EXTREME} that gain least from {lead}; below all {len(order)}."
+    told = (
+        f"Above are the {EXTREME} clients that gain most from {lead} and the {EXTREME} that gain least, below all "
+        f"{len(order)} clients."
+    )
     return f"<p>{escape(told)}</p>{both(draw)}"
 
 
@@ -165,7 +170,8 @@ def _rows(names: Sequence[str], intervals: Sequence[Interval], of: Sequence[str]
 
 
 def _gain_interval(result: Comparison, gain: ClientGain) -> Interval:
-    assert gain.mean is not None and gain.interval is not None
+    assert gain.mean is not None
+    assert gain.interval is not None
     told = (
         f"{gain.client}, {gain.algorithm}: gain {signed(result, gain.mean)}, 90% {_interval(result, gain.interval)}, "
         f"P(gain) {_chance(gain.p_gain)}, P(loss) {_chance(gain.p_loss)}"
@@ -174,7 +180,8 @@ def _gain_interval(result: Comparison, gain: ClientGain) -> Interval:
 
 
 def _effect_interval(result: Comparison, one: ClientEffect) -> Interval:
-    assert one.mean is not None and one.interval is not None
+    assert one.mean is not None
+    assert one.interval is not None
     told = (
         f"without {one.client}, {one.algorithm}: the others lose {signed(result, one.mean)}, 90% "
         f"{_interval(result, one.interval)}"

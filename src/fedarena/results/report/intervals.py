@@ -137,7 +137,10 @@ def histogram(values: Sequence[float], *, x_label: str, y_label: str, factor: fl
         body.append(box(x(left), y(count), x(right) - x(left) - 1, y.start - y(count), "bar", tip))
     if x.low < 0 < x.high:
         body.append(line(x(0), 20, x(0), y.start, "zero"))
-    body += [words(x(v), y.start + 17, _printed(v), "tick", "middle") for v in ticks(x.low, x.high, 7 if width >= ROOMY else 4)]
+    body += [
+        words(x(v), y.start + 17, _printed(v), "tick", "middle")
+        for v in ticks(x.low, x.high, 7 if width >= ROOMY else 4)
+    ]
     body += [words(4, 12, y_label, "label"), words((x.start + x.end) / 2, height - 8, x_label, "label", "middle")]
     told = f"{len(values)} {y_label} from {_printed(factor * min(values))} to {_printed(factor * max(values))}"
     return picture(width, height, f"Histogram: {told}, {x_label}", body)
