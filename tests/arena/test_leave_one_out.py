@@ -176,7 +176,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(table: Path, tmp_path: Pa
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert len(weights(tmp_path / "killed")) < len(weights(tmp_path / "whole")) == 6 + 16
-    with pytest.raises(BadValue, match="without .* are not finished"):
+    with pytest.raises(BadValue, match=r"without .* are not finished"):
         Comparison.load(tmp_path / "killed")
     resumed = fa.compare(resume=tmp_path / "killed", workers=2)
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
