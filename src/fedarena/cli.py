@@ -289,6 +289,17 @@ def compare(
     sweep: Annotated[
         str | None, typer.Option(help="Everyone at each value of a key of the uplink: `uplink.noise=0,0.5,1,2`.")
     ] = None,
+    leave_one_out: Annotated[
+        bool,
+        typer.Option(
+            "--leave-one-out",
+            help="Also repeat it without each client in turn (at most 50), and say what the others lose.",
+        ),
+    ] = False,
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option("--leave-out", help="Only without this client: `--leave-out Cleveland`. May be repeated."),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Also write a report to this HTML file.")] = None,
     runtime: Annotated[SideBySide, typer.Option(help="Where runs are made.")] = SideBySide.processes,
     workers: Workers = None,
@@ -318,6 +329,8 @@ def compare(
 
     `fedarena compare digits -a fedavg -a scaffold --score validated`
 
+    `fedarena compare heart_disease -a fedavg -a local --leave-one-out`
+
     `fedarena compare --resume runs/digits-compare`
 
     Every split repeats all that is random: its own test samples, partition, initial weights, client schedule and batch
@@ -336,6 +349,10 @@ def compare(
     Who takes part is written `NAME[:setting=value,...][+COMPANION[:setting=value,...]]`. A setting `local.*` belongs
     to that algorithm alone, and `slow=` before it gives it a name of its own. The scores are the same for any number
     of workers, and after an interruption with `--resume`.
+
+    With `-a local` the output also says which clients gain by the federation on their own test samples. With a natural
+    partition or `--fixed partition`, `--leave-one-out` repeats the comparison without each client; added to `--resume`,
+    it does so for a comparison that is finished.
     """
     from fedarena import api
     from fedarena.results.tables import show_comparison
@@ -363,6 +380,7 @@ def compare(
         "tune_method": _value(tune_method),
         "spaces": spaces,
         "sweep": sweep,
+        "leave_one_out": leave_out or leave_one_out,
         "overrides": set_ or [],
     }
     if dry_run:

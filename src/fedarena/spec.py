@@ -229,6 +229,7 @@ class Experiment(Table):
     validate_share: Annotated[float, Field(gt=0, lt=1)] | None = (
         None  # of each client's rows, tested on instead: for tuning
     )
+    exclude: tuple[str, ...] | None = None  # clients, by name or number, that neither train nor are tested
     local: Local = Local()
     evaluate: Evaluate = Evaluate()
     devices: Devices = Devices()
@@ -245,6 +246,15 @@ class Experiment(Table):
     device: str = "cpu"
     fast: bool = True
     compile: bool = False  # models that the kernels do not know go through torch.compile
+
+    @field_validator("exclude", mode="before")
+    @classmethod
+    def _names_of_clients(cls, value: Any) -> tuple[str, ...] | None:
+        """Read one name or a list of names and numbers, each once; an empty list is no value."""
+        names = list(value) if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in names):
+            raise ValueError('a list of clients by name or number, such as ["Cleveland"] or [3]')
+        return tuple(dict.fromkeys(map(str, names))) or None
 
     @field_validator("uplink", mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from fedarena.engine.federation import open_site
 from fedarena.results.agreement import lasting
 from fedarena.results.comparison import Plan
 from fedarena.results.folder import room_for
-from fedarena.results.watch import cells
+from fedarena.results.watch import all_cells, left_out_cells
 from fedarena.runtime.one_job import one_thread
 from fedarena.runtime.processes import usable_cores
 from fedarena.spec import Experiment
@@ -50,6 +50,7 @@ class DryRun:
             "splits": [split.name for split in plan.splits],
             "runs": self.runs,
             "trials": self.trials,
+            "leave_one_out": list(plan.leave_one_out),
             "about": plan.about,
             "test": plan.test,
             "fixed": list(plan.fixed),
@@ -64,11 +65,13 @@ class DryRun:
     def __str__(self) -> str:
         plan, n = self.plan, len(self.plan.splits)
         splits = f"{plan.repeats} x {plan.folds} folds" if plan.folds else f"{n} seeds"
-        before = len(plan.contestants) * n - self.runs
+        left_out = len(left_out_cells(plan, Path()))
+        before = len(plan.contestants) * n + left_out - self.runs
         trials = f", after {self.trials} trials of tuning" if self.trials else ""
         first = "" if self.most is None else " before the next look" if plan.looks else " before the first look"
         lines = [
             f"{', '.join(plan.contestants)}: {len(plan.contestants)} x {n} runs ({splits}){trials}{first}",
+            *([_left_out(plan, left_out)] if left_out else []),
             *([f"{before} of them have a result already, {self.runs} are left"] if before else []),
             plan.about,
             f"{plan.test[0].upper()}{plan.test[1:]}.",
@@ -87,12 +90,11 @@ def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = N
     plan = make_plan(source, algorithms, **asked)
     largest = at_limit(plan)
     open_all(largest)
-    every = cells(largest, Path(resume or ""))
-    possible = [cell for cell in every if resume is None or not (cell.folder / "result.json").exists()]
-    work = [plan.cell(cell.label, cell.split) for cell in possible]
-    now = sum(
-        cell.split.repeat < plan.repeats for cell in possible
-    )  # cells are in the order of splits: these come first
+    every = all_cells(largest, Path(resume or ""))
+    left = [cell for cell in every if resume is None or not (cell.folder / "result.json").exists()]
+    possible = sorted(left, key=lambda cell: cell.split.repeat >= plan.repeats)  # those before the next look come first
+    work = [plan.cell(cell.label, cell.split, cell.without) for cell in possible]
+    now = sum(cell.split.repeat < plan.repeats for cell in possible)
     tuned = {} if plan.tuned else plan.tuning
     trials = tuned.get("trials", 0) * _studies(plan) if tuned else 0
     with one_thread():
@@ -102,6 +104,15 @@ def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = N
     whole = sum(times[:now]) * (1 + trials / max(now, 1)) / hands  # a trial trains as long as a run, or less
     most = None if plan.at_most is None else WorstCase(len(largest.splits), len(work), sum(times) / hands, most_disk)
     return DryRun(plan, now, trials, whole, hands, disk, most)
+
+
+def _left_out(plan: Plan, runs: int) -> str:
+    """Say how many runs leaving clients out takes."""
+    clients, labels, n = len(plan.leave_one_out), len(plan.federated), len(plan.splits)
+    return (
+        f"and without each of {clients} client{'s' * (clients != 1)} in turn, {', '.join(plan.federated)}: "
+        f"{clients} x {labels} x {n} = {runs} runs"
+    )
 
 
 def _studies(plan: Plan) -> int:

@@ -10,11 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedarena.results.comparison import Plan
 from fedarena.results.looks import LookRecord
-from fedarena.results.watch import OVER, Cell, Glance, glance
+from fedarena.results.watch import OVER, Cell, Glance, glance, left_out_cells
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,17 +65,18 @@ class Lines(Unseen):
             f"{', '.join(judged)}{beside} · {exp['data']['name']} · {exp['partition']['name']} · {exp['model']['name']} · "
             f"{len(plan.contestants)} x {len(plan.splits)} runs"
             + ("" if plan.at_most is None else f" or more, until it is decided or has {plan.at_most} splits")
+            + (f" + {len(left_out_cells(plan, Path()))} without a client" if plan.leave_one_out else "")
         )
 
     def over(self, cell: Cell) -> None:
         """How it ended."""
         now = self.seen[cell] = glance(cell.folder)
-        width = max(len(c.label) for c in self.seen)
+        width = max(len(c.title) for c in self.seen)
         ended = sum(seen.over for seen in self.seen.values())
         facts = now.why if now.state == "failed" else f"best {_number(now.best)}  final {_number(now.accuracy)}"
         state = "" if now.state == "done" else f"  {now.state}"
         self._say(
-            f"{ended:>{len(str(len(self.seen)))}}/{len(self.seen)}  {cell.label:{width}}  {cell.split.name}  {facts}{state}"
+            f"{ended:>{len(str(len(self.seen)))}}/{len(self.seen)}  {cell.title:{width}}  {cell.split.name}  {facts}{state}"
         )
 
     def looked(self, found: LookRecord) -> None:
@@ -159,7 +161,7 @@ class Board(Lines):
             now = self.seen[cell]
             rounds = f"{now.round}/{now.rounds or '?'}" if now.state != "waiting" else ""
             style = COLOURS.get(now.state, "dim")
-            cells = (cell.label, cell.split.name, rounds, _number(now.accuracy), _number(now.best), now.state)
+            cells = (cell.title, cell.split.name, rounds, _number(now.accuracy), _number(now.best), now.state)
             table.add_row(*cells, style=style)
         return table
 

@@ -14,6 +14,7 @@ from fedarena.arena.alone import alone, interruptible, wait_until_left
 from fedarena.arena.attempts import Problem, attempt, note, run_in
 from fedarena.arena.away import open_crew, with_rows
 from fedarena.arena.contestants import Contestants, contestants
+from fedarena.arena.leave_one_out import LeaveOneOut, open_left_out, with_left_out
 from fedarena.arena.live import Unseen, watcher
 from fedarena.arena.place import Place, SideBySide
 from fedarena.arena.search import check_numbers
@@ -30,7 +31,7 @@ from fedarena.results import folder as files
 from fedarena.results import tradeoff
 from fedarena.results.comparison import Comparison, Plan, Split
 from fedarena.results.scoring import SCORES, VIEWS, Score, Scoring, View
-from fedarena.results.watch import cells
+from fedarena.results.watch import all_cells, left_out_cells
 from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
@@ -68,6 +69,7 @@ def compare(
     tune_method: Method | None = None,
     spaces: Mapping[str, Any] | str | Path | None = None,
     sweep: Sweep | None = None,
+    leave_one_out: LeaveOneOut = False,
     report: str | Path | None = None,
     progress: bool = False,
     overrides: Sequence[str] = (),
@@ -91,7 +93,8 @@ def compare(
     trains on all rows in one place, to be shown beside. `tune` gives everyone so many trials of its own search space, or of
     `spaces`, on rows held out of the training rows. `runtime="ray"` makes the runs on the Ray cluster at `address`, or on
     one that is started here for the purpose. `sweep` lets everyone take part at each value of a key of the uplink
-    ("uplink.noise=0,0.5,1"), and draws what that costs.
+    ("uplink.noise=0,0.5,1"), and draws what that costs. `leave_one_out` repeats all of it without each client in turn, or
+    without each of those that it names, and judges what the others lose; the clients must be the same in all splits.
 
     >>> import fedarena as fa
     >>> duel = fa.compare("digits", ["fedavg", fa.FedProx(mu=0.1)], seeds=2, rounds=2, model="logreg", out=False)
@@ -124,14 +127,16 @@ def compare(
         tune_method=tune_method,
         spaces=spaces,
         sweep=sweep,
+        leave_one_out=leave_one_out,
         overrides=overrides,
         **settings,
     )
     open_all(at_limit(plan))
-    all_cells = len(plan.splits) * len(plan.contestants)
-    trials = 0 if plan.tuned else all_cells * plan.tuning.get("trials", 0)
-    work = f"{trials} trials" if trials > all_cells else f"{all_cells} runs"
-    place = place.fitted(max(all_cells, trials), f"it has {work}")
+    runs = len(plan.splits) * len(plan.contestants)
+    trials = 0 if plan.tuned else runs * plan.tuning.get("trials", 0)
+    runs += len(left_out_cells(plan, Path()))
+    work = f"{trials} trials" if trials > runs else f"{runs} runs"
+    place = place.fitted(max(runs, trials), f"it has {work}")
     with place.ready(plan.experiment["device"]) as nodes, _folder(plan, out, resume) as root:
         if plan.tuning and not plan.tuned:
             plan = tuned(plan, root, place.workers, progress, nodes)
@@ -144,8 +149,7 @@ def compare(
         if plan.sweep:
             tradeoff.write(result, root / "tradeoff.png")
         if resume is None and out is False:
-            runs = {label: [replace(run, dir=None) for run in runs] for label, runs in result.runs.items()}
-            result = replace(result, runs=runs, dir=None)
+            result = _without_folders(result)
         if report is not None:
             from fedarena.results.report import write_report
 
@@ -179,6 +183,7 @@ def make_plan(
     tune_method: Method | None = None,
     spaces: Mapping[str, Any] | str | Path | None = None,
     sweep: Sweep | None = None,
+    leave_one_out: LeaveOneOut = False,
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> Plan:
@@ -198,7 +203,7 @@ def make_plan(
         without = not baseline and plan.reference is not None
         if any((overrides, settings, splitting, tune, tune_per, tune_method, spaces, without, sweep)):
             raise unchanged
-        return plan
+        return with_left_out(plan, leave_one_out)
     experiment = with_validation(Experiment.make(source, overrides, **settings), score)
     if metric is not None:
         experiment = experiment.with_(evaluate={"metric": metric})
@@ -208,10 +213,21 @@ def make_plan(
     plan = replace(_plan(experiment, entered, baseline, splitting, judging), sweep=what)
     plan = with_tuning(plan, tune, entered, tune_method, tune_per, spaces)
     if resume is None:
-        return with_limit(plan, splitting, until_decided, at_most)
+        return with_left_out(with_limit(plan, splitting, until_decided, at_most), leave_one_out)
     before = continued(Plan.read(Path(resume)), until_decided, at_most)
     plan = with_limit(plan, splitting, until_decided, before.at_most if until_decided else None)
-    return _judged_anew(_same_plan(plan, before, Path(resume)), judging)
+    plan = _judged_anew(_same_plan(plan, before, Path(resume)), judging)
+    return with_left_out(plan, leave_one_out)
+
+
+def _without_folders(result: Comparison) -> Comparison:
+    """Return a comparison whose folder is about to be removed."""
+    runs = {label: [replace(run, dir=None) for run in runs] for label, runs in result.runs.items()}
+    without = {
+        client: {label: [replace(run, dir=None) for run in runs] for label, runs in by_label.items()}
+        for client, by_label in result.without.items()
+    }
+    return replace(result, runs=runs, without=without, dir=None)
 
 
 def _judged_anew(plan: Plan, judging: Mapping[str, Any]) -> Plan:
@@ -349,6 +365,7 @@ def open_all(plan: Plan) -> None:
             for label in plan.contestants:
                 with _named_in_errors(label):
                     find_metric(plan.metric, open_site(plan.cell(label, split)).task_name, "--metric")
+        open_left_out(plan)
 
 
 @contextlib.contextmanager
@@ -378,7 +395,7 @@ def _folder(plan: Plan, out: single.Out, resume: str | Path | None) -> Iterator[
         if resume is not None or out is not False:
             stack.enter_context(interruptible("compare", root))
         stack.enter_context(alone(root))
-        wait_until_left(cell.folder for cell in cells(plan, root))
+        wait_until_left(cell.folder for cell in all_cells(plan, root))
         plan.write(root)  # first: a folder that has it can be resumed
         yield root
 
@@ -403,9 +420,9 @@ def _play(plan: Plan, root: Path, workers: int | None, view: Unseen, nodes: Node
 
     Cells of the first `begun` repeats were run before, and those of them that failed are not tried again.
     """
-    everyone = cells(plan, root)
+    everyone = all_cells(plan, root)
     todo = [c for c in everyone if c.split.repeat >= begun and not (c.folder / "result.json").exists()]
-    work = [plan.cell(cell.label, cell.split) for cell in todo]
+    work = [plan.cell(cell.label, cell.split, cell.without) for cell in todo]
     if nodes is not None:
         work = with_rows(work)
     crew = open_crew(lambda position, folder: _run(work[position], folder), workers, nodes)

@@ -23,7 +23,7 @@ from fedarena.values import check_path
 Method = Literal["tpe", "random", "grid"]
 ALLOWED = "write { low = 0.01, high = 1.0, log = true }, { low = 1, high = 5, step = 1 } or { choices = [1, 5, 10] }"
 QUESTION = ("data", "partition", "clients", "seed", "partition_seed", "start_seed", "schedule_seed", "folds", "fold",
-            "fold_seed", "validate_share", "evaluate", "rounds", "uploads",
+            "fold_seed", "validate_share", "exclude", "evaluate", "rounds", "uploads",
             "dropouts", "devices")  # fmt: skip  # what the answer must fit; searching them would make the task easier
 
 

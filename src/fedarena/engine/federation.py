@@ -11,6 +11,7 @@ from fedarena.algorithms.base import Algorithm, Asynchronous, Setting
 from fedarena.algorithms.companions import Companion
 from fedarena.data.client_tests import client_tests, hold_out
 from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.exclusion import without_clients
 from fedarena.data.folds import has_own_folds, hold_out_fold, hold_out_share, split_in_folds, split_pooled
 from fedarena.data.validation import hold_out_validation
 from fedarena.engine.accountant import need_accountant
@@ -47,6 +48,13 @@ def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
                 where="validate_share",
             )
         partition = replace(partition, test=np.sort(np.concatenate(held)), client_tests=held)
+    have_own_tests = bool(partition.client_tests)
+    if not have_own_tests:
+        rng = stream(experiment.seed_for("client_test"), "client_test")
+        tests, notes = client_tests(data, partition, rng, how=experiment.evaluate.client_test)
+        partition = replace(partition, client_tests=tests, notes=(*partition.notes, *notes))
+    if experiment.exclude:  # late: nothing that is drawn for the other clients depends on it
+        partition = without_clients(partition, experiment.exclude, own_tests=have_own_tests)
     population = len(partition.population)
     if experiment.per_round and experiment.per_round > population:
         raise BadValue(
@@ -54,10 +62,6 @@ def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
             remedy=f"give at most {population}",
             where="per_round",
         )
-    if not partition.client_tests:
-        rng = stream(experiment.seed_for("client_test"), "client_test")
-        tests, notes = client_tests(data, partition, rng, how=experiment.evaluate.client_test)
-        partition = replace(partition, client_tests=tests, notes=(*partition.notes, *notes))
     if experiment.evaluate.validation:  # last: test samples are the same as without it
         seed = experiment.seed_for("validation")
         partition = hold_out_validation(data, partition, experiment.evaluate.validation, seed)

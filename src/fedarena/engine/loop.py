@@ -452,7 +452,13 @@ class Loop:
         """Return what is known of the metrics before any evaluation."""
         site, metric = self.site, self.site.metric
         known = {"task": site.task_name, "metric": metric.name, "direction": metric.direction}
-        return {**known, "class_names": site.data.class_names}
+        names = site.owners.names or tuple(str(k) for k in range(len(site.owners.clients)))
+        return {
+            **known,
+            "class_names": site.data.class_names,
+            "client_names": names,
+            "client_tests": site.owners.test_sizes,
+        }
 
     def _all_metrics(self, seen: Looked) -> FinalMetrics:
         """Return the metrics of an evaluation that computed all of them."""

@@ -39,6 +39,8 @@ class FinalMetrics:
     calibration: tuple[dict[str, float], ...] | None = None  # confidence, accuracy and samples of each bin in use
     class_names: tuple[str, ...] = ()
     bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # of `common`, where known up to an interval
+    client_names: tuple[str, ...] = ()  # of all clients; their numbers where they have no names
+    client_tests: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # own test rows of each
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,12 @@ def check_experiment(experiment: Experiment) -> None:
         (exp.folds is not None, "folds deal rows anew", "leave out folds and fold", "folds"),
         (exp.fold_seed is not None, "fold_seed divides pooled rows", "leave out fold_seed", "fold_seed"),
         (
+            exp.exclude is not None,
+            "exclude leaves clients of a simulation out",
+            "leave out exclude: a client takes no part if it does not join",
+            "exclude",
+        ),
+        (
             any(exp.data.settings.get(key) for key in ("group", "time")),
             "groups and times of rows are for simulations: every participant divides its own rows",
             "leave out data.group and data.time, or give files to test on",

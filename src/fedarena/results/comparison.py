@@ -22,8 +22,12 @@ from fedarena.data.files import reading
 from fedarena.data.folds import has_own_folds
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue, FedarenaError, quoted
+from fedarena.results import client_gains as gains_of_clients
+from fedarena.results import leave_one_out as left_out
 from fedarena.results import tradeoff
+from fedarena.results.client_gains import ClientGains
 from fedarena.results.folder import read_table, write_table
+from fedarena.results.leave_one_out import LeaveOneOut
 from fedarena.results.looks import LookRecord, last_look, stopping_sentence
 from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
@@ -44,6 +48,7 @@ MOST_OUTLOOKS = 4  # undecided pairs of which it is said how many further splits
 LEAST_REPEATS = 5  # that show how much something matters which the folds of a repeat share
 DAMAGED = "restore the file from a copy, or compare again in a new folder"
 OWN_PARTS = ("algorithm", "local")  # of a contestant; all else is the same for everyone: so scores are pairs
+MOST_LETTERS = 80  # of a client's name in the name of a folder
 SIGNS = {"+": "better", "=": "practically equal", "-": "worse", "?": "undecided"}
 
 
@@ -87,6 +92,7 @@ class Plan:
     evaluate_on: View = "common"
     at_most: int | None = None  # splits, where repeats are added until it is decided; see arena/until_decided.py
     looks: tuple[LookRecord, ...] = ()  # that were made so far
+    leave_one_out: tuple[str, ...] = ()  # clients without each of which it is repeated
     own: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # from Python, not in the file
 
     @classmethod
@@ -192,6 +198,11 @@ class Plan:
         )
 
     @property
+    def keeps_clients(self) -> bool:
+        """Whether all splits have the same clients: those of the data, or of a partition that is fixed."""
+        return not self._draws_clients or "partition" in self.fixed
+
+    @property
     def _draws_clients(self) -> bool:
         """Whether a seed bears on which clients there are; natural ones are those of the data."""
         try:
@@ -200,12 +211,20 @@ class Plan:
         except FedarenaError:  # it came from Python, or from a file that is not loaded here
             return True
 
-    def cell(self, label: str, split: Split) -> Experiment:
-        """The experiment of one cell. Paired: nothing that is random depends on the algorithm."""
+    @cached_property
+    def federated(self) -> list[str]:
+        """The contestants that communicate, which are repeated without each client that is left out."""
+        made = {label: self.cell(label, self.splits[0]).algorithm.made for label in self.contestants}
+        return [label for label, algorithm in made.items() if algorithm.communicates and not algorithm.pooled]
+
+    def cell(self, label: str, split: Split, without: str | None = None) -> Experiment:
+        """The experiment of one cell. Paired: nothing that is random depends on the algorithm, or on who is left out."""
         base = Experiment.make({key: self._given(key, value) for key, value in self.experiment.items()})
         paired: dict[str, Any] = {**self._seeds(base, split), "folds": self.folds, "fold": split.fold}
         theirs = {key: self._given(f"{key} {label}", value) for key, value in self.contestants[label].items()}
         found = self.tuned.get(label, {}).get(split.name, {})
+        if without is not None:
+            paired["exclude"] = (*(base.exclude or ()), without)
         return base.with_(**{k: v for k, v in paired.items() if v is not None}, **theirs, **found)
 
     def _seeds(self, base: Experiment, split: Split) -> dict[str, int]:
@@ -234,9 +253,10 @@ class Plan:
             )
         return self.own[key]
 
-    def folder(self, root: Path, label: str, split: Split) -> Path:
+    def folder(self, root: Path, label: str, split: Split, without: str | None = None) -> Path:
         """Where the run of one cell lies."""
-        return root / "cells" / folder_name(label) / split.name
+        above = root / "cells" if without is None else root / "leave_one_out" / client_folder(without)
+        return above / folder_name(label) / split.name
 
     def as_dict(self) -> dict[str, Any]:
         """What comparison.json holds."""
@@ -255,7 +275,7 @@ class Plan:
             raise BadValue(f"{root} holds no comparison", remedy="give the folder of one", where=str(root))
         table = read_table(file, DAMAGED)
         with reading(file, remedy=DAMAGED):
-            lists = {key: tuple(table.get(key, ())) for key in ("notes", "fixed", "per_repeat")}
+            lists = {key: tuple(table.get(key, ())) for key in ("notes", "fixed", "per_repeat", "leave_one_out")}
             lists["looks"] = TypeAdapter(tuple[LookRecord, ...]).validate_python(table.get("looks", ()))
             TypeAdapter(cls).validate_python({**table, **lists, "own": {}})
             return cls(**{**table, **lists})
@@ -283,6 +303,8 @@ class Comparison:
     runs: dict[str, list[Run]]
     failures: dict[str, str] = field(default_factory=dict)  # label -> why one of its cells has no result
     dir: Path | None = None
+    without: dict[str, dict[str, list[Run]]] = field(default_factory=dict)  # client left out -> label -> a run a split
+    without_failures: dict[str, str] = field(default_factory=dict)  # "fedavg without Cleveland" -> why
 
     @classmethod
     def load(cls, root: str | Path) -> Comparison:
@@ -302,22 +324,21 @@ class Comparison:
         runs: dict[str, list[Run]] = {}
         failures: dict[str, str] = {}
         for label in plan.contestants:
-            folders = [plan.folder(root, label, split) for split in plan.splits]
-            failed = next((f / "failure.txt" for f in folders if (f / "failure.txt").exists()), None)
-            missing = sum(not (f / "result.json").exists() for f in folders)
-            if failed is not None:
-                failures[label] = failed.read_text(encoding="utf-8", errors="replace").strip()
-            elif missing:
-                raise BadValue(
-                    f"{missing} of {len(folders)} runs of {label} are not finished",
-                    remedy=f"go on with them: fedarena compare --resume {root}",
-                    where=str(root),
-                )
+            found = _finished_runs(plan, root, label)
+            if isinstance(found, str):
+                failures[label] = found
             else:
-                plan.cell(label, plan.splits[0])  # says so if something of it came from Python
-                own = {k.removesuffix(f" {label}"): v for k, v in plan.own.items()}
-                runs[label] = [load(folder, **own) for folder in folders]
-        return cls(plan, runs, failures, root)
+                runs[label] = found
+        without: dict[str, dict[str, list[Run]]] = {client: {} for client in plan.leave_one_out}
+        lost: dict[str, str] = {}
+        for client in plan.leave_one_out:
+            for label in plan.federated:
+                found = _finished_runs(plan, root, label, client)
+                if isinstance(found, str):
+                    lost[f"{label} without {client}"] = found
+                else:
+                    without[client][label] = [replace(run, state={}) for run in found]  # nobody asks for the models
+        return cls(plan, runs, failures, root, without, lost)
 
     @property
     def labels(self) -> list[str]:
@@ -372,9 +393,14 @@ class Comparison:
         return len(self._undefined())
 
     @property
+    def has_repeat_effect(self) -> bool:
+        """Whether the folds of a repeat share something random, so that repeats are judged instead of splits."""
+        return self.plan.protocol != "shared" and bool(self.plan.per_repeat) and self.plan.repeats >= 2
+
+    @property
     def _repeats(self) -> list[int] | None:
         """Return the repeat of every scored split where its folds share something; else None."""
-        if self.plan.protocol == "shared" or not self.plan.per_repeat or self.plan.repeats < 2:
+        if not self.has_repeat_effect:
             return None
         undefined = self._undefined()
         return [split.repeat for i, split in enumerate(self.plan.splits) if i not in undefined]
@@ -538,6 +564,22 @@ class Comparison:
                 return float(np.mean([run.final.accuracy or 0.0 for run in runs]))
         return None
 
+    def client_gains(self) -> ClientGains | None:
+        """Return what every client gains over training alone on its own test samples; None without `local`."""
+        return self._client_gains
+
+    def leave_one_out(self) -> LeaveOneOut | None:
+        """Return what the other clients lose without each client that was left out; None where none was."""
+        return self._leave_one_out
+
+    @cached_property
+    def _leave_one_out(self) -> LeaveOneOut | None:
+        return left_out.leave_one_out(self)
+
+    @cached_property
+    def _client_gains(self) -> ClientGains | None:
+        return gains_of_clients.client_gains(self)
+
     @property
     def words(self) -> list[str]:
         """The verdict in sentences: the answer, how sure it is, against whom it holds, and what stays open."""
@@ -546,6 +588,8 @@ class Comparison:
             return ["There is nothing to compare: fewer than two algorithms have results.", *failed]
         stopped = [stopping_sentence(self.plan.stopped)] if self.plan.stopped else []
         lead = [*self._headline(), *stopped, *self._against_leader(), *self._beside_references()]
+        lead += filter(None, [gains_of_clients.sentence(self), left_out.sentence(self)])
+        failed += [f"{cell} has no result: {why}" for cell, why in self.without_failures.items()]
         for label in self.ranked:
             if self.diverged(label):
                 lead.append(f"{label} diverged in {self.diverged(label)} of {len(self.runs[label])} runs.")
@@ -710,6 +754,8 @@ class Comparison:
             "verdict": self.words,
             "failures": self.failures,
             "sweep": tradeoff.as_dict(self),
+            "client_gains": None if (gains := self.client_gains()) is None else gains.as_dict(),
+            "leave_one_out": None if (left := self.leave_one_out()) is None else left.as_dict(),
             "notes": self.notes,
             "dir": None if self.dir is None else str(self.dir),
         }
@@ -749,6 +795,31 @@ class Comparison:
 def points(difference: float) -> str:
     """A difference of accuracies, as it is said: 1 point, 0.5 points."""
     return f"{100 * difference:g} point{'s' * (difference != 0.01)}"
+
+
+def _finished_runs(plan: Plan, root: Path, label: str, without: str | None = None) -> list[Run] | str:
+    """Return the runs of a label on all splits, or why one of them failed; refuse runs that are not finished."""
+    folders = [plan.folder(root, label, split, without) for split in plan.splits]
+    failed = next((f / "failure.txt" for f in folders if (f / "failure.txt").exists()), None)
+    missing = sum(not (f / "result.json").exists() for f in folders)
+    if failed is not None:
+        return failed.read_text(encoding="utf-8", errors="replace").strip()
+    if missing:
+        name = label if without is None else f"{label} without {without}"
+        raise BadValue(
+            f"{missing} of {len(folders)} runs of {name} are not finished",
+            remedy=f"go on with them: fedarena compare --resume {root}",
+            where=str(root),
+        )
+    plan.cell(label, plan.splits[0])  # says so if something of it came from Python
+    own = {k.removesuffix(f" {label}"): v for k, v in plan.own.items()}
+    return [load(folder, **own) for folder in folders]
+
+
+def client_folder(client: str) -> str:
+    """Return the folder of a client that is left out; names that no folder can have get a hash, so that none collide."""
+    clean = folder_name(client)[:MOST_LETTERS].strip(".")
+    return clean if clean == client else f"{clean}-{derived_seed(client):08x}"
 
 
 def folder_name(label: str) -> str:

@@ -468,6 +468,8 @@ def _read_metrics(
         None if bins is None else tuple(bins),
         tuple(result.get("evaluation", {}).get("class_names", ())),
         {} if prefix else {name: _bounds(pair) for name, pair in result.get("metric_bounds", {}).items()},
+        tuple(map(str, clients.get("name", ()))),
+        np.array(clients.get("test_rows", ()), np.int64),
     )
 
 

@@ -55,6 +55,27 @@ class Cell:
     label: str
     split: Split
     folder: Path
+    without: str | None = None  # the client that is left out of it
+
+    @property
+    def title(self) -> str:
+        """Return the algorithm, and the client that it goes without."""
+        return self.label if self.without is None else f"{self.label} without {self.without}"
+
+
+def all_cells(plan: Plan, root: Path) -> list[Cell]:
+    """Return the cells of the comparison, then those without each client that is left out."""
+    return [*cells(plan, root), *left_out_cells(plan, root)]
+
+
+def left_out_cells(plan: Plan, root: Path) -> list[Cell]:
+    """Return the cells without each client that is left out, client by client, in the order they are run."""
+    return [
+        Cell(label, split, plan.folder(root, label, split, client), client)
+        for client in plan.leave_one_out
+        for split in plan.splits
+        for label in plan.federated
+    ]
 
 
 def cells(plan: Plan, root: Path) -> list[Cell]:

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedarena.errors import BadValue
 from fedarena.statistics.bayes import Posterior, Regions, posterior
+from fedarena.statistics.repeats import repeat_posterior
 
 Array = NDArray[np.float64]
 Distribution = Callable[[float], float]
@@ -108,11 +109,21 @@ def hierarchy(known: Sequence[Posterior], *, rope: float = 0.01, level: float = 
     )
 
 
-def shrunk_gains(differences: ArrayLike, rho: float = 0.0, *, rope: float = 0.01, level: float = 0.9) -> list[Estimate]:
+def shrunk_gains(
+    differences: ArrayLike,
+    rho: float = 0.0,
+    *,
+    rope: float = 0.01,
+    level: float = 0.9,
+    repeats: Sequence[int] | None = None,
+    shrink: bool = True,
+) -> list[Estimate]:
     """Return every client's gain (regions: loss, practically none, gain) from splits x clients of score differences.
 
     Clients are shrunk towards each other as federations are; fewer than 3 are not. A split without test samples of a client
-    is NaN. P(gain > rope) is `regions.right`.
+    is NaN. P(gain > rope) is `regions.right`. `repeats` names the repeat of every split where its folds share something
+    random; `shrink=False` judges every client by its own splits alone. A client whose difference is the same in all splits,
+    as happens by chance with a few test samples, has the median spread of the clients that vary: it is not certain.
 
     >>> gains = shrunk_gains([[0.05, 0.01, 0.02], [0.07, 0.00, 0.04], [0.06, 0.02, 0.03], [0.06, 0.01, 0.03]])
     >>> [round(client.mean, 3) for client in gains]
@@ -121,12 +132,20 @@ def shrunk_gains(differences: ArrayLike, rho: float = 0.0, *, rope: float = 0.01
     x = np.asarray(differences, dtype=np.float64)
     if x.ndim != 2 or x.shape[1] == 0:
         raise BadValue(f"differences of shape {x.shape}", remedy="give a matrix of splits x clients")
-    columns = [column[~np.isnan(column)] for column in x.T]
-    few = next((client for client, column in enumerate(columns) if len(column) < 2), None)
+    known_splits = [np.flatnonzero(~np.isnan(column)) for column in x.T]
+    few = next((client for client, splits in enumerate(known_splits) if len(splits) < 2), None)
     if few is not None:
         raise BadValue(f"client {few} has fewer than 2 splits with test samples", remedy="leave it out, or add splits")
-    known = [posterior(np.zeros(len(column)), column, rho) for column in columns]
-    if len(known) < LEAST_FEDERATIONS:
+    known = [
+        posterior(np.zeros(len(splits)), column[splits], rho)
+        if repeats is None
+        else repeat_posterior(np.zeros(len(splits)), column[splits], [repeats[i] for i in splits.tolist()], rho)
+        for column, splits in zip(x.T, known_splits, strict=True)
+    ]
+    spreads = [p.scale for p in known if p.scale > 0]
+    if spreads:
+        known = [p if p.scale > 0 else Posterior(p.mean, float(np.median(spreads)), p.df) for p in known]
+    if len(known) < LEAST_FEDERATIONS or not shrink:
         return [Estimate(p.mean, p.interval(level), p.regions(rope)) for p in known]
     return list(hierarchy(known, rope=rope, level=level).federations)
 

@@ -88,13 +88,14 @@ class Match:
     name: str
     plan: Plan | None
     cells: dict[str, list[Sight]] = field(default_factory=dict)
+    left_out: list[Sight] = field(default_factory=list)  # runs without a client
     busy: bool = False  # somebody is at work on it
     why: str = ""  # it is damaged
 
     @property
     def everyone(self) -> list[Sight]:
-        """All its cells."""
-        return [sight for row in self.cells.values() for sight in row]
+        """All its cells, and those without a client."""
+        return [*(sight for row in self.cells.values() for sight in row), *self.left_out]
 
     @property
     def over(self) -> int:
@@ -211,8 +212,10 @@ class Catalogue:
         cells: dict[str, list[Sight]] = {label: [] for label in plan.contestants}
         for cell in watch.cells(plan, folder):
             cells[cell.label].append(self.sight(cell.folder))
-        busy = watch.at_work(folder) or any(s.state == "running" for row in cells.values() for s in row)
-        return Match(id, folder, name, plan, cells, busy)
+        left_out = [self.sight(cell.folder) for cell in watch.left_out_cells(plan, folder)] if plan.leave_one_out else []
+        match = Match(id, folder, name, plan, cells, left_out)
+        busy = watch.at_work(folder) or any(s.state == "running" for s in match.everyone)
+        return replace(match, busy=busy)
 
     def _name(self, folder: Path) -> tuple[str, str]:
         """An id and a name; from now on the folder can be asked for."""

@@ -13,6 +13,7 @@ import numpy as np
 from fedarena.errors import DataBroken, FedarenaError
 from fedarena.results.comparison import SIGNS, Comparison
 from fedarena.results.report.charts import NARROW, Pair, Series, escape, legend, line_chart, posterior_rows
+from fedarena.results.report.client_gains import effects_section, gains_section
 from fedarena.results.report.posteriors import chance
 from fedarena.results.scoring import Score
 from fedarena.ui.catalogue import Catalogue, Match, Sight
@@ -80,6 +81,7 @@ def _body(catalogue: Catalogue, match: Match, query: dict[str, str]) -> Iterator
     yield _curves(catalogue, match, query.get("over", "round"))
     if isinstance(result, Comparison):
         yield _costs(result)
+        yield from _clients(result)
     yield _cells(match)
     yield _how(match)
 
@@ -253,6 +255,14 @@ def _costs(result: Comparison) -> str:
         )
     note = f"{which}: {scoring.explained}; rounds, sent and simulated time: median to reach {scoring.shown(result.target, 0)}"
     return section("costs", "What it gave and what it cost", table(head, rows, "numbers"), note=note)
+
+
+def _clients(result: Comparison) -> Iterator[str]:
+    """What clients gain, and what the others lose without one, as the report shows it."""
+    if gains := gains_section(result, both):
+        yield section("gains", "Who gains by the federation", gains)
+    if effects := effects_section(result, both):
+        yield section("left-out", "Without one client", effects)
 
 
 # Every cell

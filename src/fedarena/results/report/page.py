@@ -12,7 +12,7 @@ import fedarena
 from fedarena.errors import BadValue, repeated
 from fedarena.results.comparison import Comparison
 from fedarena.results.folder import write_text
-from fedarena.results.report import sections
+from fedarena.results.report import client_gains, sections
 from fedarena.results.report.charts import escape, style_sheet
 from fedarena.results.report.gather import gather
 from fedarena.results.report.metrics import metrics
@@ -33,6 +33,8 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "costs": ("What it gave and what it cost", sections.costs),
     "metrics": ("Metrics", metrics),
     "splits": ("Split by split", sections.splits),
+    "gains": ("Who gains by the federation", client_gains.gains),
+    "left-out": ("Without one client", client_gains.effects),
     "clients": ("Client by client", sections.clients),
     "partition": ("Who owned what", sections.partition),
     "notes": ("Notes", sections.notes),

@@ -47,6 +47,7 @@ def _command(plan: Plan) -> str:
     words += [" ".join(_option(key, value) for key, value in group.items()) for group in _how(plan)]
     if not _has_baseline(plan):
         words.append("--no-baseline")
+    words += [f"--leave-out {shlex.quote(client)}" for client in plan.leave_one_out]
     return " \\\n    ".join(["fedarena compare experiment.toml", *words])
 
 
@@ -67,6 +68,7 @@ def _call(plan: Plan) -> str:
         "}",
         *how,
         *(() if _has_baseline(plan) else ("baseline=False",)),
+        *((f"leave_one_out={list(plan.leave_one_out)!r}",) if plan.leave_one_out else ()),
     ]
     lines = (f"    {text}" + "," * (text[-1] not in "{,") for text in inner)
     return "\n".join(["import fedarena as fa", "", "fa.compare(", *lines, ")"])

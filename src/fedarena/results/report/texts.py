@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from fedarena.results.comparison import Comparison
+from fedarena.results.report.client_gains import gain_table
 from fedarena.results.report.posteriors import chance
 from fedarena.results.report.subject import Subject
 from fedarena.results.report.table import tables
@@ -31,6 +32,8 @@ def text_tables(result: Comparison, form: Format) -> str:
         written.append(write(about, [head, *body]))
     if subject.why_not is None:
         written.append(write(_about(result), _duels(subject)))
+        if (gains := gain_table(result)) is not None:
+            written.append(write(*gains))
     return "\n".join(written)
 
 

@@ -1,0 +1,49 @@
+"""Leaving clients out of a partition: their samples neither train nor are tested, the other clients stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedarena.data.dataset import Partition, Rows
+from fedarena.errors import PartitionImpossible, UnknownName, quoted, suggest
+
+
+def client_names(partition: Partition) -> tuple[str, ...]:
+    """Return the name of every client, or its number where clients have no names."""
+    return partition.names or tuple(str(k) for k in range(len(partition.clients)))
+
+
+def without_clients(partition: Partition, excluded: Sequence[str], *, own_tests: bool) -> Partition:
+    """Return the partition in which the excluded clients own no samples; all others keep their number and samples.
+
+    `own_tests` says that the test samples of a client are its own. They are then removed from the common test samples
+    too; test samples that were drawn for a client from the common ones stay there.
+    """
+    names = client_names(partition)
+    for name in excluded:
+        if name not in names:
+            known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            raise UnknownName(
+                f"there is no client '{quoted(name)}' to exclude",
+                remedy=suggest(name, names, f"the clients are: {known}"),
+                where="exclude",
+            )
+    out = {names.index(name) for name in excluded}
+    nothing: Rows = np.empty(0, np.int64)
+    clients = [nothing if k in out else rows for k, rows in enumerate(partition.clients)]
+    tests = [nothing if k in out else rows for k, rows in enumerate(partition.client_tests)]
+    common = partition.test
+    if own_tests:
+        removed = np.concatenate([nothing, *(partition.client_tests[k] for k in sorted(out))])
+        common = common[~np.isin(common, removed)]
+    if not any(map(len, clients)) or not len(common):
+        left = "training" if len(common) else "test"
+        raise PartitionImpossible(
+            f"without {', '.join(excluded)} there are no {left} samples",
+            remedy="exclude fewer clients",
+            where="exclude",
+        )
+    return replace(partition, clients=clients, client_tests=tests, test=common)
