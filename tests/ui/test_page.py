@@ -79,7 +79,7 @@ def test_a_run_grows_without_a_reload(page: Chrome, server: Served, folder: Path
     assert "round 6 / 9" in text_of(page, ".rounds")
     assert page.execute_script("return scrollY") == 300
     page.execute_script("scrollTo(0, 0)")
-    page.find_element("link text", "megabytes sent").click()
+    page.find_element("link text", "bytes sent").click()
     until(page, "document.querySelector('#curve .on-desk').textContent.includes('megabytes sent, up and down')")
     assert page.current_url.endswith("?over=sent")
     run.finish()

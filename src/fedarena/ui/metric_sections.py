@@ -50,11 +50,12 @@ def _table(result: dict[str, Any]) -> str:
     rows = []
     for name, value in common.items():
         missing = undefined.get(name, 0.0)
-        left_out = f"{missing:.0f} undefined" if math.isfinite(missing) and missing else ""
+        left_out = f"{missing:.0f} client{'s' * (missing != 1)}" if math.isfinite(missing) and missing else ""
         rows.append([escape(name), short(value), short(own[name]) if name in own else "–", left_out])
-    head = ("metric", "common test samples", "clients' own", "clients")
+    head = ("metric", "common", "clients' own", "undefined for")
     body = table(map(escape, head), rows, "metrics")
-    return section("metrics", "Metrics", body, note="after the last round; ? is undefined")
+    note = "after the last round, on the common and on clients' own test samples; ? is undefined"
+    return section("metrics", "Metrics", body, note=note)
 
 
 def _confusion(result: dict[str, Any]) -> str:
@@ -75,7 +76,7 @@ def _confusion(result: dict[str, Any]) -> str:
     names = evaluation.get("class_names")
     named = [str(name) for name in names] if isinstance(names, list) else []
     drawn = both(lambda width: confusion_chart(counts, named, width), HALF)
-    return section("confusion", "Confusion matrix", drawn, note="test samples by label and prediction")
+    return section("confusion", "Confusion matrix", drawn, note="common test samples: labels in rows, predictions in columns")
 
 
 def _calibration(result: dict[str, Any]) -> str:
@@ -87,4 +88,4 @@ def _calibration(result: dict[str, Any]) -> str:
         return ""
     series = [calibration_series("model", bins, 0)]
     drawn = both(lambda width: calibration_chart(series, width), HALF)
-    return section("calibration", "Calibration", drawn, note="accuracy of the samples that the model was so sure about")
+    return section("calibration", "Calibration", drawn, note="accuracy over confidence, on the common test samples")
