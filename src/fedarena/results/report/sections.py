@@ -38,7 +38,7 @@ from fedarena.results.scoring import OPTIMISTIC, Score, Scoring
 
 MANY_SPLITS = 20  # from which a row a split would be too long a picture
 MANY_CLIENTS = 100  # rows of a heat map
-MANY_NAMES = 6  # algorithms from which the matrix is wider than the text
+MANY_NAMES = 5  # algorithms from which the matrix is wider than the text
 
 
 def both(draw: Callable[[float], str]) -> str:
