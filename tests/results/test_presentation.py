@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,8 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_matrix_of_eight_is_not_cut_and_scrolls_visibly_on_a_phone(eight: Path) -> None:
     measure = """const box = document.querySelector('#verdict .scroll'), hint = box.parentNode.querySelector('.hint');
-        return {over: box.scrollWidth - box.clientWidth, hint: hint.checkVisibility(), right: box.getBoundingClientRect().right}"""
+        const {right} = box.getBoundingClientRect();
+        return {over: box.scrollWidth - box.clientWidth, hint: hint.checkVisibility(), right}"""
     with browser() as page:
         for width, scrolls in ((1280, False), (390, True)):
             resize(page, width)
@@ -194,5 +196,5 @@ def test_the_matrix_of_eight_is_not_cut_and_scrolls_visibly_on_a_phone(eight: Pa
             assert len(cells) == 8 * 7
             for text, *spans in cells:
                 assert len(text.split()) == 3, text  # three numbers that do not run together
-                for one, later in zip(spans, spans[1:], strict=False):
+                for one, later in pairwise(spans):
                     assert one[1] <= later[0] + 0.5, text
