@@ -101,14 +101,11 @@ def pairing(match: Match, row: str, column: str) -> Pairing | None:
     assert plan is not None
     scoring = scoring_of(plan)
     both = zip(match.cells[row], match.cells[column], plan.splits, strict=True)
-    known = [
-        (ours, theirs, split.repeat)
-        for a, b, split in both
-        if (ours := score(plan, a)) is not None and (theirs := score(plan, b)) is not None
-    ]
+    scores = [(score(plan, a), score(plan, b), split.repeat) for a, b, split in both]
+    known = [(a, b, repeat) for a, b, repeat in scores if a is not None and b is not None]
     if scoring is None or len(known) < 2:
         return None
-    ours, theirs, repeats = (list(part) for part in zip(*known, strict=True))
+    ours, theirs, repeats = [a for a, _, _ in known], [b for _, b, _ in known], [repeat for _, _, repeat in known]
     if plan.protocol != "shared" and plan.per_repeat and len(set(repeats)) > 1:
         found = repeat_posterior(theirs, ours, repeats, plan.rho)
     else:

@@ -298,7 +298,7 @@ def splits(subject: Subject) -> str:
         for label in subject.everyone
     ]
     named = f"{scoring.score} {scoring.metric}"
-    shown = {"x_label": named, "fractions": scoring.is_share}
+    shown: dict[str, Any] = {"x_label": named, "fractions": scoring.is_share}
     score = f"Every run's {scoring.name}" + (f" ({OPTIMISTIC})" if scoring.score == "best" else "")
     names = split_names(runs[subject.everyone[0]])
     paired = all(split_names(runs[label]) == names for label in subject.everyone)
