@@ -12,7 +12,7 @@ import pytest
 import fedarena
 
 SOURCE = Path(fedarena.__file__).parent
-SMALL = {"errors", "seeds", "registry", "component", "spec", "progress", "authority", "values"}
+SMALL = {"errors", "seeds", "registry", "component", "spec", "progress", "authority", "values", "formatting"}
 ORDER = ["statistics", "data", "models", "algorithms", "engine", "runtime", "results", "arena", "federation"]
 DOORS = {"api", "cli", "cli_federation", "cli_vertical", "bench", "contracts", "flower", "ui", "__main__", "__init__"}
 VERTICAL = "vertical"  # stands beside the rest: it needs nothing of it but data, and only the doors need it

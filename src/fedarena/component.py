@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,11 @@ class Component:
             chosen = cls(kind, name, _anchored(_complete(entry, made, settings), where), made)
             return chosen._with(choice.get("with", ()), where) if kind == "algorithm" else chosen
         return cls._own(kind, choice)
+
+    @property
+    def title(self) -> str:
+        """The name that people read: the file's own for a data set that is read from a file."""
+        return title_of(self.name, self.settings)
 
     def _with(self, companions: Any, where: str) -> Component:
         """The algorithm inside its companions: `with = ["fedir", { name = "fedvc", n_vc = 64 }]`."""
@@ -135,3 +141,18 @@ def _plain(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(k, str) and _plain(v) for k, v in value.items())
     return value is None or isinstance(value, str | bool | int | float)
+
+
+def title_of(name: str, settings: Mapping[str, Any]) -> str:
+    """Return the name of a component that people read, without the folders of its file.
+
+    >>> title_of("csv", {"path": "/home/me/patients.csv"}), title_of("digits", {})
+    ('patients.csv', 'digits')
+    """
+    file = PurePath(str(settings.get("path") or ""))
+    return file.name if file.suffix else name
+
+
+def without_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the names of files alone: a page that is passed on must not tell where they lie."""
+    return {k: PurePath(v).name if k in PATHS and isinstance(v, str) else v for k, v in settings.items()}

@@ -6,6 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fedarena.formatting import format_size
+
 if TYPE_CHECKING:
     from fedarena.spec import Experiment
 
@@ -98,7 +100,7 @@ class Line(Silent):
             self._bar = None
 
     def _facts(self, record: Any) -> str:
-        up = f"  {record.bytes_up / 1e6:.1f} MB up" if record.bytes_up else ""
+        up = f"  {format_size(record.bytes_up)} up" if record.bytes_up else ""
         if self._shown is None:
             return up.strip()
         if self._metric is not None and self._shown.metric is not None:

@@ -136,9 +136,9 @@ def test_relative_accuracy_is_weighted_over_centralized() -> None:
 def test_the_verdict_in_words() -> None:
     words = " ".join(comparison(THREE).words)
     assert words.startswith("scaffold is the best choice: 81.0% (best accuracy on the common test samples), P(best) 1.00")
-    assert "better by more than 1 point, with over 95% probability, than fedprox and fedavg." in words
+    assert "better than fedprox and fedavg by more than 1 point, with over 95% probability each." in words
     equal = comparison({"fedavg": [[0.5], [0.6]], "fedprox": [[0.5], [0.6]]})
-    assert "practically equal (within 1 point) to fedprox" in " ".join(equal.words)
+    assert "practically equal to fedprox (within 1 point)" in " ".join(equal.words)
     open_ = comparison({"fedavg": [[0.5], [0.6]], "fedprox": [[0.55], [0.5]]})
     assert "These 2 splits do not decide between it and fedprox" in " ".join(open_.words)
     assert points(0.005) == "0.5 points"

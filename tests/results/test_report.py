@@ -215,7 +215,7 @@ def test_runs_that_are_no_pairs_get_no_verdict_and_hear_why(match: Comparison, t
     for number, (why, found) in enumerate(variants(match)):
         assert why in (why_no_verdict(found) or "")
         text = read(write_report(found, tmp_path / f"{number}.html"))
-        assert f"There is none. {html.escape(why_no_verdict(found) or '')}" in text
+        assert f"There is no verdict. {html.escape(why_no_verdict(found) or '')}" in text
         assert '<table class="duels">' not in text
         assert 'id="sure"' not in text
         for shown in ("curves", "costs", "clients", "partition", "repeat"):
@@ -582,7 +582,7 @@ def test_the_axis_can_be_switched_even_without_script(sight: Any, with_script: b
             choice.click()
             (chart,) = shown(sight, ".panel svg.chart")
             labels.append(chart.get_attribute("aria-label").partition(",")[0])
-        assert labels[:3] == ["Accuracy over round", "Accuracy over uploads", "Accuracy over kB sent"]
+        assert labels[:3] == ["accuracy over round", "accuracy over uploads", "accuracy over kB sent"]
         assert len(labels) == 4
         for heading in sight.find_elements("css selector", "h2"):
             assert heading.is_displayed()

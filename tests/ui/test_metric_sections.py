@@ -14,7 +14,7 @@ import fedarena as fa
 from fedarena.ui.catalogue import Catalogue
 from fedarena.ui.match_page import page as comparison_page
 from fedarena.ui.run_page import page
-from fedarena.ui.scores import final_pairing, means
+from fedarena.ui.scores import means, pairing
 
 EVIL = "<script>alert(1)</script>"
 
@@ -86,14 +86,11 @@ def test_the_page_of_a_comparison_has_the_signs_of_its_score(tmp_path: Path) -> 
     )
     catalogue = Catalogue(tmp_path)
     (match,) = catalogue.look().matches
-    assert means(match) == {
-        label: pytest.approx(np.mean([run.validated.accuracy for run in runs])) for label, runs in found.runs.items()
-    }
-    duel, pair = found.duel("fedavg", "local"), final_pairing(found, "fedavg", "local")
+    assert means(match) == {label: pytest.approx(np.mean(scores)) for label, scores in found.scores().items()}
+    duel, pair = found.duel("fedavg", "local"), pairing(match, "fedavg", "local")
     assert pair is not None
-    assert pair.sign == duel.verdict
-    assert (duel.p_worse, duel.p_equal, duel.p_better) == tuple(pair.known.regions(found.plan.rope))
+    assert pair.pair.sign == duel.verdict
+    assert pair.pair.chances(found.plan.rope) == pytest.approx((duel.p_better, duel.p_equal, duel.p_worse))
     text = comparison_page(catalogue, match.id, {})
     assert text is not None
     assert "validated: validated accuracy" in text
-    assert "mean validated" in text

@@ -79,13 +79,13 @@ def test_a_run_grows_without_a_reload(page: Chrome, server: Served, folder: Path
     assert "round 6 / 9" in text_of(page, ".rounds")
     assert page.execute_script("return scrollY") == 300
     page.execute_script("scrollTo(0, 0)")
-    page.find_element("link text", "megabytes sent").click()
-    until(page, "document.querySelector('#curve .on-desk').textContent.includes('megabytes sent, up and down')")
+    page.find_element("link text", "bytes sent").click()
+    until(page, "document.querySelector('#curve .on-desk').textContent.includes('sent, up and down')")
     assert page.current_url.endswith("?over=sent")
     run.finish()
     until(page, "document.querySelector('.head .state').innerText === 'finished'")
     until(page, "document.querySelector('#clients').textContent.includes('accuracy of each client')")
-    assert "megabytes sent, up and down" in page.execute_script("return document.querySelector('#curve').textContent")
+    assert "kB sent, up and down" in page.execute_script("return document.querySelector('#curve').textContent")
     assert page.execute_script("return window.unchanged")
     assert complaints(page) == []
     assert {address.startswith(server.address) for address in asked_for(page)} == {True}

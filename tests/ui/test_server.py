@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import fedarena as fa
 from fedarena.cli import app
+from fedarena.formatting import format_size
 
 EVIL = "<script>alert(1)</script>\"'&"
 PAGES = ("/", "/page.css", "/page.js", "/charts.css", "/icon.svg")
@@ -161,7 +162,7 @@ def test_a_run_page_tells_its_numbers(server: Served, folder: Path) -> None:
     run = fa.load(folder / "good")
     page = server.text(server.link("good"))
     assert f"<dd>{100 * (run.final.accuracy or 0):.1f}%" in page
-    assert f"{run.bytes / 1e6:.1f} MB" in page
+    assert format_size(run.bytes) in page  # kB: small models must not show 0.0 MB
     assert "accuracy of each client" in page
     assert f"fedarena verify {folder / 'good'}" in page
     over_time = server.text(server.link("good") + "?over=clock")

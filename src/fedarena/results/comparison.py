@@ -22,6 +22,7 @@ from fedarena.data.files import reading
 from fedarena.data.folds import has_own_folds
 from fedarena.engine.record import RoundRecord
 from fedarena.errors import BadValue, FedarenaError, quoted
+from fedarena.formatting import format_duration, format_size
 from fedarena.results import client_gains as gains_of_clients
 from fedarena.results import leave_one_out as left_out
 from fedarena.results import tradeoff
@@ -487,14 +488,20 @@ class Comparison:
         """Everyone against this one."""
         return [self.duel(other, label, rope=rope) for other in self.labels if other != label]
 
+    @property
+    def given_target(self) -> float | None:
+        """The value to reach that the experiment sets; that of a data set is an accuracy, and serves no other metric."""
+        experiment = self.runs[self.labels[0]][0].experiment
+        wanted, usual = experiment.evaluate.target, getattr(experiment.data.made, "defaults", {}).get("evaluate", {})
+        return None if self.plan.metric != "accuracy" and wanted == usual.get("target") else wanted
+
     @cached_property
     def target(self) -> float:
         """The value to reach: the experiment's, or the best whole percent that everyone reaches on average."""
         if not self.labels:
             return math.nan
-        wanted = self.runs[self.labels[0]][0].experiment.evaluate.target
-        if wanted is not None:
-            return wanted
+        if self.given_target is not None:
+            return self.given_target
         means = [float(np.nanmean(s)) for s in self.scores("best").values()]
         if self.scoring().sign > 0:
             return math.floor(100 * min(means) + 1e-9) / 100
@@ -608,10 +615,28 @@ class Comparison:
         ]
         if len(found.standings) > 2:
             level = f"{self.plan.threshold:.0%}"
-            names = _and(list(found.best_set)) if len(found.best_set) < 6 else f"{len(found.best_set)} algorithms"
-            one = len(found.best_set) == 1
-            told.append(f"{names} {'holds' if one else 'together hold'} {level} of P(best), over {found.pairs} pairs.")
-        return told
+            names = _and(list(found.best_set), "or") if len(found.best_set) < 6 else f"one of {len(found.best_set)}"
+            told.append(f"The best is {names} with at least {level} probability ({found.pairs} pairs were compared).")
+        return [*told, *self._cost_of(first)]
+
+    def _cost_of(self, label: str) -> list[str]:
+        """Say what the algorithm costs: to the target if most runs reach it, else the whole run."""
+        row = self._row(label)
+        to, rounds = self.scoring().shown(self.target, 0), row["rounds_to_target"]
+        common = " on the common test samples" if self.plan.evaluate_on != "common" else ""
+        if rounds is None:
+            sent, clock, rounds = (
+                row["bytes"],
+                row["clock"],
+                float(np.mean([r.records[-1].round for r in self.runs[label]])),
+            )
+            start = f"Its runs take {rounds:g} rounds"
+        else:
+            sent, clock = row["bytes_to_target"], row["clock_to_target"]
+            start = f"To reach {to}{common} it takes {rounds:g} round{'s' * (rounds != 1)}"
+        costs = [start, *([f"{format_size(sent)} of messages"] if sent else [])]
+        costs += [f"{format_duration(clock)} of simulated time"] if clock else []
+        return [f"{_and(costs)}."]
 
     def _against_leader(self) -> list[str]:
         first, *others = [label for label in self.ranked if not self.is_reference(label)] or self.ranked
@@ -621,17 +646,21 @@ class Comparison:
         rope, sure = self.scoring().difference(self.plan.rope), f"{self.plan.threshold:.0%}"
         told = []
         if "+" in against:
-            told.append(f"It is better by more than {rope}, with over {sure} probability, than {_and(against['+'])}.")
+            told.append(
+                f"It is better than {_and(against['+'])} by more than {rope}, with over {sure} probability each."
+            )
         if "=" in against:
-            told.append(f"It is practically equal (within {rope}) to {_and(against['='])}.")
+            told.append(f"It is practically equal to {_and(against['='])} (within {rope}).")
         if "-" in against:
-            told.append(f"It is worse by more than {rope}, with over {sure} probability, than {_and(against['-'])}.")
+            told.append(
+                f"It is worse than {_and(against['-'])} by more than {rope}, with over {sure} probability each."
+            )
         if "?" in against:
             n = len(self.scores()[first])
             further = self.outlook(first, against["?"])
-            open_question = f"between it and {_and(against['?'])}"
+            open_question = f"between it and {_and(against['?'], 'or')}"
             if self.plan.stopped is not None and self.plan.stopped.best_set == (first,):
-                open_question = f"whether it is better by more than {rope} than {_and(against['?'])}"
+                open_question = f"whether it is better by more than {rope} than {_and(against['?'], 'or')}"
             told.append(f"These {n} splits do not decide {open_question}.{further}")
         return told
 
@@ -640,34 +669,37 @@ class Comparison:
         if self.plan.undecidable or self.plan.protocol == "shared" or len(others) > MOST_OUTLOOKS:
             return ""
         scores, rope, threshold = self.scores(), self.plan.rope, self.plan.threshold
-        said = []
+        found_by: dict[int | None, list[str]] = {}
+        unit = "split" if self._repeats is None else "repeat"
         for other in others:
             pair = (scores[other], scores[first])
             if not np.isfinite(pair).all():
                 continue
             if self._repeats is None:
                 found = more_splits(*pair, self.plan.rho, rope=rope, threshold=threshold).further
-                unit = "split"
             else:
                 found = more_repeats(*pair, self._repeats, self.plan.rho, rope=rope, threshold=threshold).further
-                unit = "repeat"
-            if found is None:
-                said.append(f"no number of further {unit}s would for {other}")
-            else:
-                said.append(f"about {found} further {unit}{'s' * (found != 1)} would for {other}")
-        return f" If mean and spread persist, {_and(said)}." if said else ""
+            found_by.setdefault(found, []).append(other)
+        said = [
+            f"about {found} further {unit}{'s' * (found != 1)} would decide it for {_and(names)}"
+            for found, names in found_by.items()
+            if found is not None
+        ]
+        if None in found_by:
+            said.append(f"no number of further {unit}s would decide it for {_and(found_by[None], 'or')}")
+        return f" If mean and spread persist, {'; '.join(said)}." if said else ""
 
     def _beside_references(self) -> list[str]:
         first, *_ = self.ranked
         signs = {
-            "+": "better than",
-            "-": "worse than",
-            "=": "practically equal to",
-            "?": "neither surely better nor worse than",
+            "+": "it is better",
+            "-": "it is worse",
+            "=": "it is practically equal",
+            "?": "the splits do not decide it",
         }
         means = {label: self.scoring().shown(float(np.mean(s))) for label, s in self.scores().items()}
         return [
-            f"It is {signs[self.duel(first, label).verdict]} {label} ({means[label]}), which sends nothing."
+            f"Against the reference {label} ({means[label]}), {signs[self.duel(first, label).verdict]}."
             for label in self.ranked[1:]
             if self.is_reference(label) and not self.is_reference(first)
         ]
@@ -850,5 +882,5 @@ def _first_at(run: Run, target: float) -> RoundRecord | None:
     return next((record for record, (_, value) in values if (value >= target if rising else value <= target)), None)
 
 
-def _and(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _and(names: list[str], word: str = "and") -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"

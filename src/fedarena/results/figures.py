@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fedarena.engine.keep import writing
 from fedarena.results import tradeoff
-from fedarena.results.comparison import Comparison, points
-from fedarena.results.report.posteriors import chance, shown_range, typeset
+from fedarena.results.comparison import Comparison
+from fedarena.results.report.posteriors import (
+    Pair,
+    areas,
+    axis_label,
+    chance,
+    far_side,
+    far_text,
+    kind_of,
+    shown_range,
+    typeset,
+)
 from fedarena.results.report.spreads import jitter
 from fedarena.results.report.subject import Subject
+from fedarena.results.scoring import OPTIMISTIC
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,8 +84,8 @@ def _look(subject: Subject, label: str) -> dict[str, Any]:
 
 
 def draw_curves(subject: Subject) -> Figure:
-    """Mean accuracy with the range over splits, over rounds and every cost."""
-    shown = subject.axes
+    """Mean of the metric that the runs followed, with the range over splits, over rounds and every cost."""
+    shown, followed = subject.axes, subject.followed
     columns = min(len(shown), 2)
     lines = -(-len(shown) // columns)
     figure = _figure(3.5 * columns, 2.6 * lines + 0.5)
@@ -89,11 +101,11 @@ def draw_curves(subject: Subject) -> Figure:
         ends = [subject.curve(label, axis).x[-1] for label in subject.result.labels]
         ax.set(xlabel=axis.label, xlim=(0, max(ends) or 1))
         ax.grid(alpha=0.25)
-        ax.yaxis.set_major_formatter(lambda v, _: f"{100 * v:g}%")
+        ax.yaxis.set_major_formatter(lambda v, _: f"{100 * v:g}%" if followed.is_share else f"{v:g}")
     for ax in grid.flat[len(shown) :]:
         ax.set_visible(False)
     for ax in grid[:, 0]:
-        ax.set(ylabel="accuracy")
+        ax.set(ylabel=f"{followed.metric}, common test samples")
     handles, labels = grid.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
     return figure
@@ -110,22 +122,29 @@ def draw_posteriors(subject: Subject) -> Figure:
     plan, (leader, *others) = subject.result.plan, subject.ranked
     pairs = [subject.pair(leader, other) for other in others]
     low, high = shown_range(pairs, plan.rope)
-    figure = _figure(7, 0.62 * len(pairs) + 1.0)
+    scoring, times = pairs[0].scoring, pairs[0].scoring.scale
+    figure = _figure(7, 0.62 * len(pairs) + 1.2)
     ax = figure.subplots()
-    ax.axvspan(-100 * plan.rope, 100 * plan.rope, color=EQUAL, alpha=0.14, lw=0)
+    ax.axvspan(-times * plan.rope, times * plan.rope, color=EQUAL, alpha=0.14, lw=0)
     ax.axvline(0, color=QUIET, lw=0.6)
     for k, pair in enumerate(pairs):
         base = len(pairs) - 1 - k
-        _density(ax, pair.known, plan.rope, low, high, base)
-        chances = [chance(p) for p in reversed(pair.known.regions(plan.rope))]
+        _density(ax, pair, plan.rope, low, high, base)
+        chances = [chance(p) for p in pair.chances(plan.rope)]
         _beside(ax, base + 0.15, [*chances, typeset(pair.sign)], "black")
     _beside(ax, len(pairs) - 0.2, ["better", "equal", "worse", ""], QUIET)
-    ax.set(xlim=(100 * low, 100 * high), ylim=(-0.15, len(pairs)))
-    ax.set(xlabel=f"{leader} minus the other, percentage points (region: within {points(plan.rope)})")
+    ax.set(xlim=(times * low, times * high), ylim=(-0.15, len(pairs)))
+    ax.set(xlabel=f"{axis_label(pairs[0])}\n{named(subject)}; grey: within {scoring.difference(plan.rope)}")
     ax.set_yticks([len(pairs) - 1 - k for k in range(len(pairs))], [pair.column for pair in pairs])
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     return figure
+
+
+def named(subject: Subject) -> str:
+    """Return the score of a comparison as figures and tables name it: round, metric, view."""
+    scoring = subject.result.scoring()
+    return scoring.name + (f" ({OPTIMISTIC})" if scoring.score == "best" else "")
 
 
 def _beside(ax: Axes, y: float, texts: list[str], colour: str) -> None:
@@ -136,23 +155,29 @@ def _beside(ax: Axes, y: float, texts: list[str], colour: str) -> None:
         ax.annotate(text, (1, y), ha="right", color=colour, **place)
 
 
-def _density(ax: Axes, known: Any, rope: float, low: float, high: float, base: float) -> None:
+def _density(ax: Axes, pair: Pair, rope: float, low: float, high: float, base: float) -> None:
+    known, times = pair.known, pair.scoring.scale
+    colours = {"better": BETTER, "equal": EQUAL, "worse": WORSE}
+    if side := far_side(pair, low, high):  # an arrow at the edge, with its number
+        text = f"{far_text(pair)} \N{RIGHTWARDS ARROW}" if side > 0 else f"\N{LEFTWARDS ARROW} {far_text(pair)}"
+        ax.text(times * (high if side > 0 else low), base + 0.12, text, ha="right" if side > 0 else "left", size=8)
+        return
     if known.scale == 0:
-        colour = WORSE if known.mean < -rope else BETTER if known.mean > rope else EQUAL
-        ax.plot([100 * known.mean] * 2, [base, base + 0.75], color=colour, lw=2.5)
+        ax.plot([times * known.mean] * 2, [base, base + 0.75], color=colours[kind_of(pair, rope)], lw=2.5)
         return
     x = np.unique(np.concatenate([np.linspace(low, high, 301), [-rope, rope]]))
     y = base + 0.75 * known.density(x) / known.density([known.mean])[0]
-    for colour, part in ((WORSE, x <= -rope), (EQUAL, np.abs(x) <= rope), (BETTER, x >= rope)):
-        ax.fill_between(100 * x[part], base, y[part], color=colour, alpha=0.4, lw=0)
-    ax.plot(100 * x, y, color="black", lw=0.7)
-    ax.plot([100 * v for v in known.interval(0.9)], [base, base], color="black", lw=2.2, solid_capstyle="round")
-    ax.plot(100 * known.mean, base, "o", ms=4, mfc="white", mec="black")
+    for kind, start, end in areas(pair, rope, low, high):
+        part = (x >= start) & (x <= end)
+        ax.fill_between(times * x[part], base, y[part], color=colours[kind], alpha=0.4, lw=0)
+    ax.plot(times * x, y, color="black", lw=0.7)
+    ax.plot([times * v for v in known.interval(0.9)], [base, base], color="black", lw=2.2, solid_capstyle="round")
+    ax.plot(times * known.mean, base, "o", ms=4, mfc="white", mec="black")
 
 
 def draw_verdicts(subject: Subject) -> Figure:
-    """The table of + = - ? with the three probabilities."""
-    names = subject.ranked
+    """The table of + = - ? with the three probabilities, and P(best) of every candidate."""
+    names, standings = subject.ranked, subject.result.ranking.standings if subject.result.ranking else {}
     duels = {(d.row, d.column): d for d in subject.result.duels()}
     figure = _figure(1.05 * len(names) + 1.4, 0.5 * len(names) + 0.7)
     ax = figure.subplots()
@@ -165,8 +190,11 @@ def draw_verdicts(subject: Subject) -> Figure:
         ax.text(x, y + 0.24, told, ha="center", va="center", size=6.5)
     ax.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5))
     ax.set_xticks(range(len(names)), names, rotation=20 if max(map(len, names)) > 12 else 0)
-    ax.set_yticks(range(len(names)), names)
+    shown = [f"{n}\nP(best) {chance(standings[n].p_best)}" if n in standings else n for n in names]
+    ax.set_yticks(range(len(names)), shown)
     ax.xaxis.tick_top()
+    about = fill(f"row against column: {named(subject)}; probabilities of better, equal, worse", 16 * len(names))
+    ax.set(xlabel=about)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return figure
@@ -186,7 +214,7 @@ def _rgb(colour: str) -> tuple[float, float, float]:
 
 
 def draw_clients(subject: Subject) -> Figure:
-    """Accuracy on the clients' own test rows: every client a dot, the middle half a box, the median a line."""
+    """Accuracy on the clients' own test samples: every client a dot, the middle half a box, the median a line."""
     figure = _figure(7, 0.34 * len(subject.everyone) + 0.8)
     ax = figure.subplots()
     for k, name in enumerate(subject.everyone):
@@ -202,5 +230,5 @@ def draw_clients(subject: Subject) -> Figure:
     ax.set_yticks(range(len(subject.everyone)), subject.everyone)
     ax.invert_yaxis()
     ax.grid(axis="x", alpha=0.25)
-    ax.set(xlabel="accuracy on a client's own test rows, percent")
+    ax.set(xlabel="accuracy on a client's own test samples, percent")
     return figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from fedarena.engine.scoring import FinalMetrics, Predictions, Scoring, calibrat
 from fedarena.engine.site import Site
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.errors import BadValue, DataBroken
+from fedarena.formatting import format_size
 from fedarena.models.task import Keep
 from fedarena.results.folder import (
     DAMAGED,
@@ -34,7 +36,7 @@ from fedarena.results.folder import (
 )
 from fedarena.results.metrics import monotone, recalls, rounds_to
 from fedarena.spec import Experiment
-from fedarena.statistics.metric_registry import is_better
+from fedarena.statistics.metric_registry import OPTIMISTIC, is_better
 from fedarena.values import check_path
 
 if TYPE_CHECKING:
@@ -364,17 +366,17 @@ class Run:
         s = self.summary()
         rounds = f"{s['rounds']} round{'s' * (s['rounds'] != 1)}"
         result = f"{s['metric']} {s['final_metric']:.4f}"
-        return f"<Run {s['algorithm']} on {s['dataset']}: {rounds}, {result}>"
+        return f"<Run {s['algorithm']} on {self.experiment.data.title}: {rounds}, {result}>"
 
     def __str__(self) -> str:
         s = self.summary()
         lines = [
-            f"{s['algorithm']} on {s['dataset']} ({s['partition']}), {s['model']}, seed {s['seed']}: "
+            f"{s['algorithm']} on {self.experiment.data.title} ({s['partition']}), {s['model']}, seed {s['seed']}: "
             f"{s['rounds']} round{'s' * (s['rounds'] > 1)}",
             f"  {s['metric']} {s['final_metric']:.4f}{_interval(self.metric_bounds.get(s['metric']))}, "
-            f"best {s['best_metric']:.4f} in round {s['best_round']}",
-            f"  loss {s['final_loss']:.4f}   {s['uploads']} uploads, {s['bytes_up'] / 1e6:.1f} MB up, "
-            f"{s['bytes_down'] / 1e6:.1f} MB down   {s['wall_seconds']:.1f} s",
+            f"best {s['best_metric']:.4f} in round {s['best_round']} ({OPTIMISTIC})",
+            f"  loss {s['final_loss']:.4f}   {s['uploads']} uploads, {format_size(s['bytes_up'])} up, "
+            f"{format_size(s['bytes_down'])} down   {s['wall_seconds']:.1f} s",
         ]
         shown = [
             f"{name} {_short(value)}{_interval(self.metric_bounds.get(name))}"
@@ -402,11 +404,11 @@ class Run:
         s = self.summary()
         shown = {
             f"final {s['metric']}": f"{s['final_metric']:.4f}",
-            f"best {s['metric']}": f"{s['best_metric']:.4f} (round {s['best_round']})",
+            f"best {s['metric']}": f"{s['best_metric']:.4f} (round {s['best_round']}; {OPTIMISTIC})",
             "final loss": f"{s['final_loss']:.4f}",
             "rounds": s["rounds"],
             "uploads": s["uploads"],
-            "sent": f"{s['bytes_up'] / 1e6:.1f} MB up, {s['bytes_down'] / 1e6:.1f} MB down",
+            "sent": f"{format_size(s['bytes_up'])} up, {format_size(s['bytes_down'])} down",
             "time": f"{s['wall_seconds']:.1f} s",
         }
         if self.chosen is not None:
@@ -414,7 +416,8 @@ class Run:
         if s["epsilon"] is not None:
             shown["privacy"] = f"epsilon {s['epsilon']:.3g} at delta {s['delta']:.3g}"
         cells = "".join(f"<tr><th style='text-align:left'>{k}</th><td>{v}</td></tr>" for k, v in shown.items())
-        title = f"{s['algorithm']} · {s['dataset']} · {s['partition']} · {s['model']} · seed {s['seed']}"
+        data = escape(self.experiment.data.title)
+        title = f"{s['algorithm']} · {data} · {s['partition']} · {s['model']} · seed {s['seed']}"
         return (
             f"<div><b>{title}</b><div style='display:flex;gap:2em;align-items:center'>"
             f"<table>{cells}</table>{curve_as_svg(self)}</div></div>"

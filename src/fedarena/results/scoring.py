@@ -13,6 +13,7 @@ from fedarena.engine.scoring import FinalMetrics, lost_by_divergence
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.errors import BadValue
 from fedarena.results.run import Run
+from fedarena.statistics.metric_registry import OPTIMISTIC as OPTIMISTIC
 from fedarena.statistics.metric_registry import Metric, all_metrics
 
 Score = Literal["final", "best", "validated"]
@@ -24,7 +25,6 @@ VIEW_NAMES = {
     "own": "on clients' own test samples, weighted by samples",
     "own:uniform": "on clients' own test samples, every client alike",
 }
-OPTIMISTIC = "optimistic: chosen on test samples"
 VALIDATED = "chosen on training samples that are held out of training"
 
 
@@ -121,6 +121,25 @@ class Scoring:
         if math.isinf(value):
             return "unknown with 2 splits"
         return f"{100 * value:.2f} points" if self.is_share else f"{value:.3g}"
+
+    @property
+    def unit(self) -> str:
+        """Return the unit of differences, as the axis of a chart names it: percentage points, or the metric itself."""
+        return "percentage points" if self.is_share else self.metric
+
+    @property
+    def scale(self) -> float:
+        """Return the factor from differences to numbers on an axis: 100 for percentage points, else 1."""
+        return 100.0 if self.is_share else 1.0
+
+    def signed(self, difference: float, *, unit: bool = False) -> str:
+        """Return a difference with its sign, in percentage points or in the units of the metric.
+
+        >>> Scoring().signed(-0.0123), Scoring(metric="log_loss").signed(0.0123, unit=True)
+        ('\N{MINUS SIGN}1.2', '+0.0123')
+        """
+        text = f"{100 * difference:+.1f}" if self.is_share else f"{difference:+.3g}"
+        return text.replace("-", "\N{MINUS SIGN}") + (" points" if unit and self.is_share else "")
 
 
 def _chosen(run: Run) -> ValidatedRound:

@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fedarena.data.statistics import Statistics
+from fedarena.formatting import format_duration, format_size
 from fedarena.results.comparison import SIGNS, Comparison, Duel
 from fedarena.results.next_step import next_step
 from fedarena.results.run import Run
-from fedarena.results.scoring import OPTIMISTIC, VALIDATED, VIEW_NAMES
+from fedarena.results.scoring import OPTIMISTIC, VALIDATED, VIEW_NAMES, Scoring
 from fedarena.spec import Experiment
 
 WIDTH = 100  # columns, where there is no terminal that knows better
@@ -55,7 +56,7 @@ def show_runs(runs: Mapping[str, Run]) -> None:
     is_accuracy = next(iter(runs.values())).measured.metric == "accuracy"
     goal = "best at" if target is None else f"to {target:.0%}" if is_accuracy else f"to {target:g}"
     table.add_column("", no_wrap=True)
-    for column in ("accuracy", "best", "own rows", "worst 10%", goal, "sent", "time"):
+    for column in ("accuracy", "best", "own", "worst 10%", goal, "sent", "time"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, run in runs.items():
         s = run.summary()
@@ -66,10 +67,12 @@ def show_runs(runs: Mapping[str, Run]) -> None:
             "-" if s["weighted_accuracy"] is None else f"{s['weighted_accuracy']:.4f}",
             f"{run.fairness['worst_tenth']:.4f}" if run.fairness else "-",
             "never" if to_target is None else str(to_target),
-            f"{run.bytes / 1e6:.1f} MB" if run.bytes else "-",
+            format_size(run.bytes) if run.bytes else "-",
             f"{s['wall_seconds']:.1f} s",
         )
-    table.caption = "own rows: clients on their own test rows; worst 10%: the worst tenth of them; to, at: rounds"
+    table.caption = (
+        f"best: {OPTIMISTIC}; own: clients on their own test samples; worst 10%: the worst tenth of them; to, at: rounds"
+    )
     Console().print(table)
 
 
@@ -95,21 +98,22 @@ def show_comparison(comparison: Comparison, console: Console | None = None) -> N
 def _legend(comparison: Comparison) -> str:
     """Say what the columns are."""
     scoring, runs = comparison.scoring(), len(comparison.scores()[comparison.labels[0]])
-    how = {"best": f"; best: its best round ({OPTIMISTIC})", "validated": f"; the round is {VALIDATED}"}
-    chosen = how.get(comparison.plan.score, "")
+    how = {"best": f" of the best round ({OPTIMISTIC})", "validated": f", of the round {VALIDATED}"}
+    chosen, unit = how.get(comparison.plan.score, ""), ", in points" if scoring.is_share else ""
     return (
-        f"{comparison.plan.score}: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}, mean over {runs} splits ± "
-        f"deviation{chosen}. P(best): by the joint posterior; loss: expected distance to the best.\n"
-        "common: on the common test samples; own: on clients' own test samples; worst: the worst tenth of clients.\n"
-        f"rounds, MB, time (simulated seconds): median to {scoring.shown(comparison.target, 0)}{_chosen(comparison)}; - if "
-        "most runs did not get there.\n"
+        f"{comparison.plan.score}: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}{chosen}, mean over {runs} splits ± "
+        f"standard deviation.\nP(best): probability of being the best; loss: expected distance to the best{unit}.\n"
+        "common, own: final score on the common and on clients' own test samples; worst: accuracy of the worst tenth of "
+        f"clients.\nrounds, sent, time (simulated): median to reach {scoring.shown(comparison.target, 0)} on the common "
+        f"test samples{_chosen(comparison)}; - if most runs did not.\n"
     )
 
 
 def _chosen(comparison: Comparison) -> str:
     """Say where the target comes from, if the experiment does not set one."""
-    given = comparison.runs[comparison.labels[0]][0].experiment.evaluate.target
-    return "" if given is not None else " (no target was set: the highest whole percent all reach on average)"
+    if comparison.given_target is not None:
+        return ""
+    return " (no target was set: this is what all reach on average)"
 
 
 def _show_signs(comparison: Comparison, console: Console) -> None:
@@ -174,18 +178,18 @@ def _costs(comparison: Comparison, width: int) -> Table:
     columns = {
         plan.score: [f"{value(r[plan.score])} ±{value(r[f'{plan.score}_sd'])}" for r in rows],
         "P(best)": [_number(r["p_best"], 1, 2) for r in rows],
-        "loss": [_number(r["expected_loss"], 100 if scoring.is_share else 1, 2) for r in rows],
+        "loss": [_loss(r["expected_loss"], scoring) for r in rows],
         "common": [value(r["common"]) for r in rows],
         "own": [value(r["own"]) for r in rows],
         "rounds": [_number(r["rounds_to_target"]) for r in rows],
-        "MB": [_number(r["bytes_to_target"], 1e-6, 2) for r in rows],
-        "time": [_number(r["clock_to_target"], 1, 1) for r in rows],
-        "worst": [_number(r["client_worst"], 100, 1) for r in rows],
+        "sent": ["-" if not r["bytes_to_target"] else format_size(r["bytes_to_target"]) for r in rows],
+        "time": ["-" if r["clock_to_target"] is None else format_duration(r["clock_to_target"]) for r in rows],
+        "worst": ["-" if r["client_worst"] is None else f"{r['client_worst']:.1%}" for r in rows],
     }
     if any(r["epsilon"] is not None for r in rows):
         columns = {"epsilon": [_number(r["epsilon"], 1, 2) for r in rows], **columns}
     label = min(max(len(r["algorithm"]) for r in rows), LABEL)
-    for least in ("time", "worst", "loss", "MB"):
+    for least in ("time", "worst", "loss", "sent"):
         if label + 3 + sum(max(map(len, [name, *cells])) + GAP for name, cells in columns.items()) > width:
             del columns[least]
     table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
@@ -196,6 +200,12 @@ def _costs(comparison: Comparison, width: int) -> Table:
         style = "dim" if r["algorithm"] == comparison.plan.reference else None
         table.add_row(Text(r["algorithm"]), *cells, style=style)
     return table
+
+
+def _loss(value: float | None, scoring: Scoring) -> str:
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{100 * value:.2f}" if scoring.is_share else f"{value:.2g}"
 
 
 def _number(value: float | None, times: float = 1, digits: int = 0) -> str:

@@ -20,6 +20,7 @@ F = TypeVar("F", bound=Callable[..., float])
 
 TASKS: tuple[TaskName, ...] = ("classification", "next_symbol", "regression", "survival", "custom")
 CLASSES: tuple[TaskName, ...] = ("classification", "next_symbol")
+OPTIMISTIC = "optimistic: chosen on test samples"  # said of a best round wherever it is shown
 RESERVED = ("client", "name", "rows", "test_rows", "classes")  # other columns of clients.parquet
 RESERVED_PREFIX = "validated_"  # of the columns of the validated round
 

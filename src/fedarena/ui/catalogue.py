@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import tomllib
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from fedarena.component import title_of
 from fedarena.errors import FedarenaError
 from fedarena.results import watch
 from fedarena.results.comparison import Plan
@@ -32,6 +34,8 @@ RUN_FILES = (
     "checkpoint/lock",
     "clients.parquet",
 )
+RESULT = (
+    "metric", "metrics", "own_metrics", "final_accuracy", "best_accuracy", "final_metric", "best_metric", "validated_accuracy", "validated_metric", "validated_metrics", "validated_own_metrics")  # fmt: skip
 STATES = ("running", "waiting", "interrupted", "failed", "diverged", "finished", "damaged")
 SHAPE: dict[str, Any] = {
     "experiment": dict, "contestants": dict, "folds": int | None, "repeats": int, "rope": float, "threshold": float,
@@ -60,6 +64,7 @@ class Sight:
     spark: tuple[tuple[float, float], ...] = ()  # round, accuracy
     changed: float = 0.0  # seconds since 1970
     why: str = ""  # it failed, or is damaged
+    result: dict[str, Any] = field(default_factory=dict)  # result.json, once it has ended
 
     @property
     def share(self) -> float:
@@ -70,13 +75,19 @@ class Sight:
 
     def part(self, key: str) -> str:
         """The name of a component: algorithm, data, partition, model."""
-        value = self.table.get(key)
-        return str(value.get("name", "?") if isinstance(value, dict) else "?" if value is None else value)
+        return part_name(self.table.get(key))
 
     def settings(self, key: str) -> dict[str, Any]:
         """What the component was given."""
         value = self.table.get(key)
         return {k: v for k, v in value.items() if k not in ("name", "own")} if isinstance(value, dict) else {}
+
+
+def part_name(value: Any) -> str:
+    """Return the name of a component as a file has it, or that of the file which a data set is read from."""
+    if isinstance(value, dict):
+        return title_of(str(value.get("name", "?")), value)
+    return "?" if value is None else str(value)
 
 
 @dataclass(frozen=True)
@@ -139,6 +150,11 @@ class Catalogue:
         self._places: dict[str, Path] = {}
         self._logs: Memo[Log] = Memo(KEPT_ROUNDS, lambda log: len(log) + LOG_WEIGHT)
         self._comparisons: Memo[Any] = Memo(COMPARISONS)
+
+    def path(self, folder: Path) -> str:
+        """Return the path of a folder as the user named the one above it."""
+        inside = folder.relative_to(self.root) if folder == self.root or self.root in folder.parents else folder
+        return str(Path(self.name) / inside)
 
     def look(self) -> Listing:
         """All runs and comparisons, those under way first, then the newest."""
@@ -212,7 +228,9 @@ class Catalogue:
         cells: dict[str, list[Sight]] = {label: [] for label in plan.contestants}
         for cell in watch.cells(plan, folder):
             cells[cell.label].append(self.sight(cell.folder))
-        left_out = [self.sight(cell.folder) for cell in watch.left_out_cells(plan, folder)] if plan.leave_one_out else []
+        left_out = (
+            [self.sight(cell.folder) for cell in watch.left_out_cells(plan, folder)] if plan.leave_one_out else []
+        )
         match = Match(id, folder, name, plan, cells, left_out)
         busy = watch.at_work(folder) or any(s.state == "running" for s in match.everyone)
         return replace(match, busy=busy)
@@ -296,7 +314,17 @@ def _sight(files: SafeFolder, id: str, name: str, folder: Path) -> Sight:
         validated=_finite(seen.validated),
         spark=tuple(log.glance(file, files.open)),
         why=seen.why,
+        result=_result(files, folder / "result.json") if seen.state in watch.OVER else {},
     )
+
+
+def _result(files: SafeFolder, file: Path) -> dict[str, Any]:
+    """Return the numbers of a run that has ended; nothing where there are none."""
+    try:
+        result = json.loads(files.text(file))
+    except (OSError, ValueError, FedarenaError):
+        return {}
+    return {key: result[key] for key in RESULT if key in result} if isinstance(result, dict) else {}
 
 
 def _plan(folder: Path) -> Plan | str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from fedarena.formatting import format_size
 from fedarena.results.report.charts import NARROW, escape
 from fedarena.results.report.svg import path
 from fedarena.ui.catalogue import Sight
@@ -18,6 +19,7 @@ ICON = (
     '<g fill="#0b6bb0"><circle cx="16" cy="16" r="5.5"/><circle cx="6" cy="7" r="3.5"/><circle cx="27" cy="10" r="3"/>'
     '<circle cx="9" cy="27" r="3"/><circle cx="25" cy="25" r="3.8"/></g></svg>'
 )
+HINT = '<p class="hint" aria-hidden="true">Scroll sideways for more columns \N{RIGHTWARDS ARROW}</p>'
 BUSY, IDLE = 1500, 3000  # milliseconds between two looks
 FULL, HALF = 1100, 540  # widths of a chart on a desk, in pixels: all of the page, and beside another
 SPARK = 96, 26  # its size
@@ -108,10 +110,11 @@ def spark(points: Iterable[tuple[float, float]], index: int = 0) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]], kind: str = "") -> str:
-    """Cells are HTML already; the first of a row is its heading."""
+    """Cells are HTML already; the first of a row is its heading. What is too wide scrolls, and a hint says so."""
     top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     body = "".join(f"<tr>{''.join(_cell(k, cell) for k, cell in enumerate(row))}</tr>" for row in rows)
-    return f'<div class="scroll"><table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    inner = f'<table class="{kind}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div class="scroll" tabindex="0">{inner}</div>{HINT}'
 
 
 def _cell(k: int, cell: str) -> str:
@@ -137,11 +140,9 @@ def decimal(value: float | None) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:.4g}"
 
 
-def size(megabytes: float | None) -> str:
-    """12.4 MB."""
-    if megabytes is None or not math.isfinite(megabytes):
-        return "–"
-    return f"{megabytes / 1000:.2f} GB" if megabytes >= 1000 else f"{megabytes:.1f} MB"
+def size(number: float | None) -> str:
+    """Bytes with their unit, or a dash where nothing is known or sent."""
+    return "–" if number is None or not math.isfinite(number) or number <= 0 else format_size(number)
 
 
 def duration(seconds: float | None) -> str:

@@ -22,7 +22,7 @@ COLUMNS: dict[str, Callable[[Record], Any]] = {
     **{
         name: lambda r, name=name: r[name]  # type: ignore[misc]
         for name in (
-            "round", "accuracy", "loss", "train_loss", "best_accuracy", "weighted_accuracy", "client_worst",
+            "round", "accuracy", "loss", "train_loss", "best_accuracy", "weighted_accuracy", "client_worst", "metric",
             "uploads", "clock", "wall_seconds", "dropped",
         )
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,11 +12,13 @@ import numpy as np
 
 from fedarena.errors import DataBroken, FedarenaError
 from fedarena.results.comparison import SIGNS, Comparison
-from fedarena.results.report.charts import NARROW, Pair, Series, escape, legend, line_chart, posterior_rows
+from fedarena.results.report.charts import NARROW, Pair, Series, breakable, escape, legend, line_chart, posterior_rows
 from fedarena.results.report.client_gains import effects_section, gains_section
 from fedarena.results.report.posteriors import chance
-from fedarena.results.scoring import Score
-from fedarena.ui.catalogue import Catalogue, Match, Sight
+from fedarena.results.report.subject import Subject
+from fedarena.results.scoring import Score, Scoring
+from fedarena.statistics.metric_registry import OPTIMISTIC
+from fedarena.ui.catalogue import Catalogue, Match, Sight, part_name
 from fedarena.ui.files import reason
 from fedarena.ui.html import (
     badge,
@@ -34,8 +36,8 @@ from fedarena.ui.html import (
     when,
 )
 from fedarena.ui.log import Log
-from fedarena.ui.run_page import AXES
-from fedarena.ui.scores import Pairing, accuracy, final_pairing, judged, means, pairing, score
+from fedarena.ui.run_page import AXES, followed, unit_of_axis
+from fedarena.ui.scores import OVER, judged, means, pairing, score, scoring_of
 
 POINTS = 400  # of a curve
 
@@ -60,7 +62,6 @@ def report(catalogue: Catalogue, id: str) -> str | None:
         return None
     from fedarena.results.report.gather import gather
     from fedarena.results.report.page import render
-    from fedarena.results.report.subject import Subject
 
     try:
         catalogue.files.check_tree(found.folder)
@@ -83,7 +84,7 @@ def _body(catalogue: Catalogue, match: Match, query: dict[str, str]) -> Iterator
         yield _costs(result)
         yield from _clients(result)
     yield _cells(match)
-    yield _how(match)
+    yield _how(catalogue, match)
 
 
 def _result(catalogue: Catalogue, match: Match) -> Comparison | str | None:
@@ -109,8 +110,7 @@ def _head(match: Match) -> str:
     link = f'<a class="button" href="/report/{match.id}">Report</a>' if match.state == "finished" else ""
     facts = ""
     if match.plan is not None:
-        parts = (match.plan.experiment.get(key) for key in ("data", "partition", "model"))
-        names = [str(part.get("name", "?") if isinstance(part, dict) else part) for part in parts]
+        names = [part_name(match.plan.experiment.get(key)) for key in ("data", "partition", "model")]
         facts = f'<p class="facts">{escape(" · ".join(names))}<br>{escape(match.plan.test)}<br>{escape(match.plan.about)}</p>'
         if match.plan.at_most is not None:
             facts += f'<p class="facts">Repeats are added until it is decided, at most {match.plan.at_most} splits.</p>'
@@ -129,51 +129,49 @@ def _head(match: Match) -> str:
 
 def _verdict(match: Match, result: Comparison | str | None) -> str:
     assert match.plan is not None
-    known_result = result if isinstance(result, Comparison) and len(result.labels) > 1 else None
-    names = judged(match) if known_result is None else known_result.ranked
-    every_pair = [(a, b) for a in names for b in names if a != b]
-    if known_result is None:
-        pairs = {pair: pairing(match, *pair) for pair in every_pair}
+    plan, over = match.plan, match.state == "finished"
+    if isinstance(result, Comparison) and len(result.labels) > 1:
+        subject = Subject(result)
+        names, splits = result.ranked, len(result.scores()[result.labels[0]])
+        known = [(a, b) for a in names for b in names if a != b and math.isfinite(result.duel(a, b).mean)]
+        pairs = {(a, b): subject.pair(a, b) for a, b in known}
     else:
-        pairs = {pair: final_pairing(known_result, *pair) for pair in every_pair}
-    known = [pair for pair in pairs.values() if pair is not None]
-    over = match.state == "finished"
+        names = judged(match)
+        found = {(a, b): pairing(match, a, b) for a in names for b in names if a != b}
+        pairs = {key: one.pair for key, one in found.items() if one is not None}
+        splits = min((one.splits for one in found.values() if one is not None), default=0)
     told = "".join(f"<p>{escape(text)}</p>" for text in result.words) if isinstance(result, Comparison) else ""
     if isinstance(result, str):
         told = f'<p class="note">{escape(result)}</p>'
-    if not known:
-        soon = "" if over else "<p>As soon as two algorithms have finished two splits, a first one stands here.</p>"
+    if not pairs:
+        soon = "" if over else "<p>A first verdict appears when two algorithms have finished two splits.</p>"
         return section("verdict", "Verdict", told or soon)
-    note = (
-        ""
-        if over
-        else f"provisional, from {min(p.splits for p in known)} of {len(match.plan.splits)} splits: it may change"
-    )
-    against = [pair for other in names[1:] if (pair := pairs[names[0], other]) is not None]
-    shown = [Pair(pair.row, pair.column, pair.known, pair.sign) for pair in against]
-    rope = match.plan.rope
-    drawn = both(lambda width: posterior_rows(shown, rope, width=width)) if shown else ""
-    matrix = _matrix(names, pairs, rope)
+    note = "" if over else f"provisional, from {splits} of {len(plan.splits)} splits: it may change"
+    shown = [pairs[names[0], other] for other in names[1:] if (names[0], other) in pairs]
+    drawn = both(lambda width: posterior_rows(shown, plan.rope, width=width)) if shown else ""
+    scoring = next(iter(pairs.values())).scoring
+    best = f" ({OPTIMISTIC})" if plan.score == "best" else ""
+    by = f'<p class="note">Differences in {escape(scoring.name + best)}.</p>'
     kind = "" if over else "provisional"
-    return section("verdict", "Verdict", f'<div class="{kind}">{told}{drawn}{matrix}</div>', note=note)
+    body = f'<div class="{kind}">{told}{by}{drawn}{_matrix(names, pairs, plan.rope)}</div>'
+    return section("verdict", "Verdict", body, note=note)
 
 
-def _matrix(names: Sequence[str], pairs: dict[tuple[str, str], Pairing | None], rope: float) -> str:
+def _matrix(names: Sequence[str], pairs: Mapping[tuple[str, str], Pair], rope: float) -> str:
     rows = []
     for row in names:
-        cells = ["" if row == column else _sign(pairs[row, column], rope) for column in names]
-        rows.append([escape(row), *cells])
+        cells = ["" if row == column else _sign(pairs.get((row, column)), rope) for column in names]
+        rows.append([breakable(row), *cells])
     signs = ", ".join(f"<b>{_typeset(sign)}</b> {word}" for sign, word in SIGNS.items())
     how = f'<p class="note">Row against column: {signs}. Below: the probabilities of better, equal, worse.</p>'
-    return table(["", *map(escape, names)], rows, "duels") + how
+    return table(["", *map(breakable, names)], rows, "duels") + how
 
 
-def _sign(pair: Pairing | None, rope: float) -> str:
+def _sign(pair: Pair | None, rope: float) -> str:
     if pair is None:
         return '<span class="note">…</span>'
-    worse, equal, better = pair.known.regions(rope)
     kind = {"+": "better", "=": "equal", "-": "worse", "?": "open"}[pair.sign]
-    chances = " ".join(f"<span>{escape(chance(p))}</span>" for p in (better, equal, worse))
+    chances = " ".join(f"<span>{escape(chance(p).replace('0.', '.'))}</span>" for p in pair.chances(rope))
     return f'<div class="duel {kind}"><b>{_typeset(pair.sign)}</b><small>{chances}</small></div>'
 
 
@@ -194,8 +192,8 @@ class Mean:
     high: list[float]
 
 
-def _mean(logs: Sequence[Log], over: str) -> Mean:
-    rounds = sorted({r for log in logs for r, a in zip(log["round"], log["accuracy"], strict=True) if math.isfinite(a)})
+def _mean(logs: Sequence[Log], over: str, column: str) -> Mean:
+    rounds = sorted({r for log in logs for r, a in zip(log["round"], log[column], strict=True) if math.isfinite(a)})
     chosen = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), POINTS)).round().astype(int))
     at = np.array(rounds)[chosen] if rounds else np.empty(0)
     x, y = (np.full((len(logs), len(at)), np.nan) for _ in range(2))
@@ -203,7 +201,7 @@ def _mean(logs: Sequence[Log], over: str) -> Mean:
         known = np.array(log["round"])
         place = np.minimum(np.searchsorted(known, at), max(len(known) - 1, 0))
         there = known[place] == at if len(known) else np.zeros(len(at), bool)
-        x[k, there], y[k, there] = np.array(log[over])[place[there]], np.array(log["accuracy"])[place[there]]
+        x[k, there], y[k, there] = np.array(log[over])[place[there]], np.array(log[column])[place[there]]
     seen = np.isfinite(y).any(axis=0)
     x, y = x[:, seen], y[:, seen]
     means = np.maximum.accumulate(np.nanmean(x, axis=0)) if len(logs) and seen.any() else np.empty(0)
@@ -218,17 +216,30 @@ def _curves(catalogue: Catalogue, match: Match, over: str) -> str:
     if not known:
         return ""
     over = over if over in known else "round"
-    lines = [_series(match, label, k, [log for log in logs[label] if len(log)], over) for k, label in enumerate(logs)]
+    assert match.plan is not None
+    metric, column, is_share = followed(match.plan.metric, everyone)
+    lines = [_series(match, name, k, logs[name], over, column) for k, name in enumerate(logs)]
     lines = [line for line in lines if len(line.x)]
-    label = AXES[over][1]
-    drawn = both(lambda width: line_chart(lines, x_label=label, width=width, height=430 if width > NARROW else 300))
+    times, label = unit_of_axis(over, max(log[over][-1] for log in everyone))
+    lines = [replace(line, x=[times * x for x in line.x]) for line in lines]
+    drawn = both(
+        lambda width: line_chart(
+            lines,
+            x_label=label,
+            y_label=metric,
+            width=width,
+            height=430 if width > NARROW else 300,
+            fractions=is_share,
+        )
+    )
     choice = tabs({key: axis[0] for key, axis in known.items()}, over, "over") if len(known) > 1 else ""
-    note = "the mean of the splits so far, and the range from worst to best"
+    note = f"{metric} on the common test samples: the mean over the splits so far, and the range from worst to best"
     return section("curves", "Learning curves", choice, legend(lines), drawn, note=note)
 
 
-def _series(match: Match, label: str, index: int, logs: Sequence[Log], over: str) -> Series:
-    mean = _mean(logs, over)
+def _series(match: Match, label: str, index: int, logs: Sequence[Log], over: str, column: str) -> Series:
+    logs = [log for log in logs if len(log)]
+    mean = _mean(logs, over, column)
     band: dict[str, Any] = {"low": mean.low, "high": mean.high} if len(logs) > 1 else {}
     aside = match.plan is not None and label == match.plan.reference
     return Series(label, mean.x, mean.y, **band, index=index, aside=aside)
@@ -236,25 +247,28 @@ def _series(match: Match, label: str, index: int, logs: Sequence[Log], over: str
 
 def _costs(result: Comparison) -> str:
     which: Score = "validated" if result.plan.score == "validated" else "final"
-    head = ["", which, "P(best)", "own samples", "rounds", "sent", "simulated time", "worst clients", "time a run"]
+    head = ["", which, "P(best)", "common", "own", "rounds", "sent", "simulated time", "worst clients", "time a run"]
     scoring, rows = result.scoring(which), []
     for row in result.rows():
-        sent = row["bytes_to_target"]
         rows.append(
             [
                 escape(row["algorithm"]) + (f" {badge('diverged')}" if row["diverged"] else ""),
                 f"{scoring.shown(row[which])} <small>± {scoring.shown(row[f'{which}_sd'])}</small>",
-                "–" if row["p_best"] is None else f"{row['p_best']:.2f}",
+                "–" if row["p_best"] is None else escape(chance(row["p_best"])),
+                scoring.shown(row["common"]),
                 scoring.shown(row["own"]),
                 decimal(row["rounds_to_target"]),
-                size(None if sent is None else sent / 1e6),
+                size(row["bytes_to_target"]),
                 duration(row["clock_to_target"]),
                 percent(row["client_worst"]),
                 duration(row["wall_seconds"]),
             ]
         )
-    note = f"{which}: {scoring.explained}; rounds, sent and simulated time: median to reach {scoring.shown(result.target, 0)}"
-    return section("costs", "What it gave and what it cost", table(head, rows, "numbers"), note=note)
+    note = (
+        f"{which}: {scoring.explained}; common, own: the same on the common and on clients' own test samples; rounds, sent "
+        f"and simulated time: median to reach {scoring.shown(result.target, 0)}; worst clients: accuracy of the worst tenth"
+    )
+    return section("costs", "Results and costs", table(head, rows, "numbers"), note=note)
 
 
 def _clients(result: Comparison) -> Iterator[str]:
@@ -270,21 +284,27 @@ def _clients(result: Comparison) -> Iterator[str]:
 
 def _cells(match: Match) -> str:
     assert match.plan is not None
-    known = means(match)
-    rows = []
+    plan, known, scoring, rows = match.plan, means(match), scoring_of(match.plan), []
     for label, row in match.cells.items():
-        over = sum(score(sight, match.plan.score) is not None for sight in row)
-        mean = f"{percent(known[label])} <small>{over} of {len(row)}</small>"
-        rows.append([escape(label), mean, *(_cell(sight, match.plan.score) for sight in row)])
-    head = ["", f"mean {match.plan.score}", *(escape(split.name) for split in match.plan.splits)]
+        over = sum(score(plan, sight) is not None for sight in row)
+        mean = f"{_shown(scoring, known[label])} <small>{over} of {len(row)}</small>"
+        cells = [_cell(sight, _shown(scoring, score(plan, sight))) for sight in row]
+        rows.append([escape(label), mean, *cells])
+    head = ["", "mean", *(escape(split.name) for split in plan.splits)]
+    optimistic = f" ({OPTIMISTIC})" if plan.score == "best" else ""
+    named = plan.metric if scoring is None else f"{scoring.name}{optimistic}"
     failed = {s.why: label for label, row in match.cells.items() for s in row if s.state == "failed"}
     told = "".join(f'<p class="why">{escape(label)}: {escape(why)}</p>' for why, label in failed.items())
-    return section("cells", "Runs", table(head, rows, "cells"), told, note=when(match.changed))
+    return section("cells", "Runs", table(head, rows, "cells"), told, note=f"{named}; {when(match.changed)}")
 
 
-def _cell(sight: Sight, which: Score) -> str:
-    words = {"waiting": "waiting", "failed": "failed", "damaged": "damaged"}
-    text = words.get(sight.state, percent(accuracy(sight, which)))
+def _shown(scoring: Scoring | None, value: float | None) -> str:
+    return percent(value) if scoring is None or value is None else scoring.shown(value)
+
+
+def _cell(sight: Sight, score: str) -> str:
+    texts = {"waiting": "waiting", "failed": "failed", "damaged": "damaged"}
+    text = texts.get(sight.state, score if sight.state in OVER else "")
     done = f"{sight.round}/{sight.rounds}" if sight.rounds else str(sight.round)
     inner = f'<span class="light {sight.state}"></span>{text}'
     if sight.state in ("running", "interrupted"):
@@ -295,14 +315,14 @@ def _cell(sight: Sight, which: Score) -> str:
     return f'<a class="cell {sight.state}" href="/run/{sight.id}" title="{escape(tip)}">{inner}</a>'
 
 
-def _how(match: Match) -> str:
+def _how(catalogue: Catalogue, match: Match) -> str:
     assert match.plan is not None
     looks = [f"Look at {found}." for found in match.plan.looks]
     notes = "".join(f"<p>{escape(note)}</p>" for note in (*match.plan.notes, *looks))
     if match.state == "running":
         return section("how", "Notes", notes) if notes else ""
     command = "report" if match.state == "finished" else "compare --resume"
-    told = "Keep the report:" if match.state == "finished" else "Go on with it:"
+    told = "Write the report to a file:" if match.state == "finished" else "Resume it:"
     more = " -o report.html" if match.state == "finished" else ""
-    line = f"fedarena {command} {shlex.quote(str(match.folder))}{more}"
+    line = f"fedarena {command} {shlex.quote(catalogue.path(match.folder))}{more}"
     return section("how", "Next", notes, f"<p>{told}</p><pre>{escape(line)}</pre>")

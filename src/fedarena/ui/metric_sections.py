@@ -49,7 +49,8 @@ def _numbers(values: Any) -> dict[str, float]:
 
 
 def _table(result: dict[str, Any]) -> str:
-    return section("metrics", "Metrics", _rows(result, ""), note="after the last round; ? is undefined")
+    note = "after the last round, on the common and on clients' own test samples; ? is undefined"
+    return section("metrics", "Metrics", _rows(result, ""), note=note)
 
 
 def _validated(result: dict[str, Any]) -> str:
@@ -64,9 +65,9 @@ def _rows(result: dict[str, Any], prefix: str) -> str:
     rows = []
     for name, value in common.items():
         missing = undefined.get(name, 0.0)
-        left_out = f"{missing:.0f} undefined" if math.isfinite(missing) and missing else ""
+        left_out = f"{missing:.0f} client{'s' * (missing != 1)}" if math.isfinite(missing) and missing else ""
         rows.append([escape(name), short(value), short(own[name]) if name in own else "–", left_out])
-    head = ("metric", "common test samples", "clients' own", "clients")
+    head = ("metric", "common", "clients' own", "undefined for")
     return table(map(escape, head), rows, "metrics")
 
 
@@ -88,7 +89,7 @@ def _confusion(result: dict[str, Any]) -> str:
     names = evaluation.get("class_names")
     named = [str(name) for name in names] if isinstance(names, list) else []
     drawn = both(lambda width: confusion_chart(counts, named, width), HALF)
-    return section("confusion", "Confusion matrix", drawn, note="test samples by label and prediction")
+    return section("confusion", "Confusion matrix", drawn, note="common test samples: labels in rows, predictions in columns")
 
 
 def _calibration(result: dict[str, Any]) -> str:
@@ -100,4 +101,4 @@ def _calibration(result: dict[str, Any]) -> str:
         return ""
     series = [calibration_series("model", bins, 0)]
     drawn = both(lambda width: calibration_chart(series, width), HALF)
-    return section("calibration", "Calibration", drawn, note="accuracy of the samples that the model was so sure about")
+    return section("calibration", "Calibration", drawn, note="accuracy over confidence, on the common test samples")

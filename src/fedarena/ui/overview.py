@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fedarena.results.report.charts import escape
-from fedarena.ui.catalogue import STATES, Catalogue, Listing, Match, Sight
+from fedarena.statistics.metric_registry import OPTIMISTIC
+from fedarena.ui.catalogue import STATES, Catalogue, Listing, Match, Sight, part_name
 from fedarena.ui.files import reason
 from fedarena.ui.html import badge, bar, frame, percent, progress, section, settings, spark, when
-from fedarena.ui.scores import means
+from fedarena.ui.scores import by_mean, scoring_of
 
 SHOWN = 8  # contestants of a card
 
@@ -37,7 +38,7 @@ def _body(listing: Listing) -> Iterator[str]:
         rows = "".join(map(_safe_row, listing.runs))
         heads = "".join(
             f'<th scope="col">{head}</th>'
-            for head in ("Run", "Algorithm", "Data", "Accuracy", "Best", "", "Rounds", "Changed")
+            for head in ("Run", "Algorithm", "Data", "Accuracy", "Best*", "", "Rounds", "Changed")
         )
         find = (
             '<input id="find" type="search" placeholder="Filter: name, algorithm, data, state" '
@@ -48,6 +49,7 @@ def _body(listing: Listing) -> Iterator[str]:
             "Runs",
             f'<div class="tools">{find}</div>',
             f'<table class="runs"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>',
+            f'<p class="note">* {OPTIMISTIC}</p>',
             note=_counted(listing.runs),
         )
 
@@ -101,15 +103,17 @@ def _card(match: Match) -> str:
             f'<p class="why">{escape(match.why)}</p></article>'
         )
     cells = len(match.everyone)
-    lines = sorted(means(match).items(), key=lambda item: -(item[1] or 0.0))
+    lines, scoring = by_mean(match), scoring_of(match.plan)
     order = {label: k for k, label in enumerate(match.cells)}
     rows = "".join(_contestant(match, label, mean, order[label]) for label, mean in lines[:SHOWN])
     more = f'<li class="more">and {len(lines) - SHOWN} more</li>' if len(lines) > SHOWN else ""
     table = match.plan.experiment
-    what = " · ".join(_name(table.get(key)) for key in ("data", "partition", "model"))
+    what = " · ".join(part_name(table.get(key)) for key in ("data", "partition", "model"))
+    score = match.plan.metric if scoring is None else scoring.name + f" ({OPTIMISTIC})" * (match.plan.score == "best")
     return (
         f'<article class="card" id="comparison-{match.id}"><h3><a href="/comparison/{match.id}">{escape(match.name)}</a>'
         f"</h3>{badge(match.state)}<p>{escape(what)}</p>"
+        f'<p class="score">{escape(score)}</p>'
         f'<ol class="contestants">{rows}{more}</ol>'
         f'<div class="rounds">{bar(match.over / max(cells, 1), match.state, "runs")}'
         f"<span>{match.over} of {cells} runs, {when(match.changed)}</span></div></article>"
@@ -119,13 +123,8 @@ def _card(match: Match) -> str:
 def _contestant(match: Match, label: str, mean: float | None, index: int) -> str:
     aside = match.plan is not None and label == match.plan.reference
     look = "aside" if aside else f"s{index % 8}"
-    which = "final" if match.plan is None else match.plan.score
-    known = "failed" if any(sight.state == "failed" for sight in match.cells[label]) else percent(mean)
-    return (
-        f'<li class="{look}"><span>{escape(label)}</span>'
-        f"{bar(mean or 0.0, 'own', f'mean {which} accuracy')}<b>{known}</b></li>"
-    )
-
-
-def _name(value: object) -> str:
-    return str(value.get("name", "?")) if isinstance(value, dict) else str(value or "?")
+    scoring = None if match.plan is None else scoring_of(match.plan)
+    shown = percent(mean) if scoring is None else "–" if mean is None else scoring.shown(mean)
+    known = "failed" if any(sight.state == "failed" for sight in match.cells[label]) else shown
+    share = bar(mean or 0.0, "own", "mean score") if scoring is None or scoring.is_share else "<i></i>"
+    return f'<li class="{look}"><span>{escape(label)}</span>{share}<b>{known}</b></li>'

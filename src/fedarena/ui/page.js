@@ -54,6 +54,13 @@ function filter() {
   }
 }
 
+// A table that is wider than its place scrolls: say so beside it.
+function measure() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    box.classList.toggle("wider", box.scrollWidth > box.clientWidth + 1);
+  }
+}
+
 function lost(isLost) {
   document.getElementById("gone").hidden = !isLost;
   document.getElementById("page").classList.toggle("stale", isLost);
@@ -73,6 +80,7 @@ async function look() {
       if (document.title !== fresh.title) document.title = fresh.title;
       last = text;
       filter();
+      measure();
     }
     lost(false);
     wait = Number(page.dataset.every);
@@ -94,4 +102,6 @@ addEventListener("popstate", look);
 document.addEventListener("input", (event) => event.target.id === "find" && filter());
 document.addEventListener("visibilitychange", () => document.hidden || look());
 timer = setTimeout(look, Number(document.getElementById("page").dataset.every));
+addEventListener("resize", measure);
 filter();
+measure();

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedarena.errors import FedarenaError
+from fedarena.formatting import unit_of
 from fedarena.results.report.charts import WIDE, Series, Strip, escape, legend, line_chart, strip_chart
+from fedarena.statistics.metric_registry import OPTIMISTIC, all_metrics
 from fedarena.ui.catalogue import Catalogue, Sight
 from fedarena.ui.html import (
     HALF,
@@ -34,11 +37,19 @@ from fedarena.ui.metric_sections import metric_sections
 AXES = {
     "round": ("rounds", "round"),
     "uploads": ("uploads", "uploads"),
-    "sent": ("megabytes sent", "megabytes sent, up and down"),
+    "sent": ("bytes sent", "sent, up and down"),
     "clock": ("simulated time", "simulated seconds"),
 }
 TEXT = 100_000  # characters of an experiment that are shown
 POINTS = 2_000  # of a curve: more cannot be told apart
+
+
+def unit_of_axis(key: str, largest: float) -> tuple[float, str]:
+    """Return the factor by which a column of the log is drawn, and the label of its axis."""
+    if key != "sent" or not math.isfinite(largest):
+        return 1.0, AXES[key][1]
+    unit, name = unit_of(1e6 * largest)
+    return 1e6 / unit, f"{name} {AXES[key][1]}"
 
 
 def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
@@ -97,14 +108,14 @@ def _facts(sight: Sight, log: Log) -> tuple[dict[str, str], dict[str, str]]:
         "best": percent(best),
         "loss": decimal(_last(log, "loss")),
         "uploads": decimal(log["uploads"][-1]) if log["uploads"][-1] < 1e4 else f"{log['uploads'][-1]:,.0f}",
-        "sent": size(log["sent"][-1]),
+        "sent": size(1e6 * log["sent"][-1]),
         "time": duration(wall),
     }
-    notes = {"best": f"in round {best_round}"} if best_round is not None else {}
+    notes = {"best": f"round {best_round}; {OPTIMISTIC}"} if best_round is not None else {}
     if log["clock"][-1] > 0:
         facts["simulated time"] = duration(log["clock"][-1])
     if (worst := _last(log, "client_worst")) is not None:
-        facts["worst clients"], notes["worst clients"] = percent(worst), "the worst tenth, on own rows"
+        facts["worst clients"], notes["worst clients"] = percent(worst), "the worst tenth, on own samples"
     if dropped := sum(d for d in log["dropped"] if d > 0):
         facts["dropped"] = f"{dropped:.0f}"
     if sight.state == "running" and sight.rounds and math.isfinite(wall):
@@ -122,20 +133,31 @@ def _last(log: Log, name: str) -> float | None:
 def _curves(sight: Sight, log: Log, over: str) -> str:
     known = {key: axis for key, axis in AXES.items() if len(log[key]) and log[key][-1] > 0}
     over = over if over in known else "round"
-    at = _seen(log, over, "accuracy")
-    x, y = [log[over][i] for i in at], [log["accuracy"][i] for i in at]
-    best = [log["best_accuracy"][i] for i in at]
-    lines = [Series("accuracy", x, y, best=best if all(map(math.isfinite, best)) else ())]
     evaluate = sight.table.get("evaluate")
     evaluate = evaluate if isinstance(evaluate, dict) else {}
-    wish = evaluate.get("target") if evaluate.get("metric", "accuracy") == "accuracy" else None
-    target = wish if isinstance(wish, float) else None
-    label = AXES[over][1]
-    drawn = both(
-        lambda width: line_chart(lines, x_label=label, width=width, height=_height(width), target=target), WIDE
-    )
+    metric, column, is_share = followed(str(evaluate.get("metric") or "accuracy"), [log])
+    at = _seen(log, over, column)
+    times, label = unit_of_axis(over, log[over][-1])
+    x, y = [times * log[over][i] for i in at], [log[column][i] for i in at]
+    best = [log["best_accuracy"][i] for i in at] if metric == "accuracy" else []
+    lines = [Series(metric, x, y, best=best if all(map(math.isfinite, best)) else ())]
+    wish = evaluate.get("target") if metric == "accuracy" else None
+    shown: dict[str, Any] = {
+        "x_label": label, "y_label": metric, "fractions": is_share, "target": wish if isinstance(wish, float) else None,
+    }  # fmt: skip
+    drawn = both(lambda width: line_chart(lines, width=width, height=_height(width), **shown), WIDE)
     choice = tabs({key: axis[0] for key, axis in known.items()}, over, "over") if len(known) > 1 else ""
-    return section("curve", "Accuracy", choice, drawn, note="on the test rows; the thin line is the best so far")
+    note = "on the common test samples" + (f"; thin line: the best round so far ({OPTIMISTIC})" if best else "")
+    return section("curve", metric.replace("_", " ").capitalize(), choice, drawn, note=note)
+
+
+def followed(metric: str, logs: Sequence[Log]) -> tuple[str, str, bool]:
+    """Return the metric of the curves, its column in the logs, and whether it is a share of 1."""
+    column = metric if metric in ("accuracy", "loss") else "metric"
+    known = all_metrics().get(metric)
+    if known is None or not any(math.isfinite(value) for log in logs for value in log[column]):
+        return "accuracy", "accuracy", True
+    return metric, column, known.bounds == (0.0, 1.0)
 
 
 def _losses(log: Log) -> str:
@@ -149,7 +171,7 @@ def _losses(log: Log) -> str:
         ),
         HALF,
     )
-    note = "on the test rows, and of the clients while they train"
+    note = "on the common test samples, and of clients while they train"
     return section("loss", "Loss", legend(lines), drawn, note=note)
 
 
@@ -169,7 +191,7 @@ def _clients(catalogue: Catalogue, sight: Sight, log: Log) -> str:
     spread = (
         both(lambda width: strip_chart(strip, x_label="accuracy of each client", width=width), HALF) if values else ""
     )
-    return section("clients", "Clients", legend(lines), grown, spread, note="each on test rows like its own")
+    return section("clients", "Clients", legend(lines), grown, spread, note="each on its own test samples")
 
 
 def _accuracies(catalogue: Catalogue, file: Path) -> list[float]:
@@ -205,12 +227,12 @@ def _text(catalogue: Catalogue, sight: Sight) -> str:
             text = stream.read(TEXT).decode("utf-8", errors="replace")
     except (OSError, FedarenaError):
         text = ""
-    folder = shlex.quote(str(sight.folder))
+    folder = shlex.quote(catalogue.path(sight.folder))
     command = {
         "interrupted": f"fedarena run --resume {folder}",
         "finished": f"fedarena verify {folder}",
         "diverged": f"fedarena verify {folder}",
     }.get(sight.state, "")
-    hint = {"interrupted": "Go on with it:", "finished": "Run it again and compare bit by bit:"}
+    hint = {"interrupted": "Resume it:", "finished": "Run it again and compare bit by bit:"}
     told = f"<p>{hint.get(sight.state, hint['finished'])}</p><pre>{escape(command)}</pre>" if command else ""
-    return section("experiment", "Experiment", told, f"<pre>{escape(text)}</pre>", note=str(sight.folder))
+    return section("experiment", "Experiment", told, f"<pre>{escape(text)}</pre>", note=catalogue.path(sight.folder))

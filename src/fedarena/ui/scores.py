@@ -1,15 +1,19 @@
-"""What may be said of a comparison before it is over: from the cells that have ended, and never more than they tell."""
+"""What may be said of a comparison before it has ended, from the runs that have: by the score of its plan."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from fedarena.results.comparison import Comparison
-from fedarena.results.scoring import Score
-from fedarena.statistics.bayes import Posterior, posterior, verdict
+from fedarena.results.comparison import Plan
+from fedarena.results.report.posteriors import Pair
+from fedarena.results.scoring import Scoring
+from fedarena.statistics.bayes import posterior, verdict
+from fedarena.statistics.metric_registry import all_metrics
+from fedarena.statistics.repeats import repeat_posterior
 from fedarena.ui.catalogue import Match, Sight
 
 OVER = ("finished", "diverged")
@@ -17,73 +21,94 @@ OVER = ("finished", "diverged")
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two contestants on the splits that both have finished: the posterior of row minus column."""
+    """Two contestants on the splits that both have finished."""
 
-    row: str
-    column: str
+    pair: Pair
     splits: int
-    known: Posterior
-    sign: str  # + = - ?
 
 
-def accuracy(sight: Sight, which: Score) -> float | None:
-    """Return the accuracy of the round that counts; before the validated round is known, of the last one."""
-    if which == "validated" and sight.validated is not None:
-        return sight.validated
-    return sight.best if which == "best" else sight.accuracy
+def scoring_of(plan: Plan) -> Scoring | None:
+    """Return how runs become scores; None where the metric is not known here."""
+    return Scoring(plan.score, plan.metric, plan.evaluate_on) if plan.metric in all_metrics() else None
 
 
-def score(sight: Sight, which: Score) -> float | None:
-    """Return the accuracy that counts of a run that is over, by the score of its comparison."""
-    return (accuracy(sight, which) or 0.0) if sight.state in OVER else None
+def score(plan: Plan, sight: Sight) -> float | None:
+    """Return the score of a run that has ended, by the plan; None where result.json does not have it."""
+    if sight.state not in OVER:
+        return None
+    result = sight.result
+    prefix = "validated_" if plan.score == "validated" else ""
+    if plan.evaluate_on != "common":
+        return _number(_table(result, f"{prefix}own_metrics").get(plan.metric)) if plan.evaluate_on == "own" else None
+    followed = _number(result.get(f"{plan.score}_metric")) if result.get("metric") == plan.metric else None
+    if plan.metric == "accuracy":
+        known = _number(result.get(f"{plan.score}_accuracy"))
+        return followed if known is None else known
+    known = None if plan.score == "best" else _number(_table(result, f"{prefix}metrics").get(plan.metric))
+    return followed if known is None else known
+
+
+def _table(result: dict[str, Any], key: str) -> dict[str, Any]:
+    value = result.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < 1e300 else None  # NaN and infinity are no scores
 
 
 def means(match: Match) -> dict[str, float | None]:
-    """Return mean accuracies by the score: over the runs that are over or, before there is one, over those under way.
+    """Return the mean score of every contestant over the runs that have ended.
 
-    Who failed on a split has none: a mean over the others would not be of the same splits.
+    Before one has, and where the score is the accuracy on the common test samples, that of the runs under way. A
+    contestant that failed on a split has none: a mean over the other splits would be of other samples.
     """
+    plan = match.plan
+    assert plan is not None
+    follows = plan.metric == "accuracy" and plan.evaluate_on == "common"
     found: dict[str, float | None] = {}
-    which: Score = "final" if match.plan is None else match.plan.score
     for label, row in match.cells.items():
         if any(sight.state == "failed" for sight in row):
             found[label] = None
             continue
-        over = [known for sight in row if (known := score(sight, which)) is not None]
-        begun = [known for sight in row if (known := accuracy(sight, which)) is not None]
+        over = [known for sight in row if (known := score(plan, sight)) is not None]
+        begun = [sight.accuracy for sight in row if sight.accuracy is not None and follows]
         values = over or begun
         found[label] = float(np.mean(values)) if values else None
     return found
 
 
-def judged(match: Match) -> list[str]:
-    """Those who are compared, the highest mean first."""
+def by_mean(match: Match) -> list[tuple[str, float | None]]:
+    """Return every contestant with its mean score, the best first and those without one last."""
     assert match.plan is not None
-    known = {label: mean for label, mean in means(match).items() if label != match.plan.reference}
-    return sorted(known, key=lambda label: -(known[label] or 0.0))
+    scoring = scoring_of(match.plan)
+    sign = 1 if scoring is None else scoring.sign
+    return sorted(means(match).items(), key=lambda item: math.inf if item[1] is None else -sign * item[1])
+
+
+def judged(match: Match) -> list[str]:
+    """Return the contestants that are compared, the best mean first."""
+    assert match.plan is not None
+    return [label for label, _ in by_mean(match) if label != match.plan.reference]
 
 
 def pairing(match: Match, row: str, column: str) -> Pairing | None:
-    """Row against column, if they have at least two splits in common."""
+    """Return row against column, if they have at least two splits in common."""
     plan = match.plan
     assert plan is not None
-    pairs = zip(match.cells[row], match.cells[column], strict=True)
-    scores = [(score(a, plan.score), score(b, plan.score)) for a, b in pairs]
-    known = [(a, b) for a, b in scores if a is not None and b is not None]
-    if len(known) < 2:
+    scoring = scoring_of(plan)
+    both = zip(match.cells[row], match.cells[column], plan.splits, strict=True)
+    scores = [(score(plan, a), score(plan, b), split.repeat) for a, b, split in both]
+    known = [(a, b, repeat) for a, b, repeat in scores if a is not None and b is not None]
+    if scoring is None or len(known) < 2:
         return None
-    ours, theirs = zip(*known, strict=True)
-    found = posterior(theirs, ours, plan.rho)
-    worse, equal, better = found.regions(plan.rope)
-    sign = "?" if plan.undecidable else verdict(better, equal, worse, plan.threshold)
-    return Pairing(row, column, len(known), found, sign)
-
-
-def final_pairing(result: Comparison, row: str, column: str) -> Pairing | None:
-    """Return row against column of a finished comparison; None where no posterior exists because a model diverged."""
-    duel = result.duel(row, column)
-    if math.isnan(duel.mean):
-        return None
-    rising = result.scoring().sign > 0  # a positive difference says that the row is better
-    known = result.posterior(row, column) if rising else result.posterior(column, row)
-    return Pairing(row, column, len(result.scores()[row]), known, duel.verdict)
+    ours, theirs, repeats = [a for a, _, _ in known], [b for _, b, _ in known], [repeat for _, _, repeat in known]
+    if plan.protocol != "shared" and plan.per_repeat and len(set(repeats)) > 1:
+        found = repeat_posterior(theirs, ours, repeats, plan.rho)
+    else:
+        found = posterior(theirs, ours, plan.rho)
+    pair = Pair(row, column, found, "?", scoring)
+    sign = "?" if plan.undecidable else verdict(*pair.chances(plan.rope), plan.threshold)
+    return Pairing(Pair(row, column, found, sign, scoring), len(known))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from fedarena.formatting import format_duration, format_size
 from fedarena.results.client_gains import MOST_SHRUNK, ClientGain, ClientGains, GainShares, Share
 from fedarena.results.comparison import Comparison
 from fedarena.results.leave_one_out import ClientEffect, LeaveOneOut, about
@@ -13,7 +14,6 @@ from fedarena.results.report.lines import Series, legend
 from fedarena.results.report.posteriors import chance, typeset
 from fedarena.results.report.subject import Subject
 from fedarena.results.report.svg import NARROW, WIDE, escape
-from fedarena.results.report.table import duration, size
 from fedarena.statistics.hierarchical import LEAST_FEDERATIONS
 
 MANY = 16  # clients from which only the extreme ones are drawn
@@ -211,7 +211,7 @@ def _gain_cells(result: Comparison, gain: ClientGain) -> list[str]:
 
 def _cost_cells(gain: ClientGain) -> list[str]:
     times = [_time(gain.clock_seconds), _time(gain.training_seconds)]
-    return [gain.client, gain.algorithm, f"{gain.samples:,.0f}", size(gain.bytes), *times]
+    return [gain.client, gain.algorithm, f"{gain.samples:,.0f}", format_size(gain.bytes), *times]
 
 
 def _effect_cells(result: Comparison, one: ClientEffect) -> list[str]:
@@ -231,7 +231,7 @@ def _effect_cells(result: Comparison, one: ClientEffect) -> list[str]:
 
 def _share_cells(share: GainShares) -> list[str]:
     drawn = str(share.clients) + (f" ({share.undefined} undefined)" if share.undefined else "")
-    counts = [drawn, size(share.bytes), _time(share.clock_seconds)]
+    counts = [drawn, format_size(share.bytes), _time(share.clock_seconds)]
     return [share.algorithm, *(_share(one) for one in (share.gain, share.equal, share.loss)), *counts]
 
 
@@ -316,7 +316,7 @@ def _share(share: Share) -> str:
 
 def _time(seconds: float) -> str:
     """Return a time, in milliseconds where it is short."""
-    return duration(seconds) if seconds >= 0.1 or seconds == 0 else f"{1000 * seconds:.1f} ms"
+    return format_duration(seconds) if seconds >= 0.1 or seconds == 0 else f"{1000 * seconds:.1f} ms"
 
 
 def _or_lowest(value: float | None) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.engine.record import RoundRecord
+from fedarena.formatting import unit_of
 from fedarena.results.run import Run
 
 Values = NDArray[np.float64]
@@ -31,14 +32,14 @@ class Curve:
     mean: Values
     low: Values
     high: Values
-    best: Values  # mean of the best so far
+    best: Values  # mean of the best so far, by the direction of the metric
 
 
 def axes(runs: Sequence[Run]) -> list[Axis]:
     """Those that tell something: costs that nobody has are left out."""
     known = [Axis("rounds", "round", lambda r: r.round), Axis("uploads", "uploads", lambda r: r.uploads)]
     most = max(run.bytes for run in runs)
-    size, unit = next((s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes")) if most >= s or s == 1)
+    size, unit = unit_of(most)
     known.append(Axis("bytes", f"{unit} sent, up and down", lambda r: (r.bytes_up + r.bytes_down) / size))
     longest = max(run.records[-1].clock for run in runs)
     second, clock = next(
@@ -56,10 +57,11 @@ def curve(runs: Sequence[Run], axis: Axis) -> Curve:
         seen = run.evaluations
         at = np.searchsorted([r.round for r in seen], rounds, side="right") - 1
         began = at >= 0
-        accuracy = np.array([r.accuracy for r in seen], dtype=float)
+        values = np.array([value for _, value in run.metric_curve], dtype=float)
+        so_far = np.maximum if run.measured.direction == "maximize" else np.minimum
         x[k, began] = np.array([axis.of(r) for r in seen], dtype=float)[at[began]]
-        y[k, began] = accuracy[at[began]]
-        best[k, began] = np.maximum.accumulate(accuracy)[at[began]]
+        y[k, began] = values[at[began]]
+        best[k, began] = so_far.accumulate(values)[at[began]]
     return Curve(
         np.nanmean(x, axis=0),
         np.nanmean(y, axis=0),
@@ -69,8 +71,14 @@ def curve(runs: Sequence[Run], axis: Axis) -> Curve:
     )
 
 
-def cut(curves: Sequence[Curve]) -> float | None:
-    """Where to cut the axis so that steep beginnings do not flatten what matters; None where they do not."""
-    values = np.concatenate([c.mean for c in curves])
-    low = float(np.quantile(values, 0.15))
-    return low if low - min(float(c.low.min()) for c in curves) > 0.1 else None
+def cut(curves: Sequence[Curve], rising: bool = True) -> float | None:
+    """Return where to cut the axis so that steep beginnings do not flatten what matters; None where they do not.
+
+    It is the lower end of a metric that rises, and the upper end of one that falls.
+    """
+    sign = 1.0 if rising else -1.0
+    values = np.concatenate([sign * c.mean for c in curves])
+    first = min(float((sign * end).min()) for c in curves for end in (c.low, c.high))
+    low, high = float(np.quantile(values, 0.15)), float(values.max())
+    far = 0.1 if rising else high - low  # most of the height would show the first rounds
+    return sign * low if low - first > far else None

@@ -87,14 +87,15 @@ def line_chart(
     label: str = "",
     target: float | None = None,
     y_from: float | None = None,
+    y_to: float | None = None,
     fractions: bool = True,
 ) -> str:
-    """Values over rounds or costs. `target` is a level to reach; what lies below `y_from` is cut off."""
+    """Values over rounds or costs. `target` is a level to reach; what lies outside `y_from` and `y_to` is cut off."""
     series = [s for s in series if len(s.x)]
     longest = max((len(s.label) for s in series), default=0)
     names = 18 + min(LETTER * longest, MAX_NAME) if width >= ROOMY else 14  # else a legend must do
     written = percent if fractions else number
-    sx, sy = _frame(series, target, y_from, (46, width - names), (height - 42, 26))
+    sx, sy = _frame(series, target, (y_from, y_to), (46, width - names), (height - 42, 26))
     body = _grid(sx, sy, x_label, y_label, written, about=6 if width >= ROOMY else 4)
     if target is not None and sy.low <= target <= sy.high:
         body.append(line(sx.start, sy(target), sx.end, sy(target), "target"))
@@ -111,7 +112,7 @@ def line_chart(
 def _frame(
     series: Sequence[Series],
     target: float | None,
-    y_from: float | None,
+    ends: tuple[float | None, float | None],
     across: tuple[float, float],
     up: tuple[float, float],
 ) -> tuple[Scale, Scale]:
@@ -120,8 +121,10 @@ def _frame(
     judged = [s for s in moving if not s.aside] or moving  # what is shown aside may go on beyond the edge
     x = [v for s in judged for v in s.x] or [0.0, 1.0]
     y = [v for s in series for v in (*s.y, *s.low, *s.high) if math.isfinite(v)] or [0.0, 1.0]
-    lowest = min(y) if y_from is None else y_from
-    low, high = outward(lowest, max(y if target is None else [*y, target]))
+    y_from, y_to = ends
+    levels = [] if target is None or (y_to is not None and target > y_to) else [target]
+    lowest = min([*y, *levels]) if y_from is None else y_from
+    low, high = outward(lowest, max([*(y if y_to is None else [y_to]), *levels]))
     start = 0.0 if 0 <= min(x) <= 0.5 * max(x) or 0 < min(x) == max(x) else min(x)
     return Scale(start, max(x), *across), Scale(low, high, *up)
 

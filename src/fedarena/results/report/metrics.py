@@ -14,6 +14,7 @@ from fedarena.results.report.lines import Series, legend, line_chart
 from fedarena.results.report.spreads import heat_map
 from fedarena.results.report.subject import Subject
 from fedarena.results.report.svg import NARROW, WIDE, escape
+from fedarena.results.report.table import scrolling
 from fedarena.statistics.metric_registry import all_metrics
 from fedarena.statistics.metrics import BINS
 
@@ -30,16 +31,23 @@ def metrics(subject: Subject) -> str:
         "On the common test samples": {label: [one.common for one in each] for label, each in measured.items()},
         "On clients' own test samples": {label: [one.own for one in each] for label, each in measured.items()},
     }
+    views = {caption: values for caption, values in views.items() if any(map(any, values.values()))}
     tables = "".join(_table(subject, caption, values) for caption, values in views.items())
     if not tables:
         return ""
     several = max(map(len, runs.values())) > 1
     which = "validated" if scoring.score == "validated" else "last"
+    names = list(dict.fromkeys(name for each in runs.values() for run in each for name in run.metrics))
+    known = all_metrics()
+    falling = [name.replace("_", " ") for name in names if name in known and not known[name].maximize]
     told = f"Values after the {which} round" + (", means over splits." if several else ".")
-    told += " Smaller is better for log loss, brier and ece. A question mark stands where a metric is undefined;"
-    told += (
-        " clients' own samples are averaged over clients by samples, without those whose samples leave it undefined."
-    )
+    told += f" Smaller is better: {escape(', '.join(falling))}." if falling else ""
+    told += " A question mark means that the metric is undefined."
+    if len(views) > 1:
+        told += (
+            " On clients' own test samples: the mean over clients weighted by samples, without clients for which the "
+            "metric is undefined."
+        )
     return f'{tables}<p class="how">{told}</p>{_calibration(subject)}{_confusions(subject)}'
 
 
@@ -59,10 +67,11 @@ def _table(subject: Subject, caption: str, values: Mapping[str, Sequence[Mapping
         cells = "".join(_cell(means[label][name], not aside and means[label][name] == best[name]) for name in names)
         body += f'<tr{" class=aside" if aside else ""}><th scope="row">{key}</th>{cells}</tr>'
     head = "".join(f'<th scope="col">{escape(name.replace("_", " "))}</th>' for name in names)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="rows metrics">'
-        f"<caption>{escape(caption)}</caption><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    table = (
+        f'<table class="rows metrics"><caption>{escape(caption)}</caption><thead><tr><td></td>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
     )
+    return scrolling(table, caption)
 
 
 def _mean(values: Sequence[Mapping[str, float]], name: str) -> float:
@@ -97,8 +106,8 @@ def _calibration(subject: Subject) -> str:
         return ""
     drawn = _both(lambda width: calibration_chart(series, width))
     caption = (
-        "Of the samples that a model was so sure about, how many did it get right? Below the dashed diagonal a model is "
-        "too sure of itself, above it not sure enough."
+        "Calibration on the common test samples: accuracy of the samples that a model predicts with a given confidence. "
+        "Below the dashed diagonal a model is overconfident, above it underconfident."
     )
     return f'<figure><div class="narrow">{legend(series)}</div>{drawn}<figcaption>{caption}</figcaption></figure>'
 
@@ -160,7 +169,7 @@ def _confusion(runs: Sequence[FinalMetrics]) -> str:
     names = runs[0].class_names
     drawn = _both(lambda width: confusion_chart(counts, names, width))
     of = f"all {len(runs)} runs" if len(runs) > 1 else "the run"
-    caption = f"Test samples of {of}: the label in rows, the prediction in columns."
+    caption = f"Common test samples of {of}: labels in rows, predictions in columns."
     return f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>"
 
 

@@ -1,4 +1,4 @@
-// Light extras: the page is complete without them. A theme of one's own, and tooltips in the page's own type.
+// Light extras; the page is complete without them: a switch for the theme, hints at tables that scroll, tooltips.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -21,6 +21,16 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
   name();
   document.querySelector("header").prepend(button);
+
+  // A table that is wider than its place scrolls: say so beside it.
+  const measure = () => {
+    for (const box of document.querySelectorAll(".scroll")) {
+      box.parentNode.classList.toggle("wider", box.scrollWidth > box.clientWidth + 1);
+    }
+  };
+  measure();
+  addEventListener("resize", measure);
+  document.addEventListener("toggle", measure, true);
 
   const tip = document.createElement("div");
   tip.className = "tip";

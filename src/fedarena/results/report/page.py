@@ -1,4 +1,4 @@
-"""The page: a comparison as one HTML file that opens anywhere and asks nobody for anything."""
+"""The page: a comparison as one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 Section = Callable[[Subject], str]
 SECTIONS: dict[str, tuple[str, Section]] = {
     "verdict": ("The verdict", sections.verdict),
-    "question": ("The question", sections.question),
+    "question": ("What was compared", sections.question),
     "sure": ("How sure is that?", sections.posteriors),
     "tradeoff": ("What privacy and bytes cost", sections.traded),
     "curves": ("Learning curves", sections.curves),
-    "costs": ("What it gave and what it cost", sections.costs),
+    "costs": ("Results and costs", sections.costs),
     "metrics": ("Metrics", metrics),
     "splits": ("Split by split", sections.splits),
     "gains": ("Who gains by the federation", client_gains.gains),
     "left-out": ("Without one client", client_gains.effects),
     "clients": ("Client by client", sections.clients),
-    "partition": ("Who owned what", sections.partition),
+    "partition": ("Samples of every client", sections.partition),
     "notes": ("Notes", sections.notes),
     "repeat": ("Repeat it", sections.repeat),
 }

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from pathlib import Path, PurePath
 from typing import Any
 
+from fedarena.component import PATHS
 from fedarena.results.comparison import PARTS, Comparison, Plan, Split
 from fedarena.results.folder import read_facts
 from fedarena.results.report.entered import entered, in_python, is_own
+from fedarena.spec import Experiment
 
 TOLD = ("fedarena", "python", "torch", "numpy", "scipy", "platform", "processor", "cores")
 ELSEWHERE = ("algorithm", "folds", "fold", "fold_seed")  # keys of an experiment that the command gives
@@ -19,22 +22,34 @@ LISTED = 20  # runs to name one by one
 def about(result: Comparison) -> str:
     """What the commands do."""
     if is_gathered(result):
-        return "Every run is repeated, and compared bit by bit, from its folder:"
+        return "Run every run again and compare it bit by bit:"
+    named = " and ".join(names(result))
+    beside = f", put {named} beside it" if named else ""
     files = "the files below" if spaces(result) else "the experiment below as experiment.toml"
     if not _needs_python(result.plan):
-        return f"Save {files} and type:"
+        return f"Save {files}{beside} and type:"
     own = [*_own_keys(result.plan), *(label for label, text in in_python(result.plan).items() if text == "...")]
     missing = f", with your own {', '.join(own)} in place of the dots" if own else ""
-    return f"This comparison was made from Python. Save {files} and call{missing}:"
+    return f"This comparison was made from Python. Save {files}{beside} and call{missing}:"
 
 
 def commands(result: Comparison) -> list[str]:
     """What to type: the comparison as a whole, or run by run."""
     if is_gathered(result):
-        folders = [str(run.dir) for runs in result.runs.values() for run in runs]
+        folders = [_shown(run.dir) for runs in result.runs.values() for run in runs]
         more = [f"# and {len(folders) - LISTED} more"] if len(folders) > LISTED else []
         return [f"fedarena verify {shlex.quote(folder)}" for folder in folders[:LISTED]] + more
     return [_call(result.plan) if _needs_python(result.plan) else _command(result.plan)]
+
+
+def _shown(folder: Path | None) -> str:
+    """Return the path of a folder from here, or its name alone if it lies elsewhere: no page tells where files lie."""
+    if folder is None:
+        return "."
+    here = Path.cwd()
+    return str(
+        folder if not folder.is_absolute() else folder.relative_to(here) if here in folder.parents else folder.name
+    )
 
 
 def is_gathered(result: Comparison) -> bool:
@@ -84,6 +99,7 @@ def _how(plan: Plan) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = [
         split,
         *([common] if common else []),
+        {"score": plan.score, "evaluate_on": plan.evaluate_on},
         {"rope": float(plan.rope), "threshold": float(plan.threshold)},
     ]
     if plan.tuning:
@@ -124,7 +140,22 @@ def toml(result: Comparison) -> str:
     if "data" in plan.experiment and "algorithm" not in plan.experiment:  # planned, not gathered
         first = Plan(plan.experiment, {"": {}}, own=plan.own).cell("", Split(0))
     aside = (*ELSEWHERE, *_own_keys(plan))
-    return "\n".join(text for text in first.to_toml().splitlines() if text.partition(" ")[0] not in aside)
+    text = "\n".join(text for text in first.to_toml().splitlines() if text.partition(" ")[0] not in aside)
+    for path in _files(first):
+        text = text.replace(_quoted(path), _quoted(PurePath(path).name))
+    return text
+
+
+def _files(experiment: Experiment) -> list[str]:
+    """Return the absolute paths that an experiment names."""
+    settings = {**experiment.data.settings, **experiment.partition.settings}
+    named = [settings.get(key) for key in PATHS] + [experiment.devices.trace, experiment.devices.available]
+    return [path for path in named if isinstance(path, str) and PurePath(path).is_absolute()]
+
+
+def names(result: Comparison) -> list[str]:
+    """Return the names of the files that the experiment reads; they are to be put beside experiment.toml."""
+    return [PurePath(path).name for path in _files(next(iter(result.runs.values()))[0].experiment)]
 
 
 def spaces(result: Comparison) -> str:

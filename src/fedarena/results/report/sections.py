@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -29,14 +30,15 @@ from fedarena.results.report.charts import (
 )
 from fedarena.results.report.curves import cut
 from fedarena.results.report.gather import split_names
-from fedarena.results.report.posteriors import chance, signed, typeset
+from fedarena.results.report.posteriors import chance, far_side, shown_range, typeset
 from fedarena.results.report.subject import Subject, budget, counted, described
-from fedarena.results.report.table import rows_tables
+from fedarena.results.report.table import rows_tables, scrolling
 from fedarena.results.report.tradeoff import tradeoff
-from fedarena.results.scoring import Score
+from fedarena.results.scoring import OPTIMISTIC, Score, Scoring
 
 MANY_SPLITS = 20  # from which a row a split would be too long a picture
 MANY_CLIENTS = 100  # rows of a heat map
+MANY_NAMES = 5  # algorithms from which the matrix is wider than the text
 
 
 def both(draw: Callable[[float], str]) -> str:
@@ -72,18 +74,17 @@ def question(subject: Subject) -> str:
     if on_the_way := uplink(subject):
         facts["On the way up"] = on_the_way
     if result.plan.reference in result.runs:
-        facts["Shown beside"] = f"{result.plan.reference}: not judged, it is what there is to reach"
+        facts["Reference"] = f"{result.plan.reference}: shown for comparison, never a candidate"
     if subject.why_not is None:
         facts["Score"] = result.scoring().explained
-        facts["Judged by"] = result.plan.test
-        facts["About"] = result.plan.about
+        facts["Test"] = result.plan.test
         if result.plan.at_most is not None:
             facts["Repeated"] = (
                 f"until it was decided, with at most {result.plan.at_most} splits; a decision needs more than a verdict, "
                 "because several looks find more by chance than one"
             )
         facts["Practically equal"] = (
-            f"a mean difference within {result.scoring().difference(result.plan.rope)}; a verdict needs more than "
+            f"a mean difference within {result.scoring().difference(result.plan.rope)}; a pair is decided above "
             f"{result.plan.threshold:.0%} probability"
         )
     rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items())
@@ -93,11 +94,11 @@ def question(subject: Subject) -> str:
 def _asked(subject: Subject) -> str:
     n, swept = len(subject.result.labels), subject.result.plan.sweep.get("key")
     if subject.why_not is not None:
-        return "What did the runs give, what did they cost, and on which rows?"
+        return "What did the runs achieve, what did they cost, and on which samples?"
     return (
-        f"Which of {counted(n)} algorithms learns best from these clients, by how much, and at what cost? All of them saw "
-        "the same splits, the same clients in the same rounds, and began with the same weights: what differs is the "
-        f"algorithm{f' and {swept}, each taken together as one' if swept else ''}."
+        f"Which of {counted(n)} algorithms works best for these clients, by how much, and at what cost? Within a split all "
+        "of them have the same training and test samples, the same clients in the same rounds and the same initial "
+        f"weights. Only the algorithm {f'and {swept} differ' if swept else 'differs'}."
     )
 
 
@@ -106,8 +107,8 @@ def _data(subject: Subject) -> str:
     if isinstance(subject.dealt, FedarenaError):
         return name
     data, partition = subject.dealt
-    held = f"{int(partition.sizes.sum()):,} rows to train on, {len(partition.test):,} to test on"
-    return f"{name}: {data.classes} classes, {held}"
+    held = f"{int(partition.sizes.sum()):,} training samples and {len(partition.test):,} test samples in a split"
+    return f"{name}: {f'{data.classes} classes, ' if data.classes else ''}{held}"
 
 
 def uplink(subject: Subject) -> str:
@@ -141,9 +142,9 @@ def _local(subject: Subject) -> str:
         return f"tuned, {plan.tuning['trials']} trials each{where}"
     tables = [subject.result.runs[label][0].experiment.local for label in subject.result.labels]
     if any(local != tables[0] for local in tables):
-        return "not the same for all: the command under Repeat it has the settings of each"
+        return "differs between algorithms: see the command under Repeat it"
     local = tables[0]
-    batch = "all rows at once" if local.batch == float("inf") else f"batches of {local.batch:g}"
+    batch = "all samples in one batch" if local.batch == float("inf") else f"batches of {local.batch:g}"
     return f"{local.epochs} epoch{'s' * (local.epochs != 1)}, {batch}, learning rate {local.lr:g}"
 
 
@@ -151,7 +152,7 @@ def verdict(subject: Subject) -> str:
     """In words, then the table of + = - ?; or why there is none."""
     if subject.why_not is not None:
         failed = [f"{label} has no result: {why}" for label, why in subject.result.failures.items()]
-        return paragraphs([f"There is none. {subject.why_not}"], "lead") + paragraphs(failed, "warning")
+        return paragraphs([f"There is no verdict. {subject.why_not}"], "lead") + paragraphs(failed, "warning")
     first, *rest = subject.result.words
     plan, scoring = subject.result.plan, subject.result.scoring()
     other: Score = "best" if plan.score == "final" else "final"
@@ -190,29 +191,33 @@ def _looks(subject: Subject) -> str:
 
 def _duels(subject: Subject, which: Any, caption: str) -> str:
     duels = {(d.row, d.column): d for d in subject.result.duels(which)}
-    names = subject.ranked
+    names, scoring = subject.ranked, subject.result.scoring(which)
     head = "".join(f'<th scope="col">{breakable(name)}</th>' for name in names)
     body = ""
     for row in names:
-        cells = "".join(_duel(duels.get((row, column))) for column in names)
+        cells = "".join(_duel(duels.get((row, column)), scoring) for column in names)
         body += f'<tr><th scope="row">{breakable(row)}</th>{cells}</tr>'
     signs = ", ".join(f"<b>{typeset(sign)}</b> {word}" for sign, word in SIGNS.items())
-    told = f"Row against column: {signs}. Below it the probabilities that the row is better, practically equal, worse."
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="duels">'
-        f"<caption>{escape(caption)}</caption>"
-        f'<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div><p class="how">{told}</p>'
+    told = (
+        f"Row against column: {signs}. Below each sign: the probabilities that the row is better, practically equal and "
+        "worse."
     )
+    above = f'<p class="caption">{escape(caption)}</p>'
+    table = (
+        f'<table class="duels"><caption class="hidden">{escape(caption)}</caption>'
+        f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+    return f'{above}{scrolling(table, caption, "beyond" * (len(names) > MANY_NAMES))}<p class="how">{told}</p>'
 
 
-def _duel(duel: Any) -> str:
+def _duel(duel: Any, scoring: Scoring) -> str:
     if duel is None:
         return '<td class="self"></td>'
     chances = (duel.p_better, duel.p_equal, duel.p_worse)
     low, high = duel.interval
     tip = (
-        f"{duel.row} against {duel.column}: {SIGNS[duel.verdict]}; {signed(duel.mean)} hundredths, "
-        f"90% {signed(low)} to {signed(high)}"
+        f"{duel.row} against {duel.column}: {SIGNS[duel.verdict]}; mean difference "
+        f"{scoring.signed(duel.mean, unit=True)}, 90% between {scoring.signed(low)} and {scoring.signed(high)}"
     )
     bar = "".join(
         f'<i class="{kind}" style="width:{100 * p:.1f}%"></i>'
@@ -230,14 +235,20 @@ def posteriors(subject: Subject) -> str:
     """The leader against all others; every other pair on request."""
     if subject.why_not is not None:
         return ""
-    plan, (leader, *others) = subject.result.plan, subject.ranked
+    plan, scoring, (leader, *others) = subject.result.plan, subject.result.scoring(), subject.ranked
+    others = [other for other in others if math.isfinite(subject.result.duel(leader, other).mean)]
+    if not others:
+        return ""
     pairs = [subject.pair(leader, other) for other in others]
+    ends = shown_range(pairs, plan.rope)
+    is_far = any(far_side(pair, *ends) for pair in pairs)
+    arrows = " An arrow stands for a difference beyond the axis, with its 90% interval." if is_far else ""
     drawn = figure(
         both(lambda width: posterior_rows(pairs, plan.rope, width=width)),
-        f"The posterior of the mean difference in {escape(plan.metric)}, in hundredths, between {escape(leader)} and "
-        f"each other algorithm. The area right of the grey region is the probability that {escape(leader)} is better, "
-        "within it that both are practically equal, left of it that it is worse. The bar is the interval that holds 90% "
-        "of the probability, the ring its mean.",
+        f"Posterior of the mean difference between {escape(leader)} and each other algorithm: {escape(scoring.name)}"
+        f"{', in percentage points' * scoring.is_share}. The blue area is the probability that {escape(leader)} is "
+        "better, the grey one that both are practically equal, the orange one that it is worse. The bar is the interval "
+        f"that holds 90% of the probability, the ring the mean.{arrows}",
     )
     rest = [subject.pair(a, b) for k, a in enumerate(others) for b in others[k + 1 :]]
     if not rest:
@@ -256,43 +267,49 @@ def traded(subject: Subject) -> str:
 
 def curves(subject: Subject) -> str:
     """Accuracy over rounds and over every cost that was counted."""
-    start = cut([subject.curve(label, subject.axes[0]) for label in subject.everyone])
-    own = subject.experiment.evaluate.target if subject.first.measured.metric == "accuracy" else None
-    target = subject.result.target if len(subject.result.labels) > 1 else own
+    followed, result = subject.followed, subject.result
+    rising = followed.sign > 0
+    edge = cut([subject.curve(label, subject.axes[0]) for label in subject.everyone], rising)
+    same = followed.metric == result.plan.metric
+    target = None if not same else result.target if len(result.labels) > 1 else result.given_target
     switch = panels = ""
     for number, axis in enumerate(subject.axes):
         series, key = subject.series(axis), axis.name.replace(" ", "-")
         checked = " checked" if number == 0 else ""
         switch += f'<label><input type="radio" name="axis" value="{key}"{checked}>{escape(axis.name)}</label>'
-        label = f"Accuracy over {axis.label}, a line for each of {', '.join(subject.everyone)}"
+        label = f"{followed.metric} over {axis.label}, a line for each of {', '.join(subject.everyone)}"
         draw = lambda width, axis=axis, series=series, label=label: line_chart(
             series,
             x_label=axis.label,
+            y_label=followed.metric,
             width=width,
             height=400 if width == WIDE else 300,
             label=label,
             target=target,
-            y_from=start,
+            y_from=edge if rising else None,
+            y_to=None if rising else edge,
+            fractions=followed.is_share,
         )
         panels += f'<div class="panel {key}">{both(draw)}</div>'
     asked = f'<fieldset class="switch"><legend>over</legend>{switch}</fieldset>' if len(subject.axes) > 1 else ""
     keys = f'<div class="narrow">{legend(subject.series(subject.axes[0]))}</div>'
-    return figure(asked + keys + panels, _about_curves(subject, start), "curves")
+    return figure(asked + keys + panels, _about_curves(subject, edge), "curves")
 
 
-def _about_curves(subject: Subject, start: float | None) -> str:
+def _about_curves(subject: Subject, edge: float | None) -> str:
     several = max(len(runs) for runs in subject.result.runs.values()) > 1
     told = [
-        "Accuracy on the test rows" + (": the mean over splits, and the range from worst to best." if several else ".")
+        f"The {subject.followed.metric} on the common test samples"
+        + (": the mean over splits, with the range from the worst to the best split." if several else ".")
     ]
-    told.append("The thin line is the best so far.")
+    told.append(f"The thin line is the best round so far ({OPTIMISTIC}).")
     if len(subject.axes) > 1:
-        told.append("Over costs, every round stands where its mean cost is.")
+        told.append("Over a cost, every round is drawn at its mean cost.")
     if any(series.is_level for axis in subject.axes for series in subject.series(axis)):
-        told.append("What costs nothing is drawn as a level.")
-    if start is not None:
-        told.append("The axis does not begin at zero, and the first rounds may lie below it.")
-    return " ".join(told)
+        told.append("An algorithm that costs nothing is a horizontal line.")
+    if edge is not None:
+        told.append("The axis is cut: the first rounds lie outside it.")
+    return escape(" ".join(told))
 
 
 def costs(subject: Subject) -> str:
@@ -302,27 +319,25 @@ def costs(subject: Subject) -> str:
 
 def splits(subject: Subject) -> str:
     """Every score, where there are several."""
-    runs = subject.result.runs
+    runs, scoring = subject.result.runs, subject.result.scoring()
     if len(runs[subject.everyone[0]]) < 2:
         return ""
     strips = [
-        Strip(
-            label,
-            [float(run.best.accuracy or 0.0) for run in runs[label]],
-            subject.index(label),
-            subject.is_aside(label),
-        )
+        Strip(label, [scoring.value(run) for run in runs[label]], subject.index(label), subject.is_aside(label))
         for label in subject.everyone
     ]
+    named = f"{scoring.score} {scoring.metric}"
+    shown: dict[str, Any] = {"x_label": named, "fractions": scoring.is_share}
+    score = f"Every run's {scoring.name}" + (f" ({OPTIMISTIC})" if scoring.score == "best" else "")
     names = split_names(runs[subject.everyone[0]])
     paired = all(split_names(runs[label]) == names for label in subject.everyone)
     if not paired or len(names) > MANY_SPLITS:
-        draw = lambda width: strip_chart(strips, x_label="best accuracy", width=width)
-        return figure(both(draw), "The best accuracy of every run.")
-    draw = lambda width: dot_plot(names, strips, x_label="best accuracy", width=width)
-    caption = (
-        "The best accuracy of every run. What lies on one line was trained and tested on the same rows: the comparison looks "
-        "at differences within a line, so that an easy split favours nobody."
+        draw = lambda width: strip_chart(strips, width=width, **shown)
+        return figure(both(draw), escape(f"{score}."))
+    draw = lambda width: dot_plot(names, strips, width=width, **shown)
+    caption = escape(
+        f"{score}. The runs on one line were trained and tested on the same samples. The comparison uses the differences "
+        "within a line, so an easy split favours no algorithm."
     )
     return figure(legend(subject.series(subject.axes[0])) + both(draw), caption)
 
@@ -336,12 +351,12 @@ def clients(subject: Subject) -> str:
     strips = [s for s in strips if s.values]
     if not strips:
         return ""
-    draw = lambda width: strip_chart(strips, x_label="accuracy on a client's own test rows", width=width)
+    draw = lambda width: strip_chart(strips, x_label="accuracy on a client's own test samples", width=width)
     several = " in one split" if len(subject.result.runs[subject.everyone[0]]) > 1 else ""
     caption = (
-        f"Every dot is a client{several}: the final model on test rows dealt like the client's own. The box is the middle "
-        "half, the line in it the median, the mark the mean. A long tail to the left is clients whom the common model "
-        "serves badly."
+        f"Every dot is one client{several}: the accuracy of the final model on the client's own test samples. The box is "
+        "the middle half, the line in it the median, the mark the mean. A long tail to the left shows clients for which "
+        "the model works badly."
     )
     return figure(both(draw), caption)
 
@@ -349,22 +364,23 @@ def clients(subject: Subject) -> str:
 def partition(subject: Subject) -> str:
     """Rows of every client and class, of the first split."""
     if isinstance(subject.dealt, FedarenaError):
-        return paragraphs([f"The rows cannot be shown: {subject.dealt.what}."])
+        return paragraphs([f"The samples cannot be shown: {subject.dealt.what}."])
     data, owners = subject.dealt
     facts = statistics(data, owners)
     sizes = (
-        f"{facts.rows_min} rows each"
+        f"{facts.rows_min} samples each"
         if facts.rows_min == facts.rows_max
-        else f"{facts.rows_min} to {facts.rows_max} rows"
+        else f"{facts.rows_min} to {facts.rows_max} samples"
     )
-    told = f"Training rows of the first split: {facts.clients} clients with {sizes}"
+    told = f"Training samples of the first split: {facts.clients} clients with {sizes}"
     if facts.counts is None:
         draw = lambda width: bar_chart(
-            np.sort(owners.sizes)[::-1].tolist(), x_label="clients, largest first", y_label="rows", width=width
+            np.sort(owners.sizes)[::-1].tolist(), x_label="clients, largest first", y_label="samples", width=width
         )
         return figure(both(draw), f"{told}.")
     told += (
-        f"; the mean L1 distance of a client's classes to all rows is {facts.l1:.2f} (0 alike, 2 nothing in common)."
+        f"; the mean L1 distance between a client's class distribution and that of all samples is {facts.l1:.2f} (0: "
+        "the same distribution, 2: no class in common)."
     )
     return figure(_heat(data, owners, facts.counts), told + _thinned(len(facts.counts)))
 
@@ -374,7 +390,7 @@ def _heat(data: Dataset, owners: Partition, counts: Any) -> str:
     names = owners.names or tuple(str(k) for k in range(len(counts)))
     classes = [str(name) for name in data.class_names or range(data.classes)]
     rows = [str(names[k])[:20] for k in chosen]
-    return both(lambda width: heat_map(counts[chosen], rows, classes, width=width))
+    return both(lambda width: heat_map(counts[chosen], rows, classes, unit="samples", width=width))
 
 
 def _thinned(clients: int) -> str:

@@ -99,7 +99,9 @@ class Strip:
     aside: bool = False
 
 
-def strip_chart(strips: Sequence[Strip], *, x_label: str, width: float = WIDE, label: str = "") -> str:
+def strip_chart(
+    strips: Sequence[Strip], *, x_label: str, width: float = WIDE, label: str = "", fractions: bool = True
+) -> str:
     """A row each: every value a dot, the middle half a box, the median a line, the mean a mark."""
     wide = width >= ROOMY
     left = min(LETTER * max(len(s.label) for s in strips) + 14, 200) if wide else 16
@@ -109,20 +111,21 @@ def strip_chart(strips: Sequence[Strip], *, x_label: str, width: float = WIDE, l
     low, high = outward(min(everything), max(everything))
     x = Scale(low, high, left, width - 16)
     bottom = 8 + row * len(strips)
-    body = _value_axis(x, 4, bottom, x_label, about=6 if wide else 4)
+    body = _value_axis(x, 4, bottom, x_label, about=6 if wide else 4, fractions=fractions)
     for k, (s, values) in enumerate(zip(strips, known, strict=True)):
         middle = 8 + row * (k + 1) - 20
         name = shortened(s.label, left - 8 if wide else width)
         named = words(left - 14, middle + 4, name, "name", "end") if wide else words(0, middle - 20, name, "name")
-        body += [named, *(_strip(s, values, x, middle) if values else [])]
-    text = label or "; ".join(f"{s.label}: {_spread_told(v)}" for s, v in zip(strips, known, strict=True) if v)
+        body += [named, *(_strip(s, values, x, middle, fractions) if values else [])]
+    told = (f"{s.label}: {_spread_told(v, fractions)}" for s, v in zip(strips, known, strict=True) if v)
+    text = label or "; ".join(told)
     return picture(width, bottom + 40, text, body)
 
 
-def _strip(s: Strip, values: Sequence[float], x: Scale, middle: float) -> list[str]:
+def _strip(s: Strip, values: Sequence[float], x: Scale, middle: float, fractions: bool) -> list[str]:
     look = "aside" if s.aside else style(s.index)
     q1, q2, q3 = np.percentile(values, (25, 50, 75))
-    drawn = [title(f"{s.label}: {_spread_told(values)}")]
+    drawn = [title(f"{s.label}: {_spread_told(values, fractions)}")]
     drawn.append(box(x(q1), middle - 11, max(x(q3) - x(q1), 1), 22, f"quartiles {look}"))
     if len(values) <= DOTS:
         dots = zip(values, jitter(len(values)), strict=True)
@@ -139,26 +142,30 @@ def jitter(n: int) -> NDArray[np.float64]:
     return np.arange(1, n + 1, dtype=np.float64) * GOLDEN % 1 - 0.5
 
 
-def _spread_told(values: Sequence[float]) -> str:
-    low, q1, q2, q3, high = np.percentile(values, (0, 25, 50, 75, 100))
-    return (
-        f"{len(values)} values, mean {np.mean(values):.1%}, lowest {low:.1%}, "
-        f"middle half {q1:.1%} to {q3:.1%}, median {q2:.1%}, highest {high:.1%}"
-    )
+def _spread_told(values: Sequence[float], fractions: bool) -> str:
+    numbers = [float(np.mean(values)), *np.percentile(values, (0, 25, 50, 75, 100))]
+    mean, low, q1, q2, q3, high = (f"{v:.1%}" if fractions else f"{v:.4g}" for v in numbers)
+    return f"{len(values)} values, mean {mean}, lowest {low}, middle half {q1} to {q3}, median {q2}, highest {high}"
 
 
 def dot_plot(
-    rows: Sequence[str], strips: Sequence[Strip], *, x_label: str, width: float = WIDE, label: str = ""
+    rows: Sequence[str],
+    strips: Sequence[Strip],
+    *,
+    x_label: str,
+    width: float = WIDE,
+    label: str = "",
+    fractions: bool = True,
 ) -> str:
     """A row a split and a mark for each of its scores: what lies in one row is paired."""
     left = LETTER * max(map(len, rows)) + 14
     slot = 7.0
     row = max(24.0, slot * len(strips) + 8)
-    everything = [v for s in strips for v in s.values if math.isfinite(v)]
+    everything = [v for s in strips for v in s.values if math.isfinite(v)] or [0.0, 1.0]
     low, high = outward(min(everything), max(everything))
     x = Scale(low, high, left, width - 16)
     bottom = 8 + row * len(rows)
-    body = _value_axis(x, 4, bottom, x_label, about=6 if width >= ROOMY else 4)
+    body = _value_axis(x, 4, bottom, x_label, about=6 if width >= ROOMY else 4, fractions=fractions)
     for k, name in enumerate(rows):
         middle = 8 + row * (k + 0.5)
         if k:
@@ -168,7 +175,8 @@ def dot_plot(
             if math.isfinite(s.values[k]):
                 place = middle + slot * (j - (len(strips) - 1) / 2)
                 kind = "mark aside" if s.aside else "mark"
-                body.append(mark(s.index, x(s.values[k]), place, kind, f"{name}: {s.label} {s.values[k]:.2%}"))
+                value = f"{s.values[k]:.2%}" if fractions else f"{s.values[k]:.4g}"
+                body.append(mark(s.index, x(s.values[k]), place, kind, f"{name}: {s.label} {value}"))
     return picture(width, bottom + 40, label or f"{x_label} of {len(strips)} algorithms on {len(rows)} splits", body)
 
 
@@ -189,8 +197,9 @@ def bar_chart(values: Sequence[float], *, x_label: str, y_label: str, width: flo
     return picture(width, height, f"{y_label} of {len(values)}, from {min(values):g} to {max(values):g}", body)
 
 
-def _value_axis(x: Scale, top: float, bottom: float, label: str, about: int) -> list[str]:
+def _value_axis(x: Scale, top: float, bottom: float, label: str, about: int, fractions: bool = True) -> list[str]:
+    written = percent if fractions else number
     drawn = [line(x(v), top, x(v), bottom, "grid") for v in ticks(x.low, x.high, about)]
     drawn.append(line(x.start, bottom, x.end, bottom, "axis"))
-    drawn += [words(x(v), bottom + 17, percent(v), "tick", "middle") for v in ticks(x.low, x.high, about)]
+    drawn += [words(x(v), bottom + 17, written(v), "tick", "middle") for v in ticks(x.low, x.high, about)]
     return [*drawn, words((x.start + x.end) / 2, bottom + 35, label, "label", "middle")]

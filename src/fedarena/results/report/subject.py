@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fedarena.component import without_folders
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.errors import FedarenaError
 from fedarena.results.comparison import Comparison
@@ -13,6 +14,7 @@ from fedarena.results.report.charts import Pair, Series
 from fedarena.results.report.curves import Axis, Curve, axes, curve
 from fedarena.results.report.gather import why_no_verdict
 from fedarena.results.run import Run
+from fedarena.results.scoring import Scoring
 from fedarena.spec import Experiment
 
 NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
@@ -62,6 +64,11 @@ class Subject:
         """What all have in common, with the algorithm of the first."""
         return self.first.experiment
 
+    @property
+    def followed(self) -> Scoring:
+        """The metric that the runs followed round by round, on the common test samples."""
+        return Scoring("final", self.first.measured.metric, "common")
+
     @cached_property
     def axes(self) -> list[Axis]:
         """What curves can be drawn over."""
@@ -98,8 +105,11 @@ class Subject:
         return drawn
 
     def pair(self, row: str, column: str) -> Pair:
-        """One against another."""
-        return Pair(row, column, self.result.posterior(row, column), self.result.duel(row, column).verdict)
+        """Return one algorithm against another, by the score of the comparison."""
+        result = self.result
+        known, sign = result.posterior(row, column), result.duel(row, column).verdict
+        beside = any(result.is_reference(label) for label in (row, column))
+        return Pair(row, column, known, sign, result.scoring(), is_reference=beside)
 
     @cached_property
     def dealt(self) -> tuple[Dataset, Partition] | FedarenaError:
@@ -114,7 +124,7 @@ class Subject:
     @property
     def title(self) -> str:
         """The question, or what ran."""
-        data = self.experiment.data.name
+        data = self.experiment.data.title
         if len(self.result.labels) > 1:
             return f"Which algorithm for {data}?"
         return f"{self.everyone[0]} on {data}"
@@ -141,5 +151,8 @@ def budget(experiment: Experiment) -> str:
 
 def described(component: Any) -> str:
     """A component with its settings."""
-    settings = ", ".join(f"{k} = {v}" for k, v in component.settings.items() if v is not None)
-    return f"{component.name} ({settings})" if settings else str(component.name)
+    told = {k: v for k, v in without_folders(component.settings).items() if v not in (None, (), [], component.name)}
+    if told.get("path") == component.title:
+        del told["path"]
+    settings = ", ".join(f"{k} = {v}" for k, v in told.items())
+    return f"{component.title} ({settings})" if settings else str(component.title)

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedarena.formatting import format_duration, format_size
 from fedarena.results.report.charts import Series, escape, legend
+from fedarena.results.report.posteriors import chance
 from fedarena.results.report.subject import Subject
+from fedarena.results.scoring import OPTIMISTIC, VIEW_NAMES
 
 Row = dict[str, Any]
+MANY_COLUMNS = 7  # from which a table is wider than the text
 
 
 @dataclass(frozen=True)
@@ -34,16 +38,18 @@ def tables(subject: Subject) -> list[list[Column]]:
     """Two tables, of the columns that tell something about these runs."""
     several, scoring = max(row["runs"] for row in subject.rows) > 1, subject.result.scoring()
     metric, loss, top = scoring.metric, scoring.loss, max if scoring.sign > 0 else min
-    score = metric.replace("_", " ").capitalize()
-    target = f"{subject.result.target:.0%}"
+    score = metric
+    target = scoring.shown(subject.result.target, 0)
     goal = f"To reach {target}" + (", median over splits" if several else "")
+
+    def mean(row: Row, key: str) -> str:
+        return scoring.shown(row[key]) + (f" ± {scoring.shown(row[f'{key}_sd']).rstrip('%')}" if several else "")
+
     first = [
-        Column(score, "final", f"final {metric}", "final", lambda r: _with_sd(r, "final", several), top),
-        Column(
-            score, "validated", f"validated {metric}", "validated", lambda r: _with_sd(r, "validated", several), top
-        ),
-        Column(score, "best round", f"best {metric}", "best", lambda r: _with_sd(r, "best", several), top),
-        Column("Joint posterior", "P(best)", "P(best)", "p_best", lambda r: f"{r['p_best']:.2f}", max),
+        Column(score, "final", f"final {metric}", "final", lambda r: mean(r, "final"), top),
+        Column(score, "validated", f"validated {metric}", "validated", lambda r: mean(r, "validated"), top),
+        Column(score, "best round*", f"best {metric}*", "best", lambda r: mean(r, "best"), top),
+        Column("Joint posterior", "P(best)", "P(best)", "p_best", lambda r: chance(r["p_best"]), max),
         Column(
             "Joint posterior",
             "expected loss",
@@ -57,27 +63,27 @@ def tables(subject: Subject) -> list[list[Column]]:
         Column(
             goal, "uploads", f"uploads to {target}", "uploads_to_target", lambda r: f"{r['uploads_to_target']:,g}", min
         ),
-        Column(goal, "sent", f"sent to {target}", "bytes_to_target", lambda r: size(r["bytes_to_target"]), min),
+        Column(goal, "sent", f"sent to {target}", "bytes_to_target", lambda r: format_size(r["bytes_to_target"]), min),
         Column(
             goal,
             "simulated",
             f"simulated time to {target}",
             "clock_to_target",
-            lambda r: duration(r["clock_to_target"]),
+            lambda r: format_duration(r["clock_to_target"]),
             min,
         ),
     ]
-    own = "Clients, on their own rows"
+    own = "Accuracy on clients' own test samples"
     second = [
-        Column(own, "mean", "own rows", "weighted_accuracy", lambda r: _percent(r["weighted_accuracy"]), max),
+        Column(own, "mean", "own samples", "weighted_accuracy", lambda r: _percent(r["weighted_accuracy"]), max),
         Column(own, "of pooled", "of pooled", "relative_accuracy", lambda r: _percent(r["relative_accuracy"]), max),
         Column(own, "worst tenth", "worst tenth", "client_worst", lambda r: _percent(r["client_worst"]), max),
         Column(own, "deviation", "deviation over clients", "client_std", lambda r: f"{100 * r['client_std']:.1f}", min),
         Column("Whole run", "uploads", "uploads", "uploads", lambda r: f"{r['uploads']:,g}"),
-        Column("Whole run", "sent", "sent", "bytes", lambda r: size(r["bytes"])),
+        Column("Whole run", "sent", "sent", "bytes", lambda r: format_size(r["bytes"])),
         Column("Whole run", "epsilon", "epsilon", "epsilon", lambda r: f"{r['epsilon']:.3g}", min),
-        Column("Whole run", "simulated", "simulated time", "clock", lambda r: duration(r["clock"])),
-        Column("Whole run", "real time", "real time", "wall_seconds", lambda r: duration(r["wall_seconds"])),
+        Column("Whole run", "simulated", "simulated time", "clock", lambda r: format_duration(r["clock"])),
+        Column("Whole run", "real time", "real time", "wall_seconds", lambda r: format_duration(r["wall_seconds"])),
         Column("Whole run", "diverged", "diverged", "diverged", lambda r: f"{r['diverged']} of {r['runs']}"),
     ]
     return [[c for c in columns if any(row[c.key] for row in subject.rows)] for columns in (first, second)]
@@ -86,22 +92,30 @@ def tables(subject: Subject) -> list[list[Column]]:
 def rows_tables(subject: Subject) -> str:
     """As HTML; the best of a column stands out, the reference aside."""
     first, second = tables(subject)
-    told = []
     several = max(row["runs"] for row in subject.rows) > 1
-    if several:
-        told.append("Means over splits, ± their standard deviation.")
+    told = [about_scores(subject), f"* Best round on the common test samples ({OPTIMISTIC})."]
     if any(row["reached"] for row in subject.rows):
-        told.append("Costs to reach the target are of the first round that has it.")
+        told.append(
+            "Costs to reach the target are those of the first round that reaches it on the common test samples."
+        )
         if several:
-            told.append("There is a dash where no more than half the runs have.")
+            told.append("A dash means that at most half of the runs reached it.")
     else:
-        told.append(f"Nobody reached the target, {subject.result.target:.0%}.")
+        told.append(f"No algorithm reached the target, {subject.result.scoring().shown(subject.result.target, 0)}.")
     return (
-        _table(subject, first, "Accuracy, and the cost of reaching the target")
-        + f'<p class="how">{" ".join(told)}</p>'
+        _table(subject, first, "Scores, and the cost of reaching the target")
+        + f'<p class="how">{escape(" ".join(told))}</p>'
         + _table(subject, second, "Clients, and the whole run")
         + f'<p class="how">{_about_clients(second)}</p>'
     )
+
+
+def about_scores(subject: Subject) -> str:
+    """Say in one sentence which score the final column holds."""
+    several = max(row["runs"] for row in subject.rows) > 1
+    over = ", mean over splits ± standard deviation" if several else ""
+    scoring = subject.result.scoring("final")
+    return f"Final: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}, after the last round{over}."
 
 
 def _table(subject: Subject, shown: list[Column], caption: str) -> str:
@@ -121,10 +135,18 @@ def _table(subject: Subject, shown: list[Column], caption: str) -> str:
             for c in shown
         )
         body += f'<tr{" class=aside" if aside else ""}><th scope="row">{key}</th>{cells}</tr>'
+    table = (
+        f'<table class="rows"><caption class="hidden">{caption}</caption>'
+        f"<thead><tr><td></td>{above}</tr><tr><td></td>{below}</tr></thead><tbody>{body}</tbody></table>"
+    )
+    return scrolling(table, caption, "beyond" * (len(shown) > MANY_COLUMNS))
+
+
+def scrolling(table: str, caption: str, kind: str = "") -> str:
+    """A table that scrolls sideways where it is wider than the screen, with a hint that it does."""
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}"><table class="rows">'
-        f'<caption class="hidden">{caption}</caption>'
-        f"<thead><tr><td></td>{above}</tr><tr><td></td>{below}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div class="scrolls {kind}"><div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f'{table}</div><p class="hint" aria-hidden="true">Scroll sideways for more columns \N{RIGHTWARDS ARROW}</p></div>'
     )
 
 
@@ -140,7 +162,7 @@ def _best(subject: Subject, column: Column) -> float | None:
 
 def _cell(row: Row, column: Column, edge: bool, best: bool) -> str:
     text = escape(column.text(row))
-    return f"<td{_edge(edge)}>{f'<b>{text}</b>' if best else text}</td>"
+    return f"<td{_edge(edge)}>{f'<b>{text}</b>' if best and text != '–' else text}</td>"
 
 
 def _edge(first: bool) -> str:
@@ -151,39 +173,13 @@ def _about_clients(shown: list[Column]) -> str:
     keys = {c.key for c in shown}
     if "weighted_accuracy" not in keys:
         return ""
-    pooled = "; of pooled: relative to training on all rows in one place" if "relative_accuracy" in keys else ""
+    pooled = " Of pooled: that mean relative to the accuracy of training on all samples in one place."
     return (
-        "On their own rows: the final model on test rows dealt like each client's own, weighted by training rows"
-        f"{pooled}; worst tenth: the mean of those clients; deviation: over clients, in points."
+        "Mean: the final model on each client's own test samples, weighted by training samples."
+        f"{pooled if 'relative_accuracy' in keys else ''} Worst tenth: the mean of the worst tenth of clients. Deviation: "
+        "the standard deviation over clients, in percentage points."
     )
-
-
-def size(n: float) -> str:
-    """Bytes, short.
-
-    >>> size(26_501_760), size(900)
-    ('26.5 MB', '900 bytes')
-    """
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if n >= unit:
-            return f"{n / unit:.1f} {name}"
-    return f"{n:.0f} bytes"
-
-
-def duration(seconds: float) -> str:
-    """Time, short.
-
-    >>> duration(0.61), duration(75), duration(7300)
-    ('0.6 s', '1.2 min', '2.0 h')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f}%"
-
-
-def _with_sd(row: Row, key: str, several: bool) -> str:
-    return _percent(row[key]) + (f" ± {100 * row[f'{key}_sd']:.1f}" if several else "")

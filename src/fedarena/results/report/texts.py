@@ -10,6 +10,7 @@ from fedarena.results.report.client_gains import gain_table
 from fedarena.results.report.posteriors import chance
 from fedarena.results.report.subject import Subject
 from fedarena.results.report.table import tables
+from fedarena.results.scoring import OPTIMISTIC, VIEW_NAMES
 
 Format = Literal["latex", "markdown"]
 Cells = Sequence[Sequence[str]]
@@ -41,16 +42,19 @@ def _abouts(subject: Subject) -> tuple[str, str]:
     runs = max(row["runs"] for row in subject.rows)
     over = f", mean and standard deviation over {runs} splits; medians to the target" if runs > 1 else ""
     missing = "" if subject.why_not is None else f"; no verdict: {subject.why_not}"
+    scoring = subject.result.scoring("final")
     return (
-        f"accuracy on the test rows{over}{missing}",
-        "final model on the clients' own test rows; costs of the whole run",
+        f"final: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}{over}; * best round on the common test samples, "
+        f"{OPTIMISTIC}{missing}",
+        "accuracy of the final model on clients' own test samples; costs of the whole run",
     )
 
 
 def _about(result: Comparison) -> str:
     scoring = result.scoring()
+    optimistic = f" ({OPTIMISTIC})" if scoring.score == "best" else ""
     return (
-        f"row against column, by {scoring.name}: probabilities that it is better, practically equal (within "
+        f"row against column, by {scoring.name}{optimistic}: probabilities that it is better, practically equal (within "
         f"{scoring.difference(result.plan.rope)}), worse; a sign needs more than {result.plan.threshold:.0%}; "
         f"{result.plan.test}"
     )
