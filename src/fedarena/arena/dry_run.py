@@ -70,6 +70,11 @@ def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = N
     resume = asked.get("resume")
     plan = make_plan(source, algorithms, **asked)
     open_all(plan)
+    return estimated(plan, resume, workers)
+
+
+def estimated(plan: Plan, resume: str | Path | None, workers: int | None) -> DryRun:
+    """Return what a plan, checked already, would run, or what is left of it in the folder to resume."""
     todo = [
         cell for cell in cells(plan, Path(resume or "")) if resume is None or not (cell.folder / "result.json").exists()
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from fedarena.results import folder as files
 from fedarena.results import tradeoff
 from fedarena.results.comparison import Comparison, Plan, Split
 from fedarena.results.scoring import SCORES, VIEWS, Score, Scoring, View
-from fedarena.results.watch import cells
+from fedarena.results.watch import Cell, cells
 from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
@@ -94,7 +94,7 @@ def compare(
     check_numbers(workers=(workers, 1))
     place = Place(runtime, workers, address)
     place.check(SideBySide)
-    _check_places(out, resume, report)
+    check_places(out, resume, report)
     plan = make_plan(
         source,
         algorithms,
@@ -224,7 +224,7 @@ def _check_judging(
             )
 
 
-def _check_places(out: Any, resume: Any, report: Any) -> None:
+def check_places(out: Any, resume: Any, report: Any) -> None:
     if out is True:
         raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
     if out and resume is not None:
@@ -307,7 +307,7 @@ def open_all(plan: Plan) -> None:
         populations: dict[int, Split] = {}
         tests: set[tuple[str, bytes]] = set()
         for split in plan.splits:
-            with _named_in_errors(split.name):
+            with named_in_errors(split.name):
                 data, partition = deal(plan.cell(anyone, split))
             populations.setdefault(len(partition.population), split)
             if "test" in plan.fixed:
@@ -320,12 +320,12 @@ def open_all(plan: Plan) -> None:
             )
         for split in populations.values():
             for label in plan.contestants:
-                with _named_in_errors(label):
+                with named_in_errors(label):
                     open_site(plan.cell(label, split))
 
 
 @contextlib.contextmanager
-def _named_in_errors(label: str) -> Iterator[None]:
+def named_in_errors(label: str) -> Iterator[None]:
     """Say which contestant or split an error is about."""
     try:
         yield
@@ -373,16 +373,27 @@ def _new_folder(plan: Plan, out: str | Path | None) -> Path:
 
 def _play(plan: Plan, root: Path, workers: int | None, view: Unseen, nodes: Nodes | None) -> None:
     """Run every cell that has no result yet, those of a split together: half a matrix is then a smaller comparison."""
-    everyone = cells(plan, root)
+    run_cells(plan, cells(plan, root), lambda cell: plan.cell(cell.label, cell.split), workers, view, nodes)
+
+
+def run_cells(
+    title: Plan | str,
+    everyone: Sequence[Cell],
+    experiment_of: Callable[[Cell], Experiment],
+    workers: int | None,
+    view: Unseen,
+    nodes: Nodes | None,
+) -> None:
+    """Run those of the cells that have no result yet, in their order, on one pool of workers."""
     todo = [cell for cell in everyone if not (cell.folder / "result.json").exists()]
-    work = [plan.cell(cell.label, cell.split) for cell in todo]
+    work = [experiment_of(cell) for cell in todo]
     if nodes is not None:
         work = with_rows(work)
     crew = open_crew(lambda position, folder: _run(work[position], folder), workers, nodes)
     try:
         for position, cell in enumerate(todo):
             crew.give(position, cell.folder)
-        view.start(plan, everyone)
+        view.start(title, everyone)
         for news in crew.results(TICK):
             if news is not None:
                 position, problem = news
