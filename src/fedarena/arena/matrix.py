@@ -85,6 +85,8 @@ def compare(
     `spaces`, on rows held out of the training rows. `runtime="ray"` makes the runs on the Ray cluster at `address`, or on
     one that is started here for the purpose. `sweep` lets everyone take part at each value of a key of the uplink
     ("uplink.noise=0,0.5,1"), and draws what that costs.
+    A list of at least three sources, or a file with `[[federation]]` blocks or a `[grid]`, is a suite: each federation is
+    compared by itself, and the result is a `SuiteComparison` about the next federation like them.
 
     >>> import fedarena as fa
     >>> duel = fa.compare("digits", ["fedavg", fa.FedProx(mu=0.1)], seeds=2, rounds=2, model="logreg", out=False)

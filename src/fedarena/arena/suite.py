@@ -32,6 +32,7 @@ from fedarena.runtime.one_job import one_thread
 from fedarena.seeds import derived_seed
 from fedarena.spec import COMPONENTS, Experiment, laid_over, read_toml, resolve_paths
 from fedarena.statistics.hierarchical import LEAST_FEDERATIONS
+from fedarena.statistics.metric_registry import CLASSES, all_metrics
 from fedarena.values import check_path
 
 MOST_FEDERATIONS = 100
@@ -146,7 +147,8 @@ def plan_suite(
         with named_in_errors(name):
             open_all(plan)
             with one_thread():
-                tasks[name] = open_site(plan.cell(next(iter(plan.contestants)), plan.splits[0])).task_name
+                task = open_site(plan.cell(next(iter(plan.contestants)), plan.splits[0])).task_name
+            tasks[name] = "classification" if task in CLASSES else task
     _check_same("task", tasks, "compare federations of one task at a time")
     return suite
 
@@ -166,8 +168,6 @@ def _own_rope(how: dict[str, Any], metric: str | None) -> dict[str, Any]:
 
 
 def _has_units(metric: str) -> bool:
-    from fedarena.statistics.metric_registry import all_metrics
-
     return metric in all_metrics() and has_units(metric)
 
 

@@ -14,7 +14,8 @@ from fedarena.errors import DataBroken, FedarenaError
 from fedarena.results.comparison import SIGNS, Comparison
 from fedarena.results.report.charts import NARROW, Pair, Series, escape, legend, line_chart, posterior_rows
 from fedarena.results.report.posteriors import chance
-from fedarena.ui.catalogue import Catalogue, Match, Sight
+from fedarena.results.suite import SuiteComparison
+from fedarena.ui.catalogue import Catalogue, Match, Sight, SuiteSight
 from fedarena.ui.files import reason
 from fedarena.ui.html import (
     badge,
@@ -53,15 +54,18 @@ def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
 
 def report(catalogue: Catalogue, id: str) -> str | None:
     """The report of a finished comparison or run, made now; nothing is written."""
-    found = catalogue.match(id) or catalogue.run(id)
+    found = catalogue.match(id) or catalogue.run(id) or catalogue.suite(id)
     if found is None:
         return None
     from fedarena.results.report.gather import gather
     from fedarena.results.report.page import render
     from fedarena.results.report.subject import Subject
+    from fedarena.results.report.suite import render_suite
 
     try:
         catalogue.files.check_tree(found.folder)
+        if isinstance(found, SuiteSight):
+            return render_suite(SuiteComparison.load(found.folder))
         return render(Subject(gather([found.folder])))
     except FedarenaError:
         raise

@@ -235,16 +235,17 @@ def _repeat(result: SuiteComparison) -> str:
     if any(one.plan.own or not one.runs for one in result.federations.values()):
         return ""
     commands = repeating.commands(first)[0]
-    if not commands.startswith("fedarena"):
-        return ""
-    commands = re.sub(r"--rope \S+", f"--rope {result.rope}", commands.replace("experiment.toml", "suite.toml"))
+    commands = re.sub(r"(--rope |rope=)[^\s,]+", rf"\g<1>{result.rope}", commands)
+    commands = commands.replace("experiment.toml", "suite.toml")
     plan = first.plan
-    for option, value in (("--score", plan.score), ("--evaluate-on", plan.evaluate_on)):
-        if option not in commands:
-            commands += f" \\\n    {option} {value}"
+    if commands.startswith("fedarena"):
+        commands += f" \\\n    --score {plan.score} --evaluate-on {plan.evaluate_on}" * ("--score" not in commands)
+    elif "score=" not in commands:
+        how = f"    score={plan.score!r}, evaluate_on={plan.evaluate_on!r},"
+        commands = commands.removesuffix(")") + f"{how}\n)"
     made = " · ".join(f"{name} {version}" for name, version in repeating.versions(first).items())
     return (
-        "<p>Save the federations below as suite.toml and type:</p>"
+        f"<p>Save the federations below as suite.toml and {'type' if commands.startswith('fedarena') else 'call'}:</p>"
         f"<pre><code>{escape(commands)}</code></pre>"
         f"<details><summary>suite.toml, complete</summary><pre><code>{escape(suite_toml(result))}</code></pre></details>"
         f'<p class="how">Made with {escape(made)}.</p>'
