@@ -257,9 +257,9 @@ def test_a_setting_with_three_values_is_found_and_the_answer_changes_along_it() 
     crossings = [10**0.8, 10**1.2]  # 0.05 (1 - log10 beta) is 0.01 and -0.01 there
     for change, at in zip(trend["changes"], crossings, strict=True):
         assert change["at"] == pytest.approx(at, rel=0.1)  # a point of the line is 9 % of beta
-    assert any(
-        text.startswith("Along partition.beta, scaffold is most probably better than fedavg") for text in found.words
-    )
+    (text,) = [text for text in found.words if text.startswith("Along partition.beta")]
+    assert text.startswith("Along partition.beta, scaffold against fedavg is most probably better below about 6.")
+    assert "; with over 95% probability, " in text
 
 
 # What is shown

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from html import escape
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ LEVEL = 0.9  # of all intervals
 LINE_POINTS = 21  # of a trend in JSON
 MOST_SENTENCES = 5  # algorithms beside the first that get a sentence each; more are grouped by verdict
 NOT_SETTINGS = ("seed", "partition_seed", "start_seed", "schedule_seed", "fold_seed")
+ANSWER_WORDS = {"left": "worse", "rope": "practically equal", "right": "better"}
 WORDS = {"+": "better", "=": "practically equal", "-": "worse", "?": "undecided"}
 
 
@@ -463,17 +464,28 @@ class SuiteComparison:
 
     def _flips(self) -> list[str]:
         """Say at which values of a setting the most probable answer changes, for pairs with the leader."""
-        names = {"left": "worse than", "rope": "practically equal to", "right": "better than"}
         told = []
         for pair in self._against_first[:MOST_SENTENCES]:
             for setting in self.varying:
                 found = self.trend(pair, setting)
-                for change in found.changes if found else []:
+                if found is not None and found.changes:
                     told.append(
-                        f"Along {setting.key}, {pair.row} is most probably {names[change.before]} {pair.column} below "
-                        f"about {change.at:.3g}, and {names[change.after]} it above."
+                        f"Along {setting.key}, {pair.row} against {pair.column} is most probably {_segments(found)}; "
+                        f"{self._decided(found)}."
                     )
         return told
+
+    def _decided(self, found: Trend) -> str:
+        """Say over which range of a setting an answer along the fitted line is decided."""
+        sure = f"with over {self.threshold:.0%} probability"
+        ranges = []
+        for name, word in ANSWER_WORDS.items():
+            at = [
+                x for x, regions in zip(found.x, found.regions, strict=True) if _answer(regions, name) > self.threshold
+            ]
+            if at:
+                ranges.append(f"{word} from {min(at):.3g} to {max(at):.3g}")
+        return f"{sure}, {_and(ranges)}" if ranges else f"nowhere {sure}"
 
     def _diverged(self) -> list[str]:
         told = []
@@ -588,6 +600,18 @@ def has_units(metric: str) -> bool:
 def optimistic(result: SuiteComparison) -> str:
     """Return the label of scores that were chosen on test samples; empty for others."""
     return f" ({OPTIMISTIC})" if result.scoring.score == "best" else ""
+
+
+def _segments(found: Trend) -> str:
+    """Return the most probable answers along a setting: better below about 0.3, practically equal above."""
+    parts = [f"{ANSWER_WORDS[found.changes[0].before]} below about {found.changes[0].at:.3g}"]
+    for change, after in pairwise(found.changes):
+        parts.append(f"{ANSWER_WORDS[change.after]} up to about {after.at:.3g}")
+    return _and([*parts, f"{ANSWER_WORDS[found.changes[-1].after]} above"])
+
+
+def _answer(regions: Regions, name: str) -> float:
+    return float(getattr(regions, name))
 
 
 def _mirrored(pair: SuitePair) -> SuitePair:
