@@ -262,6 +262,22 @@ def test_a_setting_with_three_values_is_found_and_the_answer_changes_along_it() 
     assert "; with over 95% probability, " in text
 
 
+def test_where_smaller_is_better_the_line_rises_from_better_to_worse() -> None:
+    ones = []
+    for clients, ratio in ((2, 0.5), (4, 1.0), (6, 2.0)):  # log ratios on a straight line
+        settings = {"clients": clients}
+        scores = {"fedavg": [1.0, 1.2, 1.1], "scaffold": [1.0 * ratio, 1.2 * ratio, 1.1 * ratio]}
+        ones.append(federation(scores, metric="log_loss", settings=settings))
+    found = suite(*ones)
+    pair = found.pair("scaffold", "fedavg")
+    trend = found.trend(pair, found.varying[0])
+    assert trend is not None
+    line = found.line(trend)
+    assert [line[0][1], line[-1][1]] == pytest.approx([math.log(0.5), math.log(2)], abs=1e-6)
+    assert [(c.before, c.after) for c in trend.changes] == [("right", "rope"), ("rope", "left")]
+    assert [e.own.verdict for e in pair.by_federation] == ["+", "=", "-"]
+
+
 # What is shown
 
 
