@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fedarena.results.plots import draw_curves
     from fedarena.results.reproduction import Reproduction
     from fedarena.results.run import Run
+    from fedarena.results.suite import SuiteComparison
     from fedarena.results.track import track
     from fedarena.spec import Evaluate, Experiment, Local
     from fedarena.statistics.metric_registry import metric
@@ -67,6 +68,7 @@ __all__ = [
     "SecureBoostClassifier",
     "SecureBoostRegressor",
     "Step",
+    "SuiteComparison",
     "Verdict",
     "arrays",
     "compare",
@@ -95,8 +97,10 @@ _HOMES = (
     "fedarena.data.dataset",
     "fedarena.data.sources",
     "fedarena.algorithms",
+    "fedarena.results.loading",
     "fedarena.results.run",
     "fedarena.results.comparison",
+    "fedarena.results.suite",
     "fedarena.results.reproduction",
     "fedarena.results.plots",
     "fedarena.results.track",

@@ -5,13 +5,13 @@ Everything behind them can be used by itself.
 
 from __future__ import annotations
 
-from fedarena.arena.matrix import compare
+from fedarena.arena.compare import compare
 from fedarena.arena.reproduce import reproduce, reproduce_all
 from fedarena.arena.search import Found, search
 from fedarena.arena.single import Verdict, rounds, run, verify
 from fedarena.federation.doors import join, serve
+from fedarena.results.loading import load
 from fedarena.results.report.page import report
-from fedarena.results.run import load
 
 __all__ = [
     "Found",

@@ -214,8 +214,12 @@ def run(
 @app.command()
 def compare(
     experiment: Annotated[
-        str | None,
-        typer.Argument(help="An experiment file, a data set's name, or a CSV or Parquet file.", show_default=False),
+        list[str] | None,
+        typer.Argument(
+            help="An experiment file, a data set's name, a CSV or Parquet file, or a suite file; three or more compare on "
+            "several federations.",
+            show_default=False,
+        ),
     ] = None,
     algorithm: Annotated[
         list[str] | None,
@@ -331,7 +335,14 @@ def compare(
 
     `fedarena compare heart_disease -a fedavg -a local --leave-one-out`
 
+    `fedarena compare clinics.toml banks.toml shops.toml -a fedavg -a scaffold --report suite.html`
+
+    `fedarena compare suite.toml -a fedavg -a scaffold`
+
     `fedarena compare --resume runs/digits-compare`
+
+    With several federations (files, or a suite file with `[[federation]]` blocks or a `[grid]`), each is compared by
+    itself, and the verdict is about the next federation like them.
 
     Every split repeats all that is random: its own test samples, partition, initial weights, client schedule and batch
     order, which all algorithms of the split share. So the conclusion is about federations drawn like this one; with
@@ -355,11 +366,14 @@ def compare(
     it does so for a comparison that is finished.
     """
     from fedarena import api
+    from fedarena.results.suite import SuiteComparison
+    from fedarena.results.suite_tables import show_suite
     from fedarena.results.tables import show_comparison
 
     _load(file)
-    if experiment is None and resume is None:
+    if not experiment and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena compare digits -a ...`")
+    source: Any = experiment[0] if experiment and len(experiment) == 1 else experiment or None
     asked: dict[str, Any] = {
         "folds": folds,
         "repeats": repeats,
@@ -384,16 +398,16 @@ def compare(
         "overrides": set_ or [],
     }
     if dry_run:
-        from fedarena.arena.dry_run import dry_run as planned
+        from fedarena.arena.compare import dry_run as planned
 
-        preview = planned(experiment, algorithm or [], workers=workers, **asked)
+        preview = planned(source, algorithm or [], workers=workers, **asked)
         if json_:
             _print_json(preview.as_dict())
         else:
             print(preview)
         return
-    result = api.compare(
-        experiment,
+    result: Any = api.compare(
+        source,
         algorithm or [],
         out=out,
         runtime=runtime.value,
@@ -408,9 +422,9 @@ def compare(
     if json_:
         _print_json(result.as_dict())
     else:
-        show_comparison(result)
+        show_suite(result) if isinstance(result, SuiteComparison) else show_comparison(result)
         print(result.dir)
-        if result.plan.sweep and result.dir is not None:
+        if not isinstance(result, SuiteComparison) and result.plan.sweep and result.dir is not None:
             print(result.dir / "tradeoff.png")
         if report is not None:
             print(report)
@@ -516,10 +530,14 @@ def report(
     same splits. The file needs no network.
     """
     from fedarena.results.report import gather, why_no_verdict, write_report
+    from fedarena.results.suite_plan import holds_suite
     from fedarena.values import check_paths
 
     _load(file)
     check_paths(("--out", out), ("--figures", figures))
+    if len(runs) == 1 and holds_suite(runs[0]):
+        _report_suite(runs[0], out, figures is not None or table is not None, json_, quiet)
+        return
     result = gather(runs)
     path = write_report(result, out or runs[0] / "report.html")
     drawn: list[Path] = []
@@ -542,6 +560,21 @@ def report(
         print(tables)
     else:
         print("\n".join(map(str, [path, *drawn])))
+
+
+def _report_suite(folder: Path, out: Path | None, has_extras: bool, json_: bool, quiet: bool) -> None:
+    from fedarena import api
+    from fedarena.results.suite import SuiteComparison
+
+    if has_extras:
+        raise typer.BadParameter("--figures and --table are for one federation: name a folder of FOLDER/federations")
+    result = SuiteComparison.load(folder)
+    path = api.report(result, out)
+    if json_:
+        _print_json({"report": str(path), "algorithms": result.labels, "verdict": result.words})
+        return
+    _say("\n".join(result.words), quiet)
+    print(path)
 
 
 @app.command("list")

@@ -387,7 +387,7 @@ def _read(source: Any) -> tuple[dict[str, Any], str]:
     if isinstance(source, str | Path) and str(source).endswith((".csv", ".parquet")):
         return {"data": {"name": str(source).rpartition(".")[2], "path": str(source)}}, quoted(str(source))
     if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml")):
-        return _read_toml(check_path(source, "the experiment file")), str(source)
+        return read_toml(check_path(source, "the experiment file")), str(source)
     if isinstance(source, tuple) and len(source) in (2, 3):  # (x, y) or (x, y, client)
         from fedarena.data.sources import arrays
 
@@ -395,7 +395,7 @@ def _read(source: Any) -> tuple[dict[str, Any], str]:
     return {"data": source}, ""
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -408,11 +408,16 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise BadValue(
             f"cannot read it: {quoted(str(error))}", remedy="write it as TOML: key = value", where=str(path)
         ) from None
+    resolve_paths(table, path.parent)
+    return table
+
+
+def resolve_paths(table: Mapping[str, Any], folder: Path) -> None:
+    """Change the paths of a table that was read from a file in this folder: they are meant from where the file lies."""
     for inner in (table.get("data"), table.get("partition"), table.get("devices")):
         for name in (*PATHS, "trace", "available"):
             if isinstance(inner, dict) and isinstance(inner.get(name), str) and inner[name] not in AVAILABLE:
-                inner[name] = str(path.parent / inner[name])  # a path in a file is meant from where the file lies
-    return table
+                inner[name] = str(folder / inner[name])
 
 
 def assignment(text: str) -> tuple[str, Any]:

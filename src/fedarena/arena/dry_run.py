@@ -88,8 +88,13 @@ def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = N
     """Plan a comparison and check all of it as `compare` does, but run nothing; the arguments are those of `compare`."""
     resume = asked.get("resume")
     plan = make_plan(source, algorithms, **asked)
+    open_all(at_limit(plan))
+    return estimated(plan, resume, workers)
+
+
+def estimated(plan: Plan, resume: str | Path | None, workers: int | None) -> DryRun:
+    """Return what a plan, checked already, would run, or what is left of it in the folder to resume."""
     largest = at_limit(plan)
-    open_all(largest)
     every = all_cells(largest, Path(resume or ""))
     left = [cell for cell in every if resume is None or not (cell.folder / "result.json").exists()]
     possible = sorted(left, key=lambda cell: cell.split.repeat >= plan.repeats)  # those before the next look come first

@@ -27,7 +27,7 @@ COLOURS = {"running": "cyan", "done": "green", "diverged": "yellow", "failed": "
 class Unseen:
     """Shows nothing."""
 
-    def start(self, plan: Plan, cells: Sequence[Cell]) -> None:
+    def start(self, plan: Plan | str, cells: Sequence[Cell]) -> None:
         """The comparison begins, or goes on."""
 
     def look(self, running: Sequence[Cell]) -> None:
@@ -52,21 +52,14 @@ class Lines(Unseen):
         self._began = time.monotonic()
         self._done_before = 0.0
 
-    def start(self, plan: Plan, cells: Sequence[Cell]) -> None:
+    def start(self, plan: Plan | str, cells: Sequence[Cell]) -> None:
         """Print what is compared; a plan that has grown only adds its new cells."""
         if self.seen:
             self.seen = {cell: self.seen.get(cell) or _before(glance(cell.folder)) for cell in cells}
             return
         self.seen = {cell: _before(glance(cell.folder)) for cell in cells}
         self._began, self._done_before = time.monotonic(), self.progress
-        exp, judged = plan.experiment, [label for label in plan.contestants if label != plan.reference]
-        beside = f" beside {plan.reference}" if plan.reference else ""
-        self._say(
-            f"{', '.join(judged)}{beside} · {exp['data']['name']} · {exp['partition']['name']} · {exp['model']['name']} · "
-            f"{len(plan.contestants)} x {len(plan.splits)} runs"
-            + ("" if plan.at_most is None else f" or more, until it is decided or has {plan.at_most} splits")
-            + (f" + {len(left_out_cells(plan, Path()))} without a client" if plan.leave_one_out else "")
-        )
+        self._say(plan if isinstance(plan, str) else _title(plan))
 
     def over(self, cell: Cell) -> None:
         """How it ended."""
@@ -116,7 +109,7 @@ class Board(Lines):
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
 
-    def start(self, plan: Plan, cells: Sequence[Cell]) -> None:
+    def start(self, plan: Plan | str, cells: Sequence[Cell]) -> None:
         """The title, and the table below it."""
         super().start(plan, cells)
         self._ended = [cell for cell, seen in self.seen.items() if seen.over]
@@ -164,6 +157,18 @@ class Board(Lines):
             cells = (cell.title, cell.split.name, rounds, _number(now.accuracy), _number(now.best), now.state)
             table.add_row(*cells, style=style)
         return table
+
+
+def _title(plan: Plan) -> str:
+    """Say what is compared, in one line."""
+    exp, judged = plan.experiment, [label for label in plan.contestants if label != plan.reference]
+    beside = f" beside {plan.reference}" if plan.reference else ""
+    return (
+        f"{', '.join(judged)}{beside} · {exp['data']['name']} · {exp['partition']['name']} · {exp['model']['name']} · "
+        f"{len(plan.contestants)} x {len(plan.splits)} runs"
+        + ("" if plan.at_most is None else f" or more, until it is decided or has {plan.at_most} splits")
+        + (f" + {len(left_out_cells(plan, Path()))} without a client" if plan.leave_one_out else "")
+    )
 
 
 def watcher(progress: bool) -> Unseen:

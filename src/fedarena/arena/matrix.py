@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from fedarena.results import folder as files
 from fedarena.results import tradeoff
 from fedarena.results.comparison import Comparison, Plan, Split
 from fedarena.results.scoring import SCORES, VIEWS, Score, Scoring, View
-from fedarena.results.watch import all_cells, left_out_cells
+from fedarena.results.watch import Cell, all_cells, left_out_cells
 from fedarena.runtime.leftovers import temporary_folder
 from fedarena.runtime.nodes import Nodes
 from fedarena.runtime.one_job import one_thread
@@ -95,6 +95,8 @@ def compare(
     one that is started here for the purpose. `sweep` lets everyone take part at each value of a key of the uplink
     ("uplink.noise=0,0.5,1"), and draws what that costs. `leave_one_out` repeats all of it without each client in turn, or
     without each of those that it names, and judges what the others lose; the clients must be the same in all splits.
+    A list of at least three sources, or a file with `[[federation]]` blocks or a `[grid]`, is a suite: each federation is
+    compared by itself, and the result is a `SuiteComparison` about the next federation like them.
 
     >>> import fedarena as fa
     >>> duel = fa.compare("digits", ["fedavg", fa.FedProx(mu=0.1)], seeds=2, rounds=2, model="logreg", out=False)
@@ -104,7 +106,7 @@ def compare(
     check_numbers(workers=(workers, 1))
     place = Place(runtime, workers, address)
     place.check(SideBySide)
-    _check_places(out, resume, report)
+    check_places(out, resume, report)
     plan = make_plan(
         source,
         algorithms,
@@ -267,7 +269,7 @@ def _check_judging(
             )
 
 
-def _check_places(out: Any, resume: Any, report: Any) -> None:
+def check_places(out: Any, resume: Any, report: Any) -> None:
     if out is True:
         raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
     if out and resume is not None:
@@ -350,7 +352,7 @@ def open_all(plan: Plan) -> None:
         populations: dict[int, Split] = {}
         tests: set[tuple[str, bytes]] = set()
         for split in plan.splits:
-            with _named_in_errors(split.name):
+            with named_in_errors(split.name):
                 data, partition = deal(plan.cell(anyone, split))
             populations.setdefault(len(partition.population), split)
             if "test" in plan.fixed:
@@ -363,13 +365,13 @@ def open_all(plan: Plan) -> None:
             )
         for split in populations.values():
             for label in plan.contestants:
-                with _named_in_errors(label):
+                with named_in_errors(label):
                     find_metric(plan.metric, open_site(plan.cell(label, split)).task_name, "--metric")
         open_left_out(plan)
 
 
 @contextlib.contextmanager
-def _named_in_errors(label: str) -> Iterator[None]:
+def named_in_errors(label: str) -> Iterator[None]:
     """Say which contestant or split an error is about."""
     try:
         yield
@@ -420,16 +422,32 @@ def _play(plan: Plan, root: Path, workers: int | None, view: Unseen, nodes: Node
 
     Cells of the first `begun` repeats were run before, and those of them that failed are not tried again.
     """
-    everyone = all_cells(plan, root)
+
+    def experiment_of(cell: Cell) -> Experiment:
+        return plan.cell(cell.label, cell.split, cell.without)
+
+    run_cells(plan, all_cells(plan, root), experiment_of, workers, view, nodes, begun)
+
+
+def run_cells(
+    title: Plan | str,
+    everyone: Sequence[Cell],
+    experiment_of: Callable[[Cell], Experiment],
+    workers: int | None,
+    view: Unseen,
+    nodes: Nodes | None,
+    begun: int = 0,
+) -> None:
+    """Run those of the cells that have no result yet, from repeat `begun` on, in their order, on one pool of workers."""
     todo = [c for c in everyone if c.split.repeat >= begun and not (c.folder / "result.json").exists()]
-    work = [plan.cell(cell.label, cell.split, cell.without) for cell in todo]
+    work = [experiment_of(cell) for cell in todo]
     if nodes is not None:
         work = with_rows(work)
     crew = open_crew(lambda position, folder: _run(work[position], folder), workers, nodes)
     try:
         for position, cell in enumerate(todo):
             crew.give(position, cell.folder)
-        view.start(plan, everyone)
+        view.start(title, everyone)
         for news in crew.results(TICK):
             if news is not None:
                 position, problem = news

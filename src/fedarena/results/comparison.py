@@ -274,7 +274,11 @@ class Plan:
         file = root / "comparison.json"
         if not file.exists():
             raise BadValue(f"{root} holds no comparison", remedy="give the folder of one", where=str(root))
-        table = read_table(file, DAMAGED)
+        return cls.of_table(read_table(file, DAMAGED), file)
+
+    @classmethod
+    def of_table(cls, table: dict[str, Any], file: Path) -> Plan:
+        """Return the plan that a table of this file holds, or raise if the table is damaged."""
         with reading(file, remedy=DAMAGED):
             lists = {key: tuple(table.get(key, ())) for key in ("notes", "fixed", "per_repeat", "leave_one_out")}
             lists["looks"] = TypeAdapter(tuple[LookRecord, ...]).validate_python(table.get("looks", ()))
@@ -405,6 +409,11 @@ class Comparison:
             return None
         undefined = self._undefined()
         return [split.repeat for i, split in enumerate(self.plan.splits) if i not in undefined]
+
+    @property
+    def repeats_of_splits(self) -> list[int] | None:
+        """The repeat of every scored split where the folds of a repeat share something; else None."""
+        return self._repeats
 
     def is_baseline(self, label: str) -> bool:
         """Does it send nothing? Then it is a level to compare with, not a choice that a federation has."""

@@ -26,6 +26,8 @@ KEPT_ROUNDS = 2_000_000  # of all logs in memory, at 100 bytes each
 LOG_WEIGHT = 1000  # rounds that a log counts for, however short it is
 COMPARISONS = 16  # kept in memory with all their runs
 EXPERIMENT = 1 << 20  # bytes of an experiment
+SUITE = 16 << 20  # bytes of the files of a suite
+SENTENCES = 40  # of a suite's verdict
 RUN_FILES = (
     "experiment.toml",
     "result.json",
@@ -35,7 +37,9 @@ RUN_FILES = (
     "clients.parquet",
 )
 RESULT = (
-    "metric", "metrics", "own_metrics", "final_accuracy", "best_accuracy", "final_metric", "best_metric", "validated_accuracy", "validated_metric", "validated_metrics", "validated_own_metrics")  # fmt: skip
+    "metric", "metrics", "own_metrics", "final_accuracy", "best_accuracy", "final_metric", "best_metric",
+    "validated_accuracy", "validated_metric", "validated_metrics", "validated_own_metrics",
+)  # fmt: skip
 STATES = ("running", "waiting", "interrupted", "failed", "diverged", "finished", "damaged")
 SHAPE: dict[str, Any] = {
     "experiment": dict, "contestants": dict, "folds": int | None, "repeats": int, "rope": float, "threshold": float,
@@ -132,12 +136,27 @@ class Match:
 
 
 @dataclass(frozen=True)
+class SuiteSight:
+    """A suite at a glance: the verdict sentences of its folder, once all of its runs have ended."""
+
+    id: str
+    folder: Path
+    name: str
+    state: str  # one of STATES
+    federations: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    why: str = ""  # it is damaged
+    changed: float = 0.0
+
+
+@dataclass(frozen=True)
 class Listing:
     """Everything under the folder at one moment."""
 
     runs: list[Sight]
     matches: list[Match]
     partial: bool = False  # there were too many folders
+    suites: list[SuiteSight] = field(default_factory=list)
 
 
 class Catalogue:
@@ -158,14 +177,16 @@ class Catalogue:
 
     def look(self) -> Listing:
         """All runs and comparisons, those under way first, then the newest."""
-        runs, matches, partial = [], [], False
+        runs, matches, suites, partial = [], [], [], False
         for count, (folder, kind) in enumerate(_folders(self.root)):
             if kind == "run":
                 runs.append(self.sight(folder))
             elif kind == "comparison":
                 matches.append(self._match(folder))
+            elif kind == "suite":
+                suites.append(self._suite(folder))
             partial = count >= FOLDERS
-        return Listing(sorted(runs, key=_order), sorted(matches, key=_order), partial)
+        return Listing(sorted(runs, key=_order), sorted(matches, key=_order), partial, sorted(suites, key=_order))
 
     def run(self, id: str) -> Sight | None:
         """The run with this id, if a listing has shown it."""
@@ -174,6 +195,23 @@ class Catalogue:
     def match(self, id: str) -> Match | None:
         """The comparison with this id, if a listing has shown it."""
         return self._match(self._places[id]) if self._is(id, "comparison.json") else None
+
+    def suite(self, id: str) -> SuiteSight | None:
+        """Return the suite with this id, if a listing has shown it."""
+        return self._suite(self._places[id]) if self._is(id, "suite.json") else None
+
+    def _suite(self, folder: Path) -> SuiteSight:
+        """Return a suite as it is now; whatever is wrong with its folder is said, and stops no other."""
+        id, name = self._name(folder)
+        try:
+            self.files.check(folder, ("suite.json", "verdict.json", "lock"))
+            for file in ("suite.json", "verdict.json"):
+                self.files.check_size(folder / file)
+            files = [folder / "suite.json", folder / "verdict.json"]
+            seen = self.remembered("suite", folder, files, lambda: _read_suite(self.files, id, name, folder))
+            return replace(seen, state="running") if watch.at_work(folder) and seen.state != "damaged" else seen
+        except Exception as error:
+            return SuiteSight(id, folder, name, "damaged", why=reason(error))
 
     def _is(self, id: str, file: str) -> bool:
         if id not in self._places:
@@ -264,13 +302,14 @@ def _folders(root: Path) -> Iterator[tuple[Path, str]]:
                 found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
         except OSError:
             continue
-        kind = "comparison" if "comparison.json" in found else "run" if "experiment.toml" in found else ""
+        files = {"comparison.json": "comparison", "experiment.toml": "run", "suite.json": "suite"}
+        kind = next((kind for file, kind in files.items() if file in found), "")
         yield folder, kind
-        if not kind:
+        if kind in ("", "suite"):  # the comparisons of a suite lie below it
             waiting += [folder / name for name, is_folder in found.items() if is_folder and not name.startswith(".")]
 
 
-def _order(shown: Sight | Match) -> tuple[bool, float, str]:
+def _order(shown: Sight | Match | SuiteSight) -> tuple[bool, float, str]:
     return shown.state != "running", -shown.changed, shown.name
 
 
@@ -325,6 +364,18 @@ def _result(files: SafeFolder, file: Path) -> dict[str, Any]:
     except (OSError, ValueError, FedarenaError):
         return {}
     return {key: result[key] for key in RESULT if key in result} if isinstance(result, dict) else {}
+
+
+def _read_suite(files: SafeFolder, id: str, name: str, folder: Path) -> SuiteSight:
+    """Return the names and the verdict sentences that the files of a suite hold, as texts."""
+    planned = json.loads(files.text(folder / "suite.json", SUITE))
+    names = tuple(str(one["name"])[:REASON] for one in planned["federations"])
+    stamp = _stamp(folder / "verdict.json") or _stamp(folder / "suite.json")
+    sight = SuiteSight(id, folder, name, "interrupted", names, changed=stamp[0] / 1e9 if stamp else 0.0)
+    if not (folder / "verdict.json").exists():
+        return sight
+    told = json.loads(files.text(folder / "verdict.json", SUITE))
+    return replace(sight, state="finished", words=tuple(str(text) for text in told["verdict"])[:SENTENCES])
 
 
 def _plan(folder: Path) -> Plan | str:

@@ -17,8 +17,9 @@ from fedarena.results.report.client_gains import effects_section, gains_section
 from fedarena.results.report.posteriors import chance
 from fedarena.results.report.subject import Subject
 from fedarena.results.scoring import Score, Scoring
+from fedarena.results.suite import SuiteComparison
 from fedarena.statistics.metric_registry import OPTIMISTIC
-from fedarena.ui.catalogue import Catalogue, Match, Sight, part_name
+from fedarena.ui.catalogue import Catalogue, Match, Sight, SuiteSight, part_name
 from fedarena.ui.files import reason
 from fedarena.ui.html import (
     badge,
@@ -57,14 +58,17 @@ def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
 
 def report(catalogue: Catalogue, id: str) -> str | None:
     """The report of a finished comparison or run, made now; nothing is written."""
-    found = catalogue.match(id) or catalogue.run(id)
+    found = catalogue.match(id) or catalogue.run(id) or catalogue.suite(id)
     if found is None:
         return None
     from fedarena.results.report.gather import gather
     from fedarena.results.report.page import render
+    from fedarena.results.report.suite import render_suite
 
     try:
         catalogue.files.check_tree(found.folder)
+        if isinstance(found, SuiteSight):
+            return render_suite(SuiteComparison.load(found.folder))
         return render(Subject(gather([found.folder])))
     except FedarenaError:
         raise

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fedarena.results.report.charts import escape
 from fedarena.statistics.metric_registry import OPTIMISTIC
-from fedarena.ui.catalogue import STATES, Catalogue, Listing, Match, Sight, part_name
+from fedarena.ui.catalogue import STATES, Catalogue, Listing, Match, Sight, SuiteSight, part_name
 from fedarena.ui.files import reason
 from fedarena.ui.html import badge, bar, frame, percent, progress, section, settings, spark, when
 from fedarena.ui.scores import by_mean, scoring_of
@@ -24,13 +24,16 @@ def page(catalogue: Catalogue) -> str:
 
 
 def _body(listing: Listing) -> Iterator[str]:
-    if not listing.runs and not listing.matches:
+    if not listing.runs and not listing.matches and not listing.suites:
         yield (
             '<section class="empty"><h1>No runs yet</h1><p>Start one in another terminal, and it appears here:</p>'
             "<pre>fedarena run digits</pre></section>"
         )
     if listing.partial:
         yield '<p class="note">There are too many folders here: some were not looked into. Name a smaller one.</p>'
+    if listing.suites:
+        suites = "".join(map(_suite, listing.suites))
+        yield section("suites", "Several federations", suites)
     if listing.matches:
         cards = "".join(map(_safe_card, listing.matches))
         yield section("comparisons", "Comparisons", f'<div class="cards">{cards}</div>')
@@ -73,6 +76,19 @@ def _safe_card(match: Match) -> str:
         return _card(match)
     except Exception as error:
         return _card(Match(match.id, match.folder, match.name, None, why=reason(error)))
+
+
+def _suite(suite: SuiteSight) -> str:
+    """Return the verdict sentences of a suite; its federations stand among the comparisons."""
+    link = f' <a class="button" href="/report/{suite.id}">Report</a>' if suite.state == "finished" else ""
+    names = ", ".join(suite.federations)
+    told = "".join(f"<p>{escape(text)}</p>" for text in suite.words)
+    why = f'<p class="why">{escape(suite.why)}</p>' if suite.why else ""
+    head = f"<h3>{escape(suite.name)}</h3>{badge(suite.state)}{link}"
+    return (
+        f'<article class="card suite" id="suite-{suite.id}">{head}{why}{told}'
+        f'<p class="note">{len(suite.federations)} federations: {escape(names)}. {when(suite.changed)}</p></article>'
+    )
 
 
 def _row(sight: Sight) -> str:

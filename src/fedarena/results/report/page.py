@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -18,6 +18,8 @@ from fedarena.results.report.gather import gather
 from fedarena.results.report.metrics import metrics
 from fedarena.results.report.subject import Subject
 from fedarena.results.run import Run
+from fedarena.results.suite import SuiteComparison
+from fedarena.results.suite_plan import holds_suite
 from fedarena.values import check_paths
 
 # Nothing may be fetched from anywhere: the browser itself holds the page to that.
@@ -42,7 +44,9 @@ SECTIONS: dict[str, tuple[str, Section]] = {
 }
 
 
-def report(source: Comparison | Run | str | Path | Sequence[Run | str | Path], out: str | Path | None = None) -> Path:
+def report(
+    source: Comparison | SuiteComparison | Run | str | Path | Sequence[Run | str | Path], out: str | Path | None = None
+) -> Path:
     """Write the report of a comparison, or of run folders taken together; into their (first) folder unless `out` is given.
 
     >>> import fedarena as fa
@@ -53,6 +57,11 @@ def report(source: Comparison | Run | str | Path | Sequence[Run | str | Path], o
     if isinstance(source, Comparison):
         return write_report(source, out or (source.dir or Path()) / "report.html")
     check_paths(("out", out))
+    if isinstance(source, SuiteComparison) or holds_suite(source):
+        from fedarena.results.report.suite import write_suite_report
+
+        suite = source if isinstance(source, SuiteComparison) else SuiteComparison.load(source)  # type: ignore[arg-type]
+        return write_suite_report(suite, out or (suite.dir or Path()) / "report.html")
     several = isinstance(source, Sequence) and not isinstance(source, str)
     folders = [_folder(one) for one in (source if several else [source])]  # type: ignore[union-attr]
     result = gather(folders)
@@ -86,6 +95,11 @@ def write_report(result: Comparison, path: str | Path) -> Path:
 def render(subject: Subject) -> str:
     """The whole page; a section that has nothing to say is left out."""
     told = {key: (name, body) for key, (name, make) in SECTIONS.items() if (body := make(subject))}
+    return whole_page(subject.title, subject.subtitle, told)
+
+
+def whole_page(title: str, subtitle: str, told: Mapping[str, tuple[str, str]]) -> str:
+    """Return the HTML file of a report from its sections: id -> heading and body."""
     links = "".join(f'<li><a href="#{key}">{escape(name)}</a></li>' for key, (name, _) in told.items())
     parts = "".join(
         f'<section id="{key}"><h2>{escape(name)}</h2>{body}</section>' for key, (name, body) in told.items()
@@ -94,10 +108,10 @@ def render(subject: Subject) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<title>{escape(subject.title)} · fedarena</title>\n<link rel="icon" href="data:,">\n'
+        f'<title>{escape(title)} · fedarena</title>\n<link rel="icon" href="data:,">\n'
         f"<style>\n{style_sheet()}{_file('page.css')}</style>\n</head>\n<body>\n"
-        f'<header><p class="kind">fedarena report</p><h1>{escape(subject.title)}</h1>'
-        f'<p class="facts">{escape(subject.subtitle)}</p><nav aria-label="Sections"><ul>{links}</ul></nav></header>\n'
+        f'<header><p class="kind">fedarena report</p><h1>{escape(title)}</h1>'
+        f'<p class="facts">{escape(subtitle)}</p><nav aria-label="Sections"><ul>{links}</ul></nav></header>\n'
         f"<main>\n{parts}\n</main>\n"
         f"<footer>Made by fedarena {escape(fedarena.__version__)}. This file is complete: it needs no network.</footer>\n"
         f"<script>\n{_file('page.js')}</script>\n</body>\n</html>\n"
