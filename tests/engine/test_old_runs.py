@@ -16,6 +16,9 @@ from safetensors import safe_open
 
 import fedarena as fa
 from fedarena import registry
+from fedarena.algorithms.fedavgm import MomentumState
+from fedarena.engine.stored_names import RENAMED_CLASSES, find_class
+from fedarena.engine.tree import types_near
 from fedarena.results.folder import versions
 
 OLD_RUNS = Path(__file__).parents[1] / "data_of_old_runs"
@@ -63,3 +66,28 @@ def test_every_algorithm_with_a_state_has_an_old_run() -> None:
         algorithm = entry.build({"b_l": 1, "b_u": 2} if name == "coop" else {})
         if type(algorithm.init(w)) is not fa.Model or algorithm.remember(w) is not None:
             assert name in resumed, name
+
+
+def test_stored_states_are_read_by_old_names_and_written_by_new_ones(tmp_path: Path) -> None:
+    folder = copy_of("scaffold", tmp_path)
+    assert '"type": "Controlled"' in stored_text(folder)
+    fa.run(resume=folder, runtime="serial", rounds=5)
+    assert '"type": "ScaffoldState"' in stored_text(folder).splitlines()[-1]
+
+
+def test_every_renamed_class_is_found_for_some_algorithm_and_has_one_old_name() -> None:
+    entries = [e for e in registry.components("algorithm").values() if e.make.__module__.startswith("fedarena.")]
+    visible = {name for entry in entries for name in types_near(entry.build({}))}
+    assert set(RENAMED_CLASSES.values()) <= visible
+    assert not set(RENAMED_CLASSES) & visible
+    assert len(set(RENAMED_CLASSES.values())) == len(RENAMED_CLASSES)
+
+
+def test_a_class_of_todays_algorithm_comes_before_a_renamed_one() -> None:
+    class Moving:
+        """A state of the user's own algorithm, which has the name that the state of FedAvgM had."""
+
+    known = {"Moving": Moving, "MomentumState": MomentumState}
+    assert find_class("Moving", known) is Moving
+    assert find_class("Moving", {"MomentumState": MomentumState}) is MomentumState
+    assert find_class("Moved", known) is None
