@@ -94,9 +94,7 @@ def _judged(
     axes = {axis: list(choices) for axis, choices in recipe.axes.items()}
     sheet = Sheet(scores, recipe.published, axes, 1 / folds if folds else 0.0, limits)
     smaller, says = recipe.is_smaller(size), recipe.scale(size).says
-    why_not = _missing(failures, len(runs) + len(failures)) or (
-        f"{SMOKE}: {says}" if size == "smoke" and smaller else ""
-    )
+    why_not = _missing(failures, len(runs) + len(failures)) or (f"{SMOKE}: {says}" if size == "smoke" and smaller else "")
     done = {(run.made_by, run.split) for run in runs}
     whole = sum(all((cell.run, split) in done for split in splits) for cell in plan.cells)
     part = "" if whole == len(plan.cells) else f"{whole} of {len(plan.cells)} cells were run"

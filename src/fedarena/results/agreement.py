@@ -90,9 +90,7 @@ class Check:
         how = dict(table)
         kind, says = how.pop("kind", ""), how.pop("says", "")
         if not isinstance(says, str) or not says:
-            raise BadValue(
-                f"a check of kind {kind} says {says!r}", remedy="write in words what must hold", where="says"
-            )
+            raise BadValue(f"a check of kind {kind} says {says!r}", remedy="write in words what must hold", where="says")
         if kind not in KINDS:
             raise UnknownName(
                 f"no check is called '{kind}'",

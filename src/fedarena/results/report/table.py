@@ -42,12 +42,7 @@ def tables(subject: Subject) -> list[list[Column]]:
         Column(score, "best round", f"best {metric}", "best", lambda r: _with_sd(r, "best", several), top),
         Column("Joint posterior", "P(best)", "P(best)", "p_best", lambda r: f"{r['p_best']:.2f}", max),
         Column(
-            "Joint posterior",
-            "expected loss",
-            "expected loss",
-            "expected_loss",
-            lambda r: loss(r["expected_loss"]),
-            min,
+            "Joint posterior", "expected loss", "expected loss", "expected_loss", lambda r: loss(r["expected_loss"]), min
         ),
         Column(goal, "runs", f"runs at {target}", "reached", lambda r: f"{r['reached']} of {r['runs']}"),
         Column(goal, "rounds", f"rounds to {target}", "rounds_to_target", lambda r: f"{r['rounds_to_target']:g}", min),
