@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.errors import BadValue, quoted
-from fedarena.registry import Entry, Kind, components, find, name_of
+from fedarena.registry import Entry, Kind, components, find, name_of, registered_class
 from fedarena.values import check_path
 
 PATHS = ("path", "test_path", "table")  # settings that name files
@@ -94,7 +94,7 @@ class Component:
             return dataclasses.replace(inside, settings=settings, made=made)
         name = name_of(made)
         registered = components(kind).get(name)
-        is_registered = registered is not None and registered.make in (made, type(made))
+        is_registered = registered is not None and registered.make in (made, registered_class(made))
         settings = _fields(made)
         if registered is not None and is_registered and settings:
             registered.check(settings, kind)  # an object's values have the same ranges as a file's

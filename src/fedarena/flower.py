@@ -215,7 +215,7 @@ class Server:
 
 
 class Exchange:
-    """`ask`: one exchange of a round with the selected clients (algorithms.base.Ask)."""
+    """`ask`: one exchange of a round with the selected clients (algorithms.base.RequestSender)."""
 
     def __init__(self, server: Server, round: int) -> None:
         self.server, self.round_number = server, round

@@ -153,6 +153,12 @@ def register(kind: Kind, name: str, *, paper: str = "") -> Callable[[T], T]:
     return keep
 
 
+def register_variant(variant: type, registered: type) -> None:
+    """Make a subclass known under the name of the registered class whose constructor may create it."""
+    variant.registered_name = name_of(registered)  # type: ignore[attr-defined]
+    variant.registered_class = registered  # type: ignore[attr-defined]
+
+
 def adopt(entries: Iterable[Entry]) -> None:
     """Make known what another process registered, and this one does not know."""
     for entry in entries:
@@ -182,6 +188,12 @@ def name_of(component: object) -> str:
     """The name under which a component (or its class) was registered, else its own name."""
     target = component if inspect.isclass(component) or inspect.isroutine(component) else type(component)
     return str(getattr(target, "__dict__", {}).get("registered_name", getattr(target, "__name__", "?")))
+
+
+def registered_class(component: object) -> type:
+    """Return the class under which a component was registered, also where it is a variant of that class."""
+    cls: type = vars(type(component)).get("registered_class", type(component))
+    return cls
 
 
 def load_file(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""FSVRG (algorithms 9; Konečný et al. 2016, algorithm 4): single steps, and the diagonal scalings. More: test_more.py."""
+"""FSVRG (algorithms 9; Konečný et al. 2016, algorithm 4): single steps, the optimum, costs, and the diagonal scalings."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.algorithms.test_fedavg import CENTRES, CURVATURES, on_quadratics, small_net, weights
-from tests.federations import Given, blobs
+from tests.algorithms.quadratic_federations import ROWS, at_optimum
+from tests.algorithms.test_fedavg import CENTRES, CURVATURES, on_blobs, on_quadratics, small_net, weights
+from tests.federations import Given, blobs, optimum
 from torch import nn
 
 import fedarena as fa
 from fedarena.algorithms import FSVRG
 from fedarena.algorithms.base import Cohort
-from fedarena.algorithms.fsvrg import Count, Features, Known, Slope
+from fedarena.algorithms.fsvrg import ClientFeatureCounts, FeatureCounts, FSVRGState, FullGradient
 from fedarena.data.dataset import Dataset
 from fedarena.engine.federation import open_site
 from fedarena.errors import BadValue
@@ -41,6 +42,57 @@ def test_identical_rows_make_small_steps_of_gradient_descent() -> None:
     for _ in range(7):
         w = w - 0.7 / 7 * CURVATURES[0] * (w - CENTRES[0])
     np.testing.assert_allclose(on_quadratics([7], algorithm=FSVRG(h=0.7), rounds=1), w, rtol=1e-12)
+
+
+def test_fsvrg_stays_at_the_optimum() -> None:
+    got, target = at_optimum(FSVRG(h=2.0))
+    np.testing.assert_allclose(got, target, atol=1e-12)
+
+
+def test_fsvrg_reaches_the_optimum_from_elsewhere() -> None:
+    target = optimum(CENTRES, CURVATURES, np.array(ROWS))
+    got = on_quadratics(ROWS, algorithm=FSVRG(h=0.5), rounds=150, evaluate={"every": 150})
+    np.testing.assert_allclose(got, target, atol=1e-9)
+
+
+def test_fsvrg_by_hand() -> None:
+    """Equal rows: n_k steps of w <- w - h/n_k [h_k (w - w_t) + grad f], the first of them -h/n_k grad f exactly."""
+    n = np.array(ROWS)
+    full = (n[:, None] * CURVATURES * (0 - CENTRES)).sum(axis=0) / n.sum()
+    ends = []
+    for k in range(3):
+        w = np.zeros(2)
+        for _ in range(n[k]):
+            w = w - 0.7 / n[k] * (CURVATURES[k] * w + full)
+        ends.append(w)
+    expected = (n[:, None] * np.array(ends)).sum(axis=0) / n.sum()
+    got = on_quadratics(ROWS, algorithm=FSVRG(h=0.7), rounds=1)
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_fsvrg_with_one_row_is_gradient_descent_and_h_0_is_nothing() -> None:
+    got = on_quadratics([1], algorithm=FSVRG(h=0.3), rounds=1)
+    np.testing.assert_allclose(got, 0.3 * CURVATURES[0] * CENTRES[0], rtol=1e-12)
+    assert np.array_equal(on_quadratics(ROWS, algorithm=FSVRG(h=0.0), rounds=2), np.zeros(2))
+
+
+def test_fsvrg_asks_everyone_twice_and_costs_twice_fedavg() -> None:
+    """Section 0.7: two models down (w, grad f) and two up (grad F_k, w_k); uploads 2 K a round."""
+    fsvrg, avg = on_blobs("fsvrg", share=0.5, rounds=1).records[-1], on_blobs("fedavg", rounds=1).records[-1]
+    assert (fsvrg.uploads, avg.uploads) == (8, 4)
+    assert fsvrg.bytes_down == 2 * avg.bytes_down
+    assert fsvrg.bytes_up == 2 * avg.bytes_up
+
+
+def test_fsvrg_refuses_what_is_no_fixed_function() -> None:
+    x = np.random.default_rng(0).random((60, 1, 8, 8)).astype(np.float32)
+    y = np.arange(60) % 3
+    for layer in (nn.BatchNorm2d(1), nn.Dropout(0.5)):
+        net = lambda layer=layer: nn.Sequential(layer, nn.Flatten(), nn.Linear(64, 3))
+        with pytest.raises(BadValue, match="fsvrg cannot train"):
+            fa.run((x, y), model=net, algorithm="fsvrg", out=False, runtime="serial")
+    with pytest.raises(BadValue, match="no momentum"):
+        on_blobs("fsvrg", local={"lr": 0.1, "momentum": 0.9})
 
 
 def sparse_rows() -> tuple[np.ndarray, np.ndarray]:
@@ -191,7 +243,11 @@ class Asked:
         if not self.cohort.answered:
             return None
         counts = np.full(2, 7, np.int32), np.full(2, len(self.cohort.answered), np.int32)
-        return {"count": Count(*counts), "slope": Slope(np.ones(4)), "client": fa.Step(np.ones(4))}[do]
+        return {
+            "count": ClientFeatureCounts(*counts),
+            "slope": FullGradient(np.ones(4)),
+            "client": fa.Step(np.ones(4)),
+        }[do]
 
 
 def test_counting_is_repeated_until_all_have_answered_together() -> None:
@@ -208,12 +264,12 @@ def test_counting_is_repeated_until_all_have_answered_together() -> None:
     assert state.w.tolist() == [-1.0] * 4
     everyone = Asked((0, 1, 2))
     state = algorithm.round(state, everyone)
-    assert isinstance(state.features, Features)
+    assert isinstance(state.features, FeatureCounts)
     assert state.features.all_owners == 3
     later = Asked((1,))
     after = algorithm.round(state, later)
     assert [do for do, _ in later.log] == ["slope", "client"]
-    assert not isinstance(later.log[0][1], Known)  # the model alone: they have the counts
+    assert not isinstance(later.log[0][1], FSVRGState)  # the model alone: they have the counts
     assert later.log[1][1].features is after.features is state.features
 
 

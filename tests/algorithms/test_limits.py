@@ -19,7 +19,7 @@ from tests.federations import Quadratic, blobs, quadratics
 import fedarena as fa
 from fedarena.algorithms import CoLearning, FedAvgM, FedIR, FedNova, FedPAGE, FedProx, FedVC, LoAdaBoost
 from fedarena.algorithms.base import Cohort
-from fedarena.algorithms.loadaboost import Judged
+from fedarena.algorithms.loadaboost import LoAdaBoostState
 from fedarena.engine.bundles import Bundle
 from fedarena.engine.events import open_loop
 from fedarena.engine.federation import open_site
@@ -74,7 +74,7 @@ class Row:
 class Patient(LoAdaBoost):
     """LoAdaBoost whose median is +inf in every round."""
 
-    def server(self, state: Any, mean: Any, cohort: Cohort) -> Judged:
+    def server(self, state: Any, mean: Any, cohort: Cohort) -> LoAdaBoostState:
         return replace(super().server(state, mean, cohort), median=math.inf)
 
 

@@ -18,7 +18,7 @@ from tests.runtime.test_kill_each import at_the_end_of, everything, in_a_process
 
 import fedarena as fa
 from fedarena.algorithms.base import Reply, Step
-from fedarena.algorithms.scaffold import Drift
+from fedarena.algorithms.scaffold import ScaffoldUpdate
 from fedarena.engine.bundles import bundle_size
 from fedarena.engine.federation import open_site
 from fedarena.engine.jobs import Answer, ClientJob
@@ -112,7 +112,7 @@ def test_nothing_longer_than_the_clip_is_sent(numbers: list[float], clip: float)
 
 def test_all_that_is_sent_is_one_vector() -> None:
     """(3, 0) and (0, 4) are 5 long together; the direction stays."""
-    sent = steps(clip=1.0).send(Reply(Drift(np.array([3.0, 0.0]), np.array([0.0, 4.0]))), "client", TURN, 0, None)
+    sent = steps(clip=1.0).send(Reply(ScaffoldUpdate(np.array([3.0, 0.0]), np.array([0.0, 4.0]))), "client", TURN, 0, None)
     np.testing.assert_allclose(sent.reply.send.delta, [0.6, 0], rtol=2e-6)
     np.testing.assert_allclose(sent.reply.send.dc, [0, 0.8], rtol=2e-6)
 
@@ -135,7 +135,8 @@ def test_noise_on_what_is_summed_is_that_of_a_sum() -> None:
     way, size = steps(clip=1.0, noise=1.0), 40_000
     mean = Mean()
     for client in range(4):
-        mean.add(way.send(Reply(Drift(np.zeros(size), np.zeros(size))), "client", TURN, client, None).reply.send, 1.0)
+        update = ScaffoldUpdate(np.zeros(size), np.zeros(size))
+        mean.add(way.send(Reply(update), "client", TURN, client, None).reply.send, 1.0)
     got = way.receive(mean, SealedSum(), TURN, [0, 1, 2, 3])
     assert got.delta.std() == pytest.approx(1 / 4, rel=0.02)
     assert got.dc.std() == pytest.approx(1.0, rel=0.02)

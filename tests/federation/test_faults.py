@@ -15,7 +15,7 @@ from tests.federation.houses import Federation, differences, write
 from tests.federation.rooms import Rooms
 
 import fedarena as fa
-from fedarena.algorithms.scaffold import Drift
+from fedarena.algorithms.scaffold import ScaffoldUpdate
 from fedarena.errors import ClientFailed, FedarenaError
 from fedarena.federation import switchboard, wire
 from fedarena.federation import words as say
@@ -25,7 +25,7 @@ from fedarena.federation.wire import PROTOCOL, Load, Message, pack, unpack
 
 SOON = Rule(deadline=0.3, minimum=2, attempts=2)
 SCAFFOLD = {"algorithm": "scaffold", "rounds": 5, "share": 0.75}
-TYPES = {"Drift": Drift}
+TYPES = {"ScaffoldUpdate": ScaffoldUpdate}
 
 
 @pytest.fixture(autouse=True)
@@ -223,7 +223,7 @@ def with_version(content: bytes, version: str) -> bytes:
 
 
 def drift(message: Message, delta: Any) -> Any:
-    return Drift(delta, message.load["send"].dc)
+    return ScaffoldUpdate(delta, message.load["send"].dc)
 
 
 SPOILT: dict[str, tuple[Callable[[Message], bytes], str]] = {

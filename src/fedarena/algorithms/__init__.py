@@ -1,4 +1,8 @@
-"""One paper, one file: both halves of it. Importing this package makes every algorithm known by name."""
+"""Federated algorithms: one paper, one file, with both its client and its server.
+
+Importing this package registers every algorithm by name. The contract is in `base`; code behind settings that only imitate
+published code is in `variants`. Local training, devices and communication belong to the engine.
+"""
 
 from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Model, Outcome, Pull, Reply, Step, Work
 from fedarena.algorithms.baselines import Centralized, LocalOnly
@@ -15,15 +19,18 @@ from fedarena.algorithms.fednova import FedNova
 from fedarena.algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from fedarena.algorithms.fedpage import FedPAGE
 from fedarena.algorithms.fedprox import FedProx
+from fedarena.algorithms.fedprox_adaptive import AdaptiveFedProx
 from fedarena.algorithms.fedsgd import FedSGD
 from fedarena.algorithms.fsvrg import FSVRG
 from fedarena.algorithms.loadaboost import LoAdaBoost
 from fedarena.algorithms.robust import Krum, Median, TrimmedMean
 from fedarena.algorithms.scaffold import Scaffold
+from fedarena.algorithms.variants import LiteralFedAvg, ScaffoldVariant, StepCountFedNova
 
 __all__ = [
     "COOP",
     "FSVRG",
+    "AdaptiveFedProx",
     "Algorithm",
     "Asynchronous",
     "Centralized",
@@ -45,6 +52,7 @@ __all__ = [
     "FedVC",
     "FedYogi",
     "Krum",
+    "LiteralFedAvg",
     "LoAdaBoost",
     "LocalOnly",
     "Median",
@@ -53,7 +61,9 @@ __all__ = [
     "Pull",
     "Reply",
     "Scaffold",
+    "ScaffoldVariant",
     "Step",
+    "StepCountFedNova",
     "TrimmedMean",
     "Work",
 ]

@@ -1,7 +1,7 @@
-"""An algorithm is a frozen dataclass that answers five questions; only `client` and `server` have no default answer.
+"""The contract of an algorithm: a frozen dataclass with five methods, of which only `client` and `server` must be written.
 
-Vectors are flat numpy arrays: all trainable parameters of the model, one after the other. Buffers of BatchNorm are not
-in them: the engine sends and averages those by the experiment's policy. Delta always means old minus new, a descent
+Vectors are flat numpy arrays: all trainable parameters of the model, one after the other. BatchNorm buffers are not in
+them: the engine sends and averages those by the experiment's policy. Delta always means old minus new, a descent
 direction.
 """
 
@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue, Deadlock
+from fedarena.algorithms.variant_selection import SelectsVariant
+from fedarena.errors import Deadlock
 from fedarena.seeds import Purpose
 
 Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
@@ -22,21 +23,21 @@ Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
 
 @dataclass(frozen=True)
 class Model:
-    """What a server believes, at least: the weights. Also what clients hear by default."""
+    """The weights: the least state of a server, and the message that it broadcasts by default."""
 
     w: Vector
 
 
 @dataclass(frozen=True)
 class Step:
-    """What most clients send: how far they went, Delta = w_t - w_k."""
+    """The update that most clients send: Delta = w_t - w_k."""
 
     delta: Vector
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's answer: `send` goes up and is averaged by `weight`; `keep` stays on the client for its next round."""
+    """A client's response: `send` is aggregated by `weight` on the server, `keep` is the client state of its next round."""
 
     send: Any
     keep: Any = None
@@ -67,7 +68,7 @@ Adjust = Pull | Anchor | Callable[[Vector, Vector], Vector] | None
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the local solver did: measured, not derived."""
+    """The result of local training, with its steps as they were measured, not derived."""
 
     w: Vector
     steps: int  # tau_k: optimizer steps actually made
@@ -78,7 +79,7 @@ class Outcome:
 
 
 class Work(Protocol):
-    """What a client can do: train and differentiate on its own rows."""
+    """One client in one round: it trains, differentiates and evaluates on its own rows."""
 
     client: int
     round: int
@@ -86,43 +87,43 @@ class Work(Protocol):
 
     @property
     def lr(self) -> float:
-        """Learning rate at the first step of this round."""
+        """Return the learning rate at the first step of this round."""
         ...
 
     @property
     def epochs(self) -> int:
-        """E, as the experiment says."""
+        """Return E as the experiment says, or fewer epochs where this client is a straggler in this round."""
         ...
 
     def stream(self, purpose: Purpose) -> np.random.Generator:
-        """This client's own random numbers of this round."""
+        """Return a random generator that belongs to this client and round."""
         ...
 
     @property
     def own_class_counts(self) -> NDArray[np.int64]:
-        """This client's rows of each class."""
+        """Return the number of this client's rows of each class."""
         ...
 
     @property
     def class_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of each class: this client's, and those of all clients together; see `counts_classes`."""
+        """Return the rows of each class: this client's, and those of all clients together; see `counts_classes`."""
         ...
 
     def weigh_classes(self, weights: NDArray[np.float64], normalise: bool) -> None:
-        """Let each class count so much in the loss, for the rest of this client's round."""
+        """Weight the loss of each row by its class, for the rest of this client's round."""
         ...
 
     @property
     def feature_counts(self) -> NDArray[np.int64]:
-        """Rows of this client in which each input feature is not 0, as the model sees them."""
+        """Return the number of this client's rows in which each input feature of the model is not 0."""
         ...
 
     def spread(self, numbers: Vector) -> Vector:
-        """One number for each input feature, over the weights of a linear model that multiply it; 1 for the others."""
+        """Repeat one number per input feature over the weights of a linear model that multiply it; 1 for the others."""
         ...
 
     def draw(self, count: int, split: bool = False) -> None:
-        """Work on so many of one's rows for the rest of the round: a fresh draw, or one of the blocks one is split into."""
+        """Use `count` of the rows for the rest of the round: a new random sample, or one of the fixed disjoint blocks."""
         ...
 
     def train(
@@ -135,181 +136,187 @@ class Work(Protocol):
         batch: float | None = None,
         pace: Callable[[int, float], float] | None = None,
     ) -> Outcome:
-        """Local SGD from `w` (algorithms 0.1), each step's gradient changed by `adjust`.
+        """Run local SGD from `w`, each step's gradient changed by `adjust`.
 
-        Epochs, rate and batch are the experiment's unless given; a broken epoch is a share of its batches. `pace` scales
-        the rate by (epoch, share of all steps done).
+        Epochs, rate and batch are the experiment's unless given; a fractional epoch is a share of its batches. `pace`
+        scales the rate by (epoch, share of all steps done).
         """
         ...
 
     def gradient(self, w: Vector, rows: NDArray[np.int64] | None = None) -> Vector:
-        """Exact gradient of the mean loss over all local rows (or these of them) at `w`, weight decay included."""
+        """Return the exact gradient of the mean loss over all local rows (or the given ones) at `w`, with weight decay."""
         ...
 
     def batches(self, count: int) -> list[NDArray[np.int64]]:
-        """So many batches of local rows, from as many shuffled epochs as it takes."""
+        """Return `count` batches of local rows, from as many shuffled epochs as that takes."""
         ...
 
     def evaluate(self, w: Vector) -> tuple[float, float]:
-        """Accuracy and mean loss of `w` on all local training rows, in evaluation mode."""
+        """Return accuracy and mean loss of `w` on all local training rows, in evaluation mode."""
         ...
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What an algorithm may look at before the start, to refuse what cannot work."""
+    """The facts about an experiment that an algorithm may check before the start."""
 
     lr: float
     momentum: float
     reset_momentum: bool
     clients: int  # with rows
-    participants: int  # asked each round
+    participants: int  # selected each round
     has_batchnorm: bool
     has_dropout: bool
-    has_classes: bool  # rows have one class each: neither texts nor a loss of one's own
+    has_classes: bool  # each row has one class: it is no text, and the model has no loss of its own
     features: int | None = None  # inputs of a model that is linear in them
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """Who was asked and who answered."""
+    """The clients of one exchange: those that were selected and those that answered."""
 
     selected: tuple[int, ...]
     answered: tuple[int, ...]
     population: int  # N: clients with rows
-    rows: int  # sum of n_k over those who answered
+    rows: int  # sum of n_k over the clients that answered
     total_rows: int  # n
     lr: float  # the experiment's local.lr
 
     @property
     def share(self) -> float:
-        """|R_t| / N."""
+        """Return |R_t| / N, the share of the population that answered."""
         return len(self.answered) / self.population
 
 
-class Ask(Protocol):
-    """One exchange with clients; the mean of their answers, or None where nobody answered."""
+class RequestSender(Protocol):
+    """One exchange with clients: a request, and the aggregate of their responses, or None without any response."""
 
     @property
     def cohort(self) -> Cohort:
-        """Who took part in the latest exchange."""
+        """Return the clients of the latest exchange."""
         ...
 
     @property
     def share(self) -> float:
-        """Share of the population that is selected each round."""
+        """Return the share of the population that is selected each round."""
         ...
 
     def coin(self) -> float:
-        """A number from 0 to 1, the round's own."""
+        """Return the random number of this round, from 0 to 1."""
         ...
 
     def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
-        """Send `message`, let each selected client (or everyone) run the method `do`, return the mean of what they send."""
+        """Send `message` to the selected clients (or all), run the method `do` there, return the mean of the responses."""
         ...
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class Algorithm(SelectsVariant):
     """The contract. A subclass is one paper in one file: its settings are fields, both halves are methods."""
 
-    everyone: ClassVar[bool] = False  # takes part every round, whatever the experiment's share
+    everyone: ClassVar[bool] = False  # all clients take part every round, whatever the experiment's share
     communicates: ClassVar[bool] = True  # counts bytes and uploads
-    personal: ClassVar[bool] = False  # judged by each client's own kept model, not by the server's
+    personal: ClassVar[bool] = False  # evaluated by each client's own model, not by the server's
     pooled: ClassVar[bool] = False  # all rows in one place
     steps_a_round: ClassVar[int | None] = None  # for the decay of rates; None: as many as local training makes
     keeps_momentum: ClassVar[bool] = False  # rounds do not interrupt the optimizer
-    needs: ClassVar[Literal["mean", "each update"]] = "mean"  # what the server must see of the answers
+    needs: ClassVar[Literal["mean", "each update"]] = "mean"  # what the server must see of the updates
     counts_classes: ClassVar[bool] = False  # clients must know how many rows of each class all of them have together
 
+    @property
+    def straggler_settings(self) -> tuple[float, int]:
+        """Return the share of clients that the device model lets stop early, and the fewest epochs of one."""
+        return 0.0, 1
+
     def settled(self, setting: Setting) -> Self:
-        """The same, with what was left open decided for this federation."""
+        """Return the algorithm with settings that were left open decided for this federation."""
         return self
 
     def check(self, setting: Setting) -> None:
-        """Can it work in this setting? Raises an error with a remedy if not, before anything starts."""
+        """Raise an error with a remedy if the algorithm cannot work in this setting, before anything starts."""
 
     def init(self, w: Vector) -> Any:
-        """What does the server believe at first? A dataclass with at least `w`."""
+        """Return the first state of the server: a dataclass with at least `w`."""
         return Model(w)
 
     def remember(self, w: Vector) -> Any:
-        """What does a client remember before its first round?"""
+        """Return the client state before a client's first round."""
         return None
 
     def broadcast(self, state: Any) -> Any:
-        """What do clients hear?"""
+        """Return the message that the server sends to the selected clients."""
         return Model(state.w)
 
-    def client(self, got: Any, kept: Any, work: Work) -> Reply:
-        """What does a client do?"""
+    def client(self, message: Any, client_state: Any, work: Work) -> Reply:
+        """Run one client: train on the message, return an update and the new client state."""
         raise NotImplementedError(f"{type(self).__name__} does not say what a client does")
 
-    def act(self, do: str, got: Any, kept: Any, work: Work) -> Reply:
-        """What a client does in one exchange: the method of that name, `client` unless a round has several."""
-        reply: Reply = getattr(self, do)(got, kept, work)
+    def act(self, do: str, message: Any, client_state: Any, work: Work) -> Reply:
+        """Run one client in one exchange: the method named `do`, which is `client` unless a round has several."""
+        reply: Reply = getattr(self, do)(message, client_state, work)
         return reply
 
     def server(self, state: Any, mean: Any, cohort: Cohort) -> Any:
-        """What does the server make of the answers? A new state."""
+        """Return the new state of the server from the aggregated updates."""
         raise NotImplementedError(f"{type(self).__name__} does not say what the server does")
 
-    def round(self, state: Any, ask: Ask) -> Any:
-        """One round: a single exchange, unless an algorithm needs more. Without answers nothing changes."""
-        mean = ask(self.broadcast(state))
-        return state if mean is None else self.server(state, mean, ask.cohort)
+    def round(self, state: Any, request: RequestSender) -> Any:
+        """Run one round: a single exchange unless an algorithm needs more. Without responses the state stays."""
+        mean = request(self.broadcast(state))
+        return state if mean is None else self.server(state, mean, request.cohort)
 
     def select(self, sizes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Which of the population (given by its sizes) take part? Uniformly, without replacement."""
+        """Select `count` clients of the population, given by its sizes: uniformly, without replacement."""
         return rng.choice(len(sizes), size=count, replace=False)
 
 
 @dataclass(frozen=True)
-class Aged:
-    """What the server of an asynchronous algorithm believes, at least: its model, and how many came before it."""
+class AsyncState:
+    """The least state of an asynchronous server: its model, and the number of models before it."""
 
     w: Vector
     age: int
 
-    def mixed(self, w: Vector, alpha: float) -> Aged:
-        """(1 - alpha) of this and alpha of `w`, one model on; with alpha = 1 it is `w` to the bit."""
+    def mixed(self, w: Vector, alpha: float) -> AsyncState:
+        """Return (1 - alpha) of this model and alpha of `w`, one model later; with alpha = 1 it is `w` to the bit."""
         mixed = w if alpha == 1 else ((1 - alpha) * self.w + alpha * w).astype(self.w.dtype, copy=False)
-        return Aged(mixed, self.age + 1)
+        return AsyncState(mixed, self.age + 1)
 
 
-Poll = Literal["merge", "outdated", "overactive"]
+PollResult = Literal["merge", "outdated", "overactive"]
 
 
 @dataclass(frozen=True)
 class Asynchronous(Algorithm):
-    """The contract without rounds: clients work at their own pace, and the server takes each answer as it comes.
+    """The contract without rounds: clients train at their own pace, and the server merges each update as it arrives.
 
-    A client fetches the server's model, trains, and asks whether its answer is wanted; `d` is how many models the server
-    has made since the fetch. `everyone` has all clients at work all the time, else as many as a round has participants:
-    who has answered makes room for one that rests. The engine keeps the virtual clock (engine/events.py).
+    A client fetches the server's model, trains, and asks whether its update is wanted; the staleness `d` is the number of
+    models the server has made since the fetch. With `everyone` all clients train all the time, otherwise as many as a
+    round has participants: a client that has answered makes room for an idle one. The engine keeps the virtual clock
+    (engine/events.py).
     """
 
     needs: ClassVar[Literal["mean", "each update"]] = "each update"
-    asks: ClassVar[bool] = False  # clients ask whether an answer is wanted before they send it
+    asks: ClassVar[bool] = False  # clients ask whether an update is wanted before they send it
 
     def init(self, w: Vector) -> Any:
-        """A dataclass with at least `w` and `age`; clients begin with age 0."""
-        return Aged(w, 0)
+        """Return the first state of the server: a dataclass with at least `w` and `age`. Clients begin with age 0."""
+        return AsyncState(w, 0)
 
-    def poll(self, state: Any, d: int) -> Poll:
-        """What becomes of an answer d models old: merged; thrown away (the client fetches); or the client trains on."""
+    def poll(self, state: Any, d: int) -> PollResult:
+        """Decide about an update of staleness d: merge it, discard it (the client fetches), or let the client train on."""
         return "merge"
 
     def share(self, d: int) -> float:
-        """Weight of such an answer in the server's new model; BatchNorm's statistics are mixed by it."""
+        """Return the weight of an update of staleness d in the server's new model and BatchNorm statistics."""
         raise NotImplementedError(f"{type(self).__name__} does not say what an answer weighs")
 
     def merge(self, state: Any, sent: Any, d: int) -> Any:
-        """What does the server make of one answer? A new state."""
+        """Return the new state of the server after one update of staleness d."""
         raise NotImplementedError(f"{type(self).__name__} does not say how the server merges")
 
     def deadlock(self, merges: int) -> None:
-        """What if every client waits for the others? It is over; an error, unless that was the point."""
+        """End a run in which every client waits for the others: an error, unless the experiment asks for it."""
         raise Deadlock(
             f"after {merges} merges every client is overactive and waits for the others",
             remedy="loosen the filter that makes them wait",
@@ -317,36 +324,16 @@ class Asynchronous(Algorithm):
         )
 
 
-def refuse_stiff_spring(name: str, lr: float, mu: float, setting: str) -> None:
-    """A spring's own gradient step diverges from eta mu = 2 on."""
-    if lr * mu >= 2:
-        raise BadValue(
-            f"{name} diverges: local.lr x {setting} = {lr * mu:g}, and must stay below 2",
-            remedy=f"use {setting} below {2 / lr:g}, or a smaller local.lr",
-            where=f"algorithm.{setting}",
-        )
-
-
 def collected() -> Any:
-    """Marks a field of what clients send as needed one by one: the server gets a list, in the order of clients."""
+    """Mark a field of an update as needed from each client: the server gets a list, in the order of clients."""
     return field(metadata={"collect": True})
 
 
-def refuse_kept_momentum(name: str, setting: Setting) -> None:
-    """For algorithms that measure what a round's local steps amount to, from rest."""
-    if setting.momentum and not setting.reset_momentum:
-        raise BadValue(
-            f"{name} measures each round's work from rest, and momentum is kept between rounds",
-            remedy="set local.reset_momentum = true",
-            where="local.reset_momentum",
-        )
-
-
 def known() -> Any:
-    """Marks a field of a message as something clients have from an exchange before: it is not sent, nor counted."""
+    """Mark a field of a message as known to clients from an earlier exchange: it is neither sent nor counted."""
     return field(metadata={"known": True})
 
 
 def summed() -> Any:
-    """Marks a field of what clients send as added up over clients, not averaged by weight."""
+    """Mark a field of an update as summed over clients, not averaged by weight."""
     return field(metadata={"sum": True})

@@ -1,4 +1,4 @@
-"""What a federation is measured against: all rows in one place, and every client alone."""
+"""Baselines of a federation: training on all rows in one place, and every client alone."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Centralized(Algorithm):
     pooled = True
     keeps_momentum = True
 
-    def client(self, got: Model, kept: None, work: Work) -> Reply:
-        """The one place that has all rows goes on training."""
-        return Reply(Model(work.train(got.w).w))
+    def client(self, message: Model, client_state: None, work: Work) -> Reply:
+        """Continue training on all rows."""
+        return Reply(Model(work.train(message.w).w))
 
     def server(self, state: Model, mean: Model, cohort: Cohort) -> Model:
-        """Formed directly, not as a difference: no rounding between rounds."""
+        """Take the model as it is, not as a difference: no rounding between rounds."""
         return mean
 
 
 @dataclass(frozen=True)
-class Nothing:
-    """What goes up when nothing does."""
+class EmptyUpdate:
+    """The update of a client that sends nothing."""
 
 
 @register("algorithm", "local")
@@ -47,13 +47,13 @@ class LocalOnly(Algorithm):
     keeps_momentum = True
 
     def remember(self, w: Vector) -> Vector:
-        """Its own model, from the common start."""
+        """Return the client's own model, from the common start."""
         return w
 
-    def client(self, got: Model, kept: Vector, work: Work) -> Reply:
-        """Train one's own model; tell nobody."""
-        return Reply(Nothing(), keep=work.train(kept).w)
+    def client(self, message: Model, own_w: Vector, work: Work) -> Reply:
+        """Train the client's own model and send nothing."""
+        return Reply(EmptyUpdate(), keep=work.train(own_w).w)
 
-    def server(self, state: Model, mean: Nothing, cohort: Cohort) -> Model:
-        """The server learns nothing."""
+    def server(self, state: Model, mean: EmptyUpdate, cohort: Cohort) -> Model:
+        """Leave the server's model as it is."""
         return state

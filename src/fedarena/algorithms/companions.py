@@ -1,5 +1,5 @@
 """FedIR and FedVC: Hsu, Qi, Brown, "Federated Visual Classification with Real-World Data Distribution", 2020,
-arXiv:2003.08082. Both go with any averaging algorithm, and with each other: `with = ["fedir", "fedvc"]`."""
+arXiv:2003.08082. Both combine with any averaging algorithm, and with each other: `with = ["fedir", "fedvc"]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from fedarena.algorithms.base import Algorithm, Ask, Asynchronous, Cohort, Reply, Setting, Vector, Work
+from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Reply, RequestSender, Setting, Vector, Work
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.errors import BadValue
 from fedarena.registry import register
@@ -18,16 +18,16 @@ from fedarena.registry import register
 
 @dataclass(frozen=True)
 class Companion(Algorithm):
-    """An algorithm around another: it changes what a client works on, and leaves the rest to the one inside."""
+    """An algorithm around another: it changes the rows or the loss of a client, and delegates the rest."""
 
     base: Algorithm = field(default_factory=FedAvg)
 
     def settled(self, setting: Setting) -> Self:
-        """As the one inside."""
+        """Settle the algorithm inside."""
         return replace(self, base=self.base.settled(setting))
 
     def check(self, setting: Setting) -> None:
-        """Only around algorithms that average what selected clients learned."""
+        """Refuse algorithms that do not average the updates of selected clients."""
         inside = self.base
         if inside.everyone or inside.pooled or inside.personal or isinstance(inside, Asynchronous):
             raise BadValue(
@@ -39,64 +39,69 @@ class Companion(Algorithm):
 
     @property
     def needs(self) -> Literal["mean", "each update"]:  # type: ignore[override]
-        """As the one inside."""
+        """Return what the algorithm inside needs."""
         return self.base.needs
 
     @property
     def counts_classes(self) -> bool:  # type: ignore[override]
-        """As the one inside."""
+        """Return whether the algorithm inside counts classes."""
         return self.base.counts_classes
 
     @property
     def steps_a_round(self) -> int | None:  # type: ignore[override]
-        """As the one inside."""
+        """Return the steps of the algorithm inside."""
         return self.base.steps_a_round
 
+    @property
+    def straggler_settings(self) -> tuple[float, int]:
+        """Return the stragglers of the algorithm inside."""
+        return self.base.straggler_settings
+
     def prepare(self, work: Work) -> None:
-        """Change what a client works on, before it does."""
+        """Change the rows or the loss of a client before it trains."""
         raise NotImplementedError
 
-    def act(self, do: str, got: Any, kept: Any, work: Work) -> Reply:
-        """Prepare, then as the one inside."""
+    def act(self, do: str, message: Any, client_state: Any, work: Work) -> Reply:
+        """Prepare the client, then run the algorithm inside."""
         self.prepare(work)
-        return self.base.act(do, got, kept, work)
+        return self.base.act(do, message, client_state, work)
 
-    def client(self, got: Any, kept: Any, work: Work) -> Reply:
-        """The usual exchange."""
-        return self.act("client", got, kept, work)
+    def client(self, message: Any, client_state: Any, work: Work) -> Reply:
+        """Run the usual exchange."""
+        return self.act("client", message, client_state, work)
 
     def init(self, w: Vector) -> Any:
-        """As the one inside."""
+        """Return the first state of the algorithm inside."""
         return self.base.init(w)
 
     def remember(self, w: Vector) -> Any:
-        """As the one inside."""
+        """Return the first client state of the algorithm inside."""
         return self.base.remember(w)
 
     def broadcast(self, state: Any) -> Any:
-        """As the one inside."""
+        """Return the message of the algorithm inside."""
         return self.base.broadcast(state)
 
     def server(self, state: Any, mean: Any, cohort: Cohort) -> Any:
-        """As the one inside."""
+        """Update the state as the algorithm inside does."""
         return self.base.server(state, mean, cohort)
 
-    def round(self, state: Any, ask: Ask) -> Any:
-        """As the one inside."""
-        return self.base.round(state, ask)
+    def round(self, state: Any, request: RequestSender) -> Any:
+        """Run a round of the algorithm inside."""
+        return self.base.round(state, request)
 
     def select(self, sizes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """As the one inside."""
+        """Select clients as the algorithm inside does."""
         return self.base.select(sizes, count, rng)
 
 
 @register("algorithm", "fedir", paper="Hsu et al. 2020, arXiv:2003.08082")
 @dataclass(frozen=True)
 class FedIR(Companion):
-    """Rows are weighted by how rare their class is on the client: p(y) / q_k(y), so that every client aims at the same.
+    """Rows are weighted by p(y) / q_k(y), so that every client trains for the same distribution of classes.
 
     The server must know the label counts of all clients together (`target = "pooled"`), which is a privacy cost; with
-    `target = "uniform"` it aims at equal classes. `normalise = "none"` divides a batch's loss by its size, not by the sum
+    `target = "uniform"` the target is equal classes. `normalise = "none"` divides a batch's loss by its size, not by the sum
     of its weights.
     """
 
@@ -105,11 +110,11 @@ class FedIR(Companion):
 
     @property
     def counts_classes(self) -> bool:  # type: ignore[override]
-        """To aim at what all have together, everybody must know it."""
+        """Return whether clients must know the class counts of all clients: for the pooled target they must."""
         return self.target == "pooled" or self.base.counts_classes
 
     def check(self, setting: Setting) -> None:
-        """Weights of classes need rows that have one."""
+        """Refuse rows without a class, such as texts."""
         if not setting.has_classes:
             raise BadValue(
                 "fedir weighs rows by their class, and these rows have none of their own",
@@ -119,7 +124,7 @@ class FedIR(Companion):
         super().check(setting)
 
     def prepare(self, work: Work) -> None:
-        """w_k(y) = N_y n_k / (n N_ky), in whole numbers: exactly 1 where the client is like the whole, 0 if y is absent."""
+        """w_k(y) = N_y n_k / (n N_ky), from integers: exactly 1 where the client is like the whole, 0 if y is absent."""
         own = work.own_class_counts
         whole = np.ones_like(own) if self.target == "uniform" else work.class_counts[1]
         weights = np.divide(whole * own.sum(), whole.sum() * own, out=np.zeros(len(own)), where=own > 0)
@@ -129,7 +134,7 @@ class FedIR(Companion):
 @register("algorithm", "fedvc", paper="Hsu et al. 2020, arXiv:2003.08082")
 @dataclass(frozen=True)
 class FedVC(Companion):
-    """Virtual clients of equal size: clients are selected by their rows, and each works on a fresh draw of `n_vc` of them.
+    """Virtual clients of equal size: clients are selected by their rows, and each trains on a new sample of `n_vc` of them.
 
     With `with_split`, a client with rows for two or more is floor(n_k / n_vc) virtual clients, whose disjoint rows are
     drawn once and for all; fewer than `n_vc` of its rows are left over and never used. Smaller clients are one, and draw
@@ -146,9 +151,9 @@ class FedVC(Companion):
         return rng.choice(len(sizes), size=count, replace=False, p=chances / chances.sum())
 
     def prepare(self, work: Work) -> None:
-        """S steps on N_VC rows."""
+        """Let the client train on N_VC of its rows."""
         work.draw(self.n_vc, self.with_split)
 
-    def act(self, do: str, got: Any, kept: Any, work: Work) -> Reply:
-        """Every virtual client counts the same."""
-        return replace(super().act(do, got, kept, work), weight=1.0)
+    def act(self, do: str, message: Any, client_state: Any, work: Work) -> Reply:
+        """Give every virtual client the same weight."""
+        return replace(super().act(do, message, client_state, work), weight=1.0)

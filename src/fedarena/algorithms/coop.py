@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from annotated_types import Ge
 
-from fedarena.algorithms.base import Aged, Asynchronous, Model, Poll, Reply, Setting, Vector, Work
+from fedarena.algorithms.base import Asynchronous, AsyncState, Model, PollResult, Reply, Setting, Vector, Work
 from fedarena.errors import BadValue
 from fedarena.registry import register
 
@@ -18,8 +18,8 @@ from fedarena.registry import register
 class COOP(Asynchronous):
     """Clients train at their own pace; a model is merged only if it is neither too old nor too young, by the age filter.
 
-    d models after its fetch a client is overactive (d < b_l: it trains on), outdated (d > b_u: it fetches anew) or
-    welcome. Left open, the filter scales with the federation: 16 and 51 for 100 clients. A filter that can leave every
+    d models after its fetch a client is overactive (d < b_l: it trains on), outdated (d > b_u: it fetches again) or
+    merged. Left open, the filter scales with the federation: 16 and 51 for 100 clients. A filter that can leave every
     client waiting for the others is refused, unless `allow_deadlock` lets it happen.
     """
 
@@ -31,13 +31,13 @@ class COOP(Asynchronous):
     asks = True
 
     def settled(self, setting: Setting) -> Self:
-        """The published filter, scaled: it belongs to 100 clients."""
+        """Scale the published filter, which is for 100 clients, to this federation."""
         b_l = setting.clients * 16 // 100 if self.b_l is None else self.b_l
         b_u = max(setting.clients * 51 // 100, 2 * b_l, 1) if self.b_u is None else self.b_u
         return replace(self, b_l=b_l, b_u=b_u)
 
     def check(self, setting: Setting) -> None:
-        """b_l < K, or all deadlock after K merges; b_u >= 2 b_l, or they may, once K > b_u - b_l."""
+        """Refuse a filter that leads to a deadlock: b_l >= K always does, b_u < 2 b_l may once K > b_u - b_l."""
         b_l, b_u, clients = self._filter[0], self._filter[1], setting.clients
         if b_l >= b_u:
             raise BadValue(
@@ -60,21 +60,21 @@ class COOP(Asynchronous):
         assert self.b_u is not None
         return self.b_l, self.b_u
 
-    def init(self, w: Vector) -> Aged:
-        """The server's age begins at b_l, the clients' at 0: all are welcome at first."""
-        return Aged(w, self._filter[0])
+    def init(self, w: Vector) -> AsyncState:
+        """Start the server's age at b_l and the clients' at 0, so that all first updates are merged."""
+        return AsyncState(w, self._filter[0])
 
-    def client(self, got: Model, kept: None, work: Work) -> Reply:
-        """Train on, from the model fetched last or from one's own."""
-        return Reply(Model(work.train(got.w).w))
+    def client(self, message: Model, client_state: None, work: Work) -> Reply:
+        """Train from the model fetched last, or continue with the client's own."""
+        return Reply(Model(work.train(message.w).w))
 
-    def poll(self, state: Aged, d: int) -> Poll:
-        """The age filter."""
+    def poll(self, state: AsyncState, d: int) -> PollResult:
+        """Apply the age filter."""
         b_l, b_u = self._filter
         return "outdated" if d > b_u else "overactive" if d < b_l else "merge"
 
     def deadlock(self, merges: int) -> None:
-        """A demonstration ends here."""
+        """End the run without an error where `allow_deadlock` is set."""
         if not self.allow_deadlock:
             super().deadlock(merges)
 
@@ -82,6 +82,6 @@ class COOP(Asynchronous):
         """alpha = (d + 1)^(-1/2)."""
         return float((d + 1) ** -0.5)
 
-    def merge(self, state: Aged, sent: Model, d: int) -> Aged:
+    def merge(self, state: AsyncState, sent: Model, d: int) -> AsyncState:
         """w <- (1 - alpha) w + alpha w_k."""
         return state.mixed(sent.w, self.share(d))

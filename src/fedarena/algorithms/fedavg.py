@@ -17,22 +17,17 @@ from fedarena.registry import register
 class FedAvg(Algorithm):
     """Clients train for some epochs, the server averages their models by number of rows.
 
-    `denominator = "all"` reads the printed sum over all K clients literally: who was not selected counts as w_t, and the
-    step shrinks to the selected share of rows. `literal_eta` multiplies the step by the learning rate once more, as two
-    of the printed algorithms do.
+    `denominator = "all"` and `literal_eta` take printed formulas literally: see `variants.LiteralFedAvg`.
     """
 
     server_lr: Annotated[float, Gt(0)] = 1.0
     denominator: Literal["selected", "all"] = "selected"
     literal_eta: bool = False
 
-    def client(self, got: Model, kept: None, work: Work) -> Reply:
-        """w_k <- ClientUpdate(w_t); send w_t - w_k."""
-        return Reply(Step(got.w - work.train(got.w).w), weight=work.rows)
+    def client(self, message: Model, client_state: None, work: Work) -> Reply:
+        """w_k <- ClientUpdate(w_t); send Delta_k = w_t - w_k."""
+        return Reply(Step(message.w - work.train(message.w).w), weight=work.rows)
 
     def server(self, state: Model, mean: Step, cohort: Cohort) -> Model:
         """w_{t+1} = w_t - gamma sum_k p_k Delta_k."""
-        gamma = cohort.lr if self.literal_eta else self.server_lr
-        if self.denominator == "all":
-            gamma *= cohort.rows / cohort.total_rows
-        return Model(state.w - gamma * mean.delta)
+        return Model(state.w - self.server_lr * mean.delta)

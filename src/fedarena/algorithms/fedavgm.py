@@ -14,8 +14,8 @@ from fedarena.registry import register
 
 
 @dataclass(frozen=True)
-class Moving:
-    """Weights, and the velocity with which they move."""
+class MomentumState:
+    """The weights and the velocity of the server's momentum."""
 
     w: Vector
     v: Vector
@@ -24,7 +24,7 @@ class Moving:
 @register("algorithm", "fedavgm", paper="Hsu et al. 2019, arXiv:1909.06335")
 @dataclass(frozen=True)
 class FedAvgM(Algorithm):
-    """FedAvg whose server moves with momentum: v = beta v + mean step.
+    """FedAvg with momentum on the server: v = beta v + mean step.
 
     A constant step ends up 1 / (1 - beta) times as long: with beta = 0.9, lower `server_lr` or the local rate.
     """
@@ -33,16 +33,16 @@ class FedAvgM(Algorithm):
     server_lr: Annotated[float, Gt(0)] = 1.0
     nesterov: bool = False
 
-    def init(self, w: Vector) -> Moving:
+    def init(self, w: Vector) -> MomentumState:
         """v_{-1} = 0."""
-        return Moving(w, np.zeros_like(w))
+        return MomentumState(w, np.zeros_like(w))
 
-    def client(self, got: Model, kept: None, work: Work) -> Reply:
-        """As FedAvg."""
-        return Reply(Step(got.w - work.train(got.w).w), weight=work.rows)
+    def client(self, message: Model, client_state: None, work: Work) -> Reply:
+        """Train and send w_t - w_k, as FedAvg."""
+        return Reply(Step(message.w - work.train(message.w).w), weight=work.rows)
 
-    def server(self, state: Moving, mean: Step, cohort: Cohort) -> Moving:
-        """v_t = beta v_{t-1} + G_t; w_{t+1} = w_t - gamma v_t, or with Nesterov's look ahead gamma (G_t + beta v_t)."""
+    def server(self, state: MomentumState, mean: Step, cohort: Cohort) -> MomentumState:
+        """v_t = beta v_{t-1} + G_t; w_{t+1} = w_t - gamma v_t, or w_t - gamma (G_t + beta v_t) with Nesterov's momentum."""
         v = self.beta * state.v + mean.delta
         step = mean.delta + self.beta * v if self.nesterov else v
-        return Moving(state.w - self.server_lr * step, v)
+        return MomentumState(state.w - self.server_lr * step, v)

@@ -16,8 +16,8 @@ BUFFER = 10  # K of the paper
 
 
 @dataclass(frozen=True)
-class Buffered:
-    """The model, and the steps that wait for others: their weighted sum and their number."""
+class FedBuffState:
+    """The model, and the steps in the buffer: their weighted sum and their number."""
 
     w: Vector
     age: int
@@ -28,10 +28,10 @@ class Buffered:
 @register("algorithm", "fedbuff", paper="Nguyen et al. 2022, arXiv:2106.06639")
 @dataclass(frozen=True)
 class FedBuff(Asynchronous):
-    """Steps come in at any time and wait in a buffer; `buffer` of them together make the server's next model.
+    """Updates arrive at any time and are buffered; `buffer` of them together make the server's next model.
 
-    A step counts (d + 1)^(-a), d being the models made since it began. Left open, the buffer holds 10, or as many as there
-    are clients at work at once where that is fewer.
+    An update of staleness d has weight (d + 1)^(-a). Left open, the buffer holds 10 updates, or as many as clients train at
+    the same time where that is fewer.
     """
 
     buffer: Annotated[int, Ge(1)] | None = None
@@ -41,7 +41,7 @@ class FedBuff(Asynchronous):
     needs = "mean"  # the server uses nothing but the sum of a full buffer
 
     def settled(self, setting: Setting) -> Self:
-        """No buffer larger than what can be under way."""
+        """Choose a buffer that is not larger than the number of clients that train at the same time."""
         return self if self.buffer is not None else replace(self, buffer=min(BUFFER, setting.participants))
 
     @property
@@ -49,22 +49,22 @@ class FedBuff(Asynchronous):
         assert self.buffer is not None
         return self.buffer
 
-    def init(self, w: Vector) -> Buffered:
-        """An empty buffer, in double precision: a sum of many."""
-        return Buffered(w, 0, np.zeros(len(w)), 0)
+    def init(self, w: Vector) -> FedBuffState:
+        """Start with an empty buffer, in double precision because it is a sum."""
+        return FedBuffState(w, 0, np.zeros(len(w)), 0)
 
-    def client(self, got: Model, kept: None, work: Work) -> Reply:
-        """As FedAvg."""
-        return Reply(Step(got.w - work.train(got.w).w))
+    def client(self, message: Model, client_state: None, work: Work) -> Reply:
+        """Train and send w_fetched - w_k, as FedAvg."""
+        return Reply(Step(message.w - work.train(message.w).w))
 
     def share(self, d: int) -> float:
-        """An answer's part of the server's next model."""
+        """Return the weight of an update in the server's next model."""
         return float(self.server_lr * (d + 1) ** -self.a / self._size)
 
-    def merge(self, state: Buffered, sent: Step, d: int) -> Buffered:
-        """Into the buffer; w <- w - eta_g / K sum of what waits once it is full."""
+    def merge(self, state: FedBuffState, sent: Step, d: int) -> FedBuffState:
+        """Add the update to the buffer; once it is full, w <- w - eta_g / K times its sum."""
         waiting, count = state.waiting + (d + 1) ** -self.a * sent.delta, state.count + 1
         if count < self._size:
             return replace(state, waiting=waiting, count=count)
         w = (state.w - self.server_lr * (waiting / self._size)).astype(state.w.dtype)
-        return Buffered(w, state.age + 1, np.zeros(len(w)), 0)
+        return FedBuffState(w, state.age + 1, np.zeros(len(w)), 0)

@@ -14,8 +14,8 @@ from fedarena.registry import register
 
 
 @dataclass(frozen=True)
-class Fair:
-    """Weights, velocity, and how often each client has taken part."""
+class FedFAState:
+    """The weights, the velocity, and the number of rounds in which each client has taken part."""
 
     w: Vector
     v: Vector
@@ -23,8 +23,8 @@ class Fair:
 
 
 @dataclass(frozen=True)
-class Graded:
-    """Each client's step, and its training accuracy."""
+class FedFAUpdate:
+    """The step and the training accuracy of each client."""
 
     delta: Vector = collected()
     accuracy: float = collected()
@@ -33,7 +33,7 @@ class Graded:
 @register("algorithm", "fedfa", paper="Huang et al. 2020, arXiv:2012.10069")
 @dataclass(frozen=True)
 class FedFA(Algorithm):
-    """Clients that do badly, or come rarely, weigh more; momentum on the server (and on clients by `local.momentum`).
+    """Clients with a low accuracy or few rounds weigh more; momentum on the server (and on clients by `local.momentum`).
 
     A client's weight mixes the information in its accuracy, -log2 of its share of all accuracies, and in its visits,
     -log2 of its share of them (`freq = "more_more"`: of one minus it, so that frequent clients weigh more).
@@ -46,14 +46,14 @@ class FedFA(Algorithm):
 
     needs = "each update"
 
-    def init(self, w: Vector) -> Fair:
-        """At rest, nobody seen."""
-        return Fair(w, np.zeros_like(w), {})
+    def init(self, w: Vector) -> FedFAState:
+        """Start with velocity 0 and no visits."""
+        return FedFAState(w, np.zeros_like(w), {})
 
-    def client(self, got: Model, kept: None, work: Work) -> Reply:
-        """Train; tell how accurate the result is on one's own rows."""
-        out = work.train(got.w)
-        return Reply(Graded(got.w - out.w, work.evaluate(out.w)[0]))
+    def client(self, message: Model, client_state: None, work: Work) -> Reply:
+        """Train, and send the step with its accuracy on the client's own rows."""
+        out = work.train(message.w)
+        return Reply(FedFAUpdate(message.w - out.w, work.evaluate(out.w)[0]))
 
     def weights(self, accuracy: NDArray[np.float64], visits: NDArray[np.float64]) -> NDArray[np.float64]:
         """W_k = alpha I^a_k / sum I^a + beta I^f_k / sum I^f; they sum to 1."""
@@ -63,17 +63,17 @@ class FedFA(Algorithm):
         of_visits = -np.log2(np.maximum(phi if self.freq == "less_more" else 1 - phi, 1e-12))
         return self.mix * _shares(of_accuracy) + (1 - self.mix) * _shares(of_visits)
 
-    def server(self, state: Fair, mean: Graded, cohort: Cohort) -> Fair:
+    def server(self, state: FedFAState, mean: FedFAUpdate, cohort: Cohort) -> FedFAState:
         """G = sum W_k Delta_k; v <- beta v + G; w <- w - gamma v."""
         visits = {**state.visits, **{k: state.visits.get(k, 0) + 1 for k in cohort.answered}}
-        came = np.array([visits[k] for k in cohort.answered], dtype=np.float64)
-        share = self.weights(np.asarray(mean.accuracy, dtype=np.float64), came)
+        counts = np.array([visits[k] for k in cohort.answered], dtype=np.float64)
+        share = self.weights(np.asarray(mean.accuracy, dtype=np.float64), counts)
         g = sum(p * delta for p, delta in zip(share.tolist(), mean.delta, strict=True))
         v = self.beta * state.v + g
-        return Fair(state.w - self.server_lr * v, v, visits)
+        return FedFAState(state.w - self.server_lr * v, v, visits)
 
 
 def _shares(information: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Parts of the whole; equal parts where there is no information at all (a single client)."""
+    """Return each value over their sum; equal shares where all values are 0 (a single client)."""
     total = information.sum()
     return information / total if total > 0 else np.full(len(information), 1 / len(information))

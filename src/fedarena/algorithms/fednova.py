@@ -9,25 +9,15 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
-from fedarena.algorithms.base import (
-    Algorithm,
-    Cohort,
-    Model,
-    Pull,
-    Reply,
-    Setting,
-    Vector,
-    Work,
-    refuse_kept_momentum,
-    refuse_stiff_spring,
-)
-from fedarena.algorithms.fedavgm import Moving
+from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Vector, Work
+from fedarena.algorithms.checks import check_momentum_is_reset, check_proximal_weight
+from fedarena.algorithms.fedavgm import MomentumState
 from fedarena.registry import register
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How far one effective step went, and how many there were."""
+class NormalizedUpdate:
+    """The displacement of one effective local step, and the number of effective steps."""
 
     d: Vector
     tau: float
@@ -36,11 +26,11 @@ class Pace:
 @register("algorithm", "fednova", paper="Wang et al. 2020, arXiv:2007.07481")
 @dataclass(frozen=True)
 class FedNova(Algorithm):
-    """Clients' steps are normalised by how much work they are, then the mean pace is restored.
+    """Clients' steps are normalised by the amount of their local work, then multiplied by the mean amount.
 
-    Work is ||a_k||_1, the displacement of the client's own solver under a unit gradient: the number of steps for plain
-    SGD, and right for momentum, a proximal term `mu` and decaying rates as well. `tau_eff = "steps"` restores the pace
-    by plain step counts, as the published code does with a proximal term.
+    The work is ||a_k||_1, the displacement of the client's own solver under a unit gradient: the number of steps for plain
+    SGD, and right for momentum, a proximal term `mu` and decaying rates as well. `tau_eff = "steps"` multiplies by plain
+    step counts, as the published code does with a proximal term: see `variants.StepCountFedNova`.
     """
 
     mu: Annotated[float, Ge(0)] = 0.0
@@ -49,22 +39,21 @@ class FedNova(Algorithm):
     tau_eff: Literal["norm", "steps"] = "norm"
 
     def check(self, setting: Setting) -> None:
-        """The work of a round is measured from rest; the spring must not throw clients about."""
-        refuse_kept_momentum("fednova", setting)
-        refuse_stiff_spring("fednova", setting.lr, self.mu, "mu")
+        """Refuse momentum that is kept between rounds, and a proximal term that diverges."""
+        check_momentum_is_reset("fednova", setting)
+        check_proximal_weight("fednova", setting.lr, self.mu, "mu")
 
-    def init(self, w: Vector) -> Moving:
-        """With server momentum beta, as FedAvgM."""
-        return Moving(w, np.zeros_like(w))
+    def init(self, w: Vector) -> MomentumState:
+        """v = 0: the server has momentum beta, as FedAvgM."""
+        return MomentumState(w, np.zeros_like(w))
 
-    def client(self, got: Model, kept: None, work: Work) -> Reply:
-        """Delta_k / ||a_k||_1, and the work it stands for."""
-        out = work.train(got.w, adjust=Pull(self.mu, centre=got.w))
-        a = out.effective_steps or 1.0  # no steps, no displacement
-        tau = out.effective_steps if self.tau_eff == "norm" else float(out.steps)
-        return Reply(Pace((got.w - out.w) / a, tau), weight=work.rows)
+    def client(self, message: Model, client_state: None, work: Work) -> Reply:
+        """Send Delta_k / ||a_k||_1, and ||a_k||_1."""
+        out = work.train(message.w, adjust=Pull(self.mu, centre=message.w))
+        d = (message.w - out.w) / (out.effective_steps or 1.0)  # without steps there is no displacement
+        return Reply(NormalizedUpdate(d, out.effective_steps), weight=work.rows)
 
-    def server(self, state: Moving, mean: Pace, cohort: Cohort) -> Moving:
+    def server(self, state: MomentumState, mean: NormalizedUpdate, cohort: Cohort) -> MomentumState:
         """w_{t+1} = w_t - gamma tau_eff sum_k p_k Delta_k / ||a_k||_1, tau_eff = sum_k p_k ||a_k||_1."""
         v = self.beta * state.v + mean.tau * mean.d
-        return Moving(state.w - self.server_lr * v, v)
+        return MomentumState(state.w - self.server_lr * v, v)

@@ -1,5 +1,5 @@
 """FedAdagrad, FedAdam, FedYogi: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated
-Optimization", 2021, arXiv:2003.00295, algorithm 2. Three servers that differ in one line."""
+Optimization", 2021, arXiv:2003.00295, algorithm 2. The three differ in one line of the server."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fedarena.registry import register
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Weights, and the running first and second moments of the step."""
+class FedOptState:
+    """The weights, and the running first and second moments of the mean step."""
 
     w: Vector
     m: Vector
@@ -23,36 +23,36 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class Adaptive(Algorithm):
-    """The mean step is a gradient to an adaptive optimizer on the server: w - server_lr m / (sqrt(v) + tau)."""
+class AdaptiveServer(Algorithm):
+    """An adaptive optimizer on the server takes the mean step as its gradient: w - server_lr m / (sqrt(v) + tau)."""
 
     server_lr: Annotated[float, Gt(0)] = 0.03
     beta_1: Annotated[float, Ge(0), Lt(1)] = 0.9
     beta_2: Annotated[float, Ge(0), Lt(1)] = 0.99
     tau: Annotated[float, Gt(0)] = 1e-3
 
-    def init(self, w: Vector) -> Moments:
+    def init(self, w: Vector) -> FedOptState:
         """m = 0, v = tau^2."""
-        return Moments(w, np.zeros_like(w), np.full_like(w, self.tau**2))
+        return FedOptState(w, np.zeros_like(w), np.full_like(w, self.tau**2))
 
-    def client(self, got: Model, kept: None, work: Work) -> Reply:
-        """As FedAvg."""
-        return Reply(Step(got.w - work.train(got.w).w), weight=work.rows)
+    def client(self, message: Model, client_state: None, work: Work) -> Reply:
+        """Train and send w_t - w_k, as FedAvg."""
+        return Reply(Step(message.w - work.train(message.w).w), weight=work.rows)
 
     def second_moment(self, v: Vector, g2: Vector) -> Vector:
-        """The line in which they differ."""
+        """Return the new second moment: the line in which the three algorithms differ."""
         raise NotImplementedError
 
-    def server(self, state: Moments, mean: Step, cohort: Cohort) -> Moments:
+    def server(self, state: FedOptState, mean: Step, cohort: Cohort) -> FedOptState:
         """m = beta_1 m + (1 - beta_1) G; v by its rule; w <- w - server_lr m / (sqrt(v) + tau)."""
         m = self.beta_1 * state.m + (1 - self.beta_1) * mean.delta
         v = self.second_moment(state.v, mean.delta**2)
-        return Moments(state.w - self.server_lr * m / (np.sqrt(v) + self.tau), m, v)
+        return FedOptState(state.w - self.server_lr * m / (np.sqrt(v) + self.tau), m, v)
 
 
 @register("algorithm", "fedadagrad", paper="Reddi et al. 2021, arXiv:2003.00295")
 @dataclass(frozen=True)
-class FedAdagrad(Adaptive):
+class FedAdagrad(AdaptiveServer):
     """FedAvg's mean step, taken by Adagrad on the server: steps shrink where much has moved."""
 
     beta_1: Annotated[float, Ge(0), Lt(1)] = 0.0
@@ -64,7 +64,7 @@ class FedAdagrad(Adaptive):
 
 @register("algorithm", "fedadam", paper="Reddi et al. 2021, arXiv:2003.00295")
 @dataclass(frozen=True)
-class FedAdam(Adaptive):
+class FedAdam(AdaptiveServer):
     """FedAvg's mean step, taken by Adam on the server: every weight moves at its own scale."""
 
     def second_moment(self, v: Vector, g2: Vector) -> Vector:
@@ -74,7 +74,7 @@ class FedAdam(Adaptive):
 
 @register("algorithm", "fedyogi", paper="Reddi et al. 2021, arXiv:2003.00295")
 @dataclass(frozen=True)
-class FedYogi(Adaptive):
+class FedYogi(AdaptiveServer):
     """FedAvg's mean step, taken by Yogi on the server: as Adam, but the scale grows and shrinks additively."""
 
     def second_moment(self, v: Vector, g2: Vector) -> Vector:

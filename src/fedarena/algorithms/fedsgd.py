@@ -18,9 +18,9 @@ class FedSGD(Algorithm):
 
     steps_a_round = 1
 
-    def client(self, got: Model, kept: None, work: Work) -> Reply:
-        """eta grad F_k(w_t): the client applies the rate, because it is the one who counts its decay."""
-        return Reply(Step(work.lr * work.gradient(got.w)), weight=work.rows)
+    def client(self, message: Model, client_state: None, work: Work) -> Reply:
+        """eta grad F_k(w_t): the client applies the rate, because its decay is counted there."""
+        return Reply(Step(work.lr * work.gradient(message.w)), weight=work.rows)
 
     def server(self, state: Model, mean: Step, cohort: Cohort) -> Model:
         """w_{t+1} = w_t - eta sum_k p_k g_k."""

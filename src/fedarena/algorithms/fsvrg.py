@@ -12,10 +12,10 @@ from annotated_types import Ge
 from fedarena.algorithms.base import (
     Algorithm,
     Anchor,
-    Ask,
     Cohort,
     Model,
     Reply,
+    RequestSender,
     Setting,
     Step,
     Vector,
@@ -28,8 +28,8 @@ from fedarena.registry import register
 
 
 @dataclass(frozen=True)
-class Features:
-    """How common each input feature is in the federation: all that the scalings are made of."""
+class FeatureCounts:
+    """How common each input feature is in the federation: the scalings are computed from these counts."""
 
     rows: Vector  # n^j: rows in which it is not 0
     owners: Vector  # omega^j: clients that have such rows
@@ -38,38 +38,38 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Known:
-    """Weights, and the features once all clients have counted theirs."""
+class FSVRGState:
+    """The weights, and the feature counts once all clients have sent theirs."""
 
     w: Vector
-    features: Features | None = None
+    features: FeatureCounts | None = None
 
 
 @dataclass(frozen=True)
-class Question:
-    """How many of your rows have which feature? The question itself is part of the algorithm, and costs nothing."""
+class FeatureCountRequest:
+    """The request to count features; it is part of the algorithm and costs no bytes."""
 
 
 @dataclass(frozen=True)
-class Count:
-    """A client's part of `Features`, added up."""
+class ClientFeatureCounts:
+    """A client's part of `FeatureCounts`, which is summed over clients."""
 
     rows: Vector = summed()
     owners: Vector = summed()
 
 
 @dataclass(frozen=True)
-class Anchored:
-    """The model, and the gradient of the whole federation there."""
+class FSVRGMessage:
+    """The model, and the gradient of the whole federation at it."""
 
     gradient: Vector
     w: Vector = known()  # from the first exchange
-    features: Features | None = known()  # from the first exchange of the round that counted them
+    features: FeatureCounts | None = known()  # from the first exchange of the round that counted them
 
 
 @dataclass(frozen=True)
-class Slope:
-    """A client's gradient."""
+class FullGradient:
+    """The gradient over all rows of a client; its mean is that of the federation."""
 
     gradient: Vector
 
@@ -77,7 +77,7 @@ class Slope:
 @register("algorithm", "fsvrg", paper="Konečný et al. 2016, arXiv:1610.02527; Nilsson et al. 2018")
 @dataclass(frozen=True)
 class FSVRG(Algorithm):
-    """All clients measure the full gradient, then each takes one variance-reduced pass over its rows, a row at a time.
+    """All clients compute the full gradient, then each makes one variance-reduced pass over its rows, one row at a time.
 
     The step of client k is h / n_k. Two exchanges a round: twice the bytes of FedAvg, and everyone takes part.
 
@@ -94,7 +94,7 @@ class FSVRG(Algorithm):
     everyone = True
 
     def check(self, setting: Setting) -> None:
-        """Gradients of one row at two points must be of one and the same function."""
+        """Refuse models whose gradient of a row at two points is not that of the same function."""
         if setting.has_batchnorm or setting.has_dropout:
             found = "BatchNorm" if setting.has_batchnorm else "dropout"
             raise BadValue(
@@ -111,56 +111,58 @@ class FSVRG(Algorithm):
                 where="algorithm.scaling",
             )
 
-    def init(self, w: Vector) -> Known:
-        """No feature has been counted."""
-        return Known(w)
+    def init(self, w: Vector) -> FSVRGState:
+        """Start without feature counts."""
+        return FSVRGState(w)
 
-    def count(self, got: Question, kept: None, work: Work) -> Reply:
-        """Phase 0, for the scalings: n_k^j, and whether that is any."""
+    def count(self, message: FeatureCountRequest, client_state: None, work: Work) -> Reply:
+        """Phase 0, for the scalings: send n_k^j, and whether it is above 0."""
         own = work.feature_counts.astype(np.int32)
-        return Reply(Count(own, (own > 0).astype(np.int32)))
+        return Reply(ClientFeatureCounts(own, (own > 0).astype(np.int32)))
 
-    def slope(self, got: Model | Known, kept: None, work: Work) -> Reply:
+    def slope(self, message: Model | FSVRGState, client_state: None, work: Work) -> Reply:
         """Phase 1: grad F_k(w_t)."""
-        return Reply(Slope(work.gradient(got.w)), weight=work.rows)
+        return Reply(FullGradient(work.gradient(message.w)), weight=work.rows)
 
-    def client(self, got: Anchored, kept: None, work: Work) -> Reply:
+    def client(self, message: FSVRGMessage, client_state: None, work: Work) -> Reply:
         """Phase 2: w_k <- w_k - h_k (S_k [grad l_i(w_k) - grad l_i(w_t)] + grad f(w_t)), i through a permutation."""
-        s, a = (None, 1.0) if got.features is None else self._scalings(got.features, work)
-        anchor = Anchor(got.w, got.gradient, s)
-        out = work.train(got.w, adjust=anchor, epochs=1, batch=1, lr=self.h / work.rows)
-        return Reply(Step(a * (got.w - out.w)), weight=work.rows)  # A is diagonal: the server's sum is of scaled steps
+        s, a = (None, 1.0) if message.features is None else self._scalings(message.features, work)
+        anchor = Anchor(message.w, message.gradient, s)
+        out = work.train(message.w, adjust=anchor, epochs=1, batch=1, lr=self.h / work.rows)
+        return Reply(
+            Step(a * (message.w - out.w)), weight=work.rows
+        )  # A is diagonal: the server's sum is of scaled steps
 
-    def _scalings(self, seen: Features, work: Work) -> tuple[Vector, Vector]:
-        """s_k^j = (n^j / n) / (n_k^j / n_k) and a^j = K / omega^j, in whole numbers: exactly 1 where all are alike."""
+    def _scalings(self, seen: FeatureCounts, work: Work) -> tuple[Vector, Vector]:
+        """s_k^j = (n^j / n) / (n_k^j / n_k) and a^j = K / omega^j, from integers: exactly 1 where all clients are alike."""
         own = work.feature_counts
         s, a = np.ones(len(own)), np.ones(len(own))  # where there is no such feature, there is no difference to scale
         np.divide(seen.rows * float(work.rows), own * float(seen.all_rows), out=s, where=own > 0)
         np.divide(float(seen.all_owners), seen.owners, out=a, where=seen.owners > 0)
         return work.spread(s), work.spread(a)
 
-    def round(self, state: Known, ask: Ask) -> Known:
-        """Count features where they are needed and not known, measure, walk."""
+    def round(self, state: FSVRGState, request: RequestSender) -> FSVRGState:
+        """Count features where they are needed and not known, compute the full gradient, train."""
         features = state.features
-        hello: Model | Known = Model(state.w)
+        first: Model | FSVRGState = Model(state.w)
         if self.scaling == "diagonal" and features is None:
-            features = self._features(ask)
-            hello = Known(state.w, features)
-        slope = ask(hello, do="slope")
-        mean = None if slope is None else ask(Anchored(slope.gradient, state.w, features))
+            features = self._features(request)
+            first = FSVRGState(state.w, features)
+        slope = request(first, do="slope")
+        mean = None if slope is None else request(FSVRGMessage(slope.gradient, state.w, features))
         if mean is None:
             return state
-        after = self.server(state, mean, ask.cohort)
-        complete = features is not None and features.all_owners == ask.cohort.population
-        return Known(after.w, features) if complete else after
+        after = self.server(state, mean, request.cohort)
+        complete = features is not None and features.all_owners == request.cohort.population
+        return FSVRGState(after.w, features) if complete else after
 
-    def _features(self, ask: Ask) -> Features | None:
-        """Those of the clients that answer."""
-        count = ask(Question(), do="count")
+    def _features(self, request: RequestSender) -> FeatureCounts | None:
+        """Return the counts of the clients that answer."""
+        count = request(FeatureCountRequest(), do="count")
         if count is None:
             return None
-        return Features(count.rows, count.owners, ask.cohort.rows, len(ask.cohort.answered))
+        return FeatureCounts(count.rows, count.owners, request.cohort.rows, len(request.cohort.answered))
 
-    def server(self, state: Known, mean: Step, cohort: Cohort) -> Known:
+    def server(self, state: FSVRGState, mean: Step, cohort: Cohort) -> FSVRGState:
         """w_{t+1} = w_t - A sum (n_k / n) (w_t - w_k)."""
-        return Known(state.w - mean.delta, state.features)
+        return FSVRGState(state.w - mean.delta, state.features)

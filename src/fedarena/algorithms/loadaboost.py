@@ -15,16 +15,16 @@ from fedarena.registry import register
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Weights, and the median of the clients' losses in the round before."""
+class LoAdaBoostState:
+    """The weights, and the median of the clients' losses in the previous round."""
 
     w: Vector
     median: float
 
 
 @dataclass(frozen=True)
-class Effort:
-    """A step, the loss it is judged by, and the epochs it took."""
+class LoAdaBoostUpdate:
+    """A step, the epochs it took, and the loss that enters the median."""
 
     delta: Vector
     epochs: float
@@ -34,7 +34,7 @@ class Effort:
 @register("algorithm", "loadaboost", paper="Huang et al. 2020, arXiv:1811.12629")
 @dataclass(frozen=True)
 class LoAdaBoost(Algorithm):
-    """Clients train for half the epochs; those whose loss is above the last median train on.
+    """Clients train for half the epochs; those whose loss is above the last median continue.
 
     `direction = "below"` takes the poster's printed comparison literally; `trial_start = 1` and `half` its other
     ambiguities. The cap of 3E/2 epochs is checked before a retraining, so it may be overshot unless `hard_cap`.
@@ -43,38 +43,38 @@ class LoAdaBoost(Algorithm):
     direction: Literal["above", "below"] = "above"
     trial_start: Annotated[int, Ge(0)] = 0
     half: Literal["floor", "ceil", "round", "fractional"] = "floor"
-    initial_median: float | None = None  # None: nobody retrains in round 0
+    initial_median: float | None = None  # None: no client retrains in round 0
     median_of: Literal["first", "final"] = "first"
     loss_on: Literal["last_epoch", "rows"] = "last_epoch"
     hard_cap: bool = False
 
-    needs = "each update"  # each loss, for their median
+    needs = "each update"  # every loss, for the median
 
-    def init(self, w: Vector) -> Judged:
+    def init(self, w: Vector) -> LoAdaBoostState:
         """L_med = +inf for `above`, -inf for `below`."""
-        nobody = math.inf if self.direction == "above" else -math.inf
-        return Judged(w, nobody if self.initial_median is None else self.initial_median)
+        never = math.inf if self.direction == "above" else -math.inf
+        return LoAdaBoostState(w, never if self.initial_median is None else self.initial_median)
 
-    def broadcast(self, state: Judged) -> Judged:
-        """The median goes along."""
+    def broadcast(self, state: LoAdaBoostState) -> LoAdaBoostState:
+        """Send the model and the median."""
         return state
 
-    def client(self, got: Judged, kept: None, work: Work) -> Reply:
-        """E/2 epochs, then E/2 - r + 1 more for r = 1, 2, ... while its loss is on the wrong side of the median."""
+    def client(self, message: LoAdaBoostState, client_state: None, work: Work) -> Reply:
+        """Train E/2 epochs, then E/2 - r + 1 more for r = 1, 2, ... while the loss is on the wrong side of the median."""
         half = self._half(work.epochs)
         cap = 1.5 * work.epochs
-        w, loss = self._train(got.w, half, work)
+        w, loss = self._train(message.w, half, work)
         first, total, trial = loss, half, self.trial_start
-        while self._retrains(loss, got.median) and total < cap:
+        while self._retrains(loss, message.median) and total < cap:
             more = max(half - trial, 1)
             more = min(more, cap - total) if self.hard_cap else more
             w, loss = self._train(w, more, work)
             total, trial = total + more, trial + 1
-        told = first if self.median_of == "first" else loss
-        return Reply(Effort(got.w - w, total, told), weight=work.rows)
+        sent = first if self.median_of == "first" else loss
+        return Reply(LoAdaBoostUpdate(message.w - w, total, sent), weight=work.rows)
 
     def _half(self, epochs: int) -> float:
-        """E/2 as a whole number, at least 1, or as it is."""
+        """Return E/2 as an integer of at least 1, or as it is."""
         if self.half == "fractional" or epochs == 0:
             return epochs / 2
         whole = {"floor": math.floor(epochs / 2), "ceil": math.ceil(epochs / 2), "round": round(epochs / 2)}
@@ -88,6 +88,6 @@ class LoAdaBoost(Algorithm):
     def _retrains(self, loss: float, median: float) -> bool:
         return loss > median if self.direction == "above" else loss < median
 
-    def server(self, state: Judged, mean: Effort, cohort: Cohort) -> Judged:
-        """As FedAvg; L_med <- median of the L_k."""
-        return Judged(state.w - mean.delta, float(np.median(mean.loss)))
+    def server(self, state: LoAdaBoostState, mean: LoAdaBoostUpdate, cohort: Cohort) -> LoAdaBoostState:
+        """Average as FedAvg; L_med <- median of the L_k."""
+        return LoAdaBoostState(state.w - mean.delta, float(np.median(mean.loss)))

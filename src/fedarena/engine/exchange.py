@@ -62,7 +62,7 @@ class Came:
 
 
 class Exchange:
-    """`ask`: one exchange of a round with the selected clients, counted; see algorithms.base.Ask."""
+    """`ask`: one exchange of a round with the selected clients, counted; see algorithms.base.RequestSender."""
 
     def __init__(self, loop: Loop, round: int) -> None:
         self.loop, self.round = loop, round

@@ -18,7 +18,7 @@ from fedarena.algorithms.base import Algorithm, Vector
 from fedarena.data.dataset import Dataset, Partition, RowLists, Rows
 from fedarena.data.prepare import test_batch, training_batch
 from fedarena.engine.availability import Availability, build_availability
-from fedarena.engine.devices import Fleet, build_fleet
+from fedarena.engine.devices import Fleet, Stragglers, build_fleet
 from fedarena.engine.stopping import participants
 from fedarena.engine.uplink import Steps
 from fedarena.models.compiled import Source
@@ -72,6 +72,11 @@ class Site:
         """What clients compute and send with."""
         fleet = build_fleet(self.experiment, len(self.owners.clients))
         return fleet.fastest() if self.algorithm.pooled else fleet
+
+    @cached_property
+    def stragglers(self) -> Stragglers:
+        """Return the device model of clients that stop early, as the algorithm's settings ask for it."""
+        return Stragglers(*self.algorithm.straggler_settings)
 
     @cached_property
     def availability(self) -> Availability | None:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.algorithms.variant_selection import variant_class
+from fedarena.engine.stored_names import find_class
 from fedarena.errors import BadValue
 from fedarena.models.compiled import add_scaled, all_finite
 
@@ -110,9 +112,10 @@ def assemble(plain: Any, arrays: dict[str, NDArray[Any]], types: dict[str, type]
         return arrays[plain["array"]]
     if "type" in plain:
         fields = {name: assemble(value, arrays, types) for name, value in plain["fields"].items()}
-        if plain["type"] not in types:
+        cls = find_class(plain["type"], types)
+        if cls is None:
             raise UnknownType(plain["type"])
-        return types[plain["type"]](**fields)
+        return cls(**fields)
     if "list" in plain:
         items = [assemble(item, arrays, types) for item in plain["list"]]
         return tuple(items) if plain["tuple"] else items
@@ -135,10 +138,11 @@ def types_in(tree: Any) -> dict[str, type]:
 
 
 def types_near(component: Any) -> dict[str, type]:
-    """Dataclasses visible in the modules that define a component and its parents: what its state may be made of."""
+    """Dataclasses visible in the modules of a component, its parents and its variant: what its state may be made of."""
     base = getattr(component, "base", None)  # what a companion of an algorithm is around
     found: dict[str, type] = {} if base is None else types_near(base)
-    for cls in type(component).__mro__:
+    variant = variant_class(component)  # whose state earlier versions also stored for the paper's own algorithm
+    for cls in (*type(component).__mro__, *(() if variant is None else (variant,))):
         for value in _seen_by(cls).values() if cls is not object else ():
             if isinstance(value, type) and dataclasses.is_dataclass(value):
                 found.setdefault(value.__qualname__, value)

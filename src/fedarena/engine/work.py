@@ -104,10 +104,11 @@ class ClientWork:
     def _noise(self) -> NDArray[np.float32] | None:
         return self.site.training_noise(self.client, self.round)
 
-    @property
+    @cached_property
     def epochs(self) -> int:
-        """E, as the experiment says."""
-        return self.local.epochs
+        """Return E as the experiment says, or fewer epochs where this client is a straggler in this round."""
+        stragglers, usual = self.site.stragglers, self.local.epochs
+        return stragglers.epochs(usual, self.stream("straggler")) if stragglers.fraction else usual
 
     def stream(self, purpose: Purpose) -> np.random.Generator:
         """This client's own random numbers of this round."""
@@ -191,11 +192,12 @@ class ClientWork:
         pace: Callable[[int, float], float] | None = None,
     ) -> Outcome:
         """Local SGD from `w`; a second call in a round goes on with the same streams and counters."""
-        as_usual = epochs is None and lr is None and batch is None and pace is None
+        is_whole = epochs is None and self.epochs == self.local.epochs  # no straggler
+        as_usual = is_whole and lr is None and batch is None and pace is None
         if self._ahead is not None and as_usual and (out := self._from_ahead(w, adjust)):
             return out
         self._check_single_row()
-        whole, broken = divmod(self.local.epochs if epochs is None else epochs, 1)
+        whole, broken = divmod(self.epochs if epochs is None else epochs, 1)
         sizes = self.sizes if batch is None else solver.batch_sizes(self.rows, batch, self.site.last_batch)
         plan = [sizes] * int(whole) + ([sizes[: round(broken * len(sizes))]] if broken else [])
         total = sum(map(len, plan))

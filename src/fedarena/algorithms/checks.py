@@ -1,0 +1,26 @@
+"""Settings that several algorithms refuse before a run starts, because training with them cannot work."""
+
+from __future__ import annotations
+
+from fedarena.algorithms.base import Setting
+from fedarena.errors import BadValue
+
+
+def check_proximal_weight(name: str, lr: float, mu: float, setting: str) -> None:
+    """Refuse a proximal term of weight `mu` whose own gradient steps diverge: lr x mu must be below 2."""
+    if lr * mu >= 2:
+        raise BadValue(
+            f"{name} diverges: local.lr x {setting} = {lr * mu:g}, and must stay below 2",
+            remedy=f"use {setting} below {2 / lr:g}, or a smaller local.lr",
+            where=f"algorithm.{setting}",
+        )
+
+
+def check_momentum_is_reset(name: str, setting: Setting) -> None:
+    """Refuse local momentum that is kept between rounds, for algorithms that measure the local steps of one round."""
+    if setting.momentum and not setting.reset_momentum:
+        raise BadValue(
+            f"{name} measures each round's work from rest, and momentum is kept between rounds",
+            remedy="set local.reset_momentum = true",
+            where="local.reset_momentum",
+        )

@@ -1,0 +1,29 @@
+"""FedDyn: the optimum of unlike clients."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tests.algorithms.quadratic_federations import federation, solve
+from tests.algorithms.test_fedavg import on_blobs
+from tests.federations import optimum
+
+from fedarena.algorithms import FedDyn
+from fedarena.errors import BadValue
+
+
+def test_feddyn_reaches_the_optimum_of_unlike_quadratics() -> None:
+    """With many local steps a round, all clients or some of them, where FedAvg does not."""
+    data, centres, curvatures = federation(6)
+    target = optimum(centres, curvatures, np.ones(6))
+    local = {"lr": 0.2, "epochs": 60, "batch": math.inf}
+    np.testing.assert_allclose(solve(data, FedDyn(alpha=1.0), 120, local=local), target, atol=1e-8)
+    some = solve(data, FedDyn(alpha=1.0), 250, per_round=3, local=local)
+    np.testing.assert_allclose(some, target, atol=1e-6)
+
+
+def test_feddyn_refuses_an_alpha_that_diverges() -> None:
+    with pytest.raises(BadValue, match="feddyn diverges"):
+        on_blobs(FedDyn(alpha=30.0), local={"lr": 0.1})
