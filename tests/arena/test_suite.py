@@ -246,7 +246,7 @@ def table(**settings: Any) -> dict[str, Any]:
         ([table(name=".."), table(name="b", clients=5), table(name="c", clients=6)], {}, "cannot be the name"),
         ([table(name="x" * 300), table(name="b", clients=5), table(name="c", clients=6)], {}, "cannot be the name"),
         ([table(name="a"), table(name="b", clients=5), table(name="c", evaluate={"metric": "auc"})], {}, "differ in metric"),
-        ([table(name=f"n{n}", clients=n) for n in (3, 4, 5)], {"sweep": "uplink.noise=0,1"}, "a sweep is of one"),
+        ([table(name=f"n{n}", clients=n) for n in (3, 4, 5)], {"sweep": "uplink.noise=0,1"}, "--sweep works on one"),
         ([table(name=f"n{n}", clients=n) for n in (3, 4, 5)], {"rope": -1}, "rope = -1"),
         ([table(name=f"n{n}", clients=n) for n in (3, 4, 5)], {"rope": 2, "metric": "log_loss"}, "rope = 2"),
         ([table(name=f"n{n}", clients=n) for n in (3, 4, 5)], {"metric": "nothing"}, "nothing"),

@@ -259,13 +259,18 @@ def verify_row(file: str | Path, row: int | None = None) -> Again:
     here, before = files.versions(), then["scores"]
     versions = [f"{n} {made} then, {here.get(n)} now" for n, made in table["versions"].items() if made != here.get(n)]
     told = {name: f"{name}: {before.get(name)} then, {now[name]} now" for name in now}
-    other = [name for name in now if now[name] != before.get(name)]
+    other = [name for name in now if now[name] != before.get(name) and not _has_none(name, before.get(name), now[name])]
     rounded = [name for name in other if versions and _is_rounding(name, before.get(name), now[name])]
     differences = [told[name] for name in other if name not in rounded]
     if sha != then["weights_sha256"]:
         differences.append(f"weights: sha256 {(then['weights_sha256'] or '')[:16]} then, {(sha or '')[:16]} now")
     name = f"{table['id']} {then['cell']} {then['split']}"
     return Again(name, differences, [told[name] for name in rounded], versions)
+
+
+def _has_none(name: str, then: Any, now: Any) -> bool:
+    """Return whether there is no accuracy, because there are no classes; result files of 0.2 and before have 0 there."""
+    return name in ("best_accuracy", "final_accuracy") and now is None and then == 0
 
 
 def _is_rounding(name: str, then: Any, now: Any) -> bool:

@@ -511,7 +511,10 @@ class Comparison:
             return math.nan
         if self.given_target is not None:
             return self.given_target
-        means = [float(np.nanmean(s)) for s in self.scores("best").values()]
+        means = [float(np.mean(s)) for s in self.scores("best").values()]
+        means = [mean for mean in means if math.isfinite(mean)]  # an algorithm that diverged reaches no target
+        if not means:
+            return math.nan
         if self.scoring().sign > 0:
             return math.floor(100 * min(means) + 1e-9) / 100
         return math.ceil(100 * max(means) - 1e-9) / 100
@@ -639,7 +642,7 @@ class Comparison:
                 row["clock"],
                 float(np.mean([r.records[-1].round for r in self.runs[label]])),
             )
-            start = f"Its runs take {rounds:g} rounds"
+            start = f"Its runs take {rounds:g} round{'s' * (rounds != 1)}"
         else:
             sent, clock = row["bytes_to_target"], row["clock_to_target"]
             start = f"To reach {to}{common} it takes {rounds:g} round{'s' * (rounds != 1)}"
