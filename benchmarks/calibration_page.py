@@ -91,7 +91,7 @@ def suite_table(found: dict[str, Any]) -> str:
     """Return one row per kind of simulated suite: coverage of the 90 % intervals of the hierarchical model."""
     rows = [
         [
-            str(suite["federations"]),
+            str(suite["size"]),
             f"{100 * suite['tau']:g} points",
             *(f"{suite[key]:.3f}" for key in ("next", "average", "federations", "unshrunk")),
         ]
