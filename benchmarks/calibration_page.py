@@ -134,7 +134,7 @@ def draw(scores: dict[str, Any]) -> None:
         axis.axvline(true, color="black", linewidth=1, linestyle="--")
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("fednova - fedavg, points of accuracy")
-    axes[0].set_ylabel("seed")
+    axes[0].set_ylabel("comparison, each with another seed")
     handles = [plt.Line2D([], [], color=COLOURS[s], marker="o", label=NAMES[s]) for s in COLOURS]
     handles.append(plt.Line2D([], [], color="black", linestyle="--", label="true difference"))
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
