@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import fedarena as fa
-from fedarena.engine.federation import open_site
+from fedarena.engine.setup import open_site
 
 MNIST = {"data": "mnist", "partition": "iid", "clients": 100, "per_round": 10}
 CIFAR = {"data": "cifar10", "partition": "iid", "clients": 100, "per_round": 10}

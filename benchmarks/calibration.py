@@ -62,9 +62,9 @@ def small_cnn() -> Any:
 
 def small_mnist() -> tuple[Any, Any]:
     """Return the first 600 training images of MNIST, scaled to [0, 1], and their labels."""
-    from fedarena.data import files
+    from fedarena.data import published_files
 
-    arrays = files.load("mnist")
+    arrays = published_files.load("mnist")
     return arrays["x_train"][:600, None].astype(np.float32) / 255, arrays["y_train"][:600].astype(np.int64)
 
 
@@ -89,7 +89,7 @@ class Setting:
 
     def plan(self, seed: int, **splits: Any) -> Any:
         """Return the plan that `fedarena compare` makes of this setting and seed."""
-        from fedarena.arena.matrix import make_plan
+        from fedarena.experiments.run_comparison import make_plan
 
         keys = {**self.keys, "evaluate": {"every": self.keys["rounds"]}}  # the final score is all that counts
         return make_plan(self.source(), self.algorithms, baseline=False, model=self.model, seed=seed, **keys, **splits)
@@ -225,18 +225,18 @@ def split_scores(plan: Any, split: Any, algorithms: tuple[str, ...]) -> list[flo
 
 def copied(cell: Any, k: int) -> Any:
     """Return the same experiment on the same samples and partition, with the k-th start, schedule and batch order."""
-    from fedarena.seeds import derived_seed
+    from fedarena.config.seeds import derived_seed
 
     return cell if k == 0 else cell.with_(seed=derived_seed(cell.seed, "copy", k), partition_seed=cell.seed)
 
 
 def final_accuracies(experiments: list[Any]) -> list[float]:
     """Return the final accuracy on common test samples of experiments that share samples and partition."""
-    from fedarena.engine.events import open_loop
-    from fedarena.engine.federation import deal, settle
-    from fedarena.engine.keep import Keeper
-    from fedarena.engine.site import Site
-    from fedarena.runtime.serial import Serial
+    from fedarena.engine.async_loop import open_loop
+    from fedarena.engine.checkpoint import Keeper
+    from fedarena.engine.context import Site
+    from fedarena.engine.setup import deal, settle
+    from fedarena.runtimes.serial import Serial
 
     data, partition = deal(experiments[0])
     found = []
@@ -251,7 +251,7 @@ def final_accuracies(experiments: list[Any]) -> list[float]:
 
 def own_accuracies(plan: Any, split: Any, algorithm: str) -> list[float]:
     """Return the final accuracies of an algorithm and of local training on clients' own test samples."""
-    from fedarena.arena.single import run
+    from fedarena.experiments.run import run
     from fedarena.results.scoring import Scoring
 
     cell = plan.cell(algorithm, split)

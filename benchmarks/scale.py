@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.bench.scale import TABLES, measure
-from fedarena.bench.tables import Row
-from fedarena.results.figures import COLOURS, LOOK
+from fedarena.bench.table_format import Row
+from fedarena.reports.paper_figures import COLOURS, LOOK
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, FIGURE = DOCS / "scale.md", DOCS / "images" / "scale-days.png"

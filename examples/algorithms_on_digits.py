@@ -13,7 +13,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import fedarena as fa
-from fedarena.registry import components
+from fedarena.config.registry import components
 
 PAGE = Path(__file__).parent.parent / "docs" / "algorithms.md"
 BEGIN, END = "<!-- table: python examples/algorithms_on_digits.py -->", "<!-- end of table -->"

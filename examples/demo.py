@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import fedarena as fa
-from fedarena.data.statistics import statistics
-from fedarena.engine.federation import deal
-from fedarena.results.tables import show_comparison, show_partition
+from fedarena.data.partition_statistics import statistics
+from fedarena.engine.setup import deal
+from fedarena.reports.terminal_tables import show_comparison, show_partition
 
 HERE = Path("demo")
 EXPERIMENT = {

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedarena as fa
-from fedarena.data import files
-from fedarena.errors import DataMissing
+from fedarena.config.errors import DataMissing
+from fedarena.data import published_files
 from fedarena.statistics.bayes import posterior, verdict
 
 HERE = Path("demo-federation")
@@ -69,8 +69,8 @@ def main() -> None:
 def patients() -> Rows:
     """Heart disease in four hospitals, where the data folder has it; else breast cancer, dealt unevenly to four sites."""
     try:
-        found = files.load("heart_disease")
-        return HEART, found["X"], found["y"], [files.HEART_SITES[int(k)] for k in found["site"]]
+        found = published_files.load("heart_disease")
+        return HEART, found["X"], found["y"], [published_files.HEART_SITES[int(k)] for k in found["site"]]
     except DataMissing:
         from sklearn.datasets import load_breast_cancer
 

@@ -16,12 +16,12 @@ import sys
 
 import numpy as np
 
-from fedarena.seeds import stream
+from fedarena.config.seeds import stream
 from fedarena.vertical.objective import auc
-from fedarena.vertical.pooled import check_pooled
+from fedarena.vertical.party_tables import load_table
+from fedarena.vertical.pooled_check import check_pooled
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import simulate
-from fedarena.vertical.tables import load_table
 
 PUBLISHED = {  # XGBoost, SecureBoost, SecureBoost+
     "give_me_some_credit": ("0.872", "0.874", "0.873"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedarena.arena.single import run
+from fedarena.config.experiment import Experiment
+from fedarena.experiments.run import run
 from fedarena.results.comparison import Comparison, Plan
-from fedarena.results.folder import versions
-from fedarena.spec import Experiment
+from fedarena.results.run_folder import versions
 
 SIX = ("fedavg", "fedprox", "scaffold", "fednova", "fedavgm", "fedadam", "centralized")
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import fedarena as fa
-from fedarena import registry
+from fedarena.config import registry
 from tests.test_docs import DOCS, LINK, ROOT, blocks, commands, rows_of_table
 
 ENTRIES = {

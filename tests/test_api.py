@@ -79,7 +79,7 @@ def test_own_things_run_in_worker_processes_of_both_kinds(tmp_path: Path) -> Non
             from dataclasses import dataclass
             import numpy as np, torch, sys
             import fedarena as fa
-            import fedarena.runtime.processes as processes
+            import fedarena.runtimes.processes as processes
             processes.safe_start = lambda: sys.argv[1]
             print("once")
 
@@ -280,7 +280,7 @@ def test_classes_of_a_script_are_the_same_before_and_after_a_worker(tmp_path: Pa
             from dataclasses import dataclass
             import numpy as np
             import fedarena as fa
-            import fedarena.runtime.processes as processes
+            import fedarena.runtimes.processes as processes
             processes.safe_start = lambda: sys.argv[1]
 
             @dataclass(frozen=True)
@@ -400,7 +400,7 @@ def test_local_models_are_asked_for_by_client() -> None:
 
 def test_two_processes_do_not_share_a_folder() -> None:
     """Names are taken by making them; a folder at work is locked against a second process."""
-    from fedarena.results.folder import new_folder
+    from fedarena.results.run_folder import new_folder
 
     exp = fa.Experiment.make("digits")
     assert len({new_folder(exp, None) for _ in range(5)}) == 5
@@ -480,7 +480,7 @@ class Remembers(fa.FedAvg):
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_a_client_that_joins_late_remembers_the_true_start(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker may have trained or evaluated before it meets a new client: w_0 is still w_0."""
-    import fedarena.runtime.processes as processes
+    import fedarena.runtimes.processes as processes
 
     monkeypatch.setattr(processes, "safe_start", lambda: start)
     settings: dict[str, Any] = {"algorithm": Remembers(), "clients": 4, "per_round": 3, "seed": 2, "rounds": 3}
@@ -601,10 +601,10 @@ def test_an_answer_that_cannot_be_handed_over_is_told() -> None:
 
 def test_a_slow_client_does_not_pile_up_the_others() -> None:
     """No answer is computed far ahead of the one that is waited for."""
-    from fedarena.engine.federation import open_site
-    from fedarena.engine.work import Common
+    from fedarena.engine.client import Common
+    from fedarena.engine.setup import open_site
     from fedarena.models.task import Buffers
-    from fedarena.runtime.processes import AHEAD, Processes
+    from fedarena.runtimes.processes import AHEAD, Processes
 
     @dataclass(frozen=True)
     class Job:

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 import fedarena as fa
 from fedarena.bench import broken, measure, population, rounds
-from fedarena.bench.designs import Loop, designs_of, opened
+from fedarena.bench.baselines import Loop, designs_of, opened
 from fedarena.bench.machine import Peak, flops, proportional_megabytes
+from fedarena.bench.runner import CannotMeasure, Timing, take_turns
 from fedarena.bench.suites import SUITES
-from fedarena.bench.tables import Row, print_table
-from fedarena.bench.turns import CannotMeasure, Timing, take_turns
-from fedarena.bench.works import CNN, MNIST, WORKS, MadeUp, Promise, Work
-from fedarena.cli import app
+from fedarena.bench.table_format import Row, print_table
+from fedarena.bench.workloads import CNN, MNIST, WORKS, MadeUp, Promise, Work
+from fedarena.cli.main import app
 
 TINY = Work("tiny", {"name": "logreg"}, (1, 4, 4), 20, 3, 6, {"lr": 0.1, "epochs": 2, "batch": 5})
 

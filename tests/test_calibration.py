@@ -73,7 +73,7 @@ def test_own_samples_of_a_global_model_are_the_common_ones():
 
 
 def test_a_copy_shares_samples_and_partition_and_nothing_else():
-    from fedarena.engine.federation import open_site
+    from fedarena.engine.setup import open_site
 
     plan = study.SETTINGS["digits-sampled"].plan(3, folds=5)
     cell = plan.cell("fedavg", plan.splits[1])

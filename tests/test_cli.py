@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from fedarena.cli import app
+from fedarena.cli.main import app
 
 KEYS = {
     "algorithm", "dataset", "partition", "model", "rounds", "final_accuracy", "best_accuracy", "final_loss", "uploads",
@@ -165,7 +165,7 @@ class Half(fa.FedAvg):
 
 def test_a_file_of_ones_own_serves_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where workers are started fresh and cannot import it."""
-    import fedarena.runtime.processes as processes
+    import fedarena.runtimes.processes as processes
 
     Path("deep").mkdir()
     Path("deep/own.py").write_text(OWN)
@@ -313,7 +313,7 @@ def test_a_disk_that_fills_up_loses_nothing(model: str, largest: int) -> None:
     model), the message says so, and what was saved goes on later."""
     limited = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({largest}, {largest})); from fedarena.cli import main; main()"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({largest}, {largest})); from fedarena.cli.main import main; main()"
     )
     command = [
         "run",

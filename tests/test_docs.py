@@ -37,12 +37,12 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from fedarena import registry
-from fedarena.cli import app
+from fedarena.cli.main import app
+from fedarena.config import registry
+from fedarena.config.experiment import Devices, Evaluate, Experiment, Local, Uplink
 from fedarena.models.compiled import library
 from fedarena.models.task import build
-from fedarena.runtime.serial import Serial
-from fedarena.spec import Devices, Evaluate, Experiment, Local, Uplink
+from fedarena.runtimes.serial import Serial
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -177,7 +177,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.M
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]))
     monkeypatch.setattr(
-        "fedarena.arena.single.Processes", lambda site, workers: Serial(site)
+        "fedarena.experiments.run.Processes", lambda site, workers: Serial(site)
     )  # the same bits, in less time
     main = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)

@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import fedarena as fa
-from fedarena.errors import FedarenaError
+from fedarena.config.errors import FedarenaError
 
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedarena[flower]'")
 pytestmark = pytest.mark.filterwarnings("ignore:Protobuf gencode")
@@ -30,7 +30,7 @@ from flwr.app import Array, Context, Message, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from fedarena.flower import Strategy, train  # noqa: E402
+from fedarena.integrations.flower import Strategy, train  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower_app"
 LOCAL = {"lr": 0.05, "epochs": 2, "batch": 16}

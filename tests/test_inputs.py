@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import fedarena as fa
-from fedarena.cli import app
-from fedarena.engine.federation import open_site
-from fedarena.errors import BadValue, FedarenaError
-from fedarena.spec import Devices, Evaluate, Experiment, Local, Uplink
+from fedarena.cli.main import app
+from fedarena.config.errors import BadValue, FedarenaError
+from fedarena.config.experiment import Devices, Evaluate, Experiment, Local, Uplink
+from fedarena.engine.setup import open_site
 
 QUICK = ["--set", "rounds=1", "--set", "clients=4", "--set", "partition=iid", "--runtime", "serial", "-q"]
 LONG = "n" * 300
@@ -240,7 +240,7 @@ def test_a_huge_cell_is_quoted_in_part() -> None:
 
 
 def test_a_quoted_value_is_short_and_on_one_line() -> None:
-    from fedarena.errors import MOST_QUOTED, quoted
+    from fedarena.config.errors import MOST_QUOTED, quoted
 
     for value in ("z" * 10_000, ["z" * 10_000], 16**9000, {"k": "z" * 10_000}, "a\nb\0c\x1b[31m", "\ud800"):
         text = quoted(value)

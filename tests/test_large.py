@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import fedarena as fa
-from fedarena.data import files
+from fedarena.data import published_files
 
 
 def have_mnist() -> bool:
     try:
-        files.load("mnist")
+        published_files.load("mnist")
     except fa.FedarenaError:
         return False
     return True

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from fedarena.algorithms.base import Setting
-from fedarena.arena.gather import judged_again
-from fedarena.arena.programme import Programme
-from fedarena.arena.recipes import SIZES
-from fedarena.arena.reproduce import reproduce, verify_row, write_page
-from fedarena.arena.shelf import files, find
-from fedarena.component import Component
-from fedarena.errors import DataMissing
+from fedarena.config.components import Component
+from fedarena.config.errors import DataMissing
 from fedarena.models.compiled import kernels
-from fedarena.results.agreement import label
-from fedarena.results.folder import versions
-from fedarena.results.reproduction import read_result
+from fedarena.reproduction.agreement import label
+from fedarena.reproduction.collect import judged_again
+from fedarena.reproduction.plan import Programme
+from fedarena.reproduction.recipe_index import files, find
+from fedarena.reproduction.recipes import SIZES
+from fedarena.reproduction.reproduce import reproduce, verify_row, write_page
+from fedarena.reproduction.result import read_result
+from fedarena.results.run_folder import versions
 
 ROOT = Path(__file__).parent.parent
 IDS = list(files())

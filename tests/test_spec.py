@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedarena as fa
-from fedarena.errors import BadValue, UnknownName
-from fedarena.registry import components
-from fedarena.spec import Experiment
+from fedarena.config.errors import BadValue, UnknownName
+from fedarena.config.experiment import Experiment
+from fedarena.config.registry import components
 
 
 @pytest.mark.parametrize("name", ["digits", "breast_cancer", "mnist", "fashion_mnist", "cifar10", "heart_disease"])

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
         Step,
     )
     from fedarena.api import Found, Verdict, compare, load, report, reproduce, rounds, run, search, verify
+    from fedarena.config.errors import FedarenaError
+    from fedarena.config.experiment import Evaluate, Experiment, Local
+    from fedarena.config.registry import register
     from fedarena.data.dataset import Dataset, Partition
     from fedarena.data.sources import arrays, csv, lines, parquet
-    from fedarena.errors import FedarenaError
-    from fedarena.registry import register
+    from fedarena.integrations.mlflow import track
+    from fedarena.reports.run_plots import draw_curves
+    from fedarena.reproduction.result import Reproduction
     from fedarena.results.comparison import Comparison
-    from fedarena.results.plots import draw_curves
-    from fedarena.results.reproduction import Reproduction
     from fedarena.results.run import Run
     from fedarena.results.suite import SuiteComparison
-    from fedarena.results.track import track
-    from fedarena.spec import Evaluate, Experiment, Local
     from fedarena.statistics.metric_registry import metric
     from fedarena.vertical.estimators import SecureBoostClassifier, SecureBoostRegressor
 
@@ -90,10 +90,10 @@ __all__ = [
 
 # Where each name lives: nothing heavy is imported before it is used, so that `import fedarena` takes no time.
 _HOMES = (
-    "fedarena.errors",
-    "fedarena.registry",
+    "fedarena.config.errors",
+    "fedarena.config.registry",
     "fedarena.statistics.metric_registry",
-    "fedarena.spec",
+    "fedarena.config.experiment",
     "fedarena.data.dataset",
     "fedarena.data.sources",
     "fedarena.algorithms",
@@ -101,9 +101,9 @@ _HOMES = (
     "fedarena.results.run",
     "fedarena.results.comparison",
     "fedarena.results.suite",
-    "fedarena.results.reproduction",
-    "fedarena.results.plots",
-    "fedarena.results.track",
+    "fedarena.reproduction.result",
+    "fedarena.reports.run_plots",
+    "fedarena.integrations.mlflow",
     "fedarena.api",
     "fedarena.vertical.estimators",
 )

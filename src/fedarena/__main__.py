@@ -1,5 +1,5 @@
 """python -m fedarena"""
 
-from fedarena.cli import main
+from fedarena.cli.main import main
 
 main()

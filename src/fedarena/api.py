@@ -5,13 +5,13 @@ Everything behind them can be used by itself.
 
 from __future__ import annotations
 
-from fedarena.arena.compare import compare
-from fedarena.arena.reproduce import reproduce, reproduce_all
-from fedarena.arena.search import Found, search
-from fedarena.arena.single import Verdict, rounds, run, verify
-from fedarena.federation.doors import join, serve
+from fedarena.experiments.compare import compare
+from fedarena.experiments.run import Verdict, rounds, run, verify
+from fedarena.experiments.search import Found, search
+from fedarena.federation.api import join, serve
+from fedarena.reports.page import report
+from fedarena.reproduction.reproduce import reproduce, reproduce_all
 from fedarena.results.loading import load
-from fedarena.results.report.page import report
 
 __all__ = [
     "Found",

@@ -10,9 +10,9 @@ from tests.algorithms.test_coop import many
 from tests.algorithms.test_fedavg import on_blobs, weights
 from tests.federations import Quadratic, quadratics
 
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
 from fedarena.engine.devices import build_fleet
-from fedarena.errors import BadValue
-from fedarena.spec import Experiment
 
 
 def events(clients: int, seed: int, answers: int) -> list[tuple[int, int]]:

@@ -37,7 +37,7 @@ def test_local_clients_reach_their_own_optima() -> None:
 def test_local_accuracy_is_the_mean_weighted_by_rows() -> None:
     """Recomputed from the clients' own models by hand."""
     from fedarena.algorithms import LocalOnly
-    from fedarena.engine.federation import open_site
+    from fedarena.engine.setup import open_site
 
     models = {}
 

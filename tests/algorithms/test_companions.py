@@ -14,11 +14,11 @@ from tests.federations import Given, blobs
 import fedarena as fa
 from fedarena.algorithms import FedAvgM, FedFA, FedIR, FedVC
 from fedarena.algorithms.base import Reply
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.engine.federation import open_site
-from fedarena.engine.work import ClientWork, Memory
-from fedarena.errors import BadValue
-from fedarena.spec import Experiment
+from fedarena.engine.client import ClientWork, Memory
+from fedarena.engine.setup import open_site
 
 
 class Balanced:
@@ -234,5 +234,5 @@ def test_a_weighted_gradient_does_not_depend_on_how_it_is_cut(monkeypatch: pytes
     """A self-normalised mean over all rows is not the mean of such means over parts of them."""
     skewed = {"partition": {"name": "label_dirichlet", "beta": 0.3, "min_size": 5}, "clients": 3, "rounds": 1}
     whole = on_blobs({"name": "fedsgd", "with": ["fedir"]}, **skewed)
-    monkeypatch.setattr("fedarena.engine.work.EVALUATION_ROWS", 7)
+    monkeypatch.setattr("fedarena.engine.client.EVALUATION_ROWS", 7)
     assert np.array_equal(weights(whole), weights(on_blobs({"name": "fedsgd", "with": ["fedir"]}, **skewed)))

@@ -11,9 +11,9 @@ from tests.algorithms.test_fedavg import on_blobs, weights
 from tests.federations import Quadratic, quadratics
 
 import fedarena as fa
+from fedarena.config.errors import BadValue, Deadlock
+from fedarena.config.experiment import Experiment
 from fedarena.engine.devices import build_fleet
-from fedarena.errors import BadValue, Deadlock
-from fedarena.spec import Experiment
 
 
 def many(clients: int, rounds: int, merges: int = 1, algorithm: Any = "coop", **settings: Any) -> fa.Run:

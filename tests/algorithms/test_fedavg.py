@@ -44,9 +44,9 @@ def on_quadratics(rows: list[int], **settings: object) -> np.ndarray:
 
 def test_one_client_is_torch_sgd() -> None:
     """The same against torch.optim, with the same shuffles, so that the solver itself is checked by someone else."""
-    from fedarena.engine.federation import open_site
-    from fedarena.seeds import stream
-    from fedarena.spec import Experiment
+    from fedarena.config.experiment import Experiment
+    from fedarena.config.seeds import stream
+    from fedarena.engine.setup import open_site
 
     local = {"lr": 0.1, "epochs": 2, "batch": 8, "momentum": 0.9, "weight_decay": 0.01, "decay": 0.05}
     settings = {"clients": 1, "partition": "iid", "model": small_net, "dtype": "float64", "rounds": 2, "local": local}
@@ -80,7 +80,7 @@ def test_identical_clients_average_to_any_of_them() -> None:
 
 
 def test_no_epochs_change_nothing() -> None:
-    from fedarena.engine.federation import open_site
+    from fedarena.engine.setup import open_site
 
     run = on_blobs(local={"lr": 0.1, "epochs": 0})
     assert np.array_equal(weights(run), open_site(run.experiment).initial)

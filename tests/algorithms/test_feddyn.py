@@ -11,7 +11,7 @@ from tests.algorithms.test_fedavg import on_blobs
 from tests.federations import optimum
 
 from fedarena.algorithms import FedDyn
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 
 
 def test_feddyn_reaches_the_optimum_of_unlike_quadratics() -> None:

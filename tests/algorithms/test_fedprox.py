@@ -12,7 +12,7 @@ from tests.algorithms.test_fedavg import CENTRES, CURVATURES, on_blobs, on_quadr
 from fedarena.algorithms import FedProx
 from fedarena.algorithms.base import Cohort
 from fedarena.algorithms.fedprox_adaptive import FedProxUpdate
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 
 
 def test_fedprox_first_step_does_not_depend_on_mu() -> None:

@@ -15,13 +15,13 @@ import fedarena as fa
 from fedarena.algorithms import FSVRG
 from fedarena.algorithms.base import Cohort
 from fedarena.algorithms.fsvrg import ClientFeatureCounts, FeatureCounts, FSVRGState, FullGradient
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
+from fedarena.config.seeds import stream
 from fedarena.data.dataset import Dataset
-from fedarena.engine.federation import open_site
-from fedarena.errors import BadValue
-from fedarena.models.linear import input_features
+from fedarena.engine.setup import open_site
+from fedarena.models.linear_features import input_features
 from fedarena.models.task import Task
-from fedarena.seeds import stream
-from fedarena.spec import Experiment
 
 CLASSES, SIZES = 3, (4, 6, 5)
 

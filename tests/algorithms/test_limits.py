@@ -20,18 +20,18 @@ import fedarena as fa
 from fedarena.algorithms import CoLearning, FedAvgM, FedIR, FedNova, FedPAGE, FedProx, FedVC, LoAdaBoost
 from fedarena.algorithms.base import Cohort
 from fedarena.algorithms.loadaboost import LoAdaBoostState
-from fedarena.engine.bundles import Bundle
-from fedarena.engine.events import open_loop
-from fedarena.engine.federation import open_site
-from fedarena.engine.jobs import ClientJob, Failed
-from fedarena.engine.keep import Keeper
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
+from fedarena.config.registry import components
+from fedarena.engine.async_loop import open_loop
+from fedarena.engine.checkpoint import Keeper
+from fedarena.engine.client_batches import Bundle
 from fedarena.engine.record import TIMES
-from fedarena.engine.tree import leaves
-from fedarena.errors import BadValue
-from fedarena.registry import components
-from fedarena.runtime.one_job import run_job
-from fedarena.runtime.serial import Serial
-from fedarena.spec import Experiment
+from fedarena.engine.setup import open_site
+from fedarena.engine.tasks import ClientJob, Failed
+from fedarena.models.pytree import leaves
+from fedarena.runtimes.run_task import run_job
+from fedarena.runtimes.serial import Serial
 
 PROBLEMS = ("network", "quadratics")
 EXACT: dict[str, Any] = {"dtype": "float64"}
@@ -204,5 +204,5 @@ def test_any_order_of_execution_and_any_workers(name: str, on: str, monkeypatch:
     """Who computes a client, and when, changes no bit."""
     in_turn = repr(everything(play(on, name, dropouts=0.2)))  # in text nan is nan
     assert repr(everything(play(on, name, dropouts=0.2, runtime="processes", workers=3))) == in_turn
-    monkeypatch.setattr("fedarena.arena.single.Serial", AnyOrder)
+    monkeypatch.setattr("fedarena.experiments.run.Serial", AnyOrder)
     assert repr(everything(play(on, name, dropouts=0.2))) == in_turn

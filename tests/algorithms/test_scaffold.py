@@ -16,7 +16,7 @@ import fedarena as fa
 from fedarena.algorithms import Scaffold
 from fedarena.algorithms.base import Cohort, Reply
 from fedarena.algorithms.scaffold import ScaffoldState, ScaffoldUpdate
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 
 
 class Spy(Scaffold):

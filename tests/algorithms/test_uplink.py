@@ -11,8 +11,8 @@ from tests.algorithms.test_fedavg import on_blobs, weights
 
 from fedarena.algorithms import FedAvg, Reply
 from fedarena.algorithms.base import collected
-from fedarena.errors import BadValue
-from fedarena.registry import components
+from fedarena.config.errors import BadValue
+from fedarena.config.registry import components
 
 NEED_EACH = {"median", "trimmed_mean", "krum", "fedfa", "loadaboost", "coop", "fedasync"}
 

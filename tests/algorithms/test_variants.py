@@ -28,11 +28,11 @@ from fedarena.algorithms import (
     ScaffoldVariant,
     StepCountFedNova,
 )
-from fedarena.arena.contestants import label_of
-from fedarena.component import Component
+from fedarena.config.components import Component
+from fedarena.config.errors import BadValue
+from fedarena.config.registry import components, name_of
 from fedarena.engine.devices import Stragglers
-from fedarena.errors import BadValue
-from fedarena.registry import components, name_of
+from fedarena.experiments.contestants import label_of
 
 VARIANTS: list[tuple[type, dict[str, Any], type]] = [
     (FedAvg, {"denominator": "all"}, LiteralFedAvg),

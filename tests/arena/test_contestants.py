@@ -9,8 +9,8 @@ import pytest
 
 import fedarena as fa
 from fedarena.algorithms import FedIR, FedVC
-from fedarena.arena.contestants import contestants, label_of, parse
-from fedarena.spec import Experiment
+from fedarena.config.experiment import Experiment
+from fedarena.experiments.contestants import contestants, label_of, parse
 
 
 @pytest.mark.parametrize(

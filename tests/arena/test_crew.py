@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedarena.arena.crew import Crew, Lost
+from fedarena.runtimes.process_pool import Crew, Lost
 
 
 @pytest.fixture(params=["forked", "fresh"])

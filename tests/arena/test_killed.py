@@ -15,7 +15,7 @@ import pytest
 
 import fedarena as fa
 from fedarena.results.comparison import Plan
-from fedarena.results.watch import Glance, cells, glance
+from fedarena.results.run_status import Glance, cells, glance
 
 EXPERIMENT = """
 data = "digits"
@@ -71,7 +71,7 @@ class Moment:
 HOLD = """
 import os, time
 from pathlib import Path
-from fedarena.engine.keep import Keeper
+from fedarena.engine.checkpoint import Keeper
 
 save = Keeper.save
 

@@ -17,18 +17,18 @@ import numpy as np
 import pytest
 
 import fedarena as fa
-from fedarena.arena.dry_run import dry_run
-from fedarena.arena.matrix import make_plan
-from fedarena.engine.federation import deal
-from fedarena.errors import BadValue, UnknownName
+from fedarena.config.errors import BadValue, UnknownName
+from fedarena.engine.setup import deal
+from fedarena.experiments.dry_run import dry_run
+from fedarena.experiments.run_comparison import make_plan
+from fedarena.reports.commands import commands
+from fedarena.reports.page import render
+from fedarena.reports.report_data import Subject
 from fedarena.results.comparison import Comparison, Plan, client_folder
 from fedarena.results.leave_one_out import others_scores
-from fedarena.results.report.page import render
-from fedarena.results.report.repeating import commands
-from fedarena.results.report.subject import Subject
-from fedarena.results.watch import left_out_cells
+from fedarena.results.run_status import left_out_cells
 from fedarena.statistics.bayes import posterior
-from fedarena.ui import match_page
+from fedarena.ui import comparison_page
 from fedarena.ui.catalogue import Catalogue
 
 NAMES = ("Basel", "Chur", "Genf", "Zug & Au")
@@ -247,7 +247,7 @@ def test_effects_in_words_json_report_and_page(whole: Comparison) -> None:
     assert "--leave-out 'Zug & Au'" in commands(whole)[0]
     catalogue = Catalogue(whole.dir.parent)
     (match,) = catalogue.look().matches
-    shown = match_page.page(catalogue, match.id, {})
+    shown = comparison_page.page(catalogue, match.id, {})
     assert shown is not None
     assert 'id="gains"' in shown
     assert 'id="left-out"' in shown

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 import fedarena as fa
-from fedarena.arena.live import Board, Lines, Unseen, watcher
+from fedarena.experiments.live_table import Board, Lines, Unseen, watcher
 from fedarena.results.comparison import Plan
-from fedarena.results.folder import as_json, write_text
-from fedarena.results.watch import Cell, cells
+from fedarena.results.run_folder import as_json, write_text
+from fedarena.results.run_status import Cell, cells
 
 
 @pytest.fixture

@@ -17,15 +17,15 @@ from tests.federations import blobs
 from typer.testing import CliRunner, Result
 
 import fedarena as fa
-from fedarena.arena import matrix
-from fedarena.arena.alone import alone
-from fedarena.cli import app
-from fedarena.engine.federation import open_site
-from fedarena.engine.keep import Keeper
+from fedarena.cli.main import app
+from fedarena.common.folder_lock import alone
+from fedarena.engine.checkpoint import Keeper
 from fedarena.engine.loop import Loop
+from fedarena.engine.setup import open_site
+from fedarena.experiments import run_comparison
 from fedarena.results.comparison import Plan
-from fedarena.results.folder import read_facts
-from fedarena.runtime.serial import Serial
+from fedarena.results.run_folder import read_facts
+from fedarena.runtimes.serial import Serial
 
 SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "model": "logreg", "share": 0.5}
 QUICK = ["--set", "rounds=2", "--set", "clients=4", "--set", "model=logreg"]
@@ -247,7 +247,7 @@ class FullDisk(fa.FedAvg):
         return super().client(got, kept, work)
 
     def server(self, state: Any, mean: Any, cohort: Any) -> Any:
-        from fedarena.errors import CannotWrite
+        from fedarena.config.errors import CannotWrite
 
         if Path("full").exists():
             raise CannotWrite("the disk is full", remedy="make room, then go on with --resume")
@@ -306,8 +306,8 @@ def test_killed_while_what_failed_is_cleared_away(monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            matrix._run(experiment, cell)
-    assert matrix._run(experiment, cell) is None
+            run_comparison._run(experiment, cell)
+    assert run_comparison._run(experiment, cell) is None
     assert (cell / "model.safetensors").read_bytes() == whole["model.safetensors"]
     assert [folder.name for folder in cell.parent.iterdir()] == ["seed0"]
 

@@ -17,12 +17,12 @@ from tests.clusters import PATIENCE, cluster, head, others, pull_the_plug
 from tests.federations import blobs
 
 import fedarena as fa
-from fedarena import registry
-from fedarena.arena.away import Away, packed, unpack
-from fedarena.arena.crew import Lost
+from fedarena.config import registry
 from fedarena.data.sources import arrays
-from fedarena.runtime.connect import connected
-from fedarena.runtime.nodes import Nodes
+from fedarena.runtimes.process_pool import Lost
+from fedarena.runtimes.ray_connection import connected
+from fedarena.runtimes.ray_nodes import Nodes
+from fedarena.runtimes.ray_pool import Away, packed, unpack
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fedarena[ray]'")
 

@@ -13,15 +13,16 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
-from fedarena.arena import estimate, shelf
-from fedarena.arena.gather import _tune
-from fedarena.arena.reproduce import reproduce, reproduce_all, verify_row, write_page
-from fedarena.cli import app
-from fedarena.errors import BadValue, CannotWrite, DataBroken, DataMissing, ResumeMismatch, UnknownName
-from fedarena.results.measures import read
-from fedarena.results.reproduction import fingerprint
+from fedarena.cli.main import app
+from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissing, ResumeMismatch, UnknownName
+from fedarena.config.experiment import Experiment
+from fedarena.experiments import time_estimate
+from fedarena.reproduction import recipe_index
+from fedarena.reproduction.collect import _tune
+from fedarena.reproduction.measures import read
+from fedarena.reproduction.reproduce import reproduce, reproduce_all, verify_row, write_page
+from fedarena.reproduction.result import fingerprint
 from fedarena.results.run import load
-from fedarena.spec import Experiment
 
 Write = Callable[..., None]
 
@@ -69,7 +70,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     place = tmp_path / "papers"
     place.mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(shelf, "folder", lambda: place)
+    monkeypatch.setattr(recipe_index, "folder", lambda: place)
 
     def put(name: str = "X-A", more: str = "", *changes: tuple[str, str]) -> None:
         text = RECIPE.format(id=name, more=more)
@@ -77,10 +78,10 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
             assert old in text
             text = text.replace(old, new)
         (place / f"{name.lower()}.toml").write_text(text, encoding="utf-8")
-        shelf.files.cache_clear()
+        recipe_index.files.cache_clear()
 
     yield put
-    shelf.files.cache_clear()
+    recipe_index.files.cache_clear()
 
 
 def times(root: Path) -> dict[Path, int]:
@@ -568,11 +569,14 @@ def test_a_full_run_says_first_how_long_it_takes(write: Write) -> None:
 
 def test_an_estimate_grows_with_rounds_and_clients() -> None:
     base = Experiment.make("digits", partition="iid", clients=10, rounds=10, model="mlp_2nn", local={"epochs": 5})
-    one = estimate.seconds([base])
-    assert 0 < one < estimate.seconds([base, base.with_(rounds=2000)])
+    one = time_estimate.seconds([base])
+    assert 0 < one < time_estimate.seconds([base, base.with_(rounds=2000)])
     for name, work in (("fedavg", 10), ("centralized", 10), ("fsvrg", 10), ("coop", 20)):
-        assert estimate._amount(base.with_(algorithm=name), 10) == (10, work)
-    assert estimate._amount(base.with_(algorithm="fsvrg", uploads=100), 10) == (5, 10)  # two uploads a client and round
+        assert time_estimate._amount(base.with_(algorithm=name), 10) == (10, work)
+    assert time_estimate._amount(base.with_(algorithm="fsvrg", uploads=100), 10) == (
+        5,
+        10,
+    )  # two uploads a client and round
 
 
 def test_where_no_rate_reaches_the_target_accuracy_decides() -> None:

@@ -19,11 +19,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import fedarena as fa
-from fedarena import registry
-from fedarena.arena.alone import alone
-from fedarena.arena.study import AHEAD, AT_RANDOM, FINISHED_FIRST, UNTOUCHED, Judge
-from fedarena.cli import app
-from fedarena.errors import FedarenaError
+from fedarena.cli.main import app
+from fedarena.common.folder_lock import alone
+from fedarena.config import registry
+from fedarena.config.errors import FedarenaError
+from fedarena.experiments.study import AHEAD, AT_RANDOM, FINISHED_FIRST, UNTOUCHED, Judge
 
 SMALL: dict[str, Any] = {"clients": 4, "model": "logreg", "partition": "iid", "rounds": 4}
 SPACE = {"local.lr": {"low": 1e-5, "high": 1.0, "log": True}, "local.epochs": {"low": 1, "high": 3}}

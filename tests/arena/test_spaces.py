@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import pytest
 
 from fedarena.algorithms import FedAvg
-from fedarena.arena.spaces import PRESETS, Choices, Range, Space, own_space, preset
-from fedarena.engine.federation import open_site
-from fedarena.errors import FedarenaError
-from fedarena.registry import components
-from fedarena.spec import Experiment
+from fedarena.config.errors import FedarenaError
+from fedarena.config.experiment import Experiment
+from fedarena.config.registry import components
+from fedarena.engine.setup import open_site
+from fedarena.experiments.search_space import PRESETS, Choices, Range, Space, own_space, preset
 
 DIGITS = Experiment.make("digits")
 

@@ -12,19 +12,19 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import fedarena as fa
-from fedarena.arena.matrix import make_plan
-from fedarena.cli import app
+from fedarena.cli.main import app
+from fedarena.config.experiment import Experiment
+from fedarena.config.seeds import SEED_KEYS, Purpose
+from fedarena.engine.checkpoint import Keeper
 from fedarena.engine.devices import build_fleet
-from fedarena.engine.federation import open_site
-from fedarena.engine.keep import Keeper
 from fedarena.engine.loop import Loop
+from fedarena.engine.setup import open_site
+from fedarena.experiments.run_comparison import make_plan
 from fedarena.models.task import sha256
+from fedarena.reports.collect import gather, why_no_verdict
 from fedarena.results.comparison import PARTS, Comparison, Plan, Split
-from fedarena.results.report.gather import gather, why_no_verdict
-from fedarena.results.watch import cells
-from fedarena.runtime.serial import Serial
-from fedarena.seeds import SEED_KEYS, Purpose
-from fedarena.spec import Experiment
+from fedarena.results.run_status import cells
+from fedarena.runtimes.serial import Serial
 
 SMALL: dict[str, Any] = {"clients": 6, "model": "logreg", "rounds": 2, "share": 0.5, "dropouts": 0.3,
                          "devices": {"available": "day", "speeds": "uniform", "spread": 4}}  # fmt: skip

@@ -16,12 +16,12 @@ import torch
 from typer.testing import CliRunner
 
 import fedarena as fa
-from fedarena.arena.suite import is_suite
-from fedarena.cli import app
-from fedarena.errors import BadValue, FedarenaError, ResumeMismatch
-from fedarena.results.report.suite import suite_toml
+from fedarena.cli.main import app
+from fedarena.config.errors import BadValue, FedarenaError, ResumeMismatch
+from fedarena.config.seeds import derived_seed
+from fedarena.experiments.suite import is_suite
+from fedarena.reports.suite_report import suite_toml
 from fedarena.results.suite import SuiteComparison
-from fedarena.seeds import derived_seed
 
 GRID = """
 data = "digits"
@@ -99,7 +99,7 @@ def test_two_workers_give_the_same_bits(folder: Path, tmp_path: Path) -> None:
 HOLD = """
 import os, time
 from pathlib import Path
-from fedarena.engine.keep import Keeper
+from fedarena.engine.checkpoint import Keeper
 
 save = Keeper.save
 

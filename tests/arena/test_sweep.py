@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 import fedarena as fa
-from fedarena.arena.sweep import sweep_of, swept
-from fedarena.cli import app
-from fedarena.errors import BadValue, FedarenaError
+from fedarena.cli.main import app
+from fedarena.config.errors import BadValue, FedarenaError
+from fedarena.experiments.sweep import sweep_of, swept
+from fedarena.reports.commands import commands
+from fedarena.reports.paper_figures import write_figures
 from fedarena.results.comparison import Comparison
-from fedarena.results.figures import write_figures
-from fedarena.results.report.repeating import commands
-from fedarena.results.tradeoff import levels, points
+from fedarena.results.tradeoff_points import levels, points
 
 SMALL: dict[str, Any] = {"model": "logreg", "clients": 6, "rounds": 2, "evaluate": {"every": 2}, "partition": "iid"}
 

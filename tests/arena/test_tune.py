@@ -18,13 +18,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import fedarena as fa
-from fedarena.arena.contestants import contestants
-from fedarena.arena.tune import note, tuned, tuned_on, with_tuning
-from fedarena.cli import app
-from fedarena.engine.federation import deal
-from fedarena.errors import FedarenaError
+from fedarena.cli.main import app
+from fedarena.config.errors import FedarenaError
+from fedarena.config.experiment import Experiment
+from fedarena.engine.setup import deal
+from fedarena.experiments.contestants import contestants
+from fedarena.experiments.tune import note, tuned, tuned_on, with_tuning
 from fedarena.results.comparison import Plan, Split
-from fedarena.spec import Experiment
 
 SMALL: dict[str, Any] = {"clients": 4, "model": "logreg", "partition": "iid", "rounds": 3}
 SET = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
@@ -192,7 +192,7 @@ def test_tuned_once_is_one_search_for_each() -> None:
 HOLD = """
 import time
 from pathlib import Path
-from fedarena.arena.study import Study
+from fedarena.experiments.study import Study
 
 take = Study.take
 

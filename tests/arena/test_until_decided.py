@@ -18,16 +18,16 @@ from typer.testing import CliRunner, Result
 
 import fedarena as fa
 from fedarena.algorithms.fedavg import FedAvg
-from fedarena.arena.live import Board, Lines
-from fedarena.arena.matrix import make_plan
-from fedarena.cli import app
+from fedarena.cli.main import app
+from fedarena.experiments.live_table import Board, Lines
+from fedarena.experiments.run_comparison import make_plan
+from fedarena.reports import write_report
 from fedarena.results.comparison import Comparison, Plan
-from fedarena.results.looks import LookRecord, first_look, next_look
 from fedarena.results.next_step import next_step
-from fedarena.results.report import write_report
-from fedarena.results.watch import cells
+from fedarena.results.run_status import cells
+from fedarena.results.sequential_looks import LookRecord, first_look, next_look
 from fedarena.statistics.sequential import look
-from fedarena.ui import match_page
+from fedarena.ui import comparison_page
 from fedarena.ui.catalogue import Catalogue
 
 SMALL: dict[str, Any] = {"model": "logreg", "rounds": 1, "clients": 3}
@@ -238,7 +238,7 @@ Plan.write = hold
 """,
     "in the added runs": """
 import json
-from fedarena.engine.keep import Keeper
+from fedarena.engine.checkpoint import Keeper
 save = Keeper.save
 def hold(keeper, snapshot, record):
     if json.loads(Path("c/comparison.json").read_text())["repeats"] == 3:
@@ -351,7 +351,7 @@ def test_terminal_and_report(undecided: Comparison) -> None:
     assert "--folds 5 --repeats 2 --until-decided --at-most 20" in page
     catalogue = Catalogue(Path())
     (match,) = catalogue.look().matches
-    shown_in_browser = match_page.page(catalogue, match.id, {})
+    shown_in_browser = comparison_page.page(catalogue, match.id, {})
     assert match.state == "finished"
     assert shown_in_browser is not None
     assert "Repeats are added until it is decided, at most 20 splits." in shown_in_browser

@@ -11,15 +11,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import fedarena as fa
-from fedarena.arena.matrix import make_plan
-from fedarena.arena.validated import HELD_OUT
-from fedarena.cli import app
-from fedarena.engine.federation import open_site
-from fedarena.errors import BadValue
+from fedarena.cli.main import app
+from fedarena.config.errors import BadValue
+from fedarena.engine.setup import open_site
+from fedarena.experiments.run_comparison import make_plan
+from fedarena.experiments.validated_score import HELD_OUT
+from fedarena.reports import write_report
+from fedarena.reports.terminal_tables import show_comparison
 from fedarena.results.comparison import Comparison, Plan
-from fedarena.results.report import write_report
 from fedarena.results.scoring import Scoring
-from fedarena.results.tables import show_comparison
 
 ALGORITHMS = ["fedavg", "local", "fedasync"]
 QUICK: dict[str, Any] = {"rounds": 5, "clients": 4, "model": "logreg", "local": {"lr": 1.0, "epochs": 2}}

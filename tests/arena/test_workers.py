@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 import fedarena as fa
-from fedarena.arena import crew
-from fedarena.arena.place import Place
-from fedarena.runtime import processes
-from fedarena.runtime.processes import PER_CORE, usable_cores
+from fedarena.experiments.runtime_options import Place
+from fedarena.runtimes import process_pool, processes
+from fedarena.runtimes.processes import PER_CORE, usable_cores
 
 QUICK: dict[str, Any] = {"model": "logreg", "partition": "iid", "rounds": 2, "out": False}
 CORES = PER_CORE * usable_cores()
@@ -34,7 +33,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         monkeypatch.setattr(worker, "__init__", init)
 
     counted(processes.Worker)
-    counted(crew.Worker)
+    counted(process_pool.Worker)
     return seen
 
 
@@ -60,7 +59,7 @@ def test_an_evaluation_in_many_parts_is_work_too(started: list[int]) -> None:
 
 
 def test_without_a_number_there_are_no_idle_workers(started: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedarena.arena.place.usable_cores", lambda: 8)
+    monkeypatch.setattr("fedarena.experiments.runtime_options.usable_cores", lambda: 8)
     fa.run("digits", clients=3, **QUICK)
     assert len(started) == 3
 

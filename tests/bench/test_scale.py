@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import fedarena as fa
-from fedarena.bench import broken, costs, days, places, scale
+from fedarena.bench import availability, broken, costs, runtimes, scale
 from fedarena.bench.machine import parameters
-from fedarena.bench.tables import Row
-from fedarena.bench.works import WORKS, MadeUp, Work
+from fedarena.bench.table_format import Row
+from fedarena.bench.workloads import WORKS, MadeUp, Work
 from fedarena.engine.availability import DAY, build_availability
 
 TINY = Work("tiny", {"name": "logreg"}, (1, 4, 4), 20, 3, 6, {"lr": 0.1, "epochs": 2, "batch": 5})
@@ -50,34 +50,34 @@ def test_a_draw_knows_41_bytes_of_a_client() -> None:
 
 
 def test_a_hundred_thousand_devices_are_arrays_and_no_objects() -> None:
-    exp = days.experiment("fedavg")
+    exp = availability.experiment("fedavg")
     before = len(gc.get_objects())
-    known = build_availability(exp, days.DEVICES, range(days.DEVICES))
+    known = build_availability(exp, availability.DEVICES, range(availability.DEVICES))
     assert known is not None
     known.here(0.0)
     assert len(gc.get_objects()) - before < 100
-    assert known.clients.nbytes + known.starts.nbytes + known.ends.nbytes == 24 * days.DEVICES
+    assert known.clients.nbytes + known.starts.nbytes + known.ends.nbytes == 24 * availability.DEVICES
 
 
-@pytest.mark.parametrize("way", days.WAYS)
+@pytest.mark.parametrize("way", availability.WAYS)
 def test_some_hours_of_a_small_world(way: str) -> None:
-    row = days.simulate(way, days=0.15, devices=2000)
+    row = availability.simulate(way, days=0.15, devices=2000)
     assert row["days"] >= 0.15
     assert row["selected"] - row["answered"] == pytest.approx(row["lost_share"] * row["selected"])
     assert sum(hour["rounds"] for hour in row["by_hour"]) == row["rounds"]
     available = [hour["available"] for hour in row["by_hour"]]
     assert max(available[1:6]) > 0.85 * 2000
     assert min(available) < 0.02 * 2000
-    again = days.simulate(way, days=0.15, devices=2000)
+    again = availability.simulate(way, days=0.15, devices=2000)
     assert (again["curve"], again["by_hour"]) == (row["curve"], row["by_hour"])
     assert row["curve"][0][0] < 0.15 * DAY / 3600
 
 
 def test_zones_hold_classes_of_their_own() -> None:
     """Seven rows of ten are of the classes y with y mod 4 = zone, but for the turn at ten."""
-    data = days.Zones(400).load(0)
-    first = data.y[: 100 * days.ROWS]
-    assert ((first % days.ZONES) == 0).mean() > 0.6
+    data = availability.Zones(400).load(0)
+    first = data.y[: 100 * availability.ROWS]
+    assert ((first % availability.ZONES) == 0).mean() > 0.6
     assert data.owner is not None
     assert data.owner.max() == 399
 
@@ -121,17 +121,17 @@ def test_memory_that_grows_with_devices_is_named() -> None:
 
 
 def test_a_round_is_the_median_of_those_after_the_first_ones() -> None:
-    assert places.median_round([9.0, 9.5, 9.6, 9.7, 9.9, 10.0]) == pytest.approx(0.1)
+    assert runtimes.median_round([9.0, 9.5, 9.6, 9.7, 9.9, 10.0]) == pytest.approx(0.1)
 
 
 def test_a_place_that_is_not_installed_is_left_out_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(places, "ROUNDS", 2)
-    monkeypatch.setattr(places, "NEEDS", {"ray": ("no_such_package",)})
-    monkeypatch.setattr(places, "PLACES", {"processes": places.processes, "ray": places.ray})
+    monkeypatch.setattr(runtimes, "ROUNDS", 2)
+    monkeypatch.setattr(runtimes, "NEEDS", {"ray": ("no_such_package",)})
+    monkeypatch.setattr(runtimes, "PLACES", {"processes": runtimes.processes, "ray": runtimes.ray})
     said: list[str] = []
-    here, ray = places.measure(1, said.append)
+    here, ray = runtimes.measure(1, said.append)
     assert here["seconds_per_round"] > 0
     assert ray["seconds_per_round"] is None
     assert "no_such_package is not installed" in ray["note"]
@@ -152,7 +152,9 @@ def test_all_of_it_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: p
         "note": "ray is left out",
     }
     rows = [row for row in rows if row["part"] != "days"]
-    scale.print_rows([*rows, place, days.simulate("fedavg", days=0.05, devices=500), *scale.implied(known_costs())])
+    scale.print_rows(
+        [*rows, place, availability.simulate("fedavg", days=0.05, devices=500), *scale.implied(known_costs())]
+    )
     told = " ".join(capsys.readouterr().out.split())
     for title, _ in scale.TABLES.values():
         assert title in told
@@ -161,9 +163,9 @@ def test_all_of_it_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 def test_the_work_is_the_same_everywhere(tmp_path: Path) -> None:
     """All rows of the one table are those of the four."""
-    places.write_tables(tmp_path)
+    runtimes.write_tables(tmp_path)
     everything = (tmp_path / "all.csv").read_text().splitlines()[1:]
     cut = [
-        f"{line},{name}" for name in places.NAMES for line in (tmp_path / f"{name}.csv").read_text().splitlines()[1:]
+        f"{line},{name}" for name in runtimes.NAMES for line in (tmp_path / f"{name}.csv").read_text().splitlines()[1:]
     ]
     assert everything == cut

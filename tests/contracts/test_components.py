@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 
 import fedarena as fa
-from fedarena import contracts
-from fedarena.registry import components
+from fedarena.config.registry import components
+from fedarena.experiments import component_checks
 
 
 @pytest.mark.parametrize("name", sorted(components("algorithm")))
 def test_algorithms(name: str) -> None:
-    assert len(list(contracts.check_algorithm(name))) >= 3
+    assert len(list(component_checks.check_algorithm(name))) >= 3
 
 
 @pytest.mark.parametrize("name", sorted(components("model")))
 def test_models(name: str) -> None:
-    assert len(list(contracts.check_model(name))) == 4
+    assert len(list(component_checks.check_model(name))) == 4
 
 
 @pytest.mark.parametrize("name", ["digits", "breast_cancer"])
 def test_data_sets(name: str) -> None:
-    assert len(list(contracts.check_dataset(name))) == 3
+    assert len(list(component_checks.check_dataset(name))) == 3
 
 
 def test_an_algorithm_with_hidden_state_is_caught() -> None:
@@ -38,7 +38,7 @@ def test_an_algorithm_with_hidden_state_is_caught() -> None:
 
     fa.register("algorithm", "hidden")(Hidden)
     with pytest.raises(AssertionError, match="other bits"):
-        list(contracts.check_algorithm("hidden"))
+        list(component_checks.check_algorithm("hidden"))
 
 
 def test_an_algorithm_that_moves_without_answers_is_caught() -> None:
@@ -49,4 +49,4 @@ def test_an_algorithm_that_moves_without_answers_is_caught() -> None:
 
     fa.register("algorithm", "restless")(Restless)
     with pytest.raises(AssertionError, match="without answers"):
-        list(contracts.check_algorithm("restless"))
+        list(component_checks.check_algorithm("restless"))

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from fedarena.config.registry import components
 from fedarena.data.partitions import Iid
-from fedarena.data.partitions.contract import check_partition
-from fedarena.registry import components
+from fedarena.data.partitions.checks import check_partition
 
 
 @pytest.mark.parametrize("name", sorted(components("partition")))

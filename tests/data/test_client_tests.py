@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from fedarena.config.errors import BadValue
 from fedarena.data.client_tests import client_tests, hold_out
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.partitions import ClientDirichlet, Iid, LabelDirichlet, Multimodal, Natural, NilssonIid, NonIid
-from fedarena.errors import BadValue
 
 
 def labelled(train: int, test: int, name: str = "cifar10") -> Dataset:

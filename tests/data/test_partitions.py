@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, ks_2samp
 
+from fedarena.config.errors import FedarenaError, PartitionImpossible
+from fedarena.config.registry import components
 from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.partition_statistics import class_counts, statistics
 from fedarena.data.partitions import (
     ClassesPerClient,
     ClientDirichlet,
@@ -30,9 +33,6 @@ from fedarena.data.partitions import (
     dirichlet,
 )
 from fedarena.data.partitions.features import client_noise
-from fedarena.data.statistics import class_counts, statistics
-from fedarena.errors import FedarenaError, PartitionImpossible
-from fedarena.registry import components
 
 MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
@@ -459,7 +459,7 @@ def test_a_class_goes_round_its_holders_evenly():
 
 def test_the_round_goes_on_where_it_stopped():
     # clients 0 and 1 hold both classes; three rows each: 0 1 0, then 1 0 1
-    from fedarena.data.partitions.dealing import dealt_round
+    from fedarena.data.partitions.assignment import dealt_round
 
     parts = dealt_round([np.arange(3), np.arange(3, 6)], [np.arange(2)] * 2, clients=2)
     assert [p.tolist() for p in parts] == [[0, 2, 4], [1, 3, 5]]

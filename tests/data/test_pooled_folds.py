@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 import fedarena as fa
+from fedarena.config.errors import FedarenaError
+from fedarena.config.experiment import Experiment
+from fedarena.config.registry import components
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.engine.federation import deal
-from fedarena.errors import FedarenaError
-from fedarena.registry import components
-from fedarena.spec import Experiment
+from fedarena.engine.setup import deal
 
 FOLDS = 5
 NAMES = sorted(set(components("partition")) - {"natural"})  # the samples of digits have no owners

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from fedarena.data.dataset import Preparation
-from fedarena.data.prepare import jitter, test_batch, training_batch, whiten, window
+from fedarena.data.preprocessing import jitter, test_batch, training_batch, whiten, window
 
 test_batch.__test__ = False  # type: ignore[attr-defined]  # a function of ours, no test
 

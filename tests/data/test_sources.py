@@ -12,11 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedarena.config.errors import BadValue
+from fedarena.config.registry import components
 from fedarena.data.dataset import PADDING
 from fedarena.data.sources import Arrays, BreastCancer, Digits, arrays
-from fedarena.data.sources.rows import split_rows
-from fedarena.errors import BadValue
-from fedarena.registry import components
+from fedarena.data.sources.class_codes import split_rows
 
 X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
 Y = np.arange(60) % 3

@@ -7,9 +7,10 @@ import pytest
 from scipy.stats import entropy
 
 from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.partition_statistics import statistics
 from fedarena.data.partitions import ClassesPerClient, Iid, IidStratified, NilssonIid, NonIid, Shards
-from fedarena.data.statistics import gini, statistics
-from fedarena.results.partition_plots import plot_partition
+from fedarena.reports.partition_plots import plot_partition
+from fedarena.statistics.inequality import gini
 
 TEN = Dataset("ten", np.zeros((1200, 1), np.uint8), np.arange(1200) % 10, n_train=1000, classes=10)
 TEXT = Dataset("text", np.zeros((60, 4), np.int64), np.zeros((60, 4), np.int64), n_train=50, classes=9)

@@ -11,9 +11,9 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from fedarena.config.errors import BadValue, DataBroken, DataMissing, UnknownName
+from fedarena.config.registry import find
 from fedarena.data.sources import Csv, Parquet
-from fedarena.errors import BadValue, DataBroken, DataMissing, UnknownName
-from fedarena.registry import find
 
 N = 50
 RNG = np.random.default_rng(0)

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedarena.data import files
+from fedarena.config.errors import BadValue, DataBroken, DataMissing
+from fedarena.data import published_files
 from fedarena.data.dataset import PADDING, Dataset
 from fedarena.data.sources import Lines, TinyShakespeare
-from fedarena.errors import BadValue, DataBroken, DataMissing
 
 
 def spoken(data: Dataset, row: int) -> tuple[str, str]:
@@ -77,7 +77,7 @@ def test_a_text_that_does_not_fit_says_where(tmp_path: Path) -> None:
 
 def test_roles_of_shakespeare_are_clients() -> None:
     try:
-        play = files.load("tiny_shakespeare")
+        play = published_files.load("tiny_shakespeare")
     except DataMissing:
         pytest.skip("tiny_shakespeare is not on this machine")
     data = TinyShakespeare().load(0)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedarena.config.errors import BadValue, PartitionImpossible
+from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.data.validation import hold_out_validation
-from fedarena.engine.federation import deal
-from fedarena.errors import BadValue, PartitionImpossible
-from fedarena.spec import Experiment
+from fedarena.data.validation_samples import hold_out_validation
+from fedarena.engine.setup import deal
 
 DIGITS: dict[str, Any] = {"clients": 7, "partition": {"name": "label_dirichlet", "beta": 0.3}, "model": "logreg"}
 

@@ -7,9 +7,9 @@ import math
 import pytest
 from scipy.stats import norm
 
-from fedarena.engine import accountant
-from fedarena.engine.accountant import epsilon, need_accountant, usual_delta
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
+from fedarena.privacy import accountant
+from fedarena.privacy.accountant import epsilon, need_accountant, usual_delta
 
 dp = pytest.importorskip("dp_accounting")
 

@@ -15,10 +15,10 @@ from tests.federations import blobs
 from tests.runtime.test_bits import facts
 
 import fedarena as fa
+from fedarena.config.errors import BadValue, DataBroken
+from fedarena.config.experiment import Experiment
 from fedarena.engine.availability import DAY, HOUR, Availability, build_availability, join
 from fedarena.engine.loop import DESERTED
-from fedarena.errors import BadValue, DataBroken
-from fedarena.spec import Experiment
 
 Interval = tuple[int, float, float]
 

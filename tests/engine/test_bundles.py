@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 import fedarena as fa
 from fedarena.algorithms.base import Model, Reply, Step, Work
 from fedarena.algorithms.fedavg import FedAvg
-from fedarena.engine import bundles
-from fedarena.engine.ahead import Ahead
-from fedarena.engine.bundles import Bundle, bundle_size
-from fedarena.engine.federation import open_site
-from fedarena.engine.jobs import Answer, ClientJob, Failed
-from fedarena.engine.tree import Mean, leaves
-from fedarena.engine.work import Common, Memory
+from fedarena.config.seeds import stream
+from fedarena.engine import client_batches
+from fedarena.engine.batched_training import Ahead
+from fedarena.engine.client import Common, Memory
+from fedarena.engine.client_batches import Bundle, bundle_size
+from fedarena.engine.setup import open_site
+from fedarena.engine.tasks import Answer, ClientJob, Failed
 from fedarena.models.compiled import can_shuffle, library, shuffled, uniform
-from fedarena.seeds import stream
+from fedarena.models.pytree import Mean, leaves
 
 compiled = pytest.mark.skipif(library() is None, reason="no kernels were built for this processor")
 
@@ -123,7 +123,7 @@ def test_the_same_bits_for_any_workers() -> None:
 def test_bundles_only_change_the_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """One client at a time gives the same model up to the rounding of a sum in double precision."""
     together = fa.run(federation(), out=False, runtime="serial")
-    monkeypatch.setattr(bundles, "LIGHT", 0.0)
+    monkeypatch.setattr(client_batches, "LIGHT", 0.0)
     alone = fa.run(federation(), out=False, runtime="serial")
     assert together.final.bytes_up == alone.final.bytes_up
     for name, value in together.state.items():
@@ -177,7 +177,7 @@ def test_the_kernels_draw_what_numpy_draws(seed: int, round: int, sizes: list[in
 
 
 def test_a_stream_is_the_same_however_its_key_is_handed_over() -> None:
-    from fedarena.seeds import number_of
+    from fedarena.config.seeds import number_of
 
     for key in ((0, 5), (7,), (2**32 - 1, 0)):
         assert stream(3, "shuffle", *key).random() == np.random.default_rng([3, number_of("shuffle"), *key]).random()

@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 
 import fedarena as fa
 from fedarena.algorithms.scaffold import Scaffold
-from fedarena.cli import app
-from fedarena.engine import keep
+from fedarena.cli.main import app
+from fedarena.config.errors import DataBroken
+from fedarena.engine import checkpoint
+from fedarena.engine.checkpoint import Keeper, stored_types
 from fedarena.engine.checkpoint_files import CheckpointFolder, load_tree, save_tree
-from fedarena.engine.keep import Keeper, stored_types
 from fedarena.engine.tensor_file import DTYPES, file_hash, write_tensors
-from fedarena.errors import DataBroken
 
 SCAFFOLD: dict[str, Any] = {
     "algorithm": "scaffold", "clients": 5, "per_round": 3, "rounds": 6, "partition": "iid", "seed": 3,
@@ -58,8 +58,8 @@ def flip_last_byte(path: Path) -> None:
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every round is synced to the disk, so that the round before the newest is kept."""
-    monkeypatch.setattr(keep, "SYNC_SECONDS", 0.0)
-    monkeypatch.setattr(keep, "SYNC_SHARE", float("inf"))
+    monkeypatch.setattr(checkpoint, "SYNC_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SYNC_SHARE", float("inf"))
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_every_snapshot_in_the_folder_is_complete_after_every_round(
     synced_rounds: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest, and the newest synced one before it; and no file of client state that neither of them needs."""
-    monkeypatch.setattr(keep, "SYNC_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SYNC_SECONDS", 0.0)
     sync = Keeper._sync
 
     def at_times(keeper: Keeper, *results: Path) -> None:
@@ -194,7 +194,7 @@ def test_every_snapshot_in_the_folder_is_complete_after_every_round(
         assert there == needed
 
     monkeypatch.setattr(Keeper, "_sync", at_times)
-    monkeypatch.setattr(keep, "SYNC_SHARE", float("inf"))
+    monkeypatch.setattr(checkpoint, "SYNC_SHARE", float("inf"))
     run(out=tmp_path / "r", on_round=look)
 
 
@@ -213,7 +213,7 @@ def test_a_synced_snapshot_has_all_its_files_on_the_disk(tmp_path: Path, monkeyp
     folder, files = tmp_path / "r", saved(tmp_path / "r")
     intact, damage = files.last_intact()
     assert damage is None
-    needed = files.paths(4, intact.files) | {files.log} | {folder / name for name in keep.RUN_FILES}
+    needed = files.paths(4, intact.files) | {files.log} | {folder / name for name in checkpoint.RUN_FILES}
     results = {folder / name for name in ("result.json", "model.safetensors", "rounds.parquet", "clients.parquet")}
     for path in needed | results:
         assert (path.stat().st_ino, path.stat().st_mtime_ns) in synced, path

@@ -11,9 +11,9 @@ from tests.algorithms.test_fedavg import small_net
 from tests.federations import blobs
 
 import fedarena as fa
+from fedarena.config.errors import BadValue, DataBroken
+from fedarena.config.experiment import Experiment
 from fedarena.engine.devices import Fleet, build_fleet
-from fedarena.errors import BadValue, DataBroken
-from fedarena.spec import Experiment
 
 MODEL_BYTES = 4 * (6 * 8 + 8 + 8 * 3 + 3)
 N_K = 8

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedarena.engine.masks import PRIME, Circle, Party, Turn, _recombined, circle, open_sum, removed
+from fedarena.privacy.secure_aggregation import PRIME, Circle, Party, Turn, _recombined, circle, open_sum, removed
 
 SIZE = 50
 

@@ -1,7 +1,7 @@
 """Runs that an earlier version of fedarena stopped after round 2 of 4 resume and end with the weights recorded then.
 
 The folders in tests/data_of_old_runs hold one run of each algorithm with a state, written before the classes of stored
-states were renamed (engine/stored_names.py). Only the ten biases of a linear model are trained, to keep the files small.
+states were renamed (models/stored_names.py). Only the ten biases of a linear model are trained, to keep the files small.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import pytest
 from safetensors import safe_open
 
 import fedarena as fa
-from fedarena import registry
 from fedarena.algorithms.fedavgm import MomentumState
-from fedarena.engine.stored_names import RENAMED_CLASSES, find_class
-from fedarena.engine.tree import types_near
-from fedarena.results.folder import versions
+from fedarena.config import registry
+from fedarena.models.pytree import types_near
+from fedarena.models.stored_names import RENAMED_CLASSES, find_class
+from fedarena.results.run_folder import versions
 
 OLD_RUNS = Path(__file__).parents[1] / "data_of_old_runs"
 EXPECTED = json.loads((OLD_RUNS / "expected.json").read_text())

@@ -19,15 +19,15 @@ from tests.federations import Quadratic, quadratics
 from typer.testing import CliRunner
 
 import fedarena as fa
-from fedarena.arena.single import finish
-from fedarena.cli import app
-from fedarena.engine.federation import open_site
-from fedarena.engine.jobs import EvaluateJob
-from fedarena.engine.keep import Keeper
+from fedarena.cli.main import app
+from fedarena.config.errors import BadValue, UnknownName
+from fedarena.config.experiment import Experiment
+from fedarena.engine.checkpoint import Keeper
 from fedarena.engine.loop import Loop
-from fedarena.errors import BadValue, UnknownName
-from fedarena.runtime.serial import Serial
-from fedarena.spec import Experiment
+from fedarena.engine.setup import open_site
+from fedarena.engine.tasks import EvaluateJob
+from fedarena.experiments.run import finish
+from fedarena.runtimes.serial import Serial
 from fedarena.statistics import metric_registry
 
 BINARY: dict[str, Any] = {"data": "breast_cancer", "clients": 4, "partition": "iid", "rounds": 3}

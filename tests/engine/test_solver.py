@@ -13,8 +13,8 @@ from torch import nn
 
 import fedarena as fa
 from fedarena.algorithms.base import Outcome, Pull, Reply, Step
+from fedarena.config.errors import BadValue
 from fedarena.engine.solver import UnitSolver, batch_sizes, blocks
-from fedarena.errors import BadValue
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_losses_are_means_of_epochs() -> None:
 
 def test_shuffles_do_not_depend_on_the_algorithm_or_the_others() -> None:
     """Client 1 of round 2 sees the same order whoever else is asked (algorithms 0.3)."""
-    from fedarena.engine.federation import open_site
-    from fedarena.engine.work import ClientWork, Memory
-    from fedarena.spec import Experiment
+    from fedarena.config.experiment import Experiment
+    from fedarena.engine.client import ClientWork, Memory
+    from fedarena.engine.setup import open_site
 
     orders = []
     for algorithm, share in (("fedavg", 1.0), ("fedsgd", 0.5)):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena.algorithms.base import Model, Step, summed
-from fedarena.engine.tree import Mean, UnknownType, assemble, dismantle, is_finite, leaves, nbytes
+from fedarena.models.pytree import Mean, UnknownType, assemble, dismantle, is_finite, leaves, nbytes
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,15 @@ from tests.runtime.test_kill_each import at_the_end_of, everything, in_a_process
 import fedarena as fa
 from fedarena.algorithms.base import Reply, Step
 from fedarena.algorithms.scaffold import ScaffoldUpdate
-from fedarena.engine.bundles import bundle_size
-from fedarena.engine.federation import open_site
-from fedarena.engine.jobs import Answer, ClientJob
-from fedarena.engine.masks import Turn, circle, overhead
-from fedarena.engine.tree import Mean, nbytes
-from fedarena.engine.uplink import Fixed, Sealed, SealedSum, Steps, largest, norm
-from fedarena.engine.work import Common
-from fedarena.errors import BadValue, UnknownName
-from fedarena.spec import Experiment, Uplink
+from fedarena.config.errors import BadValue, UnknownName
+from fedarena.config.experiment import Experiment, Uplink
+from fedarena.engine.client import Common
+from fedarena.engine.client_batches import bundle_size
+from fedarena.engine.setup import open_site
+from fedarena.engine.tasks import Answer, ClientJob
+from fedarena.models.pytree import Mean, nbytes
+from fedarena.privacy.secure_aggregation import Turn, circle, overhead
+from fedarena.privacy.uplink import Fixed, Sealed, SealedSum, Steps, largest, norm
 
 MEAN_ONLY = [
     "fedavg",

@@ -17,14 +17,14 @@ import pytest
 import torch
 
 import fedarena as fa
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.engine import federation
-from fedarena.engine.federation import open_site
+from fedarena.engine import setup
 from fedarena.engine.record import RoundRecord
+from fedarena.engine.setup import open_site
 from fedarena.engine.stopping import StopRule
-from fedarena.errors import BadValue
 from fedarena.federation.consent import check_experiment
-from fedarena.spec import Experiment
 from fedarena.statistics.metric_registry import all_metrics
 
 SHARE = 0.15
@@ -57,7 +57,7 @@ def bits(run: fa.Run) -> str:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_weight_depends_on_validation_samples(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clean = run(algorithm=algorithm, rounds=3)
-    deal = federation.deal
+    deal = setup.deal
 
     def poisoned(experiment: Experiment) -> tuple[Dataset, Partition]:
         data, partition = deal(experiment)
@@ -66,7 +66,7 @@ def test_no_weight_depends_on_validation_samples(algorithm: str, monkeypatch: py
         x[held], y[held] = 1e6, (y[held] + 1) % data.classes
         return replace(data, x=x, y=y), partition
 
-    monkeypatch.setattr(federation, "deal", poisoned)
+    monkeypatch.setattr(setup, "deal", poisoned)
     dirty = run(algorithm=algorithm, rounds=3)
     assert dirty.weights_sha256 == clean.weights_sha256
     assert dirty.metric_curve == clean.metric_curve
@@ -77,7 +77,7 @@ def test_no_weight_depends_on_validation_samples(algorithm: str, monkeypatch: py
 def test_training_samples_bear_on_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: the same change of samples that are trained on is seen."""
     clean = run(rounds=2)
-    deal = federation.deal
+    deal = setup.deal
 
     def poisoned(experiment: Experiment) -> tuple[Dataset, Partition]:
         data, partition = deal(experiment)
@@ -85,7 +85,7 @@ def test_training_samples_bear_on_the_weights(monkeypatch: pytest.MonkeyPatch) -
         y[partition.dealt] = (y[partition.dealt] + 1) % data.classes
         return replace(data, y=y), partition
 
-    monkeypatch.setattr(federation, "deal", poisoned)
+    monkeypatch.setattr(setup, "deal", poisoned)
     assert run(rounds=2).weights_sha256 != clean.weights_sha256
 
 
@@ -166,10 +166,10 @@ def test_of_local_models_every_client_validates_its_own(tmp_path: Path) -> None:
 def test_test_metrics_are_those_of_the_same_weights_without_validation_in_sight() -> None:
     """Holding the same samples out of training by hand gives the same weights and the same test metrics."""
     done = run(rounds=2)
-    deal, site = federation.deal, open_site(done.experiment)
+    deal, site = setup.deal, open_site(done.experiment)
     with pytest.MonkeyPatch.context() as patch:
         hidden = replace(site.owners, validation=[])
-        patch.setattr(federation, "deal", lambda experiment: (deal(experiment)[0], hidden))
+        patch.setattr(setup, "deal", lambda experiment: (deal(experiment)[0], hidden))
         by_hand = run(None, rounds=2)
     assert by_hand.weights_sha256 == done.weights_sha256
     np.testing.assert_equal(by_hand.metrics, done.metrics)
@@ -236,7 +236,7 @@ def test_the_same_on_any_number_of_workers(algorithm: str) -> None:
 KILLED = """
 import os, signal, sys
 import fedarena as fa
-from fedarena.engine.keep import Keeper
+from fedarena.engine.checkpoint import Keeper
 save = Keeper.save
 def dying(self, snapshot, record):
     save(self, snapshot, record)

@@ -12,14 +12,14 @@ from tests.federation.rooms import Rooms
 from torch import nn
 
 import fedarena as fa
+from fedarena.config.experiment import Experiment
+from fedarena.config.registry import register
 from fedarena.engine.record import TIMES
-from fedarena.federation.asking import Rule
+from fedarena.federation.client import Participant
+from fedarena.federation.client_data import OwnFile
 from fedarena.federation.consent import federated
-from fedarena.federation.own_table import OwnFile
-from fedarena.federation.participant import Participant
-from fedarena.federation.serving import Terms, serve
-from fedarena.registry import register
-from fedarena.spec import Experiment
+from fedarena.federation.requests import Rule
+from fedarena.federation.server import Terms, serve
 
 HOUSES = {"alfa": 41, "bravo": 55, "charlie": 33, "delta": 24}
 HEAD = ["site", "a", "b", "c", "d", "label"]

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedarena.federation.link import Arrival
+from fedarena.transport.flower_link import Arrival
 
 Handle = Callable[[bytes], bytes]
 Post = tuple[str, str, bytes, float]  # to whom, ticket, content, until when
 
 
 class Rooms:
-    """A link (fedarena.federation.link.Link)."""
+    """A link (fedarena.transport.flower_link.Link)."""
 
     address = "nowhere:0"
 

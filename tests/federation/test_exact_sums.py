@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.federation.exact_sums import POINT, SQUARE_POINT, exact_sum, exact_sum_of_squares
 from fedarena.federation.statistics_release import Layout, StatisticsMask, Totals, encoded, total_of
 

@@ -16,12 +16,12 @@ from tests.federation.rooms import Rooms
 
 import fedarena as fa
 from fedarena.algorithms.scaffold import ScaffoldUpdate
-from fedarena.errors import ClientFailed, FedarenaError
-from fedarena.federation import switchboard, wire
-from fedarena.federation import words as say
-from fedarena.federation.asking import Rule, TooFewAnswers
-from fedarena.federation.link import Arrival
-from fedarena.federation.wire import PROTOCOL, Load, Message, pack, unpack
+from fedarena.config.errors import ClientFailed, FedarenaError
+from fedarena.federation import coordinator, wire_format
+from fedarena.federation import messages as say
+from fedarena.federation.requests import Rule, TooFewAnswers
+from fedarena.federation.wire_format import PROTOCOL, Load, Message, pack, unpack
+from fedarena.transport.flower_link import Arrival
 
 SOON = Rule(deadline=0.3, minimum=2, attempts=2)
 SCAFFOLD = {"algorithm": "scaffold", "rounds": 5, "share": 0.75}
@@ -31,8 +31,8 @@ TYPES = {"ScaffoldUpdate": ScaffoldUpdate}
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is there is looked at in every turn, and silence is long after a tenth of a second."""
-    monkeypatch.setattr(switchboard, "LOOK", 0.0)
-    monkeypatch.setattr(switchboard, "PROBE", 0.1)
+    monkeypatch.setattr(coordinator, "LOOK", 0.0)
+    monkeypatch.setattr(coordinator, "PROBE", 0.1)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_house_that_is_away_for_a_while_is_waited_for(
     look: float, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves when it is asked, and comes back before the deadline: noticed at once, or only when a message fails."""
-    monkeypatch.setattr(switchboard, "LOOK", look)
+    monkeypatch.setattr(coordinator, "LOOK", look)
     federation.start()
     happens(federation, After("bravo", 2, lambda: federation.link.leave("bravo")))
     away = ("'bravo' is disconnected", "'bravo' is not connected")
@@ -256,7 +256,7 @@ def test_what_is_no_answer_is_dropped_and_its_sender_named(what: str, federation
 
 
 def test_a_huge_message_is_dropped(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "LIMIT", 100_000)
+    monkeypatch.setattr(wire_format, "LIMIT", 100_000)
     federation.start()
     spoil(federation, "charlie", lambda m: again(m, send=drift(m, np.zeros(100_000, np.float32))))
     run = federation.serve(federation.experiment(algorithm="scaffold"))

@@ -11,12 +11,12 @@ import pytest
 from tests.federation.houses import Federation, differences
 
 import fedarena as fa
-from fedarena.engine.bundles import bundle_size
-from fedarena.engine.federation import open_site
-from fedarena.engine.keep import Keeper
-from fedarena.engine.tree import leaves
-from fedarena.engine.work import Memory
-from fedarena.federation.memories import Memories
+from fedarena.engine.checkpoint import Keeper
+from fedarena.engine.client import Memory
+from fedarena.engine.client_batches import bundle_size
+from fedarena.engine.setup import open_site
+from fedarena.federation.client_states import Memories
+from fedarena.models.pytree import leaves
 
 ALGORITHMS: dict[str, Any] = {
     **{name: name for name in ("fedavg", "fedsgd", "fedprox", "fednova", "scaffold", "feddyn", "loadaboost", "fedfa")},

@@ -12,14 +12,14 @@ from tests.federation.houses import Federation, write
 from tests.federation.test_releases import answers, log, other_models, requests
 
 import fedarena as fa
-from fedarena.errors import BadValue, UnknownName
-from fedarena.federation import words as say
-from fedarena.federation.asking import Rule
+from fedarena.config.errors import BadValue, UnknownName
+from fedarena.federation import messages as say
 from fedarena.federation.consent import federated, what_leaves
 from fedarena.federation.metric_sums import MetricSums, layout_of
 from fedarena.federation.request_limits import REPEATS
+from fedarena.federation.requests import Rule
 from fedarena.federation.statistics_release import StatisticsMask, decoded, is_vector, signed_total
-from fedarena.federation.wire import Load, pack, unpack, words_of
+from fedarena.federation.wire_format import Load, pack, unpack, words_of
 
 HOUSES = {"alfa": 160, "bravo": 220, "charlie": 130}
 SUMMED = {"accuracy", "balanced_accuracy", "f1", "precision", "recall", "log_loss", "brier", "ece", "loss"}

@@ -11,10 +11,10 @@ from typer.testing import CliRunner, Result
 
 pytest.importorskip("cryptography")
 from fedarena import api
-from fedarena.cli import app
-from fedarena.errors import FedarenaError
+from fedarena.cli.main import app
+from fedarena.config.errors import FedarenaError
+from fedarena.config.experiment import Experiment
 from fedarena.federation.consent import as_text, federated, from_text, same_but_for_data, what_leaves
-from fedarena.spec import Experiment
 
 TABLE = 'data = { name = "csv", label = "label", standardise = false }\nrounds = 2\n'
 

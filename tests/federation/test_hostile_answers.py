@@ -11,16 +11,16 @@ import pytest
 from tests.federation.houses import Federation
 
 from fedarena.algorithms.base import Model, Step
-from fedarena.errors import BadValue
-from fedarena.federation import switchboard
-from fedarena.federation import words as say
+from fedarena.config.errors import BadValue
+from fedarena.federation import coordinator
+from fedarena.federation import messages as say
 from fedarena.federation.agreement import LARGEST
-from fedarena.federation.asking import Rule, TooFewAnswers
-from fedarena.federation.organiser import Participants
-from fedarena.federation.own_table import MOST_ROWS
-from fedarena.federation.squeeze import released, squeezed
+from fedarena.federation.client_data import MOST_ROWS
+from fedarena.federation.compression import released, squeezed
+from fedarena.federation.remote_runtime import Participants
+from fedarena.federation.requests import Rule, TooFewAnswers
 from fedarena.federation.statistics_release import decoded, encoded
-from fedarena.federation.wire import Load, Message, pack, unpack, words_of
+from fedarena.federation.wire_format import Load, Message, pack, unpack, words_of
 
 SOON = Rule(deadline=0.3, minimum=2, attempts=2)
 COOP = {"algorithm": {"name": "coop", "b_l": 0, "b_u": 2}, "uploads": 12}
@@ -29,8 +29,8 @@ SUMS = {"data": {"standardise": True}}
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switchboard, "LOOK", 0.0)
-    monkeypatch.setattr(switchboard, "PROBE", 0.1)
+    monkeypatch.setattr(coordinator, "LOOK", 0.0)
+    monkeypatch.setattr(coordinator, "PROBE", 0.1)
 
 
 @pytest.fixture

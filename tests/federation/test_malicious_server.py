@@ -19,13 +19,13 @@ import pytest
 pytest.importorskip("flwr")
 from tests.federation.houses import HEAD, rows_of, write
 
-from fedarena.federation import link as line
-from fedarena.federation import words as say
+from fedarena.federation import messages as say
+from fedarena.federation.client_data import statistics_layout
 from fedarena.federation.consent import as_text, federated
-from fedarena.federation.link.keys import OrganiserKeys, make_keys
-from fedarena.federation.own_table import statistics_layout
 from fedarena.federation.statistics_release import Totals, decoded
-from fedarena.federation.wire import Message, pack, unpack
+from fedarena.federation.wire_format import Message, pack, unpack
+from fedarena.transport import flower_link as line
+from fedarena.transport.federation_keys import OrganiserKeys, make_keys
 
 SAMPLES = 13
 HANDSHAKES = 14  # each would be one equation in every column: more than there are samples

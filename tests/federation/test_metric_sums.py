@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedarena.engine.scoring import Predictions, calibration_bins, confusion_counts
+from fedarena.engine.task_metrics import Predictions, calibration_bins, confusion_counts
 from fedarena.federation.metric_sums import BY_CLASS, BY_SUM, MetricLayout, MetricSums, own_values
 from fedarena.models.task import Scores
 from fedarena.statistics.metric_registry import measure, metrics_of

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.federation.houses import Federation
 
-from fedarena.federation import words as say
-from fedarena.federation.wire import Message, pack, words_of
+from fedarena.federation import messages as say
+from fedarena.federation.wire_format import Message, pack, words_of
 
 
 def served(path: Path, **settings: Any) -> Federation:

@@ -17,13 +17,13 @@ pytest.importorskip("flwr")
 from tests.federation.houses import Federation, differences
 
 import fedarena as fa
-from fedarena.federation import link as line
-from fedarena.federation.asking import Rule
-from fedarena.federation.link.keys import OrganiserKeys, ParticipantKeys, make_keys
-from fedarena.federation.own_table import OwnFile
-from fedarena.federation.participant import Participant
-from fedarena.federation.serving import Terms, serve
+from fedarena.federation.client import Participant
+from fedarena.federation.client_data import OwnFile
+from fedarena.federation.requests import Rule
+from fedarena.federation.server import Terms, serve
 from fedarena.results.run import load
+from fedarena.transport import flower_link as line
+from fedarena.transport.federation_keys import OrganiserKeys, ParticipantKeys, make_keys
 
 HOUSES = {"alfa": 31, "bravo": 45}
 PATIENCE = 120.0  # of a test, on a machine where many others run

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from tests.federation.houses import Federation, differences, write
 
 import fedarena as fa
-from fedarena.data.sources.rows import split_rows
-from fedarena.data.sources.tables import Csv
-from fedarena.errors import BadValue, FedarenaError
+from fedarena.config.errors import BadValue, FedarenaError
+from fedarena.config.experiment import Experiment
+from fedarena.data.sources.class_codes import split_rows
+from fedarena.data.sources.table_files import Csv
 from fedarena.federation.agreement import (
     first_agreement,
     in_order,
     with_statistics,
     without_rows,
 )
-from fedarena.federation.own_table import OwnFile, OwnRows, features_of, split_own, statistics_layout
+from fedarena.federation.client_data import OwnFile, OwnRows, features_of, split_own, statistics_layout
+from fedarena.federation.messages import Agreement, Described
 from fedarena.federation.statistics_release import StatisticsMask, total_of
-from fedarena.federation.words import Agreement, Described
-from fedarena.spec import Experiment
 
 DEEP = settings(max_examples=60)
 

@@ -11,12 +11,12 @@ from tests.federation.houses import Federation, differences
 from tests.federation.rooms import Post, Rooms
 
 import fedarena as fa
+from fedarena.config.experiment import Experiment
 from fedarena.engine.devices import build_fleet
-from fedarena.federation import switchboard
-from fedarena.federation import words as say
-from fedarena.federation.asking import Rule, TooFewAnswers
-from fedarena.federation.wire import words_of
-from fedarena.spec import Experiment
+from fedarena.federation import coordinator
+from fedarena.federation import messages as say
+from fedarena.federation.requests import Rule, TooFewAnswers
+from fedarena.federation.wire_format import words_of
 
 ALGORITHMS: dict[str, Any] = {
     "coop": {"name": "coop", "b_l": 1, "b_u": 3},
@@ -150,8 +150,8 @@ SOON = Rule(deadline=0.3, minimum=2, attempts=2)
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switchboard, "LOOK", 0.0)
-    monkeypatch.setattr(switchboard, "PROBE", 0.1)
+    monkeypatch.setattr(coordinator, "LOOK", 0.0)
+    monkeypatch.setattr(coordinator, "PROBE", 0.1)
 
 
 @pytest.mark.usefixtures("_quick")

@@ -11,17 +11,17 @@ import pytest
 from tests.federation.houses import Federation, write
 
 from fedarena.algorithms.base import Step
-from fedarena.errors import BadValue
-from fedarena.federation import words as say
-from fedarena.federation.asking import TooFewAnswers
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
+from fedarena.federation import messages as say
+from fedarena.federation.client import Participant
+from fedarena.federation.client_data import statistics_layout
 from fedarena.federation.consent import as_text, federated, what_leaves
-from fedarena.federation.own_table import statistics_layout
-from fedarena.federation.participant import Participant
-from fedarena.federation.releases import Binding
+from fedarena.federation.release_log import Binding
 from fedarena.federation.request_limits import REPEATS
+from fedarena.federation.requests import TooFewAnswers
 from fedarena.federation.statistics_release import StatisticsMask, is_vector
-from fedarena.federation.wire import Load, pack, unpack, words_of
-from fedarena.spec import Experiment
+from fedarena.federation.wire_format import Load, pack, unpack, words_of
 
 SUMS = {"data": {"standardise": True}}
 NAMES = ("alfa", "bravo", "charlie", "delta")

@@ -13,10 +13,10 @@ import pytest
 from tests.federation.houses import LABELS, Federation, write
 from torch import Tensor, nn
 
-from fedarena.federation.asking import TooFewAnswers
-from fedarena.federation.wire import pack, words_of
-from fedarena.federation.words import KINDS, Show
-from fedarena.registry import register
+from fedarena.config.registry import register
+from fedarena.federation.messages import KINDS, Show
+from fedarena.federation.requests import TooFewAnswers
+from fedarena.federation.wire_format import pack, words_of
 
 EXPERIMENTS: dict[str, dict[str, Any]] = {
     "scaffold, standardised": {"algorithm": "scaffold", "data": {"standardise": True}},

@@ -12,13 +12,13 @@ from tests.federation.test_faults import SOON, After, happens
 
 import fedarena as fa
 from fedarena.algorithms.base import Step
-from fedarena.engine.masks import Secrets, Turn, circle, open_sum, share_out
-from fedarena.engine.uplink import Sealed
-from fedarena.errors import BadValue
-from fedarena.federation import switchboard
-from fedarena.federation import words as say
-from fedarena.federation.sealing import CURVE, HouseSeals, OwnSeals
-from fedarena.federation.wire import unpack, words_of
+from fedarena.config.errors import BadValue
+from fedarena.federation import coordinator
+from fedarena.federation import messages as say
+from fedarena.federation.secure_aggregation import CURVE, HouseSeals, OwnSeals
+from fedarena.federation.wire_format import unpack, words_of
+from fedarena.privacy.secure_aggregation import Secrets, Turn, circle, open_sum, share_out
+from fedarena.privacy.uplink import Sealed
 
 SECURE = {"uplink": {"secure": True}}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -32,8 +32,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switchboard, "LOOK", 0.0)
-    monkeypatch.setattr(switchboard, "PROBE", 0.1)
+    monkeypatch.setattr(coordinator, "LOOK", 0.0)
+    monkeypatch.setattr(coordinator, "PROBE", 0.1)
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())

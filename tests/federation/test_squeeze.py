@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from tests.federation.houses import Federation
 
-from fedarena.federation.squeeze import released, squeezed
+from fedarena.federation.compression import released, squeezed
 
 LIMIT = 1 << 24
 

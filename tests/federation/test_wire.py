@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import fedarena
-from fedarena.federation import wire
-from fedarena.federation import words as say
-from fedarena.federation.pattern import unlike
-from fedarena.federation.wire import Load, OtherVersion, WireRefused, pack, unpack, words_of
+from fedarena.federation import messages as say
+from fedarena.federation import wire_format
+from fedarena.federation.reply_pattern import unlike
+from fedarena.federation.wire_format import Load, OtherVersion, WireRefused, pack, unpack, words_of
 
 DEEP = settings(max_examples=150)
 
@@ -84,7 +84,11 @@ def test_words_come_back_as_they_were() -> None:
 @given(st.binary(max_size=300))
 @DEEP
 def test_garbage_is_refused(content: bytes) -> None:
-    for attempt in (content, wire.MAGIC + content, WHOLE[: len(wire.MAGIC) + wire.LENGTHS.size] + content):
+    for attempt in (
+        content,
+        wire_format.MAGIC + content,
+        WHOLE[: len(wire_format.MAGIC) + wire_format.LENGTHS.size] + content,
+    ):
         with pytest.raises(WireRefused):
             unpack(attempt, TYPES)
 
@@ -109,10 +113,12 @@ def test_a_damaged_message_is_refused_or_is_a_message(data: st.DataObject) -> No
 
 
 def test_lengths_that_lie_are_refused() -> None:
-    start = len(wire.MAGIC)
+    start = len(wire_format.MAGIC)
     for lengths in ((2**63, 0), (0, 2**63), (2**64 - 1, 2**64 - 1), (5, 10**9)):
         with pytest.raises(WireRefused):
-            unpack(WHOLE[:start] + wire.LENGTHS.pack(*lengths) + WHOLE[start + wire.LENGTHS.size :], TYPES)
+            unpack(
+                WHOLE[:start] + wire_format.LENGTHS.pack(*lengths) + WHOLE[start + wire_format.LENGTHS.size :], TYPES
+            )
 
 
 def test_no_class_is_made_that_was_not_named() -> None:
@@ -123,7 +129,7 @@ def test_no_class_is_made_that_was_not_named() -> None:
 def test_deep_nesting_is_refused() -> None:
     deep = b"[" * 100_000
     for tree, told in ((deep, b"{}"), (b"null", deep)):
-        content = wire.MAGIC + wire.LENGTHS.pack(len(tree), 0) + tree + told
+        content = wire_format.MAGIC + wire_format.LENGTHS.pack(len(tree), 0) + tree + told
         with pytest.raises(WireRefused):
             unpack(content, TYPES)
 
@@ -144,7 +150,13 @@ BAD = [
 
 @pytest.mark.parametrize(("change", "told"), BAD)
 def test_words_that_do_not_fit_are_refused(change: dict[str, Any], told: str) -> None:
-    head = {"protocol": wire.PROTOCOL, "fedarena": fedarena.__version__, "run": "run", "round": 0, "what": "done"}
+    head = {
+        "protocol": wire_format.PROTOCOL,
+        "fedarena": fedarena.__version__,
+        "run": "run",
+        "round": 0,
+        "what": "done",
+    }
     words = json.dumps({**head, "body": {**DONE.model_dump(), **change}}).encode()
     with pytest.raises(WireRefused, match=f"'done' that does not fit: .*{told}"):
-        words_of(wire.MAGIC + wire.LENGTHS.pack(0, 0) + words)
+        words_of(wire_format.MAGIC + wire_format.LENGTHS.pack(0, 0) + words)

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import fedarena as fa
-from fedarena.engine import keep
-from fedarena.errors import FedarenaError
-from fedarena.results.report import gather, write_report
-from fedarena.results.watch import glance
+from fedarena.config.errors import FedarenaError
+from fedarena.engine import checkpoint
+from fedarena.reports import gather, write_report
+from fedarena.results.run_status import glance
 
 DEFAULT, ALL = 80, 300  # folders
 SECONDS = 120  # after which a command hangs
@@ -63,8 +63,8 @@ def unfinish(run: Path) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keep, "SYNC_SECONDS", 0.0)  # so that the folders hold a second snapshot
-        patch.setattr(keep, "SYNC_SHARE", float("inf"))
+        patch.setattr(checkpoint, "SYNC_SECONDS", 0.0)  # so that the folders hold a second snapshot
+        patch.setattr(checkpoint, "SYNC_SHARE", float("inf"))
         yield Made(tmp_path_factory.mktemp("folders"))
 
 

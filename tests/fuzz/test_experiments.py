@@ -22,11 +22,11 @@ import pytest
 from pydantic.fields import FieldInfo
 
 import fedarena as fa
-from fedarena.engine.federation import open_site
+from fedarena.config.errors import FedarenaError
+from fedarena.config.experiment import COMPONENTS, Devices, Evaluate, Experiment, Local, Uplink
+from fedarena.config.registry import Kind, components
 from fedarena.engine.record import TIMES
-from fedarena.errors import FedarenaError
-from fedarena.registry import Kind, components
-from fedarena.spec import COMPONENTS, Devices, Evaluate, Experiment, Local, Uplink
+from fedarena.engine.setup import open_site
 from tests.fuzz import limited
 
 CASES, CHUNK, DEFAULT = 2000, 50, 200

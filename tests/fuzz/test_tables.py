@@ -23,8 +23,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fedarena as fa
-from fedarena.cli import app
-from fedarena.errors import FedarenaError
+from fedarena.cli.main import app
+from fedarena.config.errors import FedarenaError
 from tests.fuzz import limited
 
 CASES, CHUNK, DEFAULT = 500, 25, 100

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedarena as fa
-from fedarena.engine.work import GRADIENT_ROWS
+from fedarena.engine.client import GRADIENT_ROWS
 from fedarena.models.compiled import BUILDS, Network, Source, library
 from fedarena.models.tape import Tape
 from fedarena.models.task import Task
@@ -267,8 +267,8 @@ def test_a_gradient_over_images_is_the_same_on_either_path(norm: str, local: dic
 def test_rows_of_bytes_are_read_as_torch_prepares_them(prepare: str, channels: int, build: str) -> None:
     """The data set's own bytes and floats prepared by torch: the same bits, for flat rows and for images."""
     import fedarena as fa
-    from fedarena.data.prepare import test_batch as prepared_batch
-    from fedarena.engine.federation import open_site
+    from fedarena.data.preprocessing import test_batch as prepared_batch
+    from fedarena.engine.setup import open_site
 
     rng = np.random.default_rng(channels)
     x = rng.integers(0, 256, (60, channels, 9, 7), dtype=np.uint8)

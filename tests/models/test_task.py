@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from fedarena.config.errors import BadValue, ModelMismatch
+from fedarena.config.registry import find
 from fedarena.data.dataset import PADDING
-from fedarena.errors import BadValue, ModelMismatch
 from fedarena.models.task import Task, build
-from fedarena.registry import find
 
 STACKS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "logreg": ({}, (1, 28, 28)),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.models.compiled import library
 from fedarena.models.task import Task
 

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedarena.errors import BadValue, FedarenaError, ModelMismatch
+from fedarena.config.errors import BadValue, FedarenaError, ModelMismatch
+from fedarena.config.registry import components, find
 from fedarena.models import zoo
-from fedarena.models.initial import glorot
+from fedarena.models.initialization import glorot
 from fedarena.models.zoo.layers import LSTM, Norm, block, classifier, local_response_norm, same_max_pool
-from fedarena.registry import components, find
 
 MNIST, CIFAR, CROP, DIGITS = (1, 28, 28), (3, 32, 32), (3, 24, 24), (1, 8, 8)
 Model = tuple[str, tuple[int, ...], int, dict[str, Any]]  # name, shape of a row, classes, settings

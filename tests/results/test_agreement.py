@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedarena.errors import BadValue, UnknownName
-from fedarena.results.agreement import Check, Sheet, checks_of, judge, shown, sign
+from fedarena.config.errors import BadValue, UnknownName
+from fedarena.reproduction.agreement import Check, Sheet, checks_of, judge, shown, sign
 
 AXES = {"model": ["mlp", "cnn"], "lr": ["slow", "fast"]}
 

@@ -17,12 +17,12 @@ from tests.browser import browser, complaints, overflow, prefer, resize
 
 import fedarena as fa
 from fedarena.data.sources import arrays
+from fedarena.reports.page import render
+from fedarena.reports.report_data import Subject
+from fedarena.reports.terminal_tables import show_comparison
+from fedarena.reports.text_tables import text_tables
 from fedarena.results.client_gains import APPROXIMATE, gains_against
 from fedarena.results.comparison import Comparison
-from fedarena.results.report.page import render
-from fedarena.results.report.subject import Subject
-from fedarena.results.report.texts import text_tables
-from fedarena.results.tables import show_comparison
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.hierarchical import hierarchy, shrunk_gains
 

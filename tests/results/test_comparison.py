@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 
 import fedarena as fa
+from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord
+from fedarena.reports.terminal_tables import show_comparison
 from fedarena.results.comparison import Comparison, Plan, Split, folder_name, points
-from fedarena.results.folder import as_json
 from fedarena.results.run import Run
-from fedarena.results.tables import show_comparison
-from fedarena.spec import Experiment
+from fedarena.results.run_folder import as_json
 
 EXPERIMENT = Experiment.make("digits", rounds=3, evaluate={"target": None})
 

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import fedarena as fa
-from fedarena.cli import app
-from fedarena.engine import keep
+from fedarena.cli.main import app
+from fedarena.engine import checkpoint
 
 SMALL: dict[str, Any] = {"model": "logreg", "clients": 3, "partition": "iid", "rounds": 2}
 NOT_A_TABLE = ["", "null", "[]", "{}", "7", '"text"', "{broken", b"\xff\xfe"]
@@ -33,7 +33,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with client states and an earlier snapshot, one that is not finished, a comparison, a search."""
     root = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keep, "SYNC_SECONDS", 0.0)
+        patch.setattr(checkpoint, "SYNC_SECONDS", 0.0)
         fa.run("digits", algorithm="scaffold", out=root / "run", runtime="serial", **SMALL)
         shutil.copytree(root / "run", root / "half")
         (root / "half" / "result.json").unlink()

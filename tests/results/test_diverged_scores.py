@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedarena as fa
-from fedarena.engine.scoring import mean_over_clients
+from fedarena.engine.task_metrics import mean_over_clients
 from fedarena.results.comparison import Comparison
 from fedarena.results.scoring import Scoring
 

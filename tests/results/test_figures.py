@@ -10,14 +10,14 @@ from PIL import Image
 from tests.matches import six
 from typer.testing import CliRunner
 
-from fedarena.cli import app
+from fedarena.cli.main import app
+from fedarena.reports import gather
+from fedarena.reports.charts import style_sheet
+from fedarena.reports.charts.posteriors import chance, typeset
+from fedarena.reports.paper_figures import COLOURS, draw_curves, draw_verdicts, write_figures
+from fedarena.reports.report_data import Subject
+from fedarena.reports.text_tables import text_tables
 from fedarena.results.comparison import Comparison
-from fedarena.results.figures import COLOURS, draw_curves, draw_verdicts, write_figures
-from fedarena.results.report import gather
-from fedarena.results.report.charts import style_sheet
-from fedarena.results.report.posteriors import chance, typeset
-from fedarena.results.report.subject import Subject
-from fedarena.results.report.texts import text_tables
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_latex_compiles_by_the_book(match: Comparison) -> None:
 
 
 def test_names_cannot_break_a_table() -> None:
-    from fedarena.results.report.texts import latex, markdown
+    from fedarena.reports.text_tables import latex, markdown
 
     assert r"a\_b\&50\%\#\{\}" in latex("", [["", "x"], ["a_b&50%#{}", "1"]])
     assert r"a\|b" in markdown("", [["", "x"], ["a|b", "1"]])

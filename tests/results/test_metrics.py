@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.test_fedavg import on_blobs
 
-from fedarena.engine.federation import open_site
-from fedarena.results.metrics import area, monotone, recalls, relative_accuracy, rounds_to, speed_up
+from fedarena.engine.setup import open_site
+from fedarena.statistics.curve_summary import area, monotone, recalls, relative_accuracy, rounds_to, speed_up
 
 CURVE = [(1, 0.2), (2, 0.6), (3, 0.5), (4, 0.9)]
 

@@ -14,10 +14,9 @@ from tests.browser import browser, overflow, resize
 from tests.matches import play
 
 import fedarena as fa
-from fedarena.formatting import format_size
-from fedarena.results.comparison import Comparison
-from fedarena.results.report import write_report
-from fedarena.results.report.posteriors import (
+from fedarena.common.formatting import format_size
+from fedarena.reports import write_report
+from fedarena.reports.charts.posteriors import (
     Pair,
     areas,
     far_side,
@@ -26,8 +25,9 @@ from fedarena.results.report.posteriors import (
     posterior_rows,
     shown_range,
 )
-from fedarena.results.report.subject import Subject
-from fedarena.results.report.texts import text_tables
+from fedarena.reports.report_data import Subject
+from fedarena.reports.text_tables import text_tables
+from fedarena.results.comparison import Comparison
 from fedarena.results.scoring import OPTIMISTIC, Scoring
 from fedarena.statistics.bayes import Posterior
 

@@ -23,24 +23,24 @@ from tests.matches import six
 from typer.testing import CliRunner, Result
 
 import fedarena as fa
-from fedarena.arena.contestants import parse
-from fedarena.cli import app
-from fedarena.component import Component
+from fedarena.cli.main import app
+from fedarena.config.components import Component
+from fedarena.config.errors import BadValue
 from fedarena.engine.record import RoundRecord
-from fedarena.errors import BadValue
+from fedarena.experiments.contestants import parse
+from fedarena.reports import gather, why_no_verdict, write_report
+from fedarena.reports.charts import Pair, Series, breakable, line_chart, posterior_chart, style_sheet
+from fedarena.reports.charts.posteriors import chance, typeset
+from fedarena.reports.collect import together
+from fedarena.reports.commands import about, commands, toml
+from fedarena.reports.contestant_text import typed
+from fedarena.reports.curves import Axis, axes, curve
+from fedarena.reports.metrics_section import metrics, pooled
+from fedarena.reports.page import SECTIONS
+from fedarena.reports.report_data import Subject
 from fedarena.results.comparison import Comparison, Plan
-from fedarena.results.folder import read_facts, write_table
-from fedarena.results.report import gather, why_no_verdict, write_report
-from fedarena.results.report.charts import Pair, Series, breakable, line_chart, posterior_chart, style_sheet
-from fedarena.results.report.curves import Axis, axes, curve
-from fedarena.results.report.entered import typed
-from fedarena.results.report.gather import together
-from fedarena.results.report.metrics import metrics, pooled
-from fedarena.results.report.page import SECTIONS
-from fedarena.results.report.posteriors import chance, typeset
-from fedarena.results.report.repeating import about, commands, toml
-from fedarena.results.report.subject import Subject
 from fedarena.results.run import Run
+from fedarena.results.run_folder import read_facts, write_table
 from fedarena.statistics.bayes import Posterior
 
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord
-from fedarena.engine.scoring import FinalMetrics
-from fedarena.errors import BadValue
+from fedarena.engine.task_metrics import FinalMetrics
+from fedarena.reports.suite_tables import show_suite
 from fedarena.results.comparison import Comparison, Plan
-from fedarena.results.folder import as_json
 from fedarena.results.run import Run
+from fedarena.results.run_folder import as_json
 from fedarena.results.suite import PairEstimate, SuiteComparison
-from fedarena.results.suite_tables import show_suite
-from fedarena.spec import Experiment
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.hierarchical import hierarchy
 from fedarena.statistics.repeats import repeat_posterior

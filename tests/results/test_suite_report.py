@@ -12,7 +12,7 @@ from tests.browser import asked_for, browser, complaints, overflow, prefer, resi
 from typer.testing import CliRunner
 
 import fedarena as fa
-from fedarena.cli import app
+from fedarena.cli.main import app
 
 SUITE = """
 data = "digits"

@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 import fedarena as fa
-from fedarena.cli import app
-from fedarena.results import track as tracking
+from fedarena.cli.main import app
+from fedarena.integrations import mlflow as tracking
+from fedarena.integrations.mlflow import track
 from fedarena.results.comparison import Comparison, Plan
-from fedarena.results.track import track
 
 mlflow = pytest.importorskip("mlflow", reason="no MLflow here: pip install 'fedarena[track]'")
 
@@ -207,5 +207,5 @@ def test_without_mlflow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_mlflow_is_not_loaded_unless_asked_for() -> None:
-    code = "import sys, fedarena.cli, fedarena.api; print('mlflow' in sys.modules)"
+    code = "import sys, fedarena.cli.main, fedarena.api; print('mlflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import fedarena as fa
-from fedarena.engine.keep import Keeper
+from fedarena.common.locks import at_work
+from fedarena.engine.checkpoint import Keeper
 from fedarena.results.comparison import Plan
-from fedarena.results.watch import Glance, at_work, cells, glance, records
+from fedarena.results.run_status import Glance, cells, glance, records
 
 SMALL: dict[str, Any] = {"rounds": 4, "clients": 4, "model": "logreg", "runtime": "serial"}
 

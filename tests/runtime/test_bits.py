@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import fedarena as fa
-from fedarena.engine.federation import open_site
-from fedarena.engine.keep import Keeper
+from fedarena.config.experiment import Experiment
+from fedarena.engine.checkpoint import Keeper
 from fedarena.engine.loop import Loop
 from fedarena.engine.record import TIMES
+from fedarena.engine.setup import open_site
 from fedarena.models.task import sha256
-from fedarena.runtime.processes import Processes
-from fedarena.spec import Experiment
+from fedarena.runtimes.processes import Processes
 
 MLP = {"data": "digits", "model": "mlp_2nn", "local": {"lr": 0.05, "epochs": 1, "batch": 16}}
 CNN = {"data": "digits", "model": {"name": "cnnnet", "norm": "bn", "dropout": 0.25}, "clients": 6,

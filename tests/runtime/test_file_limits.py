@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX res
 
 LIMITED = (
     "import resource, sys; most = int(sys.argv.pop(1)); resource.setrlimit(resource.RLIMIT_FSIZE, (most, most));"
-    "from fedarena.cli import main; main()"
+    "from fedarena.cli.main import main; main()"
 )
 SETTINGS: dict[str, Any] = {"model": "logreg", "algorithm": "scaffold", "clients": 4, "per_round": 2, "rounds": 60}
 

@@ -19,13 +19,13 @@ from tests.algorithms.test_fedavg import small_net
 from tests.federations import blobs
 
 import fedarena as fa
-from fedarena.engine.federation import open_site
-from fedarena.engine.keep import Keeper
+from fedarena.config.experiment import Experiment
+from fedarena.config.registry import components
+from fedarena.engine.checkpoint import Keeper
 from fedarena.engine.record import TIMES
-from fedarena.engine.tree import leaves
+from fedarena.engine.setup import open_site
+from fedarena.models.pytree import leaves
 from fedarena.models.task import Task
-from fedarena.registry import components
-from fedarena.spec import Experiment
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that begin as copies of this one")
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import fedarena as fa
-from fedarena.runtime.leftovers import SHARED_MEMORY, owned_name, remove_leftovers, temporary_folder
+from fedarena.runtimes.cleanup import SHARED_MEMORY, owned_name, remove_leftovers, temporary_folder
 
 pytestmark = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="shared memory has no files here")
 

@@ -23,17 +23,17 @@ from tests.federations import blobs
 from tests.runtime.test_bits import facts, wait_for_rounds
 
 import fedarena as fa
-from fedarena.engine.events import open_loop
-from fedarena.engine.federation import open_site
-from fedarena.engine.keep import Keeper
+from fedarena.config.experiment import Experiment
+from fedarena.engine.async_loop import open_loop
+from fedarena.engine.checkpoint import Keeper
+from fedarena.engine.client import Common
 from fedarena.engine.record import TIMES
-from fedarena.engine.work import Common
+from fedarena.engine.setup import open_site
 from fedarena.models.task import sha256
-from fedarena.runtime.cluster import Cluster
-from fedarena.runtime.connect import connected
-from fedarena.runtime.hands import Gone
-from fedarena.runtime.nodes import Nodes
-from fedarena.spec import Experiment
+from fedarena.runtimes.ray_connection import connected
+from fedarena.runtimes.ray_nodes import Nodes
+from fedarena.runtimes.ray_runtime import Cluster
+from fedarena.runtimes.ray_workers import Gone
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fedarena[ray]'")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.statistics.bayes import Posterior, posterior, verdict
 
 FOLDS, REPEATS = 5, 3

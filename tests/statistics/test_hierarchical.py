@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.statistics.bayes import Posterior, posterior
 from fedarena.statistics.hierarchical import Estimate, Hierarchy, hierarchy, shrunk_gains
 from fedarena.statistics.simulation import suite_coverage

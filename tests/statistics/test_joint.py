@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.joint import DRAWS, best_set, joint_posterior, rank
 

@@ -13,7 +13,7 @@ from sklearn import config_context
 from sklearn import metrics as sk
 from sklearn.preprocessing import label_binarize
 
-from fedarena.errors import BadValue, UnknownName
+from fedarena.config.errors import BadValue, UnknownName
 from fedarena.statistics import metrics as ours
 from fedarena.statistics.metric_registry import (
     all_metrics,

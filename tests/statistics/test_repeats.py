@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.joint import joint_posterior
 from fedarena.statistics.repeats import repeat_posterior, repeat_verdict

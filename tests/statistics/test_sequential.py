@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.joint import rank
 from fedarena.statistics.sequential import look, required_level, splits_to_decide

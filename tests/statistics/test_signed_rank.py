@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.statistics.signed_rank import mean_ranks, signed_rank
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.statistics.bayes import Posterior
 from fedarena.statistics.trend import fit_trend
 

@@ -19,8 +19,8 @@ import pytest
 from tests.ui.serving import QUICK, Answer, Served, a_comparison, served
 
 import fedarena as fa
-import fedarena.results.report.gather
-from fedarena.results import watch
+import fedarena.reports.collect
+from fedarena.results import run_status
 from fedarena.results.comparison import Comparison, Plan
 from fedarena.ui.server import Server, open_server
 
@@ -238,14 +238,14 @@ def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
 ) -> None:
     listing = here.server.catalogue.look()
     ids = {shown.name: shown.id for shown in (*listing.runs, *listing.matches)}
-    glance = watch.glance
+    glance = run_status.glance
 
     def fails(*_: Any, **__: Any) -> Any:
         raise error("<i>broken</i>") if error is not fa.FedarenaError else error("<i>broken</i>", remedy="none")
 
-    monkeypatch.setattr(watch, "glance", lambda f: fails() if f.name == "other" else glance(f))
+    monkeypatch.setattr(run_status, "glance", lambda f: fails() if f.name == "other" else glance(f))
     monkeypatch.setattr(Comparison, "load", fails)
-    monkeypatch.setattr(sys.modules["fedarena.results.report.gather"], "load", fails)
+    monkeypatch.setattr(sys.modules["fedarena.reports.collect"], "load", fails)
     os.utime(here.server.catalogue.root / "other" / "experiment.toml")
     for path in ("/", f"/run/{ids['other']}", f"/run/{ids['good']}", f"/comparison/{ids['match']}"):
         status, text = here.ask(path)
@@ -265,15 +265,15 @@ def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
 def test_a_slow_folder_delays_no_page_of_another(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue = here.server.catalogue
     ids = {sight.name: sight.id for sight in catalogue.look().runs}
-    reading, go_on, glance = threading.Event(), threading.Event(), watch.glance
+    reading, go_on, glance = threading.Event(), threading.Event(), run_status.glance
 
-    def slow(folder: Path) -> watch.Glance:
+    def slow(folder: Path) -> run_status.Glance:
         if folder.name == "other":
             reading.set()
             assert go_on.wait(60)
         return glance(folder)
 
-    monkeypatch.setattr(watch, "glance", slow)
+    monkeypatch.setattr(run_status, "glance", slow)
     os.utime(catalogue.root / "other" / "experiment.toml")
     answers: list[int] = []
     asks = [threading.Thread(target=lambda: answers.append(here.ask("/")[0])) for _ in range(3)]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedarena.ui import log as logs
-from fedarena.ui.log import Log, glance
+from fedarena.ui import round_log as logs
+from fedarena.ui.round_log import Log, glance
 
 
 def line(round: int, accuracy: float | None = 0.5) -> bytes:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fedarena.ui.memo import Memo
+from fedarena.ui.cache import Memo
 
 
 def test_a_value_is_made_again_only_when_its_stamp_has_changed() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 import fedarena as fa
 from fedarena.ui.catalogue import Catalogue
-from fedarena.ui.match_page import page as comparison_page
+from fedarena.ui.comparison_page import page as comparison_page
+from fedarena.ui.partial_scores import means, pairing
 from fedarena.ui.run_page import page
-from fedarena.ui.scores import means, pairing
 
 EVIL = "<script>alert(1)</script>"
 

@@ -17,8 +17,8 @@ from tests.ui.serving import QUICK, Served, Stepped, a_comparison, served
 from typer.testing import CliRunner
 
 import fedarena as fa
-from fedarena.cli import app
-from fedarena.formatting import format_size
+from fedarena.cli.main import app
+from fedarena.common.formatting import format_size
 
 EVIL = "<script>alert(1)</script>\"'&"
 PAGES = ("/", "/page.css", "/page.js", "/charts.css", "/icon.svg")

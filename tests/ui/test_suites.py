@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fedarena as fa
-from fedarena.ui import match_page, overview
+from fedarena.ui import comparison_page, overview
 from fedarena.ui.catalogue import Catalogue
 
 
@@ -32,7 +32,7 @@ def test_the_sentences_and_the_federations_are_shown(runs: Path) -> None:
     (suite,) = listing.suites
     assert suite.state == "finished"
     assert suite.federations == ("n3", "n4", "n5")
-    report = match_page.report(catalogue, suite.id)
+    report = comparison_page.report(catalogue, suite.id)
     assert report is not None
     assert "Which algorithm for federations like these?" in report
 

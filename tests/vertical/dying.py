@@ -11,10 +11,10 @@ import signal
 import sys
 from typing import Any
 
-from fedarena import cli
-from fedarena.vertical.channel import Channel
-from fedarena.vertical.frames import Kind
-from fedarena.vertical.joining import HostParty
+from fedarena.cli import main
+from fedarena.transport.channel import Channel
+from fedarena.transport.frames import Kind
+from fedarena.vertical.handshake import HostParty
 
 
 def arrange(who: str, kind: str, tree: str, when: str, name: str) -> None:
@@ -43,4 +43,4 @@ if __name__ == "__main__":
     if cut > 1:
         arrange(*sys.argv[1:cut])
     sys.argv = ["fedarena", *sys.argv[cut + 1 :]]
-    cli.main()
+    main.main()

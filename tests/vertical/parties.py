@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedarena.vertical.certificates import make_keys
+from fedarena.transport.party_identity import make_keys
 from fedarena.vertical.model import GuestModel, HostModel
+from fedarena.vertical.party_tables import load_table
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import simulate
-from fedarena.vertical.tables import load_table
-from fedarena.vertical.training import training_rows
+from fedarena.vertical.training_task import training_rows
 
 ROOT = Path(__file__).parents[2]
 TREES = 3

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedarena.errors import BadValue
-from fedarena.vertical.certificates import Identity
-from fedarena.vertical.frames import Fields, Kind
-from fedarena.vertical.network import NetworkChannel, Server
+from fedarena.config.errors import BadValue
+from fedarena.transport.frames import Fields, Kind
+from fedarena.transport.grpc_channel import NetworkChannel, Server
+from fedarena.transport.party_identity import Identity
 
 
 class SmallHost:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedarena.errors import BadValue, FrameRefused
+from fedarena.config.errors import BadValue, FrameRefused
+from fedarena.transport.channel import LocalChannel
+from fedarena.transport.frames import CHUNK, Fields, Kind
 from fedarena.vertical.align import MOST_IDS, HostAlignment, align, check_ids, salted
-from fedarena.vertical.channel import LocalChannel
-from fedarena.vertical.frames import CHUNK, Fields, Kind
-from fedarena.vertical.joining import HostParty, Matching, Purpose, align_guest
-from fedarena.vertical.tables import Table
+from fedarena.vertical.handshake import HostParty, Matching, Purpose, align_guest
+from fedarena.vertical.party_tables import Table
 
 
 class Aligning:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.vertical.bins import candidates_of, checked_columns, goes_left, make_bins, threshold
 from fedarena.vertical.model import Split
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.vertical.small_host import SmallHost
 
-from fedarena.errors import BadValue, CannotWrite, FrameRefused, PartyFailed, PartyLost, TranscriptDiffers
-from fedarena.vertical.channel import LocalChannel, Session
-from fedarena.vertical.frames import NO_KEY, VERSION, Fields, Frame, Kind, pack_fields
+from fedarena.config.errors import BadValue, CannotWrite, FrameRefused, PartyFailed, PartyLost, TranscriptDiffers
+from fedarena.transport.channel import LocalChannel, Session
+from fedarena.transport.frames import NO_KEY, VERSION, Fields, Frame, Kind, pack_fields
 
 
 class Recording(LocalChannel):

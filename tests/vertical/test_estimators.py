@@ -12,7 +12,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.vertical.estimators import SecureBoostClassifier, SecureBoostRegressor
 from fedarena.vertical.simulation import Simulated
 

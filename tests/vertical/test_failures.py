@@ -16,7 +16,7 @@ pytest.importorskip("private_set_intersection")
 from tests.vertical.parties import TREES, Site, ended
 from typer.testing import CliRunner
 
-from fedarena.cli import app
+from fedarena.cli.main import app
 from fedarena.vertical.model import GuestModel, HostModel
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs signals")

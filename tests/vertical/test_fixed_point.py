@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.vertical.fixed_point import SLOT, ExactSums, fixed_point
 
 RNG = np.random.default_rng(0)

@@ -10,18 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedarena.errors import BadValue, FrameRefused
-from fedarena.vertical.frames import (
-    DTYPES,
-    HEADER,
-    LIMITS,
-    LONGEST,
-    VERSION,
-    Frame,
-    Kind,
-    pack_fields,
-    unpack_fields,
-)
+from fedarena.config.errors import BadValue, FrameRefused
+from fedarena.transport.frames import DTYPES, HEADER, LIMITS, LONGEST, VERSION, Frame, Kind, pack_fields, unpack_fields
 
 ARRAYS = st.sampled_from(DTYPES).flatmap(
     lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))

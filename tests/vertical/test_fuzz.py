@@ -21,18 +21,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedarena.errors import FedarenaError
+from fedarena.config.errors import FedarenaError
+from fedarena.transport.channel import LocalChannel
+from fedarena.transport.frames import DTYPES, HEADER, Fields, Frame, Kind, pack_fields, unpack_fields
 from fedarena.vertical.align import SMALLEST
-from fedarena.vertical.channel import LocalChannel
 from fedarena.vertical.crypto.keys import generate
-from fedarena.vertical.frames import DTYPES, HEADER, Fields, Frame, Kind, pack_fields, unpack_fields
 from fedarena.vertical.guest import Cipher, Guest
+from fedarena.vertical.handshake import HostParty, Matching, align_guest
 from fedarena.vertical.host import Host, HostPolicy
-from fedarena.vertical.joining import HostParty, Matching, align_guest
 from fedarena.vertical.model import HostModel
+from fedarena.vertical.party_tables import Table
 from fedarena.vertical.prediction import PredictingHost, predict_margins
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.tables import Table
 
 SECONDS = float(os.environ.get("FEDARENA_FUZZ_SECONDS", "1"))  # for each party; more at a desk
 SETTLED = 5  # turns until memory is expected not to grow any more
@@ -363,8 +363,8 @@ def test_a_listening_host_survives_noise_on_its_port(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     import ssl
 
-    from fedarena.vertical.certificates import Identity, make_keys
-    from fedarena.vertical.network import NetworkChannel, Server
+    from fedarena.transport.grpc_channel import NetworkChannel, Server
+    from fedarena.transport.party_identity import Identity, make_keys
 
     rng = random.Random(SEED)
     keys = make_keys(tmp_path, ["guest", "bank"])

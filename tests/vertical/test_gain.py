@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedarena.vertical.fixed_point import FixedPoint
-from fedarena.vertical.gain import gains, leaf_weights, may_split, worth_it
-from fedarena.vertical.growth import owners
 from fedarena.vertical.settings import BoostSettings
+from fedarena.vertical.split_gain import gains, leaf_weights, may_split, worth_it
+from fedarena.vertical.tree_growth import owners
 
 HALVES = FixedPoint(g_shift=1, h_shift=1, offset=0, top=(0, 0))  # a whole 3 stands for 1.5
 

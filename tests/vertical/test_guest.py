@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.vertical.tables_of import breast_cancer
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
+from fedarena.transport.channel import LocalChannel
+from fedarena.transport.frames import Fields, Kind
 from fedarena.vertical import guest as module
-from fedarena.vertical.channel import LocalChannel
 from fedarena.vertical.crypto.plain import PlainKey
-from fedarena.vertical.frames import Fields, Kind
 from fedarena.vertical.guest import Guest, TreeRecord
 from fedarena.vertical.host import Host, HostPolicy
 from fedarena.vertical.settings import BoostSettings

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tests.vertical.tables_of import breast_cancer
 
-from fedarena.errors import BadValue, FedarenaError, FrameRefused, PartyFailed
-from fedarena.vertical.channel import LocalChannel
-from fedarena.vertical.fields import as_bits
-from fedarena.vertical.frames import Fields, Kind
+from fedarena.config.errors import BadValue, FedarenaError, FrameRefused, PartyFailed
+from fedarena.transport.channel import LocalChannel
+from fedarena.transport.fields import as_bits
+from fedarena.transport.frames import Fields, Kind
 from fedarena.vertical.guest import Guest
 from fedarena.vertical.host import Host, HostPolicy, _refines
 from fedarena.vertical.settings import BoostSettings

@@ -11,11 +11,11 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from tests.vertical.tables_of import Array, breast_cancer, dealt, diabetes, wine, with_gaps
 
-from fedarena.errors import BadValue, DataMissing
-from fedarena.vertical.pooled import PooledCheck, check_pooled
+from fedarena.config.errors import BadValue, DataMissing
+from fedarena.vertical.party_tables import deal, load_table
+from fedarena.vertical.pooled_check import PooledCheck, check_pooled
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import simulate
-from fedarena.vertical.tables import deal, load_table
 
 pytest.importorskip("xgboost")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.vertical.tables_of import breast_cancer, wine, with_gaps
 
-from fedarena.errors import BadValue, DataBroken, DataMissing, UnknownName
+from fedarena.config.errors import BadValue, DataBroken, DataMissing, UnknownName
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import Simulated, simulate

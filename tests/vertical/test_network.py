@@ -19,11 +19,11 @@ pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 from tests.vertical.small_host import SmallHost, channel, wait_for
 
-from fedarena.errors import BadValue, CannotWrite, DataMissing, FedarenaError, PartyLost
-from fedarena.vertical.certificates import Identity, make_keys
-from fedarena.vertical.channel import LocalChannel, Transcript
-from fedarena.vertical.frames import LIMITS, Frame, Kind, pack_fields
-from fedarena.vertical.network import METHOD, NetworkChannel, Server, library
+from fedarena.config.errors import BadValue, CannotWrite, DataMissing, FedarenaError, PartyLost
+from fedarena.transport.channel import LocalChannel, Transcript
+from fedarena.transport.frames import LIMITS, Frame, Kind, pack_fields
+from fedarena.transport.grpc_channel import METHOD, NetworkChannel, Server, library
+from fedarena.transport.party_identity import Identity, make_keys
 
 ROOT = Path(__file__).parents[2]
 UNTOUCHED = Transcript().digest  # of a session that accepted no frame

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.vertical.objective import auc, checked_labels, checked_weights, objective_of, scores
 from fedarena.vertical.settings import BoostSettings, ObjectiveName
 

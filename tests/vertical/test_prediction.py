@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from tests.vertical.tables_of import breast_cancer, with_gaps
 
-from fedarena.errors import BadValue, FedarenaError
+from fedarena.config.errors import BadValue, FedarenaError
+from fedarena.transport.channel import LocalChannel
+from fedarena.transport.frames import Fields, Kind
 from fedarena.vertical import prediction
-from fedarena.vertical.channel import LocalChannel
-from fedarena.vertical.frames import Fields, Kind
 from fedarena.vertical.prediction import PredictingHost, predict_margins, predictions
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import simulate

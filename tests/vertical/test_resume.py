@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tests.vertical.tables_of import breast_cancer, wine
 
-from fedarena.errors import CannotWrite, PartyLost, ResumeMismatch
+from fedarena.config.errors import CannotWrite, PartyLost, ResumeMismatch
+from fedarena.transport.channel import LocalChannel
+from fedarena.transport.frames import Fields, Kind
 from fedarena.vertical import checkpoint
-from fedarena.vertical.channel import LocalChannel
-from fedarena.vertical.frames import Fields, Kind
 from fedarena.vertical.guest import FAREWELL, MOST_LOSSES, Guest, farewell
 from fedarena.vertical.host import Host, HostPolicy
 from fedarena.vertical.model import GuestModel, HostModel

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedarena.errors import BadValue, UnknownName
+from fedarena.config.errors import BadValue, UnknownName
 from fedarena.vertical.settings import BoostSettings
 
 

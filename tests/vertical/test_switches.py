@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tests.vertical.tables_of import breast_cancer, wine, with_gaps
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.vertical.guest import one_sided
 from fedarena.vertical.model import GUEST
-from fedarena.vertical.pooled import check_pooled
+from fedarena.vertical.pooled_check import check_pooled
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import Simulated, simulate
 

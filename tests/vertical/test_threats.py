@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedarena.errors import BadValue, FedarenaError, FrameRefused, PartyFailed, TranscriptDiffers
-from fedarena.vertical.channel import LocalChannel, Session
+from fedarena.config.errors import BadValue, FedarenaError, FrameRefused, PartyFailed, TranscriptDiffers
+from fedarena.transport.channel import LocalChannel, Session
+from fedarena.transport.frames import Fields, Frame, Kind, pack_fields, unpack_fields
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts, Plaintexts
 from fedarena.vertical.crypto.keys import PrivateKey, PublicKey, generate
+from fedarena.vertical.crypto.limbs import to_numbers, to_words
 from fedarena.vertical.crypto.plain import PlainKey, PlainPublicKey
-from fedarena.vertical.crypto.words import to_numbers, to_words
-from fedarena.vertical.frames import Fields, Frame, Kind, pack_fields, unpack_fields
 from fedarena.vertical.guest import Guest
 from fedarena.vertical.host import SPARE, Host, HostPolicy
 from fedarena.vertical.model import GuestModel, HostModel

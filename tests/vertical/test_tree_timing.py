@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 pytest.importorskip("gmpy2")
-from fedarena.errors import PartyFailed
-from fedarena.vertical.certificates import make_keys
-from fedarena.vertical.timing import FULL, ROWS, _row, broken, measure_training, print_rows, textbook_seconds
+from fedarena.bench.vertical import FULL, ROWS, _row, broken, measure_training, print_rows, textbook_seconds
+from fedarena.config.errors import PartyFailed
+from fedarena.transport.party_identity import make_keys
 
 
 @pytest.mark.slow

@@ -13,12 +13,12 @@ import pytest
 from tests.vertical.parties import Site, ended, write_csv
 from typer.testing import CliRunner, Result
 
-from fedarena.cli import app
-from fedarena.errors import BadValue
+from fedarena.cli.main import app
+from fedarena.config.errors import BadValue
 from fedarena.vertical.model import GuestModel
-from fedarena.vertical.tables import deal, load_ids, load_table
-from fedarena.vertical.tasks import Task
-from fedarena.vertical.training import training_rows
+from fedarena.vertical.party_tables import deal, load_ids, load_table
+from fedarena.vertical.task_file import Task
+from fedarena.vertical.training_task import training_rows
 
 SMALL = ("--trees", "2", "--depth", "2")
 KEYS = {"algorithm", "dataset", "trees", "depth", "key_bits", "auc", "auc_pooled", "splits_equal", "seconds_per_tree",
@@ -154,7 +154,7 @@ def test_an_interrupted_simulation_goes_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedarena.vertical.training.tree_told", stop)
+        patch.setattr("fedarena.vertical.training_task.tree_told", stop)
         result = run("train", "breast_cancer", *SMALL, "--out", broken, code=130)
     assert f"go on with: fedarena vertical train --resume {broken}" in result.stderr
     assert len(GuestModel.load(broken / "guest").trees) == 1
@@ -280,11 +280,11 @@ def test_ids_are_read_as_they_are_written(tmp_path: Path) -> None:
 def test_a_party_does_not_load_torch() -> None:
     """It would triple the time until a host listens."""
     words = ["vertical", "predict", "breast_cancer", "--model", "nowhere", "--json"]
-    code = f"import sys; from fedarena import cli; sys.argv[1:] = {words}\ntry: cli.main()\n"
+    code = f"import sys; from fedarena.cli import main as cli; sys.argv[1:] = {words}\ntry: cli.main()\n"
     code += "finally: print(sorted(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "no training in nowhere" in found.stderr
-    assert "'fedarena.vertical.predicting'" in found.stdout
+    assert "'fedarena.vertical.prediction_task'" in found.stdout
     assert "'torch'" not in found.stdout
 
 

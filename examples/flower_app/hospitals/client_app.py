@@ -6,7 +6,7 @@ import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedarena import flower
+from fedarena.integrations import flower
 from hospitals.task import net, rows
 
 app = ClientApp()

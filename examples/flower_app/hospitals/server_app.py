@@ -5,7 +5,7 @@ from __future__ import annotations
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedarena.flower import Strategy
+from fedarena.integrations.flower import Strategy
 from hospitals.task import net
 
 app = ServerApp()

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.variant_selection import SelectsVariant
-from fedarena.errors import Deadlock
-from fedarena.seeds import Purpose
+from fedarena.config.errors import Deadlock
+from fedarena.config.seeds import Purpose
 
 Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
 
@@ -293,7 +293,7 @@ class Asynchronous(Algorithm):
     A client fetches the server's model, trains, and asks whether its update is wanted; the staleness `d` is the number of
     models the server has made since the fetch. With `everyone` all clients train all the time, otherwise as many as a
     round has participants: a client that has answered makes room for an idle one. The engine keeps the virtual clock
-    (engine/events.py).
+    (engine/async_loop.py).
     """
 
     needs: ClassVar[Literal["mean", "each update"]] = "each update"

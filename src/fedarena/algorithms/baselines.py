@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Vector, Work
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 
 @register("algorithm", "centralized")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedarena.algorithms.base import Setting
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 
 
 def check_proximal_weight(name: str, lr: float, mu: float, setting: str) -> None:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Reply, RequestSender, Setting, Vector, Work
 from fedarena.algorithms.fedavg import FedAvg
-from fedarena.errors import BadValue
-from fedarena.registry import register
+from fedarena.config.errors import BadValue
+from fedarena.config.registry import register
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Annotated, Self
 from annotated_types import Ge
 
 from fedarena.algorithms.base import Asynchronous, AsyncState, Model, PollResult, Reply, Setting, Vector, Work
-from fedarena.errors import BadValue
-from fedarena.registry import register
+from fedarena.config.errors import BadValue
+from fedarena.config.registry import register
 
 
 @register("algorithm", "coop", paper="Y. Wang 2017, MSc thesis, University of Alberta; Nilsson et al. 2018")

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le
 
 from fedarena.algorithms.base import Asynchronous, AsyncState, Model, Pull, Reply, Setting, Work
 from fedarena.algorithms.checks import check_proximal_weight
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 
 @register("algorithm", "fedasync", paper="Xie et al. 2019, arXiv:1903.03934")

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Step, Work
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 
 @register("algorithm", "fedavg", paper="McMahan et al. 2017, arXiv:1602.05629")

@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Gt
 
 from fedarena.algorithms.base import Asynchronous, Model, Reply, Setting, Step, Vector, Work
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 BUFFER = 10  # K of the paper
 

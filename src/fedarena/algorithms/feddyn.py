@@ -11,7 +11,7 @@ from annotated_types import Gt
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Step, Vector, Work
 from fedarena.algorithms.checks import check_proximal_weight
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 
 @dataclass(frozen=True)

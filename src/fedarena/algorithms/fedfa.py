@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Vector, Work, collected
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Lt
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Vector, Work
 from fedarena.algorithms.checks import check_momentum_is_reset, check_proximal_weight
 from fedarena.algorithms.fedavgm import MomentumState
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 
 @dataclass(frozen=True)

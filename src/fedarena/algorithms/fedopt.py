@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Lt
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Step, Vector, Work
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 
 @dataclass(frozen=True)

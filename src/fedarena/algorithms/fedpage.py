@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, RequestSender, Vector, Work
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Step, Work
 from fedarena.algorithms.checks import check_proximal_weight
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 
 @register("algorithm", "fedprox", paper="Li et al. 2020, arXiv:1812.06127")

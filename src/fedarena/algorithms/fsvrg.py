@@ -23,8 +23,8 @@ from fedarena.algorithms.base import (
     known,
     summed,
 )
-from fedarena.errors import BadValue
-from fedarena.registry import register
+from fedarena.config.errors import BadValue
+from fedarena.config.registry import register
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import Ge
 
 from fedarena.algorithms.base import Algorithm, Cohort, Reply, Vector, Work, collected
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 
 @dataclass(frozen=True)

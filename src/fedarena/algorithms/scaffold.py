@@ -11,7 +11,7 @@ from annotated_types import Gt
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Step, Vector, Work, summed
 from fedarena.algorithms.checks import check_momentum_is_reset
-from fedarena.registry import register
+from fedarena.config.registry import register
 
 
 @dataclass(frozen=True)

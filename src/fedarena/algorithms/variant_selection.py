@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar
 
-from fedarena.errors import BadValue, quoted
-from fedarena.registry import register_variant
+from fedarena.config.errors import BadValue, quoted
+from fedarena.config.registry import register_variant
 
 Variant = TypeVar("Variant", bound=type)
 

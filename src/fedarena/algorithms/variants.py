@@ -14,7 +14,7 @@ from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.fednova import FedNova, NormalizedUpdate
 from fedarena.algorithms.scaffold import Scaffold, ScaffoldState, ScaffoldUpdate
 from fedarena.algorithms.variant_selection import variant_of
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 
 
 @variant_of(FedAvg, denominator=("all",), literal_eta=(True,))

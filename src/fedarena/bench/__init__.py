@@ -2,7 +2,7 @@
 
 works.py says what is measured and what is promised, designs.py and flower.py who does it, turns.py how they take turns,
 machine.py what the machine gives, tables.py how it looks. rounds.py, population.py and scale.py (with costs.py, days.py and
-places.py) are suites, as is vertical/timing.py; suites.py knows them all.
+places.py) are suites, as is bench/vertical.py; suites.py knows them all.
 """
 
 from fedarena.bench.machine import proportional_megabytes

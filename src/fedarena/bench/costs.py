@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedarena.bench.designs import OURS
+from fedarena.bench.baselines import OURS
 from fedarena.bench.machine import parameters
-from fedarena.bench.tables import Row
-from fedarena.bench.turns import take_turns
-from fedarena.bench.works import WORKS
-from fedarena.runtime.leftovers import temporary_folder
+from fedarena.bench.runner import take_turns
+from fedarena.bench.table_format import Row
+from fedarena.bench.workloads import WORKS
+from fedarena.runtimes.cleanup import temporary_folder
 
 CLIENTS_OF = ("W5", "W1", "W2")  # works of light, middling and heavy clients
 VECTORS = (10**4, 10**5, 10**6, 10**7)  # parameters of a model
@@ -46,7 +46,7 @@ def seconds(do: Do, turns: int, clock: Callable[[], float] = time.perf_counter) 
 
 def of_clients(turns: int) -> list[Row]:
     """A client's part in a round of our engine, everything included: draw, training, mean, checkpoint."""
-    from fedarena.runtime.processes import usable_cores
+    from fedarena.runtimes.processes import usable_cores
 
     works = [WORKS[name] for name in CLIENTS_OF]
     timings = take_turns([(work, OURS) for work in works], turns)
@@ -78,7 +78,7 @@ def of_mean(turns: int, sizes: Sequence[int] = VECTORS) -> list[Row]:
 
 def _adding(size: int) -> Do:
     from fedarena.algorithms.base import Step
-    from fedarena.engine.tree import Mean
+    from fedarena.models.pytree import Mean
 
     rng, mean = np.random.default_rng(0), Mean()
     vectors = [Step(rng.standard_normal(size, np.float32)) for _ in range(max(FRESH // (4 * size), 2))]
@@ -108,7 +108,7 @@ def of_checkpoint(turns: int, sizes: Sequence[int] = VECTORS, populations: Seque
 def _saving(folder: Path, size: int, clients: int) -> Iterator[Do]:
     from fedarena.algorithms.base import Model
     from fedarena.algorithms.fedavg import FedAvg
-    from fedarena.engine.keep import Keeper, Snapshot
+    from fedarena.engine.checkpoint import Keeper, Snapshot
     from fedarena.models.task import Buffers
 
     keeper, nothing = Keeper(folder, FedAvg()), Buffers(np.empty(0, np.float32), np.empty(0, np.int64))
@@ -126,8 +126,8 @@ def _saving(folder: Path, size: int, clients: int) -> Iterator[Do]:
 def of_memory(turns: int, sizes: Sequence[int] = VECTORS[:-1]) -> list[Row]:
     """What a client remembers of its round, such as SCAFFOLD's correction: a file of its own, written and read again."""
     from fedarena.algorithms.scaffold import Scaffold
-    from fedarena.engine.keep import Keeper
-    from fedarena.engine.work import Memory
+    from fedarena.engine.checkpoint import Keeper
+    from fedarena.engine.client import Memory
 
     rows = []
     for size in sizes:

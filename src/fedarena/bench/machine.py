@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedarena.bench.works import Work
+from fedarena.bench.workloads import Work
 
 PAUSE = 0.1  # seconds between two looks at memory
 
@@ -18,7 +18,7 @@ def gemm_gflops(size: int = 2048, tries: int = 40) -> float:
     """The roofline: large matrix products on all cores, the best of several."""
     import torch
 
-    from fedarena.runtime.processes import usable_cores
+    from fedarena.runtimes.processes import usable_cores
 
     before = torch.get_num_threads()
     torch.set_num_threads(usable_cores())
@@ -65,7 +65,7 @@ def parameters(work: Work) -> int:
 
 
 def _module(work: Work) -> Any:
-    from fedarena.registry import find
+    from fedarena.config.registry import find
 
     settings = {key: value for key, value in work.model.items() if key != "name"}
     return find("model", work.model["name"]).build(settings)(work.shape, 10)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedarena.bench.designs import OURS
-from fedarena.bench.tables import Row, number, print_table
-from fedarena.bench.turns import take_turns
-from fedarena.bench.works import MNIST, Work
+from fedarena.bench.baselines import OURS
+from fedarena.bench.runner import take_turns
+from fedarena.bench.table_format import Row, number, print_table
+from fedarena.bench.workloads import MNIST, Work
 
 POPULATIONS = (1_000, 10_000, 100_000)
 ROWS, COHORT = 10, 100

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedarena.bench import flower
-from fedarena.bench.designs import FLOWER, OURS, PLAIN, designs_of
+from fedarena.bench import flower_simulation
+from fedarena.bench.baselines import FLOWER, OURS, PLAIN, designs_of
 from fedarena.bench.machine import flops, gemm_gflops
-from fedarena.bench.tables import Row, number, print_table
-from fedarena.bench.turns import CannotMeasure, Timing, take_turns
-from fedarena.bench.works import WORKS, Work
+from fedarena.bench.runner import CannotMeasure, Timing, take_turns
+from fedarena.bench.table_format import Row, number, print_table
+from fedarena.bench.workloads import WORKS, Work
 
 NO_FLOWER = "Flower is not installed here (`pip install 'flwr[simulation]'`): it is left out"
 
 
 def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> list[Row]:
     """One row for each work and design; ratios are to the plain DataLoader loop of the same run."""
-    if not flower.is_installed():
+    if not flower_simulation.is_installed():
         say(NO_FLOWER)
     peak = gemm_gflops()
     rows = []
@@ -33,7 +33,7 @@ def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> lis
 def _measure_one(work: Work, turns: int, say: Callable[[str], None]) -> list[Row]:
     designs = designs_of(work)
     seen = dict(zip(designs, take_turns([(work, design) for design in designs], turns), strict=True))
-    if flower.is_installed() and work.kind == "training" and work.beside is None:
+    if flower_simulation.is_installed() and work.kind == "training" and work.beside is None:
         try:  # apart from the others: Ray's own processes are never quite idle
             seen[FLOWER] = take_turns([(work, FLOWER)], turns)[0]
         except CannotMeasure as error:

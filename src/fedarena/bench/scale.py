@@ -10,8 +10,8 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from fedarena.bench import costs, days, places
-from fedarena.bench.tables import Row, number, print_table
+from fedarena.bench import availability, costs, runtimes
+from fedarena.bench.table_format import Row, number, print_table
 
 SHARE = 0.01  # of all clients, asked in a round
 MILLION = ("fedavg", 1.0, 1_000_000)  # one day of ten times as many devices
@@ -26,8 +26,11 @@ def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> lis
     say("scale: the mean, checkpoints, memories, draws")
     for cost in (costs.of_mean, costs.of_checkpoint, costs.of_memory, costs.of_draw):
         rows += cost(turns)
-    rows += places.measure(turns, say)
-    for way, simulated, devices in [*((way, days.DAYS, days.DEVICES) for way in days.WAYS), MILLION]:
+    rows += runtimes.measure(turns, say)
+    for way, simulated, devices in [
+        *((way, availability.DAYS, availability.DEVICES) for way in availability.WAYS),
+        MILLION,
+    ]:
         say(f"scale: {devices:,} devices, simulated days: {simulated:g}, {way}")
         rows.append(_alone(way, simulated, devices))
     return rows + implied(rows)
@@ -36,7 +39,7 @@ def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> lis
 def _alone(way: str, simulated: float, devices: int) -> Row:
     """In a process of its own, so that its memory is its own."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(days.simulate, way, simulated, devices).result()
+        return pool.submit(availability.simulate, way, simulated, devices).result()
 
 
 def implied(rows: Sequence[Row]) -> list[Row]:
@@ -88,7 +91,7 @@ def _between(rows: Sequence[Row], size: int, key: str = "seconds") -> float:
 
 def broken(rows: Sequence[Row]) -> list[str]:
     """What grows with the number of devices and should not, in words."""
-    hundred_thousand = [row for row in _of(rows, "days") if row["clients"] == days.DEVICES]
+    hundred_thousand = [row for row in _of(rows, "days") if row["clients"] == availability.DEVICES]
     heavy = [row for row in hundred_thousand if (row["memory_mb"] or 0) > MEGABYTES]
     return [
         f"{row['design']}, {row['clients']:,} devices: {row['memory_mb']:,.0f} MB, at most {MEGABYTES:,} are promised"
@@ -160,7 +163,7 @@ TABLES: dict[str, tuple[str, Columns]] = {
         },
     ),
     "place": (
-        f"The same round in three places: {len(places.NAMES)} clients, {places.ROWS} rows each",
+        f"The same round in three places: {len(runtimes.NAMES)} clients, {runtimes.ROWS} rows each",
         {
             "where": lambda r: r["design"],
             "a round": lambda r: (
@@ -169,7 +172,7 @@ TABLES: dict[str, tuple[str, Columns]] = {
         },
     ),
     "days": (
-        f"Devices that come and go, {days.AT_ONCE} at a time",
+        f"Devices that come and go, {availability.AT_ONCE} at a time",
         {
             "devices": lambda r: number(r["clients"]),
             "design": lambda r: r["design"],
@@ -201,7 +204,7 @@ TABLES: dict[str, tuple[str, Columns]] = {
             "known of all": lambda r: number(r["known_bytes"] / 1e6, 1, " MB"),
             "checkpoint": lambda r: number(1000 * r["checkpoint_seconds"], 1, " ms"),
             "memories, on disk": lambda r: number(r["memories_bytes"] / 1e9, 1, " GB"),
-            f"all, {days.AT_ONCE} at a time": lambda r: number(r["days_for_all"], 1, " days"),
+            f"all, {availability.AT_ONCE} at a time": lambda r: number(r["days_for_all"], 1, " days"),
         },
     ),
 }

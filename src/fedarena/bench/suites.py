@@ -9,15 +9,15 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedarena.bench.tables import Row
-from fedarena.bench.works import WORKS
-from fedarena.errors import UnknownName, suggest
+from fedarena.bench.table_format import Row
+from fedarena.bench.workloads import WORKS
+from fedarena.config.errors import UnknownName, suggest
 
 ROUNDS = "rounds"
 SUITES = {
     ROUNDS: "fedarena.bench.rounds",
     "population": "fedarena.bench.population",
-    "vertical": "fedarena.vertical.timing",
+    "vertical": "fedarena.bench.vertical",
     "scale": "fedarena.bench.scale",
 }
 

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.config.errors import BadValue
+from fedarena.config.seeds import stream
 from fedarena.data.dataset import Dataset, Partition, Rows
 from fedarena.data.stratification import blocks_in_time, whole_groups
-from fedarena.errors import BadValue
-from fedarena.seeds import stream
 
 How = Literal["same_distribution", "balanced"]
 Replacement = Literal["across", "within"]

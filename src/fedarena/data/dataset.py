@@ -13,7 +13,7 @@ from typing import Literal, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import PartitionImpossible
+from fedarena.config.errors import PartitionImpossible
 
 Rows = NDArray[np.int64]
 Preparation = Literal["scale", "standardise", "mcmahan", "niid", "none"]
@@ -33,7 +33,7 @@ class Dataset:
     y: NDArray[np.int64]
     n_train: int
     classes: int
-    prepare: Preparation = "none"  # what happens to a batch on its way into a model, see data/prepare.py
+    prepare: Preparation = "none"  # what happens to a batch on its way into a model, see data/preprocessing.py
     pixel_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = (
         None  # channel means and deviations, `standardise`
     )
@@ -128,7 +128,9 @@ class Partition:
     unused: int = 0  # training rows that nobody owns
     notes: tuple[str, ...] = ()  # what a user should know about how it came out
     names: tuple[str, ...] = ()  # of the clients, where they have any
-    validation: Sequence[Rows] = field(default_factory=list)  # held out to choose a round, see data/validation.py
+    validation: Sequence[Rows] = field(
+        default_factory=list
+    )  # held out to choose a round, see data/validation_samples.py
 
     def __post_init__(self) -> None:
         for name in ("clients", "client_tests", "validation"):

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedarena.config.errors import PartitionImpossible, UnknownName, quoted, suggest
 from fedarena.data.dataset import Partition, Rows
-from fedarena.errors import PartitionImpossible, UnknownName, quoted, suggest
 
 
 def client_names(partition: Partition) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.config.errors import BadValue, PartitionImpossible
+from fedarena.config.seeds import stream
 from fedarena.data.dataset import Dataset, Partition, Rows
 from fedarena.data.stratification import blocks_in_time, cells_of, spread_over, stratified_line, whole_groups
-from fedarena.errors import BadValue, PartitionImpossible
-from fedarena.seeds import stream
 
 Mask = NDArray[np.bool_]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.config.errors import PartitionImpossible
 from fedarena.data.dataset import Rows
-from fedarena.errors import PartitionImpossible
 
 
 def cells_of(classes: Rows, owner: Rows | None) -> Rows:

@@ -16,10 +16,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.data.files import reading
-from fedarena.errors import BadValue
-from fedarena.seeds import stream
-from fedarena.spec import Experiment
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
+from fedarena.config.seeds import stream
+from fedarena.data.published_files import reading
 
 TICKS = 1024  # of a second
 HOUR, DAY = 3600.0, 86400.0

@@ -7,11 +7,8 @@ rounds.jsonl                       the record of every round, one a line
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,37 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from fedarena.common.files import writing
+from fedarena.config.errors import DataBroken
 from fedarena.engine.record import parse_records
 from fedarena.engine.tensor_file import file_hash, write_tensors
-from fedarena.engine.tree import UnknownType, assemble, dismantle
-from fedarena.errors import CannotWrite, DataBroken
+from fedarena.models.pytree import UnknownType, assemble, dismantle
 from fedarena.models.task import Buffers
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError)  # raised by damaged files
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns a full disk or a forbidden folder into an error that says what is still safe."""
-    try:
-        yield
-    except FileExistsError:  # a question of names, not of room
-        raise
-    except (OSError, SafetensorError) as error:
-        if (number := getattr(error, "errno", None)) in FULL:
-            more = (
-                "make room or raise the limit on the size of files (ulimit -f)"
-                if number == errno.EFBIG
-                else "make room"
-            )
-            raise CannotWrite(
-                f"the disk is full: {path}",
-                remedy=f"{more}, then go on with --resume; the last finished round is safe",
-            ) from error
-        raise CannotWrite(
-            f"cannot write {path}: {error}", remedy="choose a folder you may write to with --out"
-        ) from error
 
 
 def save_tree(path: Path, tree: Any, *, hashed: bool = True, sync: bool = False) -> bytes:
@@ -105,7 +79,7 @@ class Snapshot:
     totals: dict[str, float]
     client_accuracy: NDArray[np.float64]  # at the last evaluation, NaN where a client has no test rows
     noted: dict[str, Any] = field(default_factory=dict)  # troubles so far: how often, and the first case
-    queue: Any = None  # who is at work, where clients keep no rounds (engine/events.py)
+    queue: Any = None  # who is at work, where clients keep no rounds (engine/async_loop.py)
     spent: dict[Any, int] = field(default_factory=dict)  # privacy: what was released, and how often
     files: ClientFiles | None = None  # of client states, if there are any
     log: tuple[str, ...] = ()  # SHA-256 of the log up to this round; two while its last line is being replaced

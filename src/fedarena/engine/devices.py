@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.data.files import reading
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
+from fedarena.config.seeds import stream
+from fedarena.data.published_files import reading
 from fedarena.models.compiled import can_shuffle, uniform
-from fedarena.seeds import stream
-from fedarena.spec import Experiment
 
 COLUMNS = ("speed", "bandwidth", "latency", "dropout")
 

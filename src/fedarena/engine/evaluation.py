@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Vector
+from fedarena.config.errors import BadValue, ClientFailed
 from fedarena.data.dataset import PADDING, Rows
-from fedarena.engine.dispatch import Runtime, in_order
-from fedarena.engine.jobs import EvaluateJob, Failed
-from fedarena.engine.scoring import (
+from fedarena.engine.client import Common
+from fedarena.engine.context import EVALUATION_ROWS, Site
+from fedarena.engine.runtime_interface import Runtime, in_order
+from fedarena.engine.task_metrics import (
     MANY_CLASSES,
     Predictions,
     Scoring,
@@ -22,9 +24,7 @@ from fedarena.engine.scoring import (
     confusion_counts,
     stacked,
 )
-from fedarena.engine.site import EVALUATION_ROWS, Site
-from fedarena.engine.work import Common
-from fedarena.errors import BadValue, ClientFailed
+from fedarena.engine.tasks import EvaluateJob, Failed
 from fedarena.models.task import Buffers, Scores
 from fedarena.statistics.metric_registry import Metric
 

@@ -13,28 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Model, Vector
-from fedarena.engine.accountant import Spent, epsilon, usual_delta
-from fedarena.engine.bundles import BufferMean, bundle_size
-from fedarena.engine.dispatch import Runtime, in_order
+from fedarena.config.errors import ClientFailed
+from fedarena.config.experiment import Experiment
+from fedarena.config.seeds import stream
+from fedarena.engine.checkpoint import Keeper, Snapshot
+from fedarena.engine.client import Common, Memory
+from fedarena.engine.client_batches import BufferMean, bundle_size
+from fedarena.engine.context import Site
 from fedarena.engine.evaluation import Looked, open_evaluation
-from fedarena.engine.exchange import Exchange, Facts
-from fedarena.engine.fairness import fairness, weighted_accuracy
-from fedarena.engine.jobs import Absent, Failed, Report, Skipped, StatisticsJob, bytes_up
-from fedarena.engine.keep import Keeper, Snapshot
-from fedarena.engine.masks import Turn
 from fedarena.engine.record import RoundRecord, plain_record
-from fedarena.engine.scoring import FinalMetrics, mean_over_clients
-from fedarena.engine.site import Site
+from fedarena.engine.round import Exchange, Facts
+from fedarena.engine.runtime_interface import Runtime, in_order
 from fedarena.engine.stopping import StopRule, participants
-from fedarena.engine.tree import Mean, leaves, nbytes
-from fedarena.engine.uplink import SealedSum
+from fedarena.engine.task_metrics import FinalMetrics, mean_over_clients
+from fedarena.engine.tasks import Absent, Failed, Report, Skipped, StatisticsJob, bytes_up
 from fedarena.engine.validated_round import ValidatedRound, ValidatedSnapshot
 from fedarena.engine.validation import UNDEFINED, open_validation
-from fedarena.engine.work import Common, Memory
-from fedarena.errors import ClientFailed
+from fedarena.models.pytree import Mean, leaves, nbytes
 from fedarena.models.task import Buffers
-from fedarena.seeds import stream
-from fedarena.spec import Experiment
+from fedarena.privacy.accountant import Spent, epsilon, usual_delta
+from fedarena.privacy.secure_aggregation import Turn
+from fedarena.privacy.uplink import SealedSum
+from fedarena.statistics.fairness import fairness, weighted_accuracy
 
 STILL = "the server's model never changed: no answer came, or too few for its buffer"
 DESERTED = "the trace of devices.available has ended: nobody is there any more"

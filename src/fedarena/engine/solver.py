@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Pull, Vector
+from fedarena.config.experiment import Local
 from fedarena.data.dataset import PADDING
 from fedarena.models.compiled import Source
 from fedarena.models.task import Task, as_tensor
-from fedarena.spec import Local
 
 BLOCK = 1 << 23  # numbers gathered at once (32 MB): a client's epoch in one piece, a pooled one in several
 

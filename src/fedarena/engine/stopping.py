@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from fedarena.algorithms.base import Algorithm
+from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord
-from fedarena.spec import Experiment
 from fedarena.statistics.metric_registry import Metric, default_metric
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedarena.engine.checkpoint_files import Snapshot
-from fedarena.engine.scoring import FinalMetrics
+from fedarena.engine.task_metrics import FinalMetrics
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from fedarena.engine.client import Common
+from fedarena.engine.context import EVALUATION_ROWS, Site
 from fedarena.engine.evaluation import Evaluation, Looks, OwnModel, accuracy
-from fedarena.engine.jobs import EvaluateJob
 from fedarena.engine.record import RoundRecord
-from fedarena.engine.scoring import FinalMetrics
-from fedarena.engine.site import EVALUATION_ROWS, Site
+from fedarena.engine.task_metrics import FinalMetrics
+from fedarena.engine.tasks import EvaluateJob
 from fedarena.engine.validated_round import ValidatedRound
-from fedarena.engine.work import Common
 from fedarena.models.task import Scores
 
 UNDEFINED = "no round has a defined value of {metric} on the validation samples, so the last round counts as validated"

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.config.errors import BadValue, PartitionImpossible
+from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
 from fedarena.data.dataset import PADDING, Dataset, Partition, Rows
-from fedarena.data.sources.rows import MOST_CLASSES
-from fedarena.data.sources.tables import MOST_CATEGORIES, Table
-from fedarena.errors import BadValue, PartitionImpossible
-from fedarena.federation.asking import Declined
-from fedarena.federation.own_table import MOST_ROWS, features_of
+from fedarena.data.sources.class_codes import MOST_CLASSES
+from fedarena.data.sources.table_files import MOST_CATEGORIES, Table
+from fedarena.federation.client_data import MOST_ROWS, features_of
+from fedarena.federation.messages import Agreement, Column, Counted, Described
+from fedarena.federation.requests import Declined
 from fedarena.federation.statistics_release import Totals
-from fedarena.federation.words import Agreement, Column, Counted, Described
-from fedarena.spec import Experiment
 
 Descriptions = Mapping[str, Described]  # by name
 LARGEST = 1e300  # of a sum that a participant tells: those of all can be added

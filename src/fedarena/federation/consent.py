@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedarena.algorithms.base import Asynchronous
-from fedarena.data.files import ELSEWHERE
-from fedarena.data.sources.tables import Table
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
+from fedarena.data.published_files import ELSEWHERE
+from fedarena.data.sources.table_files import Table
+from fedarena.federation.client_data import needs_means
+from fedarena.federation.messages import Described
 from fedarena.federation.metric_sums import followed_from
-from fedarena.federation.own_table import needs_means
 from fedarena.federation.statistics_release import MASKED_FROM
-from fedarena.federation.words import Described
-from fedarena.spec import Experiment
 from fedarena.statistics.metric_registry import find_metric
 
 OWNER = "participant"  # the column that would name the owner in a table of all rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.federation.at_home import Told
+from fedarena.federation.redaction import Told
 
 POINT = 1074  # binary places of a sum: every float64 is a multiple of 2**-1074
 SQUARE_POINT = 2 * POINT  # binary places of a sum of squares

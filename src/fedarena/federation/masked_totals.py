@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedarena.federation import words as say
-from fedarena.federation.asking import Declined
-from fedarena.federation.sealing import is_public_key
+from fedarena.federation import messages as say
+from fedarena.federation.requests import Declined
+from fedarena.federation.secure_aggregation import is_public_key
 from fedarena.federation.statistics_release import MASKED_FROM, STALE_KEY, Masked, Sized, is_vector, signed_total
-from fedarena.federation.wire import Message
+from fedarena.federation.wire_format import Message
 
 Read = Callable[[str, Message], Any]
 AskAll = Callable[[Mapping[str, say.Words], Read], tuple[dict[str, Any], dict[str, str]]]

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.engine.client import Common
 from fedarena.engine.evaluation import Looked
-from fedarena.engine.jobs import Absent
-from fedarena.engine.scoring import stacked
-from fedarena.engine.work import Common
-from fedarena.federation import words as say
+from fedarena.engine.task_metrics import stacked
+from fedarena.engine.tasks import Absent
+from fedarena.federation import messages as say
 from fedarena.federation.masked_totals import Read, masked_total
 from fedarena.federation.metric_sums import BY_CLASS, BY_ORDER, BY_SUM, COUNTED, MetricSums, layout_of, why_no_sums
-from fedarena.federation.organiser import Participants, check_round
-from fedarena.federation.wire import NOTHING, Load, Message, WireRefused, pack
+from fedarena.federation.remote_runtime import Participants, check_round
+from fedarena.federation.wire_format import NOTHING, Load, Message, WireRefused, pack
 from fedarena.statistics.metric_registry import Metric, metrics_of
 
 

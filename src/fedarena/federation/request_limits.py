@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from fedarena.engine.keep import writing
-from fedarena.federation import words as say
-from fedarena.federation.at_home import Told
+from fedarena.common.files import writing
+from fedarena.federation import messages as say
+from fedarena.federation.client_context import OwnSite
 from fedarena.federation.metric_sums import followed_from
-from fedarena.federation.own_site import OwnSite
-from fedarena.federation.wire import load_parts
+from fedarena.federation.redaction import Told
+from fedarena.federation.wire_format import load_parts
 
 FILE = "requests.jsonl"
 REPEATS = 3  # other requests that are answered for a round, or beyond the agreed evaluations

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedarena.authority import write_secret
-from fedarena.errors import DataBroken, ResumeMismatch
-from fedarena.federation import words as say
+from fedarena.config.errors import DataBroken, ResumeMismatch
+from fedarena.federation import messages as say
 from fedarena.federation.agreement import in_order, unlike
-from fedarena.federation.own_table import MOST_ROWS
-from fedarena.results.folder import write_text
+from fedarena.federation.client_data import MOST_ROWS
+from fedarena.results.run_folder import write_text
+from fedarena.transport.certificates import write_secret
 
 FILE, SECRET = "federation.json", "secret"
 LONGEST_NUMBER = 20  # digits of a label, its sign among them

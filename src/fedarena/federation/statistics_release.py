@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.federation.at_home import Told
 from fedarena.federation.exact_sums import LARGEST_POWER, POINT, SQUARE_POINT, WIDTH, WORDS
-from fedarena.federation.sealing import agreed_key, key_stream, library
+from fedarena.federation.redaction import Told
+from fedarena.federation.secure_aggregation import agreed_key, key_stream, library
 
 MASKED_FROM = 3  # clients: with two, the total and one's own sums give those of the other
 MODULUS = 1 << WIDTH

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedarena.config.seeds import Purpose, number_of, stream
 from fedarena.models.tape import (
     ELU,
     BatchNorm,
@@ -37,7 +38,6 @@ from fedarena.models.tape import (
     ReLU,
     Tape,
 )
-from fedarena.seeds import Purpose, number_of, stream
 
 Vector = NDArray[Any]
 

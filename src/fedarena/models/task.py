@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedarena.config.errors import BadValue, FedarenaError, ModelMismatch, quoted
 from fedarena.data.dataset import PADDING
-from fedarena.errors import BadValue, FedarenaError, ModelMismatch, quoted
 from fedarena.models.compiled import Network
-from fedarena.models.initial import glorot
+from fedarena.models.initialization import glorot
 from fedarena.models.tape import Tape
 from fedarena.models.torch_compile import compiled
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

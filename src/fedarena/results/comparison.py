@@ -17,25 +17,25 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import TypeAdapter
 
-from fedarena.component import Component
-from fedarena.data.files import reading
+from fedarena.common.formatting import format_duration, format_size
+from fedarena.config.components import Component
+from fedarena.config.errors import BadValue, FedarenaError, quoted
+from fedarena.config.experiment import COMPONENTS, Experiment
+from fedarena.config.seeds import derived_seed
 from fedarena.data.folds import has_own_folds
+from fedarena.data.published_files import reading
 from fedarena.engine.record import RoundRecord
-from fedarena.errors import BadValue, FedarenaError, quoted
-from fedarena.formatting import format_duration, format_size
 from fedarena.results import client_gains as gains_of_clients
 from fedarena.results import leave_one_out as left_out
-from fedarena.results import tradeoff
+from fedarena.results import tradeoff_points
 from fedarena.results.client_gains import ClientGains
-from fedarena.results.folder import read_table, write_table
 from fedarena.results.leave_one_out import LeaveOneOut
-from fedarena.results.looks import LookRecord, last_look, stopping_sentence
-from fedarena.results.metrics import relative_accuracy
 from fedarena.results.run import Run, load
+from fedarena.results.run_folder import read_table, write_table
 from fedarena.results.scoring import OPTIMISTIC, VALIDATED, Score, Scoring, View
-from fedarena.seeds import derived_seed
-from fedarena.spec import COMPONENTS, Experiment
+from fedarena.results.sequential_looks import LookRecord, last_look, stopping_sentence
 from fedarena.statistics.bayes import Posterior, posterior, verdict
+from fedarena.statistics.curve_summary import relative_accuracy
 from fedarena.statistics.joint import Ranking, rank
 from fedarena.statistics.more_splits import more_repeats, more_splits
 from fedarena.statistics.repeats import repeat_posterior
@@ -79,9 +79,9 @@ class Plan:
     threshold: float = 0.95
     tuning: dict[str, Any] = field(
         default_factory=dict
-    )  # trials for everyone, how, and of which spaces; see arena/tune.py
+    )  # trials for everyone, how, and of which spaces; see experiments/tune.py
     tuned: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)  # label -> split -> settings found by it
-    sweep: dict[str, Any] = field(default_factory=dict)  # a key, and of each label its value; see arena/sweep.py
+    sweep: dict[str, Any] = field(default_factory=dict)  # a key, and of each label its value; see experiments/sweep.py
     notes: tuple[str, ...] = ()  # e.g. how it was tuned
     versions: dict[str, Any] = field(default_factory=dict)
     protocol: Protocol = "shared"  # how splits are seeded; of a file that does not say it, as it was first done
@@ -91,7 +91,7 @@ class Plan:
     score: Score = "best"  # which round counts; of a file that does not say it, as it was first done
     metric: str = "accuracy"
     evaluate_on: View = "common"
-    at_most: int | None = None  # splits, where repeats are added until it is decided; see arena/until_decided.py
+    at_most: int | None = None  # splits, where repeats are added until it is decided; see experiments/until_decided.py
     looks: tuple[LookRecord, ...] = ()  # that were made so far
     leave_one_out: tuple[str, ...] = ()  # clients without each of which it is repeated
     own: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # from Python, not in the file
@@ -797,7 +797,7 @@ class Comparison:
             "stopped": self._stopped(),
             "verdict": self.words,
             "failures": self.failures,
-            "sweep": tradeoff.as_dict(self),
+            "sweep": tradeoff_points.as_dict(self),
             "client_gains": None if (gains := self.client_gains()) is None else gains.as_dict(),
             "leave_one_out": None if (left := self.leave_one_out()) is None else left.as_dict(),
             "notes": self.notes,

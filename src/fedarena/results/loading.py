@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedarena.config.limits import check_path
 from fedarena.results import run as run_folder
 from fedarena.results.comparison import Comparison
 from fedarena.results.suite import SuiteComparison
 from fedarena.results.suite_plan import holds_suite
-from fedarena.values import check_path
 
 
 def load(path: str | Path, **own: Any) -> Any:

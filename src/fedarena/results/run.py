@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.data.files import ELSEWHERE, reading
-from fedarena.engine.accountant import usual_delta
-from fedarena.engine.fairness import fairness
-from fedarena.engine.federation import open_site
-from fedarena.engine.keep import Keeper
+from fedarena.common.formatting import format_size
+from fedarena.config.errors import BadValue, DataBroken
+from fedarena.config.experiment import Experiment
+from fedarena.config.limits import check_path
+from fedarena.data.published_files import ELSEWHERE, reading
+from fedarena.engine.checkpoint import Keeper
+from fedarena.engine.context import Site
 from fedarena.engine.record import RoundRecord, parse_records, plain_record
-from fedarena.engine.scoring import FinalMetrics, Predictions, Scoring, calibration_bins, confusion_counts
-from fedarena.engine.site import Site
+from fedarena.engine.setup import open_site
+from fedarena.engine.task_metrics import FinalMetrics, Predictions, Scoring, calibration_bins, confusion_counts
 from fedarena.engine.validated_round import ValidatedRound
-from fedarena.errors import BadValue, DataBroken
-from fedarena.formatting import format_size
 from fedarena.models.task import Keep
-from fedarena.results.folder import (
+from fedarena.privacy.accountant import usual_delta
+from fedarena.results.run_folder import (
     DAMAGED,
     changed_files,
     client_columns,
@@ -34,10 +35,9 @@ from fedarena.results.folder import (
     read_table,
     read_validated,
 )
-from fedarena.results.metrics import monotone, recalls, rounds_to
-from fedarena.spec import Experiment
+from fedarena.statistics.curve_summary import monotone, recalls, rounds_to
+from fedarena.statistics.fairness import fairness
 from fedarena.statistics.metric_registry import OPTIMISTIC, is_better
-from fedarena.values import check_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -346,7 +346,7 @@ class Run:
 
     def plot(self, ax: Axes | None = None, label: str | None = None) -> Axes:
         """The accuracy curve; returns the axes."""
-        from fedarena.results.plots import draw_curve
+        from fedarena.reports.run_plots import draw_curve
 
         return draw_curve(self, ax, label)
 
@@ -399,7 +399,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """In a notebook: a small table and the curve."""
-        from fedarena.results.plots import curve_as_svg
+        from fedarena.reports.run_plots import curve_as_svg
 
         s = self.summary()
         shown = {

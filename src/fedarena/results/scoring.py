@@ -8,13 +8,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from fedarena.config.errors import BadValue
 from fedarena.engine.record import RoundRecord
-from fedarena.engine.scoring import FinalMetrics, lost_by_divergence
+from fedarena.engine.task_metrics import FinalMetrics, lost_by_divergence
 from fedarena.engine.validated_round import ValidatedRound
-from fedarena.errors import BadValue
 from fedarena.results.run import Run
-from fedarena.statistics.metric_registry import OPTIMISTIC as OPTIMISTIC
-from fedarena.statistics.metric_registry import Metric, all_metrics
+from fedarena.statistics.metric_registry import OPTIMISTIC, Metric, all_metrics
 
 Score = Literal["final", "best", "validated"]
 View = Literal["common", "own", "own:uniform"]

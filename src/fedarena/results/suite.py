@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.errors import BadValue, quoted
+from fedarena.config.errors import BadValue, quoted
+from fedarena.config.limits import check_path
 from fedarena.results.comparison import Comparison
 from fedarena.results.scoring import OPTIMISTIC, Scoring
 from fedarena.results.suite_plan import SuitePlan, holds_suite
@@ -28,7 +29,6 @@ from fedarena.statistics.metric_registry import all_metrics
 from fedarena.statistics.repeats import repeat_posterior
 from fedarena.statistics.signed_rank import mean_ranks, signed_rank
 from fedarena.statistics.trend import LEAST_VALUES, Trend, fit_trend
-from fedarena.values import check_path
 
 LinePoint = tuple[float, float, float, float]  # setting, mean, low, high
 LEVEL = 0.9  # of all intervals

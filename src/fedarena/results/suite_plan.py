@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedarena.data.files import reading
-from fedarena.engine.keep import writing
-from fedarena.errors import BadValue
+from fedarena.common.files import writing
+from fedarena.config.errors import BadValue
+from fedarena.data.published_files import reading
 from fedarena.results.comparison import DAMAGED, Plan, folder_name
-from fedarena.results.folder import read_table, write_table
+from fedarena.results.run_folder import read_table, write_table
 
 FILE, RESULT, FOLDERS = "suite.json", "verdict.json", "federations"
 

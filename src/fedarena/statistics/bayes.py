@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 
 ROUNDING = 4 * np.finfo(float).eps  # a range of differences below this share of the largest score is rounding
 

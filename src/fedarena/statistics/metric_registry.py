@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue, UnknownName, suggest
+from fedarena.config.errors import BadValue, UnknownName, suggest
 from fedarena.statistics import metrics as functions
 
 TaskName = Literal["classification", "next_symbol", "regression", "survival", "custom"]

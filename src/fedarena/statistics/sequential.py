@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.statistics.joint import DRAWS, JointPosterior, candidates, joint_posterior, matrix, ranking
 from fedarena.statistics.repeats import LEAST_REPEATS
 

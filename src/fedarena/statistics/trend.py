@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.statistics.bayes import Posterior, Regions
 
 Array = NDArray[np.float64]

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from fedarena.component import title_of
-from fedarena.errors import FedarenaError
-from fedarena.results import watch
+from fedarena.common import locks
+from fedarena.config.components import title_of
+from fedarena.config.errors import FedarenaError
+from fedarena.results import run_status
 from fedarena.results.comparison import Plan
-from fedarena.ui import log
-from fedarena.ui.files import REASON, SafeFolder, reason
-from fedarena.ui.log import Log
-from fedarena.ui.memo import Memo
+from fedarena.ui import round_log
+from fedarena.ui.cache import Memo
+from fedarena.ui.round_log import Log
+from fedarena.ui.safe_files import REASON, SafeFolder, reason
 
 FOLDERS = 20_000  # looked into at most: somebody may have named the root of a disk
 KEPT_ROUNDS = 2_000_000  # of all logs in memory, at 100 bytes each
@@ -209,7 +210,7 @@ class Catalogue:
                 self.files.check_size(folder / file)
             files = [folder / "suite.json", folder / "verdict.json"]
             seen = self.remembered("suite", folder, files, lambda: _read_suite(self.files, id, name, folder))
-            return replace(seen, state="running") if watch.at_work(folder) and seen.state != "damaged" else seen
+            return replace(seen, state="running") if locks.at_work(folder) and seen.state != "damaged" else seen
         except Exception as error:
             return SuiteSight(id, folder, name, "damaged", why=reason(error))
 
@@ -243,7 +244,7 @@ class Catalogue:
         try:
             self.files.check(folder, RUN_FILES)
             busy = (folder / "experiment.toml").exists() and not (folder / "result.json").exists()
-            busy = busy and watch.at_work(folder / "checkpoint")
+            busy = busy and locks.at_work(folder / "checkpoint")
             return self.remembered(f"run {busy}", folder, files, lambda: _sight(self.files, id, name, folder))
         except Exception as error:
             return Sight(id, folder, name, "damaged", {}, changed=_changed(folder), why=reason(error))
@@ -264,13 +265,13 @@ class Catalogue:
         if isinstance(plan, str):
             return Match(id, folder, name, None, why=plan)
         cells: dict[str, list[Sight]] = {label: [] for label in plan.contestants}
-        for cell in watch.cells(plan, folder):
+        for cell in run_status.cells(plan, folder):
             cells[cell.label].append(self.sight(cell.folder))
         left_out = (
-            [self.sight(cell.folder) for cell in watch.left_out_cells(plan, folder)] if plan.leave_one_out else []
+            [self.sight(cell.folder) for cell in run_status.left_out_cells(plan, folder)] if plan.leave_one_out else []
         )
         match = Match(id, folder, name, plan, cells, left_out)
-        busy = watch.at_work(folder) or any(s.state == "running" for s in match.everyone)
+        busy = locks.at_work(folder) or any(s.state == "running" for s in match.everyone)
         return replace(match, busy=busy)
 
     def _name(self, folder: Path) -> tuple[str, str]:
@@ -332,15 +333,15 @@ def _sight(files: SafeFolder, id: str, name: str, folder: Path) -> Sight:
     try:
         files.check_size(folder / "result.json")
         table = tomllib.loads(files.text(folder / "experiment.toml", EXPERIMENT))
-        seen = watch.glance(folder)
+        seen = run_status.glance(folder)
     except FileNotFoundError:  # a cell whose turn has not come
-        seen = watch.glance(folder)
+        seen = run_status.glance(folder)
         return replace(sight, state="failed" if seen.why else "waiting", why=seen.why)
     except OSError:  # it may be gone the next time, without a change of the file
         raise
     except Exception as error:
         return replace(sight, why=reason(error))
-    if seen.state not in watch.OVER and (folder / "result.json").exists():
+    if seen.state not in run_status.OVER and (folder / "result.json").exists():
         return replace(sight, table=table, why="result.json cannot be read")
     return replace(
         sight,
@@ -351,9 +352,9 @@ def _sight(files: SafeFolder, id: str, name: str, folder: Path) -> Sight:
         accuracy=_finite(seen.accuracy),
         best=_finite(seen.best),
         validated=_finite(seen.validated),
-        spark=tuple(log.glance(file, files.open)),
+        spark=tuple(round_log.glance(file, files.open)),
         why=seen.why,
-        result=_result(files, folder / "result.json") if seen.state in watch.OVER else {},
+        result=_result(files, folder / "result.json") if seen.state in run_status.OVER else {},
     )
 
 
@@ -392,10 +393,10 @@ def _plan(folder: Path) -> Plan | str:
 
 
 def _finite(value: Any) -> float | None:
-    number = log.number(value)
+    number = round_log.number(value)
     return number if math.isfinite(number) else None
 
 
 def _whole(value: Any) -> int | None:
-    number = log.number(value)
+    number = round_log.number(value)
     return int(number) if math.isfinite(number) and number >= 0 else None

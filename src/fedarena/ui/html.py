@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fedarena.formatting import format_size
-from fedarena.results.report.charts import NARROW, escape
-from fedarena.results.report.svg import path
+from fedarena.common.formatting import format_size
+from fedarena.reports.charts import NARROW, escape
+from fedarena.reports.charts.svg import path
 from fedarena.ui.catalogue import Sight
-from fedarena.ui.files import reason
+from fedarena.ui.safe_files import reason
 
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">'

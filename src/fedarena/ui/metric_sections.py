@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.errors import FedarenaError
-from fedarena.results.report.charts import escape
-from fedarena.results.report.metrics import MANY_CLASSES, calibration_chart, calibration_series, confusion_chart, short
+from fedarena.config.errors import FedarenaError
+from fedarena.reports.charts import escape
+from fedarena.reports.metrics_section import MANY_CLASSES, calibration_chart, calibration_series, confusion_chart, short
 from fedarena.results.scoring import VALIDATED
 from fedarena.ui.catalogue import Catalogue, Sight
 from fedarena.ui.html import HALF, both, section, table
-from fedarena.ui.log import number
+from fedarena.ui.round_log import number
 
 BIN = ("confidence", "accuracy", "samples")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from fedarena.results.report.charts import escape
+from fedarena.reports.charts import escape
 from fedarena.statistics.metric_registry import OPTIMISTIC
 from fedarena.ui.catalogue import STATES, Catalogue, Listing, Match, Sight, SuiteSight, part_name
-from fedarena.ui.files import reason
 from fedarena.ui.html import badge, bar, frame, percent, progress, section, settings, spark, when
-from fedarena.ui.scores import by_mean, scoring_of
+from fedarena.ui.partial_scores import by_mean, scoring_of
+from fedarena.ui.safe_files import reason
 
 SHOWN = 8  # contestants of a card
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedarena.errors import FedarenaError
-from fedarena.formatting import unit_of
-from fedarena.results.report.charts import WIDE, Series, Strip, escape, legend, line_chart, strip_chart
+from fedarena.common.formatting import unit_of
+from fedarena.config.errors import FedarenaError
+from fedarena.reports.charts import WIDE, Series, Strip, escape, legend, line_chart, strip_chart
 from fedarena.statistics.metric_registry import OPTIMISTIC, all_metrics
 from fedarena.ui.catalogue import Catalogue, Sight
 from fedarena.ui.html import (
@@ -31,8 +31,8 @@ from fedarena.ui.html import (
     unreadable,
     when,
 )
-from fedarena.ui.log import Log
 from fedarena.ui.metric_sections import metric_sections
+from fedarena.ui.round_log import Log
 
 AXES = {
     "round": ("rounds", "round"),

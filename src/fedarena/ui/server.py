@@ -20,12 +20,12 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import fedarena
-from fedarena.errors import BadValue, FedarenaError
-from fedarena.results.report.charts import style_sheet
-from fedarena.ui import match_page, overview, run_page
+from fedarena.config.errors import BadValue, FedarenaError
+from fedarena.reports.charts import style_sheet
+from fedarena.ui import comparison_page, overview, run_page
+from fedarena.ui.cache import Memo
 from fedarena.ui.catalogue import Catalogue
 from fedarena.ui.html import ICON, problem
-from fedarena.ui.memo import Memo
 
 PORT = 8765
 TRIES = 50  # ports looked at if that one is taken
@@ -153,7 +153,7 @@ class Answer(BaseHTTPRequestHandler):
         }
         pages: dict[str, Callable[[Catalogue, str, dict[str, str]], str | None]] = {
             "run": run_page.page,
-            "comparison": match_page.page,
+            "comparison": comparison_page.page,
         }
         if path in ("", "/"):
             return lambda _: ("text/html", overview.page(catalogue), OURS)
@@ -162,7 +162,7 @@ class Answer(BaseHTTPRequestHandler):
         if kind in pages:
             return lambda query: _html(pages[kind](catalogue, id, query), OURS)
         if kind == "report":
-            return lambda _: _html(match_page.report(catalogue, id), REPORT)
+            return lambda _: _html(comparison_page.report(catalogue, id), REPORT)
         return None
 
     def _send(self, status: HTTPStatus, found: Found) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue, DataMissing, FrameRefused, PartyLost
-from fedarena.vertical import fields as read
-from fedarena.vertical.channel import Channel
-from fedarena.vertical.frames import CHUNK, Fields, Kind, refused
+from fedarena.config.errors import BadValue, DataMissing, FrameRefused, PartyLost
+from fedarena.transport import fields as read
+from fedarena.transport.channel import Channel
+from fedarena.transport.frames import CHUNK, Fields, Kind, refused
 
 SMALLEST = 50  # common rows; below that, sums over a bin are sums over single people
 BATCH = 10_000  # ids in one request

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 
 Codes = NDArray[np.uint16]
 

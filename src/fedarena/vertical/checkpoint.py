@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import CannotWrite, DataBroken, ResumeMismatch
+from fedarena.config.errors import CannotWrite, DataBroken, ResumeMismatch
 
 Single = NDArray[np.float32]
 

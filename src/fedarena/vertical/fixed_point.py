@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.vertical.settings import BoostSettings
 
 SLOT = 64  # bits

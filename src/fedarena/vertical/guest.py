@@ -19,22 +19,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue, CannotWrite, PartyLost, ResumeMismatch
-from fedarena.seeds import stream
+from fedarena.config.errors import BadValue, CannotWrite, PartyLost, ResumeMismatch
+from fedarena.config.seeds import stream
+from fedarena.transport import fields as read
+from fedarena.transport.channel import Channel
+from fedarena.transport.frames import CHUNK, Kind
 from fedarena.vertical import checkpoint
-from fedarena.vertical import fields as read
 from fedarena.vertical.bins import checked_columns
-from fedarena.vertical.channel import Channel
 from fedarena.vertical.crypto.ciphertexts import Plaintexts
 from fedarena.vertical.crypto.keys import generate
 from fedarena.vertical.crypto.plain import PlainKey, PlainPublicKey
 from fedarena.vertical.fixed_point import ExactSums, fixed_point, split_slots
-from fedarena.vertical.frames import CHUNK, Kind
-from fedarena.vertical.growth import Growth, owners
 from fedarena.vertical.model import FILE, GuestModel
 from fedarena.vertical.objective import checked_labels, checked_weights, objective_of, scores
-from fedarena.vertical.parties import HostColumns, Key, OwnColumns, Party, Rows, Source
+from fedarena.vertical.party_columns import HostColumns, Key, OwnColumns, Party, Rows, Source
 from fedarena.vertical.settings import BoostSettings
+from fedarena.vertical.tree_growth import Growth, owners
 
 Cipher = Literal["paillier", "none"]
 MOST_LOSSES = 10  # of hosts, in one tree: then the line, not the luck, is bad

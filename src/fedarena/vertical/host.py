@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue, ResumeMismatch
-from fedarena.vertical import fields as read
+from fedarena.config.errors import BadValue, ResumeMismatch
+from fedarena.transport import fields as read
+from fedarena.transport.frames import Fields, Kind, refused
 from fedarena.vertical.bins import (
     Bins,
     Candidates,
@@ -31,7 +32,6 @@ from fedarena.vertical.crypto.ciphertexts import Ciphertexts
 from fedarena.vertical.crypto.keys import PublicKey
 from fedarena.vertical.crypto.plain import PlainPublicKey
 from fedarena.vertical.fixed_point import SLOT, candidate_bits, parts_of
-from fedarena.vertical.frames import Fields, Kind, refused
 from fedarena.vertical.histogram import Histogram
 from fedarena.vertical.model import FILE, HostModel, Split, split_of
 from fedarena.vertical.settings import BoostSettings

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue, CannotWrite, DataBroken, DataMissing
+from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissing
 from fedarena.vertical.bins import Bins, Candidates, threshold
 from fedarena.vertical.settings import BoostSettings
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.vertical.settings import BoostSettings
 
 Single = NDArray[np.float32]

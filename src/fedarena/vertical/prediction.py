@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue
-from fedarena.vertical import fields as read
+from fedarena.config.errors import BadValue
+from fedarena.transport import fields as read
+from fedarena.transport.channel import Channel
+from fedarena.transport.frames import Fields, Kind, refused
 from fedarena.vertical.bins import checked_columns
-from fedarena.vertical.channel import Channel
-from fedarena.vertical.frames import Fields, Kind, refused
 from fedarena.vertical.model import GUEST, GuestModel, HostModel, Split
 from fedarena.vertical.objective import objective_of
 

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from fedarena.errors import BadValue, UnknownName, suggest
+from fedarena.config.errors import BadValue, UnknownName, suggest
 
 Algorithm = Literal["secureboost", "secureboost_plus"]
 ObjectiveName = Literal["logistic", "softmax", "squared_error"]

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue
-from fedarena.vertical.certificates import check_name
-from fedarena.vertical.channel import LocalChannel
-from fedarena.vertical.frames import Kind
+from fedarena.config.errors import BadValue
+from fedarena.transport.channel import LocalChannel
+from fedarena.transport.frames import Kind
+from fedarena.transport.party_identity import check_name
 from fedarena.vertical.guest import Cipher, Guest, TreeRecord
 from fedarena.vertical.host import Host, HostPolicy
 from fedarena.vertical.model import GuestModel, HostModel

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from fedarena.federation.link import Arrival, open_link
-from fedarena.federation.link.keys import OrganiserKeys, make_keys
+from fedarena.transport.federation_keys import OrganiserKeys, make_keys
+from fedarena.transport.flower_link import Arrival, open_link
 
 ROOT = Path(__file__).parents[3]
 LIMIT = 40_000_000

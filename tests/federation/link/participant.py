@@ -7,9 +7,9 @@ import signal
 import sys
 import time
 
-from fedarena.errors import BadValue, FedarenaError
-from fedarena.federation.link import Over, join
-from fedarena.federation.link.keys import ParticipantKeys
+from fedarena.config.errors import BadValue, FedarenaError
+from fedarena.transport.federation_keys import ParticipantKeys
+from fedarena.transport.flower_link import Over, join
 
 
 def handle(content: bytes) -> bytes:

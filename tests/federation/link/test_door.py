@@ -7,8 +7,8 @@ import base64
 import time
 from typing import Any
 
-from fedarena.federation.link.door import ACTIVATE, ORGANISER_PULL, PULL, PUSH, PUSH_PART, Door, Rules
-from fedarena.federation.link.flower import Node, PushMessagesRequest
+from fedarena.transport.flower_link.access_control import ACTIVATE, ORGANISER_PULL, PULL, PUSH, PUSH_PART, Door, Rules
+from fedarena.transport.flower_link.flower_internals import Node, PushMessagesRequest
 
 RULES = Rules(secret="s3cret", names={b"key of ash": "ash", b"key of elm": "elm"}, limit=1000, longest_call=300)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("cryptography")
-from fedarena.authority import names_of
-from fedarena.errors import BadValue, CannotWrite, DataMissing
-from fedarena.federation.link.keys import OrganiserKeys, ParticipantKeys, make_keys, number
+from fedarena.config.errors import BadValue, CannotWrite, DataMissing
+from fedarena.transport.certificates import names_of
+from fedarena.transport.federation_keys import OrganiserKeys, ParticipantKeys, make_keys, number
 
 
 def files(folder: Path) -> set[str]:

@@ -19,10 +19,10 @@ import httpx
 import pytest
 from tests.federation.link.conftest import LIMIT, ROOT, Federation
 
-from fedarena.authority import Authority
-from fedarena.errors import BadValue, PartyFailed, PartyLost, UnknownName
-from fedarena.federation.link import Over, join, open_link
-from fedarena.federation.link.keys import OrganiserKeys, ParticipantKeys, make_keys, number
+from fedarena.config.errors import BadValue, PartyFailed, PartyLost, UnknownName
+from fedarena.transport.certificates import Authority
+from fedarena.transport.federation_keys import OrganiserKeys, ParticipantKeys, make_keys, number
+from fedarena.transport.flower_link import Over, join, open_link
 
 
 def test_two_participants_echo_within_a_second_or_so(federation: Federation) -> None:
@@ -224,11 +224,11 @@ def test_a_key_that_the_organiser_does_not_know_is_refused_on_both_sides(
 
 def test_clocks_that_differ_are_told(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower's signatures bear the time; a node may be five seconds ahead."""
-    from fedarena.federation.link import line
+    from fedarena.transport.flower_link import superlink_calls
 
     late = lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=2)
     monkeypatch.setattr("flwr.supernode.node_auth_http_interceptor.now", late)
-    monkeypatch.setattr(line, "now", late)
+    monkeypatch.setattr(superlink_calls, "now", late)
     with pytest.raises(BadValue, match=r"refuses the signature of 'oak': this clock differs from its by 1[12]\d s"):
         join(federation.link.address, keys_of(federation, "oak"), never, patience=5.0)
     federation.until(lambda: any("refused 'oak'" in text and "clocks" in text for text in federation.heard))
@@ -331,8 +331,8 @@ def test_a_superlink_ends_with_its_organiser(tmp_path: Path) -> None:
     """Also when the organiser is killed without a chance to say so: the port is free for the one that resumes."""
     make_keys(tmp_path / "keys", ["ash"])
     code = (
-        "import sys, time; from fedarena.federation.link import open_link;"
-        "from fedarena.federation.link.keys import OrganiserKeys;"
+        "import sys, time; from fedarena.transport.flower_link import open_link;"
+        "from fedarena.transport.federation_keys import OrganiserKeys;"
         f"link = open_link({str(tmp_path)!r}, '127.0.0.1:0', OrganiserKeys.load({str(tmp_path / 'keys/organiser')!r}));"
         "print(link.address, link.pid, flush=True); time.sleep(60)"
     )

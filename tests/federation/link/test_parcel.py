@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from fedarena.errors import BadValue, DataMissing
-from fedarena.federation.link import flower
-from fedarena.federation.link.flower import ConfigRecord, ObjectTree, RecordDict
-from fedarena.federation.link.parcel import PART, Incoming, Unreadable, wrap
+from fedarena.config.errors import BadValue, DataMissing
+from fedarena.transport.flower_link import flower_internals
+from fedarena.transport.flower_link.flower_internals import ConfigRecord, ObjectTree, RecordDict
+from fedarena.transport.flower_link.payload import PART, Incoming, Unreadable, wrap
 
 LIMIT = 3 * PART
 
@@ -38,7 +38,7 @@ def read(objects: list[bytes], limit: int = LIMIT) -> bytes:
     store = Store(objects)
     message = SimpleNamespace(metadata=SimpleNamespace(run_id=1, message_id="m"))
     incoming = Incoming(message, store.tree(), limit)
-    assert incoming.pull(store, flower.Node(node_id=1), time.monotonic() + 10)
+    assert incoming.pull(store, flower_internals.Node(node_id=1), time.monotonic() + 10)
     return incoming.content()
 
 
@@ -83,15 +83,15 @@ def test_too_much_is_unreadable_before_it_is_all_here() -> None:
 
 @pytest.mark.parametrize("found", ["1.40.0", "1.43.0", "2.0.0"])
 def test_other_versions_of_flower_are_refused(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
-    monkeypatch.setattr(flower, "version", lambda _: found)
+    monkeypatch.setattr(flower_internals, "version", lambda _: found)
     with pytest.raises(BadValue, match=rf"works with Flower 1\.41 and 1\.42, not with {found}"):
-        flower.check_version()
+        flower_internals.check_version()
 
 
 def test_without_flower_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: str) -> str:
         raise PackageNotFoundError
 
-    monkeypatch.setattr(flower, "version", missing)
+    monkeypatch.setattr(flower_internals, "version", missing)
     with pytest.raises(DataMissing, match="needs the package flwr"):
-        flower.check_version()
+        flower_internals.check_version()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedarena.vertical.crypto import backends
-from fedarena.vertical.crypto.words import Words, is_below, random_below, to_numbers, to_words
+from fedarena.vertical.crypto.limbs import Words, is_below, random_below, to_numbers, to_words
 
 SIZES = [512, 1024, 1536, 2048, 3072]  # bits of n, and of p and q, for keys of 1024, 2048 and 3072 bits
 

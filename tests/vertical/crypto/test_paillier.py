@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedarena.errors import BadValue, CannotWrite, DataBroken, DataMissing, UnknownName
+from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissing, UnknownName
 from fedarena.vertical.crypto import (
     Ciphertexts,
     Exponents,
@@ -23,7 +23,7 @@ from fedarena.vertical.crypto import (
     primes,
     unpack,
 )
-from fedarena.vertical.crypto.words import to_words
+from fedarena.vertical.crypto.limbs import to_words
 
 KINDS: list[Exponents] = ["full", "short"]
 FAIR = 35.0  # chi-square with three degrees of freedom exceeds it once in ten million times; one kind missing is more

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.vertical.crypto import Ciphertexts, PlainKey, PlainPublicKey, PrivateKey, plaintexts, unpack
 
 

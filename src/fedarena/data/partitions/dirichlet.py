@@ -9,9 +9,9 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
+from fedarena.config.registry import register
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.data.partitions.dealing import class_rows, finished, grouped, impossible, need_rows
-from fedarena.registry import register
+from fedarena.data.partitions.assignment import class_rows, finished, grouped, impossible, need_rows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

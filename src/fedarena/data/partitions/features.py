@@ -9,10 +9,10 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from fedarena.config.registry import register
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.data.partitions.dealing import impossible
+from fedarena.data.partitions.assignment import impossible
 from fedarena.data.partitions.iid import Iid
-from fedarena.registry import register
 
 
 @register("partition", "feature_noise", paper="Li et al. 2022, arXiv 2102.02079")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedarena.config.registry import register
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.data.partitions.dealing import class_rows, finished, need_rows
-from fedarena.registry import register
+from fedarena.data.partitions.assignment import class_rows, finished, need_rows
 
 
 @register("partition", "iid", paper="McMahan et al. 2017, arXiv 1602.05629")

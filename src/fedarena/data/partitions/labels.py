@@ -9,11 +9,11 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from fedarena.config.registry import register
 from fedarena.data.dataset import Dataset, Partition, Rows
-from fedarena.data.partitions.dealing import class_rows, dealt_round, finished, impossible, need_rows
+from fedarena.data.partitions.assignment import class_rows, dealt_round, finished, impossible, need_rows
 from fedarena.data.partitions.iid import IidStratified
 from fedarena.data.partitions.shards import sorted_shards
-from fedarena.registry import register
 
 
 @register("partition", "non_iid")

@@ -9,9 +9,9 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
+from fedarena.config.registry import register
 from fedarena.data.dataset import Dataset, Partition, Rows
-from fedarena.data.partitions.dealing import class_rows, dealt_round, finished, impossible, need_rows
-from fedarena.registry import register
+from fedarena.data.partitions.assignment import class_rows, dealt_round, finished, impossible, need_rows
 
 Groups = tuple[tuple[int, ...], tuple[int, ...]]
 Clients = NDArray[np.int64]

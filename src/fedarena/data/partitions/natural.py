@@ -9,10 +9,10 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from fedarena.config.registry import register
 from fedarena.data.dataset import Dataset, Partition, Rows
-from fedarena.data.files import reading
-from fedarena.data.partitions.dealing import finished, grouped, impossible
-from fedarena.registry import register
+from fedarena.data.partitions.assignment import finished, grouped, impossible
+from fedarena.data.published_files import reading
 
 Users = NDArray[np.int64]
 

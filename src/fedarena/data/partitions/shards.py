@@ -9,9 +9,9 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
+from fedarena.config.registry import register
 from fedarena.data.dataset import Dataset, Partition, Rows
-from fedarena.data.partitions.dealing import finished, impossible, need_rows
-from fedarena.registry import register
+from fedarena.data.partitions.assignment import finished, impossible, need_rows
 
 ManyRows = NDArray[np.int64]  # row numbers, in two dimensions or more
 

@@ -1,9 +1,9 @@
 """The data sets that come with the package; importing this registers them."""
 
 from fedarena.data.sources.images import Cifar10, Digits, FashionMnist, Mnist
-from fedarena.data.sources.memory import Arrays
+from fedarena.data.sources.in_memory import Arrays
 from fedarena.data.sources.synthetic import LeastSquares
-from fedarena.data.sources.tables import BreastCancer, Csv, HeartDisease, Parquet
+from fedarena.data.sources.table_files import BreastCancer, Csv, HeartDisease, Parquet
 from fedarena.data.sources.text import Lines, TinyShakespeare
 
 # Your own data under the names that files use: run(csv("mine.csv", label="ill"), ...)

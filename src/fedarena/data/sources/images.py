@@ -10,10 +10,10 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from fedarena.data import files
+from fedarena.config.registry import register
+from fedarena.data import published_files
 from fedarena.data.dataset import Dataset, Preparation
-from fedarena.data.sources.rows import split_rows
-from fedarena.registry import register
+from fedarena.data.sources.class_codes import split_rows
 
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 PixelStats = tuple[tuple[float, ...], tuple[float, ...]]  # channel means and deviations
@@ -142,7 +142,7 @@ def _enlarged(x: NDArray[np.float32], channels: int, side: int) -> NDArray[np.fl
 def _published(
     name: str, prepare: Preparation, one_in: int, stats: PixelStats, class_names: tuple[str, ...]
 ) -> Dataset:
-    arrays = {part: rows[::one_in] for part, rows in files.load(name).items()}
+    arrays = {part: rows[::one_in] for part, rows in published_files.load(name).items()}
     x = np.concatenate([arrays["x_train"], arrays["x_test"]])
     x = x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     y = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)

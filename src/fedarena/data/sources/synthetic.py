@@ -9,10 +9,10 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from fedarena.config.errors import BadValue
+from fedarena.config.registry import register
+from fedarena.config.seeds import stream
 from fedarena.data.dataset import Dataset
-from fedarena.errors import BadValue
-from fedarena.registry import register
-from fedarena.seeds import stream
 
 MOST_NUMBERS = 10**9  # that all rows together may have
 Count = Annotated[int, Ge(1), Le(1_000_000)]

@@ -16,11 +16,11 @@ import numpy as np
 from annotated_types import Ge, Le, MinLen
 from numpy.typing import NDArray
 
-from fedarena.data import files
+from fedarena.config.errors import BadValue, DataMissing, quoted
+from fedarena.config.registry import register
+from fedarena.data import published_files
 from fedarena.data.dataset import PADDING, Dataset, Rows
-from fedarena.data.sources.rows import TestShare, numbered
-from fedarena.errors import BadValue, DataMissing, quoted
-from fedarena.registry import register
+from fedarena.data.sources.class_codes import TestShare, numbered
 
 Length = Annotated[int, Ge(1), Le(100_000)]
 DEFAULTS: dict[str, Any] = {
@@ -44,7 +44,7 @@ class TinyShakespeare:
 
     def load(self, seed: int) -> Dataset:
         """The first four fifths of each role's speeches to train, at least one, the rest to test."""
-        play = files.load("tiny_shakespeare")
+        play = published_files.load("tiny_shakespeare")
         text = np.append(play["text"], ord("\n")).astype(np.uint32)
         start, end, role = (play[f"speech_{k}"].astype(np.int64) for k in ("start", "end", "role"))
         names = tuple(str(name) for name in play["role_names"])
@@ -81,7 +81,7 @@ class Lines:
     def _pairs(self) -> list[tuple[str, str]]:
         if not Path(self.path).is_file():
             raise DataMissing(f"there is no file {self.path}", remedy="check the path", where="data.path")
-        with files.reading(self.path, remedy="save it as UTF-8 text"):
+        with published_files.reading(self.path, remedy="save it as UTF-8 text"):
             lines = Path(self.path).read_text(encoding="utf-8-sig").split("\n")
         last = max(self.speaker, self.text)
         pairs = []

@@ -19,7 +19,7 @@ from fedarena.models.zoo.convex import least_squares, piecewise_quadratic
 from fedarena.models.zoo.dense import logreg, mlp_2nn
 from fedarena.models.zoo.lenet import lenet, lenet5
 from fedarena.models.zoo.mcmahan import cnn_mcmahan, cnn_mcmahan_cifar
-from fedarena.models.zoo.niid import simple_cnn, simple_cnn_mnist
+from fedarena.models.zoo.niid_bench import simple_cnn, simple_cnn_mnist
 from fedarena.models.zoo.recurrent import char_lstm, word_lstm
 from fedarena.models.zoo.resnet import resnet18
 

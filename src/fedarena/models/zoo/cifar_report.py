@@ -10,8 +10,8 @@ from typing import Annotated
 from annotated_types import Ge, Lt
 from torch import nn
 
+from fedarena.config.registry import register
 from fedarena.models.zoo.layers import PLAIN, Norm, NormName, Positive, Shape, block, classifier, image
-from fedarena.registry import register
 
 
 @register("model", "lenet5_mod", paper="Hsu et al. 2020, arXiv:2003.08082")

@@ -11,9 +11,9 @@ import torch
 from annotated_types import Gt
 from torch import Tensor, nn
 
-from fedarena.errors import ModelMismatch
+from fedarena.config.errors import ModelMismatch
+from fedarena.config.registry import register
 from fedarena.models.zoo.layers import Shape
-from fedarena.registry import register
 
 Curvature = Annotated[float, Gt(0)]
 

@@ -6,9 +6,9 @@ import math
 
 from torch import nn
 
-from fedarena.errors import ModelMismatch
+from fedarena.config.errors import ModelMismatch
+from fedarena.config.registry import register
 from fedarena.models.zoo.layers import Shape, dense
-from fedarena.registry import register
 
 
 @register("model", "logreg")

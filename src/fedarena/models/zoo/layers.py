@@ -13,7 +13,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from fedarena.errors import BadValue, ModelMismatch
+from fedarena.config.errors import BadValue, ModelMismatch
 
 Shape = tuple[int, ...]
 NormName = Literal["plain", "bn", "gn"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from fedarena.config.registry import register
 from fedarena.models.zoo.layers import Shape, block, classifier, image
-from fedarena.registry import register
 
 
 @register("model", "lenet", paper="LeCun et al. 1998, in the form of Caffe's examples")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from fedarena.config.registry import register
 from fedarena.models.zoo.layers import Shape, block, classifier, image, local_response_norm, same_max_pool
-from fedarena.registry import register
 
 
 @register("model", "cnn_mcmahan", paper="McMahan et al. 2017, arXiv:1602.05629")

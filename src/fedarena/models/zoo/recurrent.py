@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedarena.errors import ModelMismatch
+from fedarena.config.errors import ModelMismatch
+from fedarena.config.registry import register
 from fedarena.models.zoo.layers import LSTM, Shape
-from fedarena.registry import register
 
 
 @register("model", "char_lstm", paper="McMahan et al. 2017, arXiv:1602.05629")

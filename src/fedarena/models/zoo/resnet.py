@@ -6,8 +6,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from fedarena.config.registry import register
 from fedarena.models.zoo.layers import Norm, Positive, Shape, image
-from fedarena.registry import register
 
 
 @register("model", "resnet18", paper="He et al. 2016, arXiv:1512.03385")

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fedarena.errors import BadValue
-from fedarena.vertical.crypto.words import WORD, Words, from_raw, to_numbers, to_raw, to_words
+from fedarena.config.errors import BadValue
+from fedarena.vertical.crypto.limbs import WORD, Words, from_raw, to_numbers, to_raw, to_words
 
 
 class Receiver(Protocol):

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedarena.vertical.crypto.words import Words
+from fedarena.vertical.crypto.limbs import Words
 
 LANES = 8  # numbers that a kernel takes at a time
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts, Plaintexts
-from fedarena.vertical.crypto.words import WORD, Words, to_numbers, to_words
+from fedarena.vertical.crypto.limbs import WORD, Words, to_numbers, to_words
 
 HALF = 32  # sums of halves of words leave room for 2^32 rows
 

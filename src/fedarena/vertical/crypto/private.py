@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fedarena.errors import BadValue, CannotWrite, DataBroken, DataMissing
+from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissing
 from fedarena.vertical.crypto import backends, parallel, primes
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts, Plaintexts
+from fedarena.vertical.crypto.limbs import WORD, Words, is_below, random_below, random_bits, to_numbers, to_words
 from fedarena.vertical.crypto.public import PublicKey, pieces
-from fedarena.vertical.crypto.words import WORD, Words, is_below, random_below, random_bits, to_numbers, to_words
 
 Exponents = Literal["full", "short"]
 

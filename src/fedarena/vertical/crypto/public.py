@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue
+from fedarena.config.errors import BadValue
 from fedarena.vertical.crypto import backends, parallel, primes
 from fedarena.vertical.crypto.backends import integers
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts
-from fedarena.vertical.crypto.words import WORD, Words, is_below, random_below, to_numbers, to_words
+from fedarena.vertical.crypto.limbs import WORD, Words, is_below, random_below, to_numbers, to_words
 
 SIZES = (2048, 3072)
 WORTH_A_THREAD = 512  # additions

@@ -14,7 +14,7 @@ import numpy as np
 from fedarena.vertical.crypto import backends
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts, plaintexts
 from fedarena.vertical.crypto.keys import PrivateKey, generate
-from fedarena.vertical.crypto.words import random_bits, to_numbers
+from fedarena.vertical.crypto.limbs import random_bits, to_numbers
 
 LANES = 16  # numbers of the smallest measurement: two full turns of the widest kernel
 WIDTH = 128  # bits of what is packed: sums of g and of h, 64 bits each

@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.errors import BadValue, UnknownName, suggest
+from fedarena.config.errors import BadValue, UnknownName, suggest
 from fedarena.vertical.crypto.backends import integers, kernels
-from fedarena.vertical.crypto.words import Words
+from fedarena.vertical.crypto.limbs import Words
 
 SWITCH = "FEDARENA_PAILLIER"  # the name of a backend: for tests, and for whoever distrusts a kernel
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.vertical.crypto.words import WORD, Words, to_numbers, to_words
+from fedarena.vertical.crypto.limbs import WORD, Words, to_numbers, to_words
 
 Integer = Callable[[int], Any]  # int, or gmpy2.mpz
 Power = Callable[[Any, int, Any], Any]

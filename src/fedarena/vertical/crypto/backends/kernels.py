@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.vertical.crypto.words import WORD, Words, contiguous, to_words
+from fedarena.vertical.crypto.limbs import WORD, Words, contiguous, to_words
 
 FOLDER = Path(__file__).parent.parent
 WINDOW = 10  # bits of an exponent that one product of the fixed base does

@@ -1,0 +1,167 @@
+"""The same rounds in three places on this machine: worker processes, a Ray cluster, a real federation over Flower.
+
+The work is small on purpose: four clients with four hundred rows each, one epoch of `mlp_2nn`. What remains is what each
+place costs beside the training. Flower's is the whole way: TLS, node authentication, a process for each participant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib.util
+import json
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedarena.bench.table_format import Row
+from fedarena.config.errors import FedarenaError
+from fedarena.runtimes.cleanup import temporary_folder
+
+NAMES = ("alfa", "bravo", "charlie", "delta")
+ROWS, FEATURES = 400, 30
+WARM = 3  # rounds that do not count: workers start, models are built
+ROUNDS = 20  # that count, in each turn
+PATIENCE = 300.0  # seconds for a whole federation
+NEEDS = {"ray": ("ray",), "flower": ("flwr", "cryptography")}
+
+
+def measure(turns: int, say: Callable[[str], None]) -> list[Row]:
+    """Seconds a round in each place, one after the other: Ray and Flower are never quite idle."""
+    rows: list[Row] = []
+    with temporary_folder() as folder:
+        write_tables(folder)
+        for place, run in PLACES.items():
+            say(f"scale: rounds in {place}")
+            note, seconds = missing(place), None
+            if not note:
+                try:
+                    seconds = median_round(run(folder, WARM + ROUNDS * turns))
+                except (FedarenaError, OSError, subprocess.SubprocessError) as error:
+                    note = f"{place} cannot be measured: {str(error).splitlines()[0]}"
+            if note:
+                say(note)
+            rows.append({"work": "scale", "part": "place", "design": place, "seconds_per_round": seconds, "note": note})
+    return rows
+
+
+def missing(place: str) -> str:
+    """Why it cannot be measured here; nothing if it can."""
+    absent = [name for name in NEEDS.get(place, ()) if importlib.util.find_spec(name) is None]
+    return (
+        f"{place} is left out: {', '.join(absent)} is not installed (`pip install 'fedarena[{place}]'`)"
+        if absent
+        else ""
+    )
+
+
+def median_round(walls: list[float]) -> float:
+    """From the seconds since the start at the end of each round."""
+    return float(statistics.median(np.diff(walls)[WARM - 1 :]))
+
+
+def write_tables(folder: Path) -> None:
+    """A file for each client, and one of all for where rows may lie together."""
+    rng = np.random.default_rng(0)
+    columns = [f"f{i}" for i in range(FEATURES)]
+    everything: list[list[Any]] = []
+    for name in NAMES:
+        y = rng.integers(0, 2, ROWS)
+        x = rng.standard_normal((ROWS, FEATURES)) + y[:, None]
+        rows = [[*map(float, row), int(label)] for row, label in zip(x, y, strict=True)]
+        _write(folder / f"{name}.csv", [[*columns, "label"], *rows])
+        everything += [[*row, name] for row in rows]
+    _write(folder / "all.csv", [[*columns, "label", "site"], *everything])
+
+
+def _write(path: Path, rows: list[list[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+
+
+def experiment(path: Path, rounds: int, **data: Any) -> dict[str, Any]:
+    """The work; looked at once, at its end."""
+    return {
+        "data": {"name": "csv", "path": str(path), "label": "label", "standardise": False, **data},
+        "model": "mlp_2nn", "partition": "natural", "share": 1.0, "rounds": rounds,
+        "local": {"lr": 0.05, "epochs": 1, "batch": 32}, "evaluate": {"every": rounds},
+    }  # fmt: skip
+
+
+def processes(folder: Path, rounds: int) -> list[float]:
+    """Workers of this machine, as a run has them anyway."""
+    return _simulated(folder, rounds, "processes")
+
+
+def ray(folder: Path, rounds: int) -> list[float]:
+    """A Ray cluster started for the purpose."""
+    return _simulated(folder, rounds, "ray")
+
+
+def _simulated(folder: Path, rounds: int, runtime: Any) -> list[float]:
+    import fedarena as fa
+
+    run = fa.run(
+        experiment(folder / "all.csv", rounds, client="site"), runtime=runtime, workers=2, out=folder / f"in-{runtime}"
+    )
+    return [record.wall_seconds for record in run.records]
+
+
+def flower(folder: Path, rounds: int) -> list[float]:
+    """`fedarena serve`, and `fedarena join` for each client, with keys made on the spot."""
+    import fedarena as fa
+
+    keys, out = folder / "keys", folder / "in-flower"
+    (folder / "exp.toml").write_text(fa.Experiment.make(experiment(Path("mine.csv"), rounds)).to_toml())
+    subprocess.run(_command("federation", "keys", *NAMES, "--out", str(keys), "--quiet"), check=True, **SILENT)
+    address = f"127.0.0.1:{_free_port()}"
+    serve = ["serve", str(folder / "exp.toml"), "--address", address, "--keys", str(keys), "--out", str(out), "--quiet"]
+    with contextlib.ExitStack() as stack:
+        organiser = stack.enter_context(_started(*serve))
+        for name in NAMES:
+            join = ["join", "--data", str(folder / f"{name}.csv"), "--server", address, "--keys", str(keys / name)]
+            stack.enter_context(_started(*join, "--folder", str(folder / f"state-{name}"), "--yes", "--quiet"))
+        code = organiser.wait(timeout=PATIENCE)
+    if code:
+        raise subprocess.CalledProcessError(code, "fedarena serve")
+    lines = (out / "checkpoint" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["wall_seconds"] for line in lines]
+
+
+PLACES: dict[str, Callable[[Path, int], list[float]]] = {"processes": processes, "ray": ray, "flower": flower}
+SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def _command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "fedarena", *words]
+
+
+@contextlib.contextmanager
+def _started(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command under way, ended with the block if it does not end by itself."""
+    process = subprocess.Popen(_command(*words), **SILENT)
+    try:
+        yield process
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

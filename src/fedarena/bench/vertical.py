@@ -1,0 +1,238 @@
+"""How long a tree takes between two processes, what each shortcut of SecureBoost+ is worth, and a textbook beside it.
+
+Everything is measured in one run on one machine: a guest and a host as processes of their own, over TLS, on made-up
+columns. The textbook is SecureBoost as it is written down, with gmpy2: g and h encrypted one by one, every bin of every
+node summed and decrypted. It is measured on few rows, and compared by the time that one row takes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedarena.config.errors import DataMissing, PartyFailed
+from fedarena.transport.party_identity import make_keys
+from fedarena.vertical.model import GuestModel
+
+ROWS, COLUMNS, DEPTH, BINS = 150_000, 5, 5, 32
+SUBSET = 20_000
+TEXTBOOK_ROWS = 100
+FULL, SHORT = "SecureBoost+, full exponents", "SecureBoost+, short exponents"
+PROMISED = {FULL: 15.0, SHORT: 6.0}  # seconds a tree
+LEAST_RATIO = 100.0
+EVERY_BIT = 2 * 2047  # that a guest can read of a candidate: without compression a host must allow it
+SWITCHES = {
+    "all shortcuts": (),
+    "without packing": ("packing=false",),
+    "without subtraction": ("subtraction=false",),
+    "without compression": ("compression=false",),
+    "without sparse bins": ("sparse=false",),
+    "with GOSS": ("goss=true",),
+    "mix trees": ("tree_mode=mix",),
+    "layered trees": ("tree_mode=layered",),
+    "short exponents": ("exponents=short",),
+}
+CLASSES = {"3 classes, a tree for each": (), "3 classes, multi-output": ("multi_output=true",)}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One training between two processes."""
+
+    seconds: float  # a tree
+    bytes_up: int  # a tree
+    bytes_down: int
+    guest_mb: float  # most memory that the process had
+    host_mb: float
+
+
+def measure(
+    names: Sequence[str] = (), turns: int = 3, say: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
+    """The figures of `fedarena bench vertical`, a row for each design; so many trees of the large ones."""
+    return measure_vertical(trees=turns, say=say)
+
+
+def measure_vertical(
+    *,
+    rows: int = ROWS,
+    subset: int = SUBSET,
+    textbook_rows: int = TEXTBOOK_ROWS,
+    trees: int = 3,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """The same with other sizes."""
+    say(f"textbook SecureBoost, {textbook_rows} rows")
+    plain = textbook_seconds(textbook_rows)
+    found = [_row("textbook SecureBoost, gmpy2", textbook_rows, plain * textbook_rows, plain)]
+    with tempfile.TemporaryDirectory() as folder:
+        make_keys(Path(folder) / "keys", ["guest", "host"])
+        for design, options in {FULL: (), SHORT: ("exponents=short",)}.items():
+            say(f"{design}, {rows:,} rows")
+            measured = measure_training(Path(folder), rows, options, trees=trees)
+            found.append(_row(design, rows, measured.seconds, plain, measured))
+        for classes, designs in ((2, SWITCHES), (3, CLASSES)):
+            for design, options in designs.items():
+                say(f"{design}, {subset:,} rows")
+                each = 1 if classes == 2 or "multi_output=true" in options else classes  # a round is a tree for each
+                measured = measure_training(Path(folder), subset, options, classes=classes, trees=4, per_round=each)
+                found.append(_row(design, subset, measured.seconds, plain, measured))
+    return found
+
+
+def _row(design: str, rows: int, seconds: float, plain: float, more: Measured | None = None) -> dict[str, Any]:
+    return {
+        "work": "vertical",
+        "design": design,
+        "rows": rows,
+        "seconds_per_tree": seconds,
+        "samples_per_second": rows / seconds,
+        "ratio_to_plain": plain / (seconds / rows),
+        "bytes_up": more and more.bytes_up,
+        "bytes_down": more and more.bytes_down,
+        "roofline_percent": None,
+        "memory_mb": more and more.guest_mb + more.host_mb,
+        "promised_seconds": PROMISED.get(design) if rows == ROWS else None,
+        "floor": LEAST_RATIO if design in PROMISED else None,
+    }
+
+
+def broken(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What does not keep its promise, in words."""
+    told = []
+    for row in rows:
+        if row["promised_seconds"] is not None and row["seconds_per_tree"] > row["promised_seconds"]:
+            told.append(
+                f"{row['design']}: {row['seconds_per_tree']:.1f} s a tree, promised {row['promised_seconds']:g}"
+            )
+        if row["floor"] is not None and row["ratio_to_plain"] < row["floor"]:
+            told.append(f"{row['design']}: {row['ratio_to_plain']:.0f} times the textbook, promised {row['floor']:g}")
+    return told
+
+
+def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """For people."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"One tree of depth {DEPTH} over {COLUMNS}+{COLUMNS} columns, two processes over TLS, 2048 bits"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("design", min_width=30)
+    for column in ("rows", "s a tree", "promised", "ratio", "up", "down"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        promised = row["promised_seconds"]
+        table.add_row(
+            row["design"],
+            f"{row['rows']:,}",
+            f"{row['seconds_per_tree']:.2f}",
+            "" if promised is None else f"{promised:g}",
+            f"{row['ratio_to_plain']:,.0f}",
+            *(f"{row[way] / 1e6:.2f} MB" if row[way] is not None else "" for way in ("bytes_up", "bytes_down")),
+        )
+    Console().print(table)
+    Console().print("ratio: rows a second to those of the textbook protocol on gmpy2")
+
+
+# Two processes
+
+
+def measure_training(
+    folder: Path, rows: int, options: Sequence[str], *, classes: int = 2, trees: int = 3, per_round: int = 1
+) -> Measured:
+    """A training of made-up columns between a guest and a host that are processes of their own."""
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        _write_tables(Path(place), rows, classes)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        settings = [word for option in options for word in ("--set", option)]
+        own = ["--trees", str(trees), "--depth", str(DEPTH), "--set", f"bins={BINS}", "--test-share", "0", *settings]
+        own_host = ["--listen", f"127.0.0.1:{port}", "--most-bits", str(EVERY_BIT)]
+        host = _start(place, folder, "host", own_host)
+        try:
+            guest = _start(place, folder, "guest", ["--peers", f"host=127.0.0.1:{port}", *own])
+            guest_mb = _ended(guest, place)
+            host_mb = _ended(host, place)
+        except BaseException:
+            host.kill()
+            raise
+        history = GuestModel.load(Path(place) / "guest-model").history
+    seconds = [h["seconds"] for h in history]
+    rounds = [sum(seconds[i : i + per_round]) for i in range(0, len(seconds), per_round)]
+    up, down = (sum(h[way] for h in history) // len(rounds) for way in ("bytes_up", "bytes_down"))
+    settled = rounds[-2:]  # the first makes tables of powers; two, because mix trees take turns
+    return Measured(sum(settled) / len(settled), up, down, guest_mb, host_mb)
+
+
+def _write_tables(folder: Path, rows: int, classes: int) -> None:
+    """Columns of which each tells a little of the label; the same for every run."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 2 * COLUMNS)).astype(np.float32)
+    score = x @ rng.normal(size=2 * COLUMNS) + rng.normal(size=rows)
+    y = np.digitize(score, np.quantile(score, np.linspace(0, 1, classes + 1)[1:-1]))
+    for name, own in (("guest", x[:, :COLUMNS]), ("host", x[:, COLUMNS:])):
+        names = [f"{name} {i}" for i in range(COLUMNS)]
+        labels: dict[str, Any] = {"y": y} if name == "guest" else {}
+        np.savez(folder / f"{name}.npz", X=own, feature_names=names, **labels)
+
+
+def _start(place: str, folder: Path, party: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
+    words = ["train", f"{party}.npz", "--party", party, "--keys", str(folder / "keys" / party)]
+    command = [sys.executable, "-m", "fedarena", "vertical", *words, "--out", f"{party}-model", "-q", *options]
+    with (Path(place) / f"{party}.log").open("wb") as log:
+        return subprocess.Popen(command, cwd=place, stdout=log, stderr=log)
+
+
+def _ended(process: subprocess.Popen[bytes], place: str) -> float:
+    """Wait for it; the most memory that it had, in megabytes, where the system tells."""
+    peak = math.nan
+    if hasattr(os, "wait4"):
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        peak = used.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)  # bytes there, else kilobytes
+    else:
+        process.wait()
+    if process.returncode:
+        log = "\n".join(path.read_text(errors="replace") for path in sorted(Path(place).glob("*.log")))
+        raise PartyFailed(f"a party ended with exit code {process.returncode}:\n{log}", remedy="see what it said")
+    return peak
+
+
+# The textbook
+
+
+def textbook_seconds(rows: int) -> float:
+    """Seconds of one row in a tree of textbook SecureBoost with gmpy2, on one core; decryption is not counted."""
+    try:
+        import gmpy2
+    except ImportError:
+        raise DataMissing("the textbook needs the package gmpy2", remedy="pip install 'fedarena[vertical]'") from None
+    from fedarena.vertical.crypto.keys import generate
+
+    n = gmpy2.mpz(generate(2048).public.n)
+    square = n * n
+    codes = np.random.default_rng(0).integers(0, BINS, size=(COLUMNS, rows)).tolist()
+    began = time.perf_counter()
+    for _ in ("g", "h"):
+        drawn = [(secrets.randbits(53), secrets.randbelow(int(n) - 1) + 1) for _ in range(rows)]
+        row = [(1 + m * n) * gmpy2.powmod(r, n, square) % square for m, r in drawn]
+        for _ in range(DEPTH):
+            for column in codes:
+                sums = [gmpy2.mpz(1)] * BINS
+                for code, c in zip(column, row, strict=True):
+                    sums[code] = sums[code] * c % square
+    return (time.perf_counter() - began) / rows

@@ -1,0 +1,1 @@
+"""Tools without knowledge of learning: progress on a terminal, locks of folders."""

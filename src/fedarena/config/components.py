@@ -1,0 +1,158 @@
+"""A chosen component: a name with settings, or an object, become the thing itself and text that names it again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from fedarena.config.errors import BadValue, quoted
+from fedarena.config.limits import check_path
+from fedarena.config.registry import Entry, Kind, components, find, name_of, registered_class
+
+PATHS = ("path", "test_path", "table")  # settings that name files
+
+
+@dataclass(frozen=True)
+class Component:
+    """A chosen component: the name and settings that print back, and the thing itself."""
+
+    kind: Kind
+    name: str
+    settings: dict[str, Any]
+    made: Any = dataclasses.field(compare=False, repr=False)
+    own: bool = False  # an object from Python that no text can name
+
+    @classmethod
+    def choose(cls, kind: Kind, choice: Any, where: str) -> Component:
+        """From a name, a table with a name, or the component itself."""
+        if isinstance(choice, cls):
+            return choice
+        if isinstance(choice, str):
+            choice = {"name": choice}
+        if isinstance(choice, Mapping):
+            apart = ("name", "with") if kind == "algorithm" else ("name",)
+            settings = {str(k): v for k, v in choice.items() if k not in apart}
+            name = choice.get("name")
+            if not isinstance(name, str):
+                raise BadValue(
+                    f"{kind} without a name", remedy=f'write name = "..."; see `fedarena list {kind}s`', where=where
+                )
+            entry = find(kind, name, f"{where}.name")
+            made = entry.build(settings, where)
+            chosen = cls(kind, name, _anchored(_complete(entry, made, settings), where), made)
+            return chosen._with(choice.get("with", ()), where) if kind == "algorithm" else chosen
+        return cls._own(kind, choice)
+
+    @property
+    def title(self) -> str:
+        """The name that people read: the file's own for a data set that is read from a file."""
+        return title_of(self.name, self.settings)
+
+    def _with(self, companions: Any, where: str) -> Component:
+        """The algorithm inside its companions: `with = ["fedir", { name = "fedvc", n_vc = 64 }]`."""
+        made, told = self.made, []
+        listed = [companions] if isinstance(companions, str | Mapping) else companions
+        if not isinstance(listed, list | tuple) or not all(isinstance(one, str | Mapping) for one in listed):
+            raise BadValue(
+                f"with = {quoted(companions)}",
+                remedy='give names or tables with a name: with = ["fedir", { name = "fedvc", n_vc = 64 }]',
+                where=f"{where}.with",
+            )
+        for companion in listed:
+            table = {"name": companion} if isinstance(companion, str) else dict(companion)
+            entry = find("algorithm", str(table.pop("name", "")), f"{where}.with")
+            if not entry.is_companion:
+                raise BadValue(
+                    f"'{entry.name}' is an algorithm of its own, not a companion of '{self.name}'",
+                    remedy="companions are: "
+                    + ", ".join(n for n, e in components("algorithm").items() if e.is_companion),
+                    where=f"{where}.with",
+                )
+            made = dataclasses.replace(entry.build(table, f"{where}.with"), base=made)
+            told.append({"name": entry.name, **{k: v for k, v in _fields(made).items() if k != "base"}})
+        return dataclasses.replace(self, settings={**self.settings, **({"with": told} if told else {})}, made=made)
+
+    @classmethod
+    def _own(cls, kind: Kind, made: Any) -> Component:
+        needed = {"dataset": "load", "partition": "split", "algorithm": "client", "model": "__call__"}[kind]
+        if not callable(getattr(made, needed, None)) or (isinstance(made, type) and kind != "model"):
+            shown = f"the class {made.__name__}" if isinstance(made, type) else quoted(made)
+            raise BadValue(
+                f"{shown} is no {kind}",
+                remedy=f"give a name of `fedarena list {kind}s`, a table with a name, or an object with a method {needed}",
+                where=kind,
+            )
+        if kind == "algorithm" and getattr(made, "base", None) is not None:
+            inside = cls._own(kind, made.base)
+            around = {"name": name_of(made), **{k: v for k, v in _fields(made).items() if k != "base"}}
+            settings = {**inside.settings, "with": [*inside.settings.get("with", []), around]}
+            return dataclasses.replace(inside, settings=settings, made=made)
+        name = name_of(made)
+        registered = components(kind).get(name)
+        is_registered = registered is not None and registered.make in (made, registered_class(made))
+        settings = _fields(made)
+        if registered is not None and is_registered and settings:
+            registered.check(settings, kind)  # an object's values have the same ranges as a file's
+        printable = all(_plain(v) for v in settings.values())
+        return cls(
+            kind,
+            name,
+            _anchored({k: v for k, v in settings.items() if _plain(v)}, "data" if kind == "dataset" else kind),
+            made,
+            not (is_registered and printable),
+        )
+
+
+def _anchored(settings: dict[str, Any], where: str) -> dict[str, Any]:
+    """Files as absolute paths, where they are written down: a run may be repeated from another folder."""
+    return {
+        k: str(check_path(v, f"{where}.{k}").absolute()) if k in PATHS and isinstance(v, str) else v
+        for k, v in settings.items()
+    }
+
+
+def _complete(entry: Entry, made: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    if dataclasses.is_dataclass(made):
+        return {k: v for k, v in _fields(made).items() if k != "base"}
+    defaults = {p.name: p.default for p in entry.parameters.values()}
+    return {**defaults, **entry.check(settings)}
+
+
+def component_settings(made: Any) -> dict[str, Any]:
+    """The settings of a component that can be written down."""
+    return {k: v for k, v in _fields(made).items() if _plain(v)}
+
+
+def _fields(made: Any) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(made) or isinstance(made, type):
+        return {}
+    values = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
+    return {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}  # np.float64(0.1) prints as 0.1
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_plain(v) for v in value)
+    if isinstance(value, Mapping):
+        return all(isinstance(k, str) and _plain(v) for k, v in value.items())
+    return value is None or isinstance(value, str | bool | int | float)
+
+
+def title_of(name: str, settings: Mapping[str, Any]) -> str:
+    """Return the name of a component that people read, without the folders of its file.
+
+    >>> title_of("csv", {"path": "/home/me/patients.csv"}), title_of("digits", {})
+    ('patients.csv', 'digits')
+    """
+    file = PurePath(str(settings.get("path") or ""))
+    return file.name if file.suffix else name
+
+
+def without_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the names of files alone: a page that is passed on must not tell where they lie."""
+    return {k: PurePath(v).name if k in PATHS and isinstance(v, str) else v for k, v in settings.items()}

@@ -1,0 +1,248 @@
+"""Names to components. What is registered here appears in `fedarena list`, in TOML files and on the command line.
+
+A component is a frozen dataclass or a function; its keyword parameters are its settings. Add one in a file of your own:
+
+    @register("partition", "halves")
+    @dataclass(frozen=True)
+    class Halves:
+        "Two clients, one half each."
+        ...
+
+or, in a package, by an entry point in the group `fedarena.partitions`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+from fedarena.config.errors import BadValue, UnknownName, quoted, repeated, suggest
+from fedarena.config.limits import check_path, check_value
+
+Kind = Literal["algorithm", "partition", "model", "dataset"]
+
+_BUILT_IN: dict[str, str] = {
+    "algorithm": "fedarena.algorithms",
+    "partition": "fedarena.data.partitions",
+    "model": "fedarena.models.zoo",
+    "dataset": "fedarena.data.sources",
+}
+_entries: dict[str, dict[str, Entry]] = {kind: {} for kind in _BUILT_IN}
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A setting of a component: its type with its range, and its default (`required` where there is none)."""
+
+    name: str
+    type: str
+    default: Any
+    annotation: Any
+
+    @property
+    def is_required(self) -> bool:
+        """It has no default."""
+        return self.default is inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered component."""
+
+    kind: Kind
+    name: str
+    make: Callable[..., Any]
+    paper: str
+
+    @property
+    def summary(self) -> str:
+        """First paragraph of the docstring, as one line."""
+        return " ".join((inspect.getdoc(self.make) or "").split("\n\n")[0].split())
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """The settings, by name. A model's first two arguments (shape, classes) come from the data and are none."""
+        hints = get_type_hints(self.make, include_extras=True)
+        return {
+            p.name: Parameter(p.name, _type_text(hints.get(p.name, Any)), p.default, hints.get(p.name, Any))
+            for p in inspect.signature(self.make).parameters.values()
+            if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+            and not (self.kind == "model" and p.name in ("shape", "classes"))
+            and not dataclasses.is_dataclass(hints.get(p.name))  # what a companion is around: `with` says it
+        }
+
+    @property
+    def is_companion(self) -> bool:
+        """It goes around another component of its kind."""
+        return inspect.isclass(self.make) and "base" in getattr(self.make, "__dataclass_fields__", {})
+
+    def build(self, settings: Mapping[str, Any], where: str = "") -> Any:
+        """The component with these settings, each checked for name, type and range."""
+        values = self.check(settings, where)
+        return functools.partial(self.make, **values) if self.kind == "model" else self.make(**values)
+
+    def check(self, settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+        """The settings, converted to their types; unknown, missing and wrong ones are errors that name the place."""
+        from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+        values = {}
+        for key, value in settings.items():
+            at = f"{where}.{quoted(key)}" if where else quoted(key)
+            if key not in self.parameters:
+                raise UnknownName(
+                    f"{self.kind} '{self.name}' has no setting '{quoted(key)}'",
+                    remedy=suggest(key, self.parameters, f"it has: {', '.join(self.parameters) or 'none'}"),
+                    where=at,
+                )
+            annotation = self.parameters[key].annotation
+            if annotation is not Any:  # rows of the user's own may be as large as they like
+                check_value(key, value, at)
+            if isinstance(value, str) and annotation in (tuple[str, ...], tuple[str, ...] | None):
+                value = (value,)  # one name is a list of one
+            try:
+                config = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
+                values[key] = TypeAdapter(annotation, config=config).validate_python(value)
+            except ValidationError as error:
+                problem = quoted(error.errors()[0]["msg"])
+                raise BadValue(
+                    f"{key} = {repeated(value)} does not fit {self.kind} '{self.name}': {problem}",
+                    remedy=f"give {self.parameters[key].type}",
+                    where=at,
+                ) from None
+        for parameter in self.parameters.values():
+            if parameter.is_required and parameter.name not in values:
+                raise BadValue(
+                    f"{self.kind} '{self.name}' needs a value for '{parameter.name}'",
+                    remedy=f"add {parameter.name} = ...  ({parameter.type})",
+                    where=where,
+                )
+        return values
+
+    def describe(self) -> dict[str, Any]:
+        """As `fedarena list --json` prints it."""
+        return {
+            "name": self.name,
+            "summary": self.summary,
+            "paper": self.paper,
+            "parameters": [
+                {"name": p.name, "type": p.type, "default": None if p.is_required else p.default}
+                for p in self.parameters.values()
+            ],
+        }
+
+
+def register(kind: Kind, name: str, *, paper: str = "") -> Callable[[T], T]:
+    """Decorator: make a class or function known under a name. A second registration of a name replaces the first."""
+
+    def keep(make: T) -> T:
+        _entries[kind][name] = Entry(kind, name, make, paper)
+        make.registered_name = name  # type: ignore[attr-defined]
+        return make
+
+    return keep
+
+
+def register_variant(variant: type, registered: type) -> None:
+    """Make a subclass known under the name of the registered class whose constructor may create it."""
+    variant.registered_name = name_of(registered)  # type: ignore[attr-defined]
+    variant.registered_class = registered  # type: ignore[attr-defined]
+
+
+def adopt(entries: Iterable[Entry]) -> None:
+    """Make known what another process registered, and this one does not know."""
+    for entry in entries:
+        if entry.name not in components(entry.kind):
+            _entries[entry.kind][entry.name] = entry
+
+
+def components(kind: Kind) -> dict[str, Entry]:
+    """All components of a kind, built in, registered here or found in installed packages, by name."""
+    _load(kind)
+    return dict(_entries[kind])
+
+
+def find(kind: Kind, name: str, where: str = "") -> Entry:
+    """The component of that name, or an error with the nearest name."""
+    known = components(kind)
+    if name not in known:
+        raise UnknownName(
+            f"no {kind} is called '{quoted(name)}'",
+            remedy=suggest(name, known, f"`fedarena list {kind}s` shows them all; give --file FILE.py if it is yours"),
+            where=where,
+        )
+    return known[name]
+
+
+def name_of(component: object) -> str:
+    """The name under which a component (or its class) was registered, else its own name."""
+    target = component if inspect.isclass(component) or inspect.isroutine(component) else type(component)
+    return str(getattr(target, "__dict__", {}).get("registered_name", getattr(target, "__name__", "?")))
+
+
+def registered_class(component: object) -> type:
+    """Return the class under which a component was registered, also where it is a variant of that class."""
+    cls: type = vars(type(component)).get("registered_class", type(component))
+    return cls
+
+
+def load_file(file: Path) -> None:
+    """Run a Python file of the user's, for the components it registers; worker processes get them by value."""
+    import cloudpickle
+
+    check_path(file, "--file")
+    name = f"_file_{file.stem}"  # not its own name: an `import` of the same file elsewhere must not meet a stranger
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.exists():
+        raise BadValue(f"cannot import {file}", remedy="give a Python file that registers a component", where="--file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadValue(
+            f"{file} fails: {type(error).__name__}: {quoted(str(error))}", remedy="fix the file", where="--file"
+        ) from error
+    cloudpickle.register_pickle_by_value(module)
+
+
+@functools.cache
+def _load(kind: Kind) -> None:
+    importlib.import_module(_BUILT_IN[kind])
+    for point in entry_points(group=f"fedarena.{kind}s"):
+        if point.name in _entries[kind]:
+            warnings.warn(f"the {kind} '{point.name}' of {point.value} is not used: that name is taken", stacklevel=2)
+            continue
+        try:
+            register(kind, point.name)(point.load())
+        except Exception as error:  # one broken package must not take the others along
+            warnings.warn(f"the {kind} '{point.name}' cannot be loaded from {point.value}: {error}", stacklevel=2)
+
+
+def _type_text(annotation: Any) -> str:
+    """`Annotated[float, Gt(0)]` as people read it: float > 0; `Literal["a", "b"]` as a | b."""
+    import types
+    import typing
+
+    if typing.get_origin(annotation) is typing.Annotated:
+        base, *marks = get_args(annotation)
+        signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+        limits = [f"{signs[a]} {getattr(m, a)}" for m in marks for a in signs if getattr(m, a, None) is not None]
+        return " ".join([_type_text(base), " and ".join(limits)]).strip()
+    if typing.get_origin(annotation) is Literal:
+        return " | ".join(str(a) for a in get_args(annotation))
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " or ".join("none" if a is type(None) else _type_text(a) for a in get_args(annotation))
+    if typing.get_origin(annotation) is not None:
+        return str(annotation).replace("typing.", "")
+    return getattr(annotation, "__name__", str(annotation))

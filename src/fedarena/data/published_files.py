@@ -1,0 +1,347 @@
+"""Finding, reading and checking the files of published data sets.
+
+A set is looked for in `$FEDARENA_DATA`, then in the user's cache folder, as our own .npz or as it was published.
+Nothing read here is trusted: members of archives are taken by name, pickles may hold arrays and nothing else, and
+what comes out must have the published sha256.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import pickle
+import re
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.config.errors import BadValue, DataBroken, DataMissing, quoted
+from fedarena.config.limits import check_path
+
+Arrays = Mapping[str, NDArray[Any]]
+Files = Mapping[str, bytes]  # published files by their plain name, unpacked
+
+IDX = {
+    "x_train": "train-images-idx3-ubyte",
+    "y_train": "train-labels-idx1-ubyte",
+    "x_test": "t10k-images-idx3-ubyte",
+    "y_test": "t10k-labels-idx1-ubyte",
+}
+CIFAR_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+CIFAR_LABELS = ("train_lables.json", "test_lables.json")  # spelt so in the package that holds them
+HEART_SITES = ("cleveland", "hungarian", "switzerland", "va")
+
+ELSEWHERE = "/participants"  # path of a table whose rows are with the clients of a federation
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published data set: where its files may lie in a data folder, how they decode, and what must come out."""
+
+    npz: str  # our own form of it, one file
+    wanted: frozenset[str]  # names of its published files
+    places: tuple[str, ...]  # folders and archives that may hold them, best first
+    decode: Callable[[Files], Arrays]
+    sha256: Mapping[str, str]  # of each decoded array
+    hint: str  # the published files, in words
+
+
+def load(name: str) -> Arrays:
+    """The arrays of a published data set, from the first complete copy on this machine."""
+    published = PUBLISHED[name]
+    broken: DataBroken | None = None
+    for folder in folders():
+        for path in (folder / p for p in (published.npz, *published.places)):
+            try:
+                arrays = read(name, path)
+            except DataBroken as error:  # a sound copy elsewhere will do: its hash says that it is the same
+                broken = broken or error
+                continue
+            if arrays is not None:
+                return arrays
+    if broken:
+        raise broken
+    raise DataMissing(
+        f"'{name}' is not on this machine",
+        remedy=f"`fedarena data get {name}`, or point FEDARENA_DATA at a folder with {published.npz}, or with "
+        + published.hint,
+        where=f"looked in {', '.join(map(str, folders()))}",
+    )
+
+
+def read(name: str, path: Path) -> Arrays | None:
+    """The verified arrays of a data set in this .npz, archive or folder; None if there is nothing of it."""
+    published = PUBLISHED[name]
+    with reading(path, remedy=f"`fedarena data get {name}` fetches a sound copy"):
+        if not path.exists():
+            return None
+        if path.suffix == ".npz":
+            return verify(name, read_npz(path))
+        files = read_archive(path, published.wanted) if path.is_file() else read_folder(path, published.wanted)
+        return verify(name, published.decode(files)) if files else None
+
+
+def folders() -> list[Path]:
+    """Where data sets are looked for, in this order."""
+    named = os.environ.get("FEDARENA_DATA")
+    if not named:
+        return [cache_folder()]
+    try:
+        return [check_path(named, "FEDARENA_DATA").expanduser(), cache_folder()]
+    except RuntimeError as error:  # ~name, and no such user
+        raise BadValue(
+            f"'{quoted(named)}' is no folder: {error}", remedy="name another", where="FEDARENA_DATA"
+        ) from None
+
+
+def cache_folder() -> Path:
+    """The user's own folder for downloaded data, where the platform keeps such things."""
+    if os.environ.get("XDG_CACHE_HOME"):
+        return check_path(os.environ["XDG_CACHE_HOME"], "XDG_CACHE_HOME") / "fedarena"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "fedarena"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "fedarena"
+    return Path.home() / ".cache" / "fedarena"
+
+
+def verify(name: str, arrays: Arrays) -> Arrays:
+    """The same arrays, if they are the published ones bit for bit."""
+    for key, expected in PUBLISHED[name].sha256.items():
+        if key not in arrays:
+            raise ValueError(f"it has no array '{key}'")
+        if hashlib.sha256(np.ascontiguousarray(arrays[key]).data).hexdigest() != expected:
+            raise ValueError(f"its '{key}' is not that of the published '{name}' (sha256 differs)")
+    return arrays
+
+
+@contextmanager
+def reading(path: Path | str, remedy: str) -> Iterator[None]:
+    """Turns whatever a damaged file makes its reader raise into one error with a remedy."""
+    damage = (OSError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, OverflowError)
+    unknown = (NotImplementedError, RecursionError)  # of a format's reader: what it cannot do, or nested without end
+    formats = (zlib.error, zipfile.BadZipFile, tarfile.TarError, pickle.UnpicklingError)
+    try:
+        yield
+    except (*damage, *unknown, *formats) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        raise DataBroken(f"{path} cannot be used: {quoted(reason)}", remedy=remedy) from error
+
+
+def read_npz(path: Path) -> Arrays:
+    """All arrays of an .npz; pickled ones are refused."""
+    with np.load(path, allow_pickle=False) as archive:
+        return {key: archive[key] for key in archive.files}
+
+
+def read_folder(folder: Path, wanted: frozenset[str]) -> Files:
+    """The wanted files of a folder, whether gzipped or not."""
+    files: dict[str, bytes] = {}
+    for path in sorted(folder.iterdir()):  # a plain file comes before its .gz
+        if plain_name(path.name) in wanted and plain_name(path.name) not in files:
+            files[plain_name(path.name)] = unpacked(path.read_bytes())
+    return files
+
+
+def read_archive(source: Path | BinaryIO, wanted: frozenset[str]) -> Files:
+    """The wanted files of a tar archive, read in memory: no path inside the archive ever reaches the disk."""
+    files: dict[str, bytes] = {}
+    with tarfile.open(source) if isinstance(source, Path) else tarfile.open(fileobj=source) as archive:
+        for member in archive:
+            name = plain_name(PurePosixPath(member.name).name)
+            content = archive.extractfile(member) if name in wanted and member.isfile() else None
+            if content:
+                files[name] = unpacked(content.read())
+    return files
+
+
+def plain_name(name: str) -> str:
+    """`train-images.idx3-ubyte.gz` and its other spellings -> `train-images-idx3-ubyte`."""
+    return name.removesuffix(".gz").replace(".idx", "-idx")
+
+
+def unpacked(raw: bytes) -> bytes:
+    """The bytes themselves, or what a gzip file holds."""
+    return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+
+
+def decode_idx(raw: bytes) -> NDArray[np.uint8]:
+    """An idx file of bytes: two zeros, 8, the number of axes, their lengths (big-endian), the bytes."""
+    if raw[:3] != b"\0\0\x08":
+        raise ValueError("it is no idx file of bytes")
+    axes = raw[3]
+    shape = np.frombuffer(raw, ">i4", axes, offset=4)
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def decode_mnist(files: Files) -> Arrays:
+    """MNIST and Fashion-MNIST: images N x H x W and labels from four idx files."""
+    return {key: decode_idx(files[name]) for key, name in IDX.items()}
+
+
+def decode_cifar10(files: Files) -> Arrays:
+    """CIFAR-10 from its python batches, its binary batches, or PNGs with one image a row; images N x H x W x C."""
+    if "test_batch.png" in files:
+        parts = [_png(files[f"{name}.png"]) for name in CIFAR_BATCHES]
+        y_train, y_test = (np.array(json.loads(files[name]), dtype=np.uint8) for name in CIFAR_LABELS)
+        return {"x_train": np.concatenate(parts[:5]), "y_train": y_train, "x_test": parts[5], "y_test": y_test}
+    if "test_batch.bin" in files:
+        batches = [np.frombuffer(files[f"{name}.bin"], np.uint8).reshape(-1, 3073) for name in CIFAR_BATCHES]
+        pairs = [(_height_width_channel(b[:, 1:]), b[:, 0]) for b in batches]
+    else:
+        unpickled = [unpickle_arrays(files[name]) for name in CIFAR_BATCHES]
+        pairs = [(_height_width_channel(b[b"data"]), np.array(b[b"labels"], dtype=np.uint8)) for b in unpickled]
+    x, y = zip(*pairs, strict=True)
+    return {"x_train": np.concatenate(x[:5]), "y_train": np.concatenate(y[:5]), "x_test": x[5], "y_test": y[5]}
+
+
+def _height_width_channel(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+
+
+def _png(raw: bytes) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(raw), formats=["PNG"]) as image:
+        return np.asarray(image.convert("RGB")).reshape(-1, 32, 32, 3)
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Builds dictionaries, lists, bytes and numpy arrays; a pickle that names anything else is not executed."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in {(m, "_reconstruct") for m in ("numpy.core.multiarray", "numpy._core.multiarray")}:
+            return np.zeros(0).__reduce__()[0]  # that function, wherever this numpy keeps it
+        if (module, name) == ("_codecs", "encode"):  # how Python 3 writes bytes for Python 2
+            return lambda text, _: text.encode("latin1")
+        if (module, name) in {("numpy", "ndarray"), ("numpy", "dtype")}:
+            return getattr(np, name)
+        raise pickle.UnpicklingError(f"it is a pickle that asks for {module}.{name}, and was not opened")
+
+
+def unpickle_arrays(raw: bytes) -> dict[bytes, Any]:
+    """A dictionary of arrays and lists, as in CIFAR-10's python version, from a pickle that cannot run code."""
+    content = _ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
+    return {key.encode() if isinstance(key, str) else key: value for key, value in content.items()}
+
+
+def decode_heart(files: Files) -> Arrays:
+    """UCI Heart Disease, a file a hospital: thirteen features and a diagnosis 0-4 a row, `?` for not measured."""
+    sites = [_numbers(files[f"processed.{site}.data"]) for site in HEART_SITES]
+    rows = np.concatenate(sites)
+    return {
+        "X": rows[:, :13],
+        "y": (rows[:, 13] > 0).astype(np.int8),
+        "site": np.repeat(np.arange(len(sites)), [len(s) for s in sites]).astype(np.int8),
+    }
+
+
+def _numbers(raw: bytes) -> NDArray[np.float32]:
+    text = raw.decode("ascii").replace("?", "nan")
+    return np.loadtxt(io.StringIO(text), delimiter=",", dtype=np.float32, ndmin=2)
+
+
+def decode_shakespeare(files: Files) -> Arrays:
+    """Speeches of the plays: a line `Role:`, what is spoken, an empty line."""
+    text = files["input.txt"]
+    speeches = list(re.finditer(rb"(?:\A|\n\n)([^\n]+):\n(.+?)(?=\n\n[^\n]|\Z)", text, re.DOTALL))
+    roles = {role: i for i, role in enumerate(dict.fromkeys(s[1].decode() for s in speeches))}
+    return {
+        "text": np.frombuffer(text, np.uint8),
+        "speech_role": np.array([roles[s[1].decode()] for s in speeches], dtype=np.int32),
+        "speech_start": np.array([s.start(2) for s in speeches], dtype=np.int32),
+        "speech_end": np.array([s.end(2) for s in speeches], dtype=np.int32),
+        "role_names": np.array(list(roles)),
+    }
+
+
+PUBLISHED: dict[str, Published] = {
+    "mnist": Published(
+        npz="mnist.npz",
+        wanted=frozenset(IDX.values()),
+        places=("mnist", "mnist/raw", "MNIST/raw", ""),
+        decode=decode_mnist,
+        sha256={
+            "x_train": "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
+            "y_train": "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
+            "x_test": "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
+            "y_test": "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
+        },
+        hint="mnist/train-images-idx3-ubyte.gz and the other three idx files",
+    ),
+    "fashion_mnist": Published(
+        npz="fashion_mnist.npz",
+        wanted=frozenset(IDX.values()),
+        places=("fashion_mnist", "fashion_mnist/raw", "FashionMNIST/raw", "fashion-mnist", ""),
+        decode=decode_mnist,
+        sha256={
+            "x_train": "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
+            "y_train": "657fbd221bfc9f4198cc14b5619cc33ec57c58dd0e47af4d99d6650759e869a7",
+            "x_test": "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
+            "y_test": "3d0e6c6ea990b53b6f8f500a41cac93881d981b315f84578b7d915342ade01e9",
+        },
+        hint="fashion_mnist/train-images-idx3-ubyte.gz and the other three idx files",
+    ),
+    "cifar10": Published(
+        npz="cifar10.npz",
+        wanted=frozenset(
+            [name + ending for name in CIFAR_BATCHES for ending in ("", ".bin", ".png")] + [*CIFAR_LABELS]
+        ),
+        places=tuple(
+            folder + place
+            for folder in ("", "cifar10/")
+            for place in (
+                "cifar-10-batches-py",
+                "cifar-10-batches-bin",
+                "cifar-10-python.tar.gz",
+                "cifar-10-binary.tar.gz",
+            )
+        ),
+        decode=decode_cifar10,
+        sha256={
+            "x_train": "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a",
+            "y_train": "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253",
+            "x_test": "f9b1e2130bab680db56eb06d886f7f1ad0f1183907ceff4659d1735c890f5b04",
+            "y_test": "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
+        },
+        hint="cifar-10-python.tar.gz, cifar-10-batches-py/ or cifar-10-batches-bin/",
+    ),
+    "heart_disease": Published(
+        npz="heart_disease_4sites.npz",
+        wanted=frozenset(f"processed.{site}.data" for site in HEART_SITES),
+        places=("heart_disease", ""),
+        decode=decode_heart,
+        sha256={
+            "X": "11856af5b49126b77c64d73024467ba16f3bb5a8dfe2f81aae9e6ab9d66450f3",
+            "y": "d489da337a46d8036f1c6eeb211edc82ceb864c9c0c106c9ba147b61c0995c72",
+            "site": "25a08209771e54bff9b5c89f95dad6b420c24c2c524793da014caca32d8d5cc6",
+        },
+        hint="heart_disease/processed.cleveland.data, .hungarian, .switzerland and .va",
+    ),
+    "tiny_shakespeare": Published(
+        npz="tiny_shakespeare.npz",
+        wanted=frozenset(["input.txt"]),
+        places=("tiny_shakespeare", "tinyshakespeare"),
+        decode=decode_shakespeare,
+        sha256={
+            "text": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+            "speech_role": "bebbd427aa48b1ac2fb836de014c3621254b8e8ed938176606c88df6c4cdfd02",
+            "speech_start": "870d1439f79c7e7f0fe773b78563a1ccaf3749d9857e1e01bef3c0374d9269e7",
+            "speech_end": "04b4906c5bb3def4b22afc18457283068ed5909aeb773103607bc0c7b54a4460",
+            "role_names": "d3d22ef761b2decb081c8b4f27b2b75bea7b69c046716dfcb36e0e53039f64e5",
+        },
+        hint="tiny_shakespeare/input.txt",
+    ),
+}

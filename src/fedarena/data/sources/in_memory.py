@@ -1,0 +1,192 @@
+"""Data that is already in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.config.errors import BadValue, quoted
+from fedarena.config.registry import register
+from fedarena.data.dataset import PADDING, Dataset, Rows
+from fedarena.data.sources.class_codes import SplitSeed, TestShare, labels, names_alike, numbered, split_rows
+
+
+@register("dataset", "arrays")
+@dataclass(frozen=True, eq=False)  # arrays have no single answer to ==
+class Arrays:
+    """Numpy arrays or torch tensors: rows `x`, labels `y`, and perhaps the `client` of each row.
+
+    x is a table (N x features), grey images (N x H x W) or images (N x C x H x W); bytes are scaled to [0, 1],
+    other numbers stay as they are. Whole numbers N x length with y of the same shape are texts.
+    """
+
+    x: Any = field(repr=False)
+    y: Any = field(repr=False)
+    client: Any = field(default=None, repr=False)
+    x_test: Any = field(default=None, repr=False)
+    y_test: Any = field(default=None, repr=False)
+    client_test: Any = field(default=None, repr=False)
+    test: TestShare = 0.2
+    split_seed: SplitSeed = 0
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every client its own rows, or ten equal clients; a model for what the rows are."""
+        iid = {"partition": {"name": "iid"}, "clients": 10}
+        owned = iid if self.client is None else {"partition": {"name": "natural"}}
+        model = "char_lstm" if _numpy("y", self.y).ndim == 2 else "mlp_2nn"
+        return {**owned, "model": model, "rounds": 20, "local": {"lr": 0.05, "epochs": 1, "batch": 16}}
+
+    def load(self, seed: int) -> Dataset:
+        """Check the arrays and, unless test rows are given, deal rows into train and test."""
+        x, y = _joined("x", self.x, self.x_test), _complete("y", _joined("y", self.y, self.y_test))
+        _same_length("y", y, x)
+        rows = _rows(x, y)
+        codes, classes, class_names = _classes(rows, y)
+        owner, owner_names = self._owners(x)
+        n_train: int = len(self.x)
+        order: Rows | slice = slice(None)  # in order already: no second copy of what may be large
+        if self.x_test is None:
+            strata = codes if codes.ndim == 1 else np.zeros(len(codes), dtype=np.int64)
+            train, test = split_rows(strata, owner, self.test, self.split_seed)
+            n_train, order = len(train), np.concatenate([train, test])
+        return Dataset(
+            "arrays",
+            rows[order],
+            codes[order],
+            n_train,
+            classes,
+            prepare="scale" if rows.dtype == np.uint8 else "none",
+            owner=None if owner is None else owner[order],
+            owner_names=owner_names,
+            class_names=class_names,
+            notes=(*names_alike(class_names, "y"), *names_alike(owner_names, "client")),
+        )
+
+    def _owners(self, x: NDArray[Any]) -> tuple[Rows | None, tuple[str, ...]]:
+        if self.client is None:
+            return None, ()
+        if self.x_test is None or self.client_test is not None:
+            owner, names = numbered(_one_each("client", _joined("client", self.client, self.client_test)))
+        else:  # test rows that belong to no client
+            owner, names = numbered(_one_each("client", _numpy("client", self.client)))
+            owner = np.concatenate([owner, np.full(len(self.x_test), -1)])
+        _same_length("client", owner, x)
+        return owner, names
+
+
+def _numpy(name: str, value: Any) -> NDArray[Any]:
+    """Return the values as an array; what is under a mask is not used in silence."""
+    if _has_masked(value):
+        raise BadValue(
+            f"{name} has masked values", remedy="fill them, or remove these rows: x[~mask]", where=f"data.{name}"
+        )
+    try:
+        if hasattr(value, "detach"):  # a torch tensor, without importing torch to ask
+            value = value.detach().cpu().numpy()
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise BadValue(
+            f"{name} cannot be made an array: {quoted(str(error))}",
+            remedy="give rows of one length, of numbers or of names",
+            where=f"data.{name}",
+        ) from None
+
+
+def _has_masked(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has_masked(row) for row in value if isinstance(row, np.ma.MaskedArray | list | tuple))
+    return isinstance(value, np.ma.MaskedArray) and bool(np.ma.getmaskarray(value).any())
+
+
+def _joined(name: str, train: Any, test: Any) -> NDArray[Any]:
+    """Training values and, where there are any, test values behind them."""
+    first = _numpy(name, train)
+    if test is None:
+        return first
+    second = _numpy(f"{name}_test", test)
+    if not first.ndim or not second.ndim or first.shape[1:] != second.shape[1:]:
+        raise BadValue(
+            f"{name} has shape {first.shape}, {name}_test {second.shape}",
+            remedy="give rows of one shape in both",
+            where=f"data.{name}_test",
+        )
+    return np.concatenate([first, second])
+
+
+def _one_each(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Return one name or number a row, none of them missing."""
+    if values.ndim != 1:
+        raise BadValue(
+            f"{name} has shape {values.shape}", remedy=f"give one {name} for each row of x", where=f"data.{name}"
+        )
+    return _complete(name, values)
+
+
+def _complete(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Return labels or clients, none of them missing."""
+    if values.dtype.kind in "mM":
+        missing = np.flatnonzero(np.isnat(values)).tolist() if values.ndim == 1 else []
+    else:
+        missing = [i for i, v in enumerate(values.tolist()) if _is_missing(v)] if values.ndim == 1 else []
+    if missing:
+        raise BadValue(
+            f"{name} is missing in row {missing[0]}", remedy="fill it, or remove that row", where=f"data.{name}"
+        )
+    return values
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # pandas' NA, of which nothing is true or false
+        return True
+
+
+def _same_length(name: str, values: NDArray[Any], x: NDArray[Any]) -> None:
+    if values.ndim == 0 or x.ndim == 0 or len(values) != len(x):
+        counts = [len(array) if array.ndim else 0 for array in (x, values)]
+        raise BadValue(
+            f"x has {counts[0]} rows and {name} has {counts[1]}, with those for testing",
+            remedy=f"give one {name} for each row of x and, with x_test, {name}_test",
+            where=f"data.{name}",
+        )
+
+
+def _rows(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+    """x in the shape and type of a Dataset."""
+    problem, remedy = "", ""
+    if x.ndim not in (2, 3, 4) or not x.size:
+        problem, remedy = f"shape {x.shape}", "give N x features, N x H x W or N x C x H x W"
+    elif x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
+        problem, remedy = f"shape {x.shape}, with the channels last", "give x.transpose(0, 3, 1, 2)"
+    elif x.dtype.kind not in "biuf":
+        problem, remedy = f"type {x.dtype}", "encode it as numbers"
+    elif x.dtype.kind == "f" and not (sound := np.abs(x) < np.finfo(np.float32).max).all():
+        at = tuple(np.argwhere(~sound)[0].tolist())
+        problem, remedy = f"the value {x[at]} at {at}", "fill, rescale or remove such values"
+    if problem:
+        raise BadValue(f"x has {problem}", remedy=remedy, where="data.x")
+    if y.ndim == 2 and x.dtype.kind in "iu":
+        return x.astype(np.int64)
+    x = x[:, None] if x.ndim == 3 else x
+    return x if x.dtype in (np.uint8, np.float32, np.float64) else x.astype(np.float32)
+
+
+def _classes(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.int64], int, tuple[str, ...]]:
+    """Labels as numbers, how many classes, and their names; symbols of a text keep their numbers."""
+    if y.ndim == 1:
+        codes, names = labels(y, "y")
+        return codes, len(names), names
+    if y.shape != x.shape or x.dtype != np.int64 or y.dtype.kind not in "iu":
+        raise BadValue(
+            f"y has shape {y.shape} and type {y.dtype}",
+            remedy="give one label a row, or for texts whole numbers x and y of one shape",
+            where="data.y",
+        )
+    if x.min() < 0 or y[y != PADDING].min(initial=0) < 0:
+        raise BadValue("a symbol is negative", remedy=f"count symbols from 0; y may hold {PADDING} for no label")
+    return y.astype(np.int64), int(max(x.max(), y.max())) + 1, ()

@@ -1,0 +1,250 @@
+"""Checkpoints: the server's snapshot and the clients' states, on disk after every round, each file written as a whole.
+
+A client's state is one file named by client and round. A snapshot names every such file it needs with its SHA-256, and the
+hash of the log up to its round; it carries its own hash. So a file that is missing or was changed is found on resume.
+Every few seconds a snapshot is synced to the disk. It stays, with its files, until a later one has been synced and another
+round is saved: an earlier complete round to fall back to. Ten thousand clients cost disk, not memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedarena.common.files import writing
+from fedarena.common.locks import HELD, locked
+from fedarena.config.errors import CannotWrite, DataBroken
+from fedarena.engine.checkpoint_files import (
+    CheckpointFolder,
+    ClientFiles,
+    Damage,
+    Intact,
+    Snapshot,
+    load_tree,
+    save_tree,
+)
+from fedarena.engine.client import Common, Memory
+from fedarena.engine.task_metrics import FinalMetrics
+from fedarena.engine.tensor_file import sync_path
+from fedarena.engine.validated_round import ValidatedRound, ValidatedSnapshot
+from fedarena.models.pytree import types_in, types_near
+from fedarena.models.task import Buffers
+
+__all__ = ["HELD", "Keeper", "Snapshot", "load_tree", "locked", "save_tree", "stored_types", "writing"]
+
+SYNC_SECONDS = 10.0  # at least, between two syncs to the disk
+SYNC_SHARE = 0.01  # of the time, at most, is spent in them
+RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # of the run, without which nothing can be resumed
+
+
+def stored_types(algorithm: Any) -> dict[str, type]:
+    """Return the classes that the files of a checkpoint may be made of, by name."""
+    stored = (Snapshot, ValidatedSnapshot, ValidatedRound, FinalMetrics, ClientFiles, Buffers, Memory, Common)
+    return {**types_near(algorithm), **{t.__qualname__: t for t in stored}}
+
+
+class Keeper:
+    """The checkpoint folder of a run. One that will not be resumed holds only the clients' states.
+
+    `from_intact` says what to do about a damaged newest round: refuse it (False), continue from the last intact round
+    (True), or refuse it without offering that (None).
+    """
+
+    def __init__(self, folder: Path, algorithm: Any, resumable: bool = True, from_intact: bool | None = False) -> None:
+        self.folder, self.resumable, self.from_intact = folder, resumable, from_intact
+        self._types = stored_types(algorithm)
+        self.files = CheckpointFolder(folder, self._types)
+        self._loaded: Intact | None = None
+        self._last: Snapshot | None = None  # saved
+        self._durable = 0  # newest round that is synced to the disk
+        self._rounds = np.zeros(0, np.int64)  # of each client's newest state, 0 without one
+        self._hashes = np.zeros((0, 32), np.uint8)  # of the same files
+        self._log = hashlib.sha256()
+        self._old: list[Path] = []  # to be removed once the next snapshot is saved
+        self._fallback: list[Path] = []  # replaced since, but needed by the durable snapshot
+        self._due = time.monotonic() + SYNC_SECONDS
+        with writing(folder):
+            (folder / "clients").mkdir(parents=True, exist_ok=True)
+            self._place = folder.resolve()
+            busy = self._place in HELD
+            if not busy:
+                self._lock = (folder / "lock").open("w")
+                busy = not locked(self._lock.fileno())
+        if busy:
+            raise CannotWrite(
+                f"another process is at work in {folder.parent}", remedy="wait for it, or choose another folder"
+            )
+        HELD.add(self._place)
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        self._lock.close()
+        HELD.discard(self._place)
+
+    @classmethod
+    def peek(cls, folder: Path, algorithm: Any, client: int) -> Memory | None:
+        """Return a client's state at the end of a run, without touching anything."""
+        rounds = [int(p.stem.partition("-")[2]) for p in (folder / "clients").glob(f"{client}-*.safetensors")]
+        if not rounds:
+            return None
+        path = CheckpointFolder(folder, {}).state_path(client, max(rounds))
+        memory: Memory = load_tree(path, stored_types(algorithm))
+        return memory
+
+    # Client states
+
+    def memory(self, client: int) -> Memory | None:
+        """Return the client's newest state; None before its first round."""
+        if client >= len(self._rounds) or not self._rounds[client]:
+            return None
+        memory: Memory = load_tree(self.files.state_path(client, int(self._rounds[client])), self._types, check=False)
+        return memory
+
+    def remember(self, client: int, round: int, memory: Memory) -> None:
+        """Save a client's state of this round; it is valid once the round's snapshot is saved."""
+        before = int(self._rounds[client]) if client < len(self._rounds) else 0
+        if not memory.holds_anything and not before:
+            return
+        self._types |= types_in(memory)
+        digest = save_tree(self.files.state_path(client, round), memory, hashed=self.resumable)
+        if before not in (0, round):
+            replaced = self._fallback if before <= self._durable else self._old
+            replaced.append(self.files.state_path(client, before))
+        if client >= len(self._rounds):
+            more = max(client + 1 - len(self._rounds), len(self._rounds))
+            self._rounds = np.append(self._rounds, np.zeros(more, np.int64))
+            self._hashes = np.append(self._hashes, np.zeros((more, 32), np.uint8), axis=0)
+        self._rounds[client] = round
+        if digest:
+            self._hashes[client] = np.frombuffer(digest, np.uint8)
+
+    def _client_files(self) -> ClientFiles | None:
+        """Return the table of all newest states, if there are any."""
+        if not len(self._rounds):
+            return None
+        clients = np.flatnonzero(self._rounds)
+        return ClientFiles(clients, self._rounds[clients], self._hashes[clients])
+
+    # Snapshots
+
+    def save(self, snapshot: Snapshot, record: dict[str, Any]) -> None:
+        """End of a round: log its record, write the snapshot, remove files that no kept snapshot needs.
+
+        A snapshot has a name of its own: renaming one file over another makes some file systems write it out at once.
+        """
+        self._loaded = None
+        if self.resumable:
+            line = (json.dumps(record) + "\n").encode()
+            with writing(self.files.log), self.files.log.open("ab") as file:
+                file.write(line)
+            self._log.update(line)
+            snapshot = replace(snapshot, files=self._client_files(), log=(self._log.hexdigest(),))
+            save_tree(self.files.snapshot_path(snapshot.round), snapshot)
+            if self._last is not None and self._last.round != self._durable:
+                self._old.append(self.files.snapshot_path(self._last.round))
+            self._last = snapshot
+        for path in self._old:
+            path.unlink(missing_ok=True)
+        self._old.clear()
+        if self.resumable and time.monotonic() >= self._due:
+            self._sync()
+
+    def amend(self, records: list[dict[str, Any]]) -> None:
+        """Replace the log. The last snapshot is first made to accept both logs, so that a kill in between does no harm."""
+        text = "".join(json.dumps(r) + "\n" for r in records).encode()
+        changed = hashlib.sha256(text)
+        if self._last is not None and self._last.names_its_files:
+            both = replace(self._last, log=(self._log.hexdigest(), changed.hexdigest()))
+            save_tree(self.files.snapshot_path(both.round), both, sync=True)
+        self._write_log(text)
+
+    def _write_log(self, text: bytes) -> None:
+        temporary = self.files.log.with_suffix(".tmp")
+        with writing(self.files.log):
+            temporary.write_bytes(text)
+            sync_path(temporary)
+            os.replace(temporary, self.files.log)
+        self._log = hashlib.sha256(text)
+
+    def settle(self, *results: Path) -> None:
+        """Sync a finished run and its results to the disk, unless it took less time than may be lost anyway."""
+        if self.resumable and (self._durable or time.monotonic() >= self._due):
+            self._sync(*results)
+
+    def _sync(self, *results: Path) -> None:
+        """Make the last snapshot and all that belongs to it survive a loss of power: it can be fallen back to."""
+        if self._last is None:
+            return
+        began, run = time.monotonic(), self.folder.parent
+        fresh = np.flatnonzero(self._rounds > self._durable).tolist()
+        paths = [self.files.state_path(client, int(self._rounds[client])) for client in fresh]
+        paths += [self.files.snapshot_path(self._last.round), self.files.log, *(run / name for name in RUN_FILES)]
+        folders = (self.folder / "clients", self.folder, run, run.absolute().parent)
+        with writing(self.folder):
+            for path in (*paths, *results, *folders):
+                sync_path(path)
+        if self._durable not in (0, self._last.round):
+            self._old += [*self._fallback, self.files.snapshot_path(self._durable)]
+            self._fallback.clear()
+        self._durable = self._last.round
+        now = time.monotonic()
+        self._due = now + max(SYNC_SECONDS, (now - began) / SYNC_SHARE)
+
+    # Resuming
+
+    def load(self) -> tuple[Snapshot | None, list[dict[str, Any]]]:
+        """Return the last complete round, with the records up to it, and remove what a killed round left behind."""
+        if self._loaded is None:
+            self._loaded = self._recover() if self.resumable else Intact()
+            self._take(self._loaded)
+        return self._loaded.snapshot, list(self._loaded.records)
+
+    def _recover(self) -> Intact:
+        """Find the round to continue from; damage to a later one is an error unless `from_intact`."""
+        intact, damage = self.files.last_intact()
+        if damage is None or self.from_intact:
+            return intact
+        last = f"round {intact.round}" if intact.round else "round 0, no saved round is intact"
+        go_on = f"continue from round {intact.round}" if intact.round else "start over in the same folder"
+        offered = f"{go_on}: fedarena run --resume {self.folder.parent} --from-intact"
+        raise DataBroken(
+            f"{damage}; the last intact round is {last}",
+            remedy=f"restore the file from a copy, or {'start a new run' if self.from_intact is None else offered}",
+            where="checkpoint",
+        )
+
+    def _take(self, intact: Intact) -> None:
+        """Continue from here: remove what belongs to no kept round, and keep the round before until the next is saved."""
+        self._last, table = intact.snapshot, intact.files
+        size = int(table.clients.max(initial=-1)) + 1
+        self._rounds, self._hashes = np.zeros(size, np.int64), np.zeros((size, 32), np.uint8)
+        self._rounds[table.clients], self._hashes[table.clients] = table.rounds, table.hashes
+        needed, earlier = self.files.paths(intact.round, table), self._files_before(intact.round)
+        for path in (*self.folder.glob("server-*"), *(self.folder / "clients").iterdir()):
+            if path not in needed | earlier:
+                path.unlink(missing_ok=True)
+        self._old = sorted(earlier - needed)
+        if self.resumable:
+            text = b"".join(self.files.lines()[: intact.round])
+            if (self.files.log.read_bytes() if self.files.log.exists() else b"") != text:
+                self._write_log(text)
+            self._log = hashlib.sha256(text)
+            if self._last is not None and not self._last.names_its_files:  # of an earlier version of fedarena
+                self._last = replace(self._last, files=self._client_files(), log=(self._log.hexdigest(),))
+                save_tree(self.files.snapshot_path(self._last.round), self._last, sync=True)
+            self._sync()
+
+    def _files_before(self, last: int) -> set[Path]:
+        """Return the files of the newest snapshot before a round, if they are intact."""
+        for round in [round for round in self.files.rounds() if round < last][:1]:
+            with contextlib.suppress(Damage):
+                return self.files.paths(round, self.files.check(round, self.files.lines()).files)
+        return set()

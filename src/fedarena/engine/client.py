@@ -1,0 +1,349 @@
+"""A client at work in one round: what `algorithm.client` is given to train and differentiate with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
+from fedarena.config.seeds import Purpose, stream
+from fedarena.data.dataset import PADDING, Rows
+from fedarena.engine import solver
+from fedarena.engine.batched_training import Ahead
+from fedarena.engine.context import EVALUATION_ROWS, Site
+from fedarena.models.compiled import Source
+from fedarena.models.linear_features import spread
+from fedarena.models.task import Buffers, as_tensor
+
+GRADIENT_ROWS = 100  # in a piece of a gradient by the kernels, which keep what all layers made of each of them
+
+
+@dataclass(frozen=True)
+class Common:
+    """What clients hear: a message, and BatchNorm's statistics."""
+
+    message: Any
+    buffers: Buffers
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What stays on a client between its rounds."""
+
+    kept: Any = None  # the algorithm's own
+    momentum: Vector | None = None  # where rounds do not reset it
+    buffers: Buffers | None = None  # where BatchNorm's statistics are local
+    steps: int = 0  # optimizer steps made so far
+    start: Common | None = None  # what it trains from, where clients do not all hear the same
+    residual: dict[str, list[Any]] | None = None  # what compression left out of its answers (privacy/uplink.py)
+
+    @property
+    def holds_anything(self) -> bool:
+        """Is there something to keep for the next round?"""
+        parts = (self.kept, self.momentum, self.buffers, self.start, self.residual)
+        return self.steps > 0 or any(part is not None for part in parts)
+
+
+class ClientCannotTrain(Exception):
+    """A single row and BatchNorm over a single value: there is no variance to divide by."""
+
+
+class ClientWork:
+    """A client at work in one round: what `algorithm.client` is given (see algorithms.base.Work)."""
+
+    def __init__(
+        self,
+        site: Site,
+        client: int,
+        round: int,
+        memory: Memory,
+        decay_round: int | None = None,
+        ahead: Ahead | None = None,
+    ) -> None:
+        self.site, self.client, self.round, self.memory = site, client, round, memory
+        self._ahead = ahead  # until something about this client's training becomes its own
+        self.decay_round = (
+            round if decay_round is None else decay_round
+        )  # of the federation, for rates that decay by it
+        self.local, self.task = site.experiment.local, site.task
+        self.rows = int(site.sizes[client])
+        self.steps = self.samples = 0
+        self.last_loss = float("nan")
+        self._momentum: Tensor | None = None
+        self._epochs_ahead = 0  # whose order was drawn elsewhere
+
+    @cached_property
+    def index(self) -> Rows:
+        """Which rows of the data set it works on."""
+        return self.site.partition.clients[self.client]
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Rows of each step of an epoch."""
+        return solver.batch_sizes(self.rows, self.local.batch, self.site.last_batch)
+
+    @cached_property
+    def _shuffle(self) -> np.random.Generator:
+        rng = self.stream("shuffle")
+        for _ in range(self._epochs_ahead):
+            rng.permutation(self.rows)
+        return rng
+
+    @cached_property
+    def _augment(self) -> np.random.Generator:
+        return self.stream("augment")
+
+    @cached_property
+    def _noise(self) -> NDArray[np.float32] | None:
+        return self.site.training_noise(self.client, self.round)
+
+    @cached_property
+    def epochs(self) -> int:
+        """Return E as the experiment says, or fewer epochs where this client is a straggler in this round."""
+        stragglers, usual = self.site.stragglers, self.local.epochs
+        return stragglers.epochs(usual, self.stream("straggler")) if stragglers.fraction else usual
+
+    def stream(self, purpose: Purpose) -> np.random.Generator:
+        """This client's own random numbers of this round."""
+        return stream(self.site.experiment.seed_for(purpose), purpose, self.round, self.client)
+
+    @property
+    def lr(self) -> float:
+        """The rate at the first step of this round."""
+        return self._rate(0)
+
+    def _rate(self, step: int, lr: float | None = None) -> float:
+        """eta / (1 + lambda i) or eta (1 - lambda)^i, i counted as the experiment says (algorithms 0.5)."""
+        counter, made = self.local.decay_counter, self.steps + step
+        if counter == "global":
+            made += self.decay_round * (self.site.algorithm.steps_a_round or self.local.epochs * len(self.sizes))
+        elif counter == "per_client":
+            made += self.memory.steps
+        elif counter == "round":
+            made = self.decay_round
+        first, decay = self.local.lr if lr is None else lr, self.local.decay
+        return first / (1.0 + decay * made) if self.local.decay_form == "inverse" else first * (1.0 - decay) ** made
+
+    @property
+    def own_class_counts(self) -> NDArray[np.int64]:
+        """This client's rows of each class."""
+        return self.site.class_counts(self.site.partition.clients[self.client])
+
+    @property
+    def class_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of each class: this client's, and those of all clients together."""
+        return self.own_class_counts, self.site.all_class_counts
+
+    def weigh_classes(self, weights: NDArray[np.float64], normalise: bool) -> None:
+        """Let each class count so much in the loss, for the rest of this client's round."""
+        self._ahead = None
+        self.task.class_weights = torch.from_numpy(weights).to(self.task.flat)
+        self.task.normalise_weights = normalise
+
+    @property
+    def feature_counts(self) -> NDArray[np.int64]:
+        """Rows of this client in which each input feature is not 0, as the model sees them but for random changes."""
+        counts = np.zeros(int(np.prod(self.site.data.shape)), np.int64)
+        for start in range(0, self.rows, EVALUATION_ROWS):
+            piece = slice(start, start + EVALUATION_ROWS)
+            x, _ = self.site.test_rows(self.index[piece], None if self._noise is None else self._noise[piece])
+            counts += (x.flatten(1) != 0).sum(dim=0).cpu().numpy()
+        return counts
+
+    def spread(self, numbers: Vector) -> Vector:
+        """One number for each input feature, over the weights of a linear model that multiply it; 1 for the others."""
+        return spread(self.task, numbers)
+
+    def draw(self, count: int, split: bool = False) -> None:
+        """Work on so many of one's rows for the rest of the round: drawn afresh, with repetition only if it must be.
+
+        With `split`, a client that has rows for several disjoint blocks always has the same ones, and works on any.
+        """
+        self._ahead = None
+        rng = self.stream("vc")
+        blocks = self.rows // count
+        if split and blocks > 1:
+            seed = self.site.experiment.seed_for("vc")
+            order = stream(seed, "vc", self.client, 0, 1).permutation(self.rows)  # no round's key
+            chosen = order[: blocks * count].reshape(blocks, count)[rng.integers(blocks)]
+        else:
+            chosen = rng.choice(self.rows, size=count, replace=count > self.rows)
+        chosen = np.sort(chosen)
+        self.index, self.rows = self.index[chosen], count
+        self.__dict__.pop("_all_rows", None)
+        self._noise = None if self._noise is None else self._noise[chosen]
+        self.__dict__.pop("sizes", None)
+
+    def train(
+        self,
+        w: Vector,
+        *,
+        adjust: Adjust = None,
+        epochs: float | None = None,
+        lr: float | None = None,
+        batch: float | None = None,
+        pace: Callable[[int, float], float] | None = None,
+    ) -> Outcome:
+        """Local SGD from `w`; a second call in a round goes on with the same streams and counters."""
+        is_whole = epochs is None and self.epochs == self.local.epochs  # no straggler
+        as_usual = is_whole and lr is None and batch is None and pace is None
+        if self._ahead is not None and as_usual and (out := self._from_ahead(w, adjust)):
+            return out
+        self._check_single_row()
+        whole, broken = divmod(self.epochs if epochs is None else epochs, 1)
+        sizes = self.sizes if batch is None else solver.batch_sizes(self.rows, batch, self.site.last_batch)
+        plan = [sizes] * int(whole) + ([sizes[: round(broken * len(sizes))]] if broken else [])
+        total = sum(map(len, plan))
+
+        def rate(step: int) -> float:
+            scale = 1.0 if pace is None else pace(step // max(len(sizes), 1), step / max(total, 1))
+            return self._rate(step, lr) * scale
+
+        def rates(first: int, count: int) -> NDArray[np.float64]:
+            if pace is None and not self.local.decay:
+                return np.full(count, self.local.lr if lr is None else lr)
+            return np.array([rate(first + j) for j in range(count)])
+
+        if solver.can_be_compiled(self.task, self.local, adjust):
+            stretches = (self._stretches(part) for part in plan)
+            out = solver.train_compiled(self.task, w, stretches, rates, self.local, adjust, self._start_momentum())
+        else:
+            anchor = self.site.anchor if isinstance(adjust, Anchor) else None
+            batches = (self.epoch(part) for part in plan)
+            out = solver.train(self.task, w, batches, rate, self.local, adjust, self._start_momentum(), anchor)
+        return self._count(out, sum(map(sum, plan)))
+
+    def _from_ahead(self, w: Vector, adjust: Adjust) -> Outcome | None:
+        """The result of the first training, if all of the bundle were trained at once; later ones are always made here."""
+        assert self._ahead is not None
+        out = self._ahead.trained(self.client, w, adjust)
+        self._ahead = None
+        if out is None:
+            return None
+        self._epochs_ahead = self.local.epochs
+        return self._count(*out)
+
+    def _count(self, out: Outcome, samples: int) -> Outcome:
+        self.steps += out.steps
+        self.samples += samples
+        self.last_loss = out.losses[-1] if out.losses else float("nan")
+        return out
+
+    def gradient(self, w: Vector, rows: NDArray[np.int64] | None = None) -> Vector:
+        """Gradient of the mean loss over all rows (or these), in pieces unless BatchNorm needs them together."""
+        self._check_single_row()
+        rows = np.arange(self.rows) if rows is None else rows
+        together = self.task.has_batchnorm or self.task.class_weights is not None  # a mean of parts is another mean
+        step = len(rows) if together else EVALUATION_ROWS if self.task.network is None else GRADIENT_ROWS
+        pieces = [rows[start : start + step] for start in range(0, len(rows), step)]
+        before = self.task.buffers()
+        if self.task.network is not None:
+            g, loss = solver.gradient_compiled(self.task, w, map(self._to_read, pieces), len(rows))
+        else:
+            labels = int((self.site.data.y[self.index[rows]] != PADDING).sum())  # a text has one at every position
+            g, loss = solver.gradient(self.task, w, map(self._gather, pieces), labels)
+        if self.local.weight_decay:
+            g += g.dtype.type(self.local.weight_decay) * w
+        self.samples += len(rows)
+        if self.site.algorithm.steps_a_round is not None:  # the gradient is the training
+            self.steps += self.site.algorithm.steps_a_round
+            self.last_loss = loss
+        else:  # a look, which leaves no trace in BatchNorm's statistics
+            self.task.load_buffers(before)
+        return g
+
+    def batches(self, count: int) -> list[NDArray[np.int64]]:
+        """So many batches of local rows, from as many shuffled epochs as it takes."""
+        found: list[NDArray[np.int64]] = []
+        while len(found) < count:
+            found.extend(np.split(self._order(), np.cumsum(self.sizes)[:-1]))
+        return found[:count]
+
+    def evaluate(self, w: Vector) -> tuple[float, float]:
+        """Accuracy and mean loss of `w` on all local training rows, in evaluation mode."""
+        self.task.load(w)
+        scores = self.site.evaluate(self.index, self._noise)
+        return float(scores.right.sum() / scores.count.sum()), float(scores.loss.sum() / scores.count.sum())
+
+    @property
+    def momentum_to_keep(self) -> Vector | None:
+        """The momentum buffer, where it outlives the round."""
+        return None if self._momentum is None or not self._keeps_momentum else self._momentum.cpu().numpy()
+
+    @property
+    def _keeps_momentum(self) -> bool:
+        return self.site.algorithm.keeps_momentum or not self.local.reset_momentum
+
+    def _start_momentum(self) -> Tensor | None:
+        if not self.local.momentum:
+            return None
+        if self._momentum is None:
+            kept = self.memory.momentum
+            self._momentum = (
+                torch.zeros_like(self.task.flat) if kept is None else as_tensor(kept.copy()).to(self.task.flat)
+            )
+        return self._momentum
+
+    def _order(self) -> NDArray[np.int64]:
+        self._ahead = None  # which draws from the start
+        return self._shuffle.permutation(self.rows) if self.local.shuffle else np.arange(self.rows)
+
+    def epoch(self, sizes: list[int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The client's batches of one epoch, in a new random order."""
+        order, start = self._order(), 0
+        for block in solver.blocks(self.sizes if sizes is None else sizes, int(np.prod(self.site.data.x.shape[1:]))):
+            stop = start + sum(block)
+            x, y = self._gather(order[start:stop])
+            yield from zip(torch.split(x, block), torch.split(y, block), strict=True)
+            start = stop
+
+    def _stretches(self, sizes: list[int]) -> Iterator[solver.Stretch]:
+        """The same batches for the kernels, which read the data set's own rows unless something about them is random."""
+        order, start = self._order(), 0
+        numbers = int(np.prod(self.site.data.x.shape[1:]))
+        if self.site.source is not None:
+            yield self.site.source, self.index[order], sizes
+        elif not self.site.is_augmented and self.rows * numbers <= solver.BLOCK:
+            yield self._all_rows, order, sizes
+        else:
+            for block in solver.blocks(sizes, numbers):
+                stop = start + sum(block)
+                yield *self._to_read(order[start:stop]), block
+                start = stop
+
+    def _to_read(self, positions: NDArray[np.int64]) -> tuple[Source, NDArray[np.int64]]:
+        """Some rows for the kernels, and which of that source they are."""
+        if self.site.source is not None:
+            return self.site.source, self.index[positions]
+        return self._as_read(positions), np.arange(len(positions))
+
+    @cached_property
+    def _all_rows(self) -> Source:
+        return self._as_read(np.arange(self.rows))
+
+    def _as_read(self, positions: NDArray[np.int64]) -> Source:
+        x, y = self._gather(positions)
+        return Source(np.ascontiguousarray(x.numpy(), np.float32), y.numpy())
+
+    def _gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        noise = None if self._noise is None else self._noise[positions]
+        return self.site.training_rows(self.index[positions], noise, self._augment)
+
+    def _check_single_row(self) -> None:
+        """A batch of one row is legal for BatchNorm over images, and senseless over single values."""
+        if self.task.has_batchnorm and self.rows == 1:
+            before = self.task.buffers()
+            try:
+                with torch.no_grad():
+                    self.task.module.train()
+                    self.task.module(self._gather(np.arange(1))[0])
+            except ValueError as error:
+                raise ClientCannotTrain(f"one row, and BatchNorm over one value: {error}") from None
+            self.task.load_buffers(before)

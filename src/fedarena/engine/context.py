@@ -1,0 +1,251 @@
+"""Everything a process needs to run clients: the rows, who owns them, the model, the algorithm, the settings.
+
+A runtime holds one Site in each of its processes and lets jobs (engine/tasks.py) run on it.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedarena.algorithms.base import Algorithm, Vector
+from fedarena.config.experiment import Experiment, Uplink
+from fedarena.config.seeds import stream, torch_seed
+from fedarena.data.dataset import Dataset, Partition, RowLists, Rows
+from fedarena.data.preprocessing import test_batch, training_batch
+from fedarena.engine.availability import Availability, build_availability
+from fedarena.engine.devices import Fleet, Stragglers, build_fleet
+from fedarena.engine.stopping import participants
+from fedarena.models.compiled import Source
+from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor, build
+from fedarena.privacy.uplink import Steps
+from fedarena.statistics.metric_registry import Metric, TaskName, find_metric
+
+EVALUATION_ROWS = 500  # rows in a batch when nothing is learned; fixed, so that sums do not depend on who computes them
+
+
+class Site:
+    """The rows and the model of an experiment, in this process."""
+
+    def __init__(self, experiment: Experiment, data: Dataset, owners: Partition) -> None:
+        self.experiment, self.data, self.owners = experiment, data, owners
+        self.algorithm: Algorithm = experiment.algorithm.made
+        self.partition = owners.pooled() if self.algorithm.pooled else owners
+
+    def __getstate__(self) -> dict[str, Any]:  # tensors are made anew in each process, over the same shared arrays
+        return {key: getattr(self, key) for key in ("experiment", "data", "owners", "algorithm", "partition")}
+
+    @cached_property
+    def task(self) -> Task:
+        """The model, with the initial weights that the seed gives."""
+        return self._build()
+
+    @cached_property
+    def anchor(self) -> Task:
+        """A second copy of the model, to take gradients at another point than the one that moves."""
+        return self._build()
+
+    def _build(self) -> Task:
+        exp = self.experiment
+        return build(
+            exp.model.made,
+            self.data.shape,
+            self.data.classes,
+            torch_seed(exp.seed_for("init"), "init"),
+            init=exp.init,
+            is_text=self.is_text,
+            dtype=exp.dtype,
+            device=exp.device,
+            freeze=exp.freeze,
+            fast=exp.fast,
+            compile_batch=exp.local.batch if exp.compile else None,
+        )
+
+    @cached_property
+    def fleet(self) -> Fleet:
+        """What clients compute and send with."""
+        fleet = build_fleet(self.experiment, len(self.owners.clients))
+        return fleet.fastest() if self.algorithm.pooled else fleet
+
+    @cached_property
+    def stragglers(self) -> Stragglers:
+        """Return the device model of clients that stop early, as the algorithm's settings ask for it."""
+        return Stragglers(*self.algorithm.straggler_settings)
+
+    @cached_property
+    def availability(self) -> Availability | None:
+        """When clients are there; None where that is always, or nobody has anything to send."""
+        if not self.algorithm.communicates:
+            return None
+        return build_availability(self.experiment, len(self.owners.clients), self.owners.population)
+
+    @cached_property
+    def steps(self) -> Steps | None:
+        """What happens to answers on their way up; None where nothing does."""
+        exp, wish = self.experiment, self.experiment.uplink
+        if not isinstance(wish, Uplink) or not self.algorithm.communicates:
+            return None
+        asked = participants(exp, len(self.owners.population))
+        return Steps(wish, exp.algorithm.name, exp.seed_for("uplink"), float(self.partition.sizes.max()), asked)
+
+    @property
+    def initial(self) -> Vector:
+        """w_0."""
+        return self.task.initial
+
+    @property
+    def buffer_policy(self) -> str:
+        """What happens to BatchNorm's statistics; who trains alone keeps its own, pooled rows have one set of them."""
+        if self.algorithm.pooled:
+            return "average"
+        return "local" if self.algorithm.personal else self.experiment.bn_buffers
+
+    @property
+    def has_personal_models(self) -> bool:
+        """Is a client's model its own, in weights or in BatchNorm's statistics?"""
+        return self.algorithm.personal or (self.buffer_policy == "local" and len(self.task.buffers().values) > 0)
+
+    @property
+    def is_augmented(self) -> bool:
+        """Does a row look different every time it is trained on?"""
+        return self.data.prepare in ("mcmahan", "niid")
+
+    @cached_property
+    def rows_of_clients(self) -> tuple[Rows, Rows] | None:
+        """Those of all clients in one array, and where those of each begin; None where they do not lie so."""
+        clients = self.partition.clients
+        return (clients.flat, clients.bounds) if isinstance(clients, RowLists) else None
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each client."""
+        return self.partition.sizes
+
+    @property
+    def last_batch(self) -> str:
+        """What becomes of a short last batch."""
+        rule = self.experiment.local.last_batch
+        return rule if rule != "auto" else "merge_one" if self.task.has_batchnorm else "keep"
+
+    def class_counts(self, rows: Rows) -> NDArray[np.int64]:
+        """How many of these rows have each class."""
+        return np.bincount(self.data.y[rows], minlength=self.data.classes)
+
+    @cached_property
+    def all_class_counts(self) -> NDArray[np.int64]:
+        """The same for the rows of all clients together."""
+        return self.class_counts(self.partition.dealt)
+
+    @cached_property
+    def task_name(self) -> TaskName:
+        """What is learned, which decides which metrics exist."""
+        return "custom" if self.task.has_own_loss else "next_symbol" if self.is_text else "classification"
+
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric that is followed round by round."""
+        return find_metric(self.experiment.evaluate.metric, self.task_name)
+
+    @cached_property
+    def positive(self) -> int | None:
+        """The positive class of two; None with more classes, or where rows have no class."""
+        name, names = self.experiment.evaluate.positive, self.data.class_names or ("0", "1")
+        if self.data.classes != 2 or self.is_text:
+            return None
+        return 1 if name is None else names.index(str(name))
+
+    @property
+    def cut(self) -> Cut | None:
+        """From which difference of logits on the positive class is predicted; None: the likelier of both."""
+        threshold = self.experiment.evaluate.threshold
+        if threshold is None or self.positive is None:
+            return None
+        return self.positive, math.log(threshold / (1 - threshold))
+
+    @property
+    def is_text(self) -> bool:
+        """Rows are sequences of symbols."""
+        return self.data.y.ndim == 2
+
+    @cached_property
+    def source(self) -> Source | None:
+        """The data set's own rows for the kernels, where a row looks the same to every client and every time."""
+        x, how = np.asarray(self.data.x), self.data.prepare
+        if self.owners.noise is not None or self.is_text or not x.flags.c_contiguous:
+            return None
+        y = np.ascontiguousarray(self.data.y, np.int64)
+        if x.dtype == np.float32 and how == "none":
+            return Source(x, y)
+        if x.dtype != np.uint8 or x.ndim != 4 or how not in ("scale", "standardise"):
+            return None
+        every = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1).expand(256, x.shape[1], 1, 1)
+        numbers = test_batch(every, how, self.data.pixel_stats, torch.float32).view(256, -1)
+        return Source(x, y, np.ascontiguousarray(numbers.T.numpy()))
+
+    @cached_property
+    def _x(self) -> Tensor:
+        return as_tensor(np.asarray(self.data.x))
+
+    @cached_property
+    def _y(self) -> Tensor:
+        return as_tensor(self.data.y)
+
+    def training_rows(
+        self, rows: Rows, noise: NDArray[np.float32] | None, rng: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """These rows as a model sees them in training."""
+        at = torch.from_numpy(rows)
+        x = self._noisy(self._x[at], noise)
+        x = training_batch(x, self.data.prepare, self.data.pixel_stats, rng, self.task.dtype)
+        return self.task.batch_layout(x.to(self.task.device)), self._y[at].to(self.task.device)
+
+    def test_rows(self, rows: Rows, noise: NDArray[np.float32] | None = None) -> tuple[Tensor, Tensor]:
+        """These rows as a model sees them in evaluation."""
+        at = torch.from_numpy(rows)
+        x = test_batch(self._noisy(self._x[at], noise), self.data.prepare, self.data.pixel_stats, self.task.dtype)
+        return self.task.batch_layout(x.to(self.task.device)), self._y[at].to(self.task.device)
+
+    def _noisy(self, x: Tensor, noise: NDArray[np.float32] | None) -> Tensor:
+        if noise is None:
+            return x
+        pixels = 255.0 if self.data.x.dtype == np.uint8 else 1.0  # noise is in units of the pixel range [0, 1]
+        return x.float() + pixels * torch.from_numpy(noise)
+
+    def noise(self, owner: int, count: int, *key: int) -> NDArray[np.float32] | None:
+        """A client's own feature noise for `count` rows; None where it has none."""
+        if self.owners.noise is None or self.owners.noise[owner] == 0:
+            return None
+        rng = stream(self.experiment.seed_for("noise"), "noise", owner, *key)
+        draws = rng.standard_normal((count, *self.data.x.shape[1:]), dtype=np.float32)
+        return draws * np.float32(self.owners.noise[owner])
+
+    def training_noise(self, client: int, round: int) -> NDArray[np.float32] | None:
+        """The noise of all rows a client trains on; rows in one place keep the noise of those who brought them."""
+        if self.owners.noise is None:
+            return None
+        key = () if self.owners.frozen_noise else (round + 1,)
+        if not self.algorithm.pooled:
+            return self.noise(client, len(self.partition.clients[client]), *key)
+        nothing = np.zeros((1, *self.data.x.shape[1:]), np.float32)
+        sizes = self.owners.sizes
+        parts = [self.noise(k, n, *key) if n else None for k, n in enumerate(sizes)]
+        return np.concatenate(
+            [np.repeat(nothing, n, 0) if part is None else part for part, n in zip(parts, sizes, strict=True)]
+        )
+
+    def evaluate(
+        self, rows: Rows, noise: NDArray[np.float32] | None = None, keep: Keep = "", cut: Cut | None = None
+    ) -> Scores:
+        """Score the loaded model on these rows."""
+        parts = [Scores.of_nothing()]
+        for start in range(0, len(rows), EVALUATION_ROWS):
+            piece = slice(start, start + EVALUATION_ROWS)
+            batch = self.test_rows(rows[piece], None if noise is None else noise[piece])
+            parts.append(self.task.predict(*batch, keep, cut))
+        return Scores.joined(parts)

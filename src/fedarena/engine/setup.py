@@ -1,0 +1,216 @@
+"""From an Experiment to a site ready to train: every mistake in it shows here, before any work is done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedarena.algorithms.base import Algorithm, Asynchronous, Setting
+from fedarena.algorithms.companions import Companion
+from fedarena.config.errors import BadValue, PartitionImpossible, quoted
+from fedarena.config.experiment import Experiment, Uplink
+from fedarena.config.seeds import stream
+from fedarena.data.client_tests import client_tests, hold_out
+from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.exclusion import without_clients
+from fedarena.data.folds import has_own_folds, hold_out_fold, hold_out_share, split_in_folds, split_pooled
+from fedarena.data.validation_samples import hold_out_validation
+from fedarena.engine.context import Site
+from fedarena.engine.devices import build_fleet
+from fedarena.engine.stopping import participants
+from fedarena.engine.task_metrics import check_metric
+from fedarena.models.linear_features import input_features
+from fedarena.privacy.accountant import need_accountant
+
+
+def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
+    """The data, and who owns which rows of it, each client's own test rows included."""
+    data: Dataset = experiment.data.made.load(experiment.seed_for("split"))
+    pools = experiment.folds is not None or experiment.fold_seed is not None
+    rows = len(data.x) if pools else data.n_train
+    if experiment.clients and experiment.clients > rows:
+        raise PartitionImpossible(
+            f"{experiment.clients} clients cannot share {rows} training rows",
+            remedy=f"use at most {rows} clients",
+            where="clients",
+        )
+    partition = _partitioned(experiment, data)
+    _check_rows(data, partition)
+    partition = replace(partition, notes=(*data.notes, *partition.notes))
+    if experiment.validate_share is not None:
+        partition, held = hold_out(partition, experiment.validate_share, experiment.seed_for("valid"), data)
+        if not any(map(len, held)):
+            raise PartitionImpossible(
+                f"no client has rows enough to hold {experiment.validate_share:g} of them out",
+                remedy="raise validate_share, or use fewer clients",
+                where="validate_share",
+            )
+        partition = replace(partition, test=np.sort(np.concatenate(held)), client_tests=held)
+    have_own_tests = bool(partition.client_tests)
+    if not have_own_tests:
+        rng = stream(experiment.seed_for("client_test"), "client_test")
+        tests, notes = client_tests(data, partition, rng, how=experiment.evaluate.client_test)
+        partition = replace(partition, client_tests=tests, notes=(*partition.notes, *notes))
+    if experiment.exclude:  # late: nothing that is drawn for the other clients depends on it
+        partition = without_clients(partition, experiment.exclude, own_tests=have_own_tests)
+    population = len(partition.population)
+    if experiment.per_round and experiment.per_round > population:
+        raise BadValue(
+            f"per_round = {experiment.per_round}, but only {population} clients have rows",
+            remedy=f"give at most {population}",
+            where="per_round",
+        )
+    if experiment.evaluate.validation:  # last: test samples are the same as without it
+        seed = experiment.seed_for("validation")
+        partition = hold_out_validation(data, partition, experiment.evaluate.validation, seed)
+    return data, partition
+
+
+def _partitioned(experiment: Experiment, data: Dataset) -> Partition:
+    """Draw the partition, and hold out the test samples of a fold or of a random division where one is asked for."""
+    clients, partitioner = experiment.clients or 0, experiment.partition.made
+    folds, fold, seed = experiment.folds, experiment.fold, experiment.seed_for("folds")
+    own_folds = has_own_folds(partitioner) and experiment.partition_seed is None  # which then follow the fold seed
+    rng = stream(seed if own_folds else experiment.seed_for("partition"), "partition")
+    pooled = experiment.fold_seed is not None or data.group is not None or data.time is not None
+    partition: Partition
+    if folds is not None and fold is not None:
+        if has_own_folds(partitioner) or not pooled:
+            partition = split_in_folds(partitioner, data, clients, folds, fold, rng)
+        else:
+            held = hold_out_fold(data, partitioner, seed, folds, fold)
+            partition = split_pooled(partitioner, data, clients, held, rng)
+    elif experiment.fold_seed is None or has_own_folds(partitioner):
+        partition = partitioner.split(data, clients, rng)
+    else:
+        partition = split_pooled(partitioner, data, clients, hold_out_share(data, partitioner, seed), rng)
+    return partition
+
+
+def _check_rows(data: Dataset, partition: Partition) -> None:
+    """What every partition must be, whoever wrote it: rows that exist, each with one owner, and rows to test on."""
+    problem = ""
+    if not len(data.x) == len(data.y) > data.n_train > 0 or not len(partition.test):
+        problem = "the data set needs training rows and test rows, with a label each"
+    elif int(data.y.max()) >= data.classes:
+        problem = f"the data set has a label {int(data.y.max())}, and only {data.classes} classes"
+    elif not partition.population:
+        problem = "the partition gives rows to no client"
+    else:
+        dealt = np.concatenate([partition.dealt, partition.test])
+        if dealt.dtype.kind not in "iu" or dealt.min() < 0 or dealt.max() >= len(data.x):
+            problem = "the partition deals rows that do not exist"
+        elif np.bincount(dealt).max() > 1:
+            problem = "the partition deals a row twice, or deals a test row"
+    if problem:
+        raise PartitionImpossible(problem, remedy="fix it; `fedarena check NAME` says more", where="partition")
+
+
+def open_site(experiment: Experiment) -> Site:
+    """Load, deal, build the model: afterwards nothing in the experiment can be wrong."""
+    check_device(experiment.device)
+    return settle(Site(experiment, *deal(experiment)))
+
+
+def settle(site: Site, clients: int | None = None) -> Site:
+    """Build the model and settle the algorithm; `clients` says how many have rows, where not all of them are known here."""
+    experiment, local = site.experiment, site.experiment.local
+    owners = len(site.owners.population) if clients is None else clients
+    setting = Setting(
+        local.lr,
+        local.momentum,
+        local.reset_momentum,
+        clients=owners,
+        participants=participants(experiment, owners),
+        has_batchnorm=site.task.has_batchnorm,
+        has_dropout=site.task.has_dropout,
+        has_classes=not site.is_text and not site.task.has_own_loss,
+        features=input_features(site.task),
+    )
+    site.algorithm = site.algorithm.settled(setting)
+    site.algorithm.check(setting)
+    if isinstance(site.algorithm, Asynchronous) and site.buffer_policy == "recompute" and site.task.has_batchnorm:
+        raise BadValue(
+            f"{experiment.algorithm.name} has no rounds after which statistics could be recomputed",
+            remedy='set bn_buffers = "average", "local" or "server"',
+            where="bn_buffers",
+        )
+    if experiment.uplink != "plain" and site.algorithm.needs != "mean":
+        raise BadValue(
+            f"{experiment.algorithm.name} must see {site.algorithm.needs} by itself, and the uplink lets only means through",
+            remedy='set uplink = "plain", or choose an algorithm that needs only the mean, such as fedavg',
+            where="uplink",
+        )
+    _check_uplink(site, owners)
+    build_fleet(experiment, len(site.owners.clients))
+    _ = site.availability
+    _ = site.initial
+    check_metric(site)
+    return site
+
+
+def _check_uplink(site: Site, clients: int) -> None:
+    """Refuse steps on the way up that would not do what they say."""
+    exp, wish = site.experiment, site.experiment.uplink
+    if not isinstance(wish, Uplink) or not site.algorithm.communicates:
+        return
+    if isinstance(site.algorithm, Asynchronous):
+        raise BadValue(
+            f"{exp.algorithm.name} takes answers as they come, and the steps of uplink are made for rounds",
+            remedy='set uplink = "plain" or "mean_only", or choose an algorithm with rounds, such as fedavg',
+            where="uplink",
+        )
+    if exp.on_nan == "keep":
+        raise BadValue(
+            'on_nan = "keep": what is no number can be neither clipped, rounded nor masked',
+            remedy='set on_nan = "drop" or "raise"',
+            where="on_nan",
+        )
+    private = wish.clip is not None or wish.secure
+    if private and site.task.has_buffers and site.buffer_policy in ("average", "recompute"):
+        raise BadValue(
+            "BatchNorm's statistics go up as they are, beside what uplink.clip and uplink.secure protect",
+            remedy='set bn_buffers = "local" or "server", or use a model without BatchNorm',
+            where="bn_buffers",
+        )
+    if (wish.noise or wish.sampling == "poisson") and not _draws_evenly(site.algorithm):
+        raise BadValue(
+            f"{exp.algorithm.name} does not draw all clients alike, and epsilon is that of an even draw",
+            remedy="leave out fedvc, or uplink.noise and uplink.sampling",
+            where="uplink.noise",
+        )
+    if (wish.noise or wish.sampling == "poisson") and (exp.devices.available != "always" or exp.devices.overselect > 1):
+        raise BadValue(
+            "not every client is as likely to take part as any other, and epsilon is that of an even draw",
+            remedy="leave out devices.available and devices.overselect, or uplink.noise and uplink.sampling",
+            where="uplink.noise",
+        )
+    if wish.secure and (clients if site.algorithm.everyone else participants(exp, clients)) < 2:
+        raise BadValue(
+            "one client a round cannot hide among others",
+            remedy="ask two or more: per_round = 2",
+            where="uplink.secure",
+        )
+    if wish.noise:
+        need_accountant()
+
+
+def _draws_evenly(algorithm: Algorithm) -> bool:
+    """Also a companion that leaves the draw to the one inside."""
+    inside = getattr(algorithm, "base", None)
+    own = type(algorithm).select not in (Algorithm.select, Companion.select)
+    return not own and (inside is None or _draws_evenly(inside))
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch cannot compute on here."""
+    try:
+        torch.zeros(1, device=name).item()  # "meta" has no numbers
+    except (RuntimeError, AssertionError, ValueError, OverflowError) as error:
+        raise BadValue(
+            f"device = '{quoted(name)}' cannot be used: {quoted(str(error).splitlines()[0])}",
+            remedy='use "cpu", or "cuda" where torch finds a GPU',
+            where="device",
+        ) from None

@@ -1,0 +1,172 @@
+"""Who takes part in a comparison: what is typed or given, as a label and the part of the experiment that is its own.
+
+    NAME[:setting=value,...][+COMPANION[:setting=value,...]]...     with a name of one's own before it: OWN=NAME...
+
+>>> contestants(["fedavg", "fedavgm:beta=0.9+fedir", "slow=fedavg:local.lr=0.01"])["slow"]
+{'algorithm': {'name': 'fedavg'}, 'local': {'lr': 0.01}}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedarena.config.components import Component
+from fedarena.config.errors import BadValue, quoted
+from fedarena.config.experiment import assignment
+from fedarena.config.registry import name_of
+from fedarena.results.comparison import OWN_PARTS, folder_name
+
+Table = dict[str, Any]
+Contestants = dict[str, Table]  # label -> what the experiment has instead: algorithm, and perhaps local settings
+SYNTAX = "write NAME, NAME:setting=value,... or NAME+COMPANION, e.g. -a fedavgm:beta=0.9+fedir"
+OPEN, CLOSE = "[{(", "]})"
+LONGEST = 200  # bytes of a folder's name; file systems end at 255, and tuning adds the split
+
+
+def contestants(choices: Iterable[Any] | Mapping[str, Any], least: int = 2) -> Contestants:
+    """Texts, tables with a name or algorithm objects; a mapping gives them names of its own."""
+    if isinstance(choices, Mapping):
+        if "name" in choices:
+            raise BadValue("one algorithm is no comparison", remedy="give a list of algorithms", where="algorithms")
+        named = [(str(label), _table(choice)) for label, choice in choices.items()]
+    else:
+        named = [_named(choice) for choice in ([choices] if isinstance(choices, str) else choices)]
+    found: Contestants = {}
+    folders: dict[str, str] = {}
+    for label, table in named:
+        if not re.match(r"\w", label):
+            raise BadValue(f"'{quoted(label)}' is no name", remedy="begin it with a letter or a digit", where="-a")
+        folder = folder_name(label).casefold()  # some file systems do not tell A from a
+        if len(folder.encode()) > LONGEST:
+            raise BadValue(
+                f"'{quoted(label[:20])}...' is too long for the name of a folder: {len(folder.encode())} bytes",
+                remedy=f"give it one of at most {LONGEST} bytes: -a short=fedavg:...",
+                where="-a",
+            )
+        if folder in folders:
+            alike = f"'{label}' twice" if label == folders[folder] else f"'{folders[folder]}' and '{label}'"
+            raise BadValue(
+                f"{alike} cannot be told apart", remedy="give one a name of its own: -a twin=fedavg", where="-a"
+            )
+        folders[folder], found[label] = label, table
+        Component.choose("algorithm", table["algorithm"], f"-a {label}, algorithm")
+    if len(found) < least:
+        raise BadValue(
+            f"{len(found) or 'no'} algorithm is no comparison",
+            remedy="name two or more: -a fedavg -a scaffold",
+            where="-a",
+        )
+    return found
+
+
+def parse(text: str) -> tuple[str, Table]:
+    """A label as typed, and what it means.
+
+    >>> parse("fedavg+fedvc:n_vc=64+fedir")[1]
+    {'algorithm': {'name': 'fedavg', 'with': [{'name': 'fedvc', 'n_vc': 64}, {'name': 'fedir'}]}}
+    """
+    text = text.strip()
+    own, equals, rest = text.partition("=")
+    if not equals or re.search("[:+]", own):
+        own, rest = text, text
+    elif not own.strip() or not rest.strip():
+        raise BadValue(f"'{quoted(text)}' names no algorithm", remedy=SYNTAX, where="-a")
+    first, *companions = (_part(part, text) for part in _split(rest, "+"))
+    local = {k.removeprefix("local."): first.pop(k) for k in list(first) if k.startswith("local.")}
+    if companions:
+        first["with"] = companions
+    for part in (first, *companions):
+        strange = next((k for k in part if "." in k), None)
+        if strange is not None:
+            raise BadValue(
+                f"{strange} cannot differ between algorithms",
+                remedy="settings of the algorithm and local.* of the first name may; --set changes the rest for all",
+                where=f"-a {quoted(text)}",
+            )
+    return own.strip(), {"algorithm": first, **({"local": local} if local else {})}
+
+
+def _named(choice: Any) -> tuple[str, Table]:
+    if isinstance(choice, str):
+        return parse(choice)
+    table = _table(choice)
+    return label_of(table), table
+
+
+def _table(choice: Any) -> Table:
+    """What the experiment has instead."""
+    if isinstance(choice, str):
+        label, table = parse(choice)
+        if label != choice.strip():
+            raise BadValue(f"'{quoted(choice)}' has two names", remedy="leave one out", where="algorithms")
+        return table
+    if isinstance(choice, Mapping) and "name" not in choice:
+        strange = [str(key) for key in choice if key not in OWN_PARTS]
+        if strange or "algorithm" not in choice:
+            what = f"{strange[0]} cannot differ between algorithms" if strange else "no algorithm is named"
+            raise BadValue(what, remedy='give {"algorithm": ..., "local": {...}}', where="algorithms")
+        return dict(choice)
+    return {"algorithm": dict(choice) if isinstance(choice, Mapping) else choice}
+
+
+def label_of(table: Table) -> str:
+    """As it would be typed: the name, and what differs from the defaults.
+
+    >>> from fedarena.algorithms import FedIR, FedProx
+    >>> label_of({"algorithm": FedIR(base=FedProx(mu=0.5)), "local": {"lr": 0.1}})
+    'fedprox:mu=0.5,local.lr=0.1+fedir'
+    """
+    made = Component.choose("algorithm", table["algorithm"], "algorithm").made
+    parts = []
+    while made is not None:
+        around = getattr(made, "base", None)
+        parts.append((name_of(made), _differing(made)))
+        made = around
+    name, settings = parts[-1]
+    parts[-1] = (name, settings | {f"local.{k}": v for k, v in table.get("local", {}).items()})
+    return "+".join(name + (":" if own else "") + ",".join(map(_setting, own.items())) for name, own in reversed(parts))
+
+
+def _differing(made: Any) -> Table:
+    fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
+    values = {f.name: (getattr(made, f.name), f.default) for f in fields if f.name != "base"}
+    return {name: value for name, (value, default) in values.items() if value is not default and value != default}
+
+
+def _setting(item: tuple[str, Any]) -> str:
+    key, value = item
+    return f"{key}={value if isinstance(value, str) else json.dumps(value, default=str, separators=(',', ':'))}"
+
+
+def _part(text: str, whole: str) -> Table:
+    """A name with its settings."""
+    name, colon, rest = text.partition(":")
+    settings = [item.strip() for item in _split(rest, ",")] if colon else []
+    bad = next((item for item in settings if not re.match(r"(?!(name|with)\b)[\w.]+\s*=\s*\S", item)), None)
+    if bad is not None or not name.strip():
+        what = (
+            "a name is missing" if bad is None else f"'{quoted(bad)}' is no setting" if bad else "a setting is missing"
+        )
+        raise BadValue(what, remedy=SYNTAX, where=f"-a {quoted(whole)}")
+    return {"name": name.strip(), **dict(map(assignment, settings))}
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """At the marks that stand outside brackets and quotes; a plus before a digit belongs to a number (1e+5)."""
+    parts, depth, quote = [""], 0, ""
+    for here, after in zip(text, f"{text[1:]} ", strict=False):
+        if here == quote:
+            quote = ""
+        elif not quote and here in "\"'":
+            quote = here
+        elif not quote:
+            depth += (here in OPEN) - (here in CLOSE)
+            if here == mark and depth == 0 and not (mark == "+" and after.isdigit()):
+                parts.append("")
+                continue
+        parts[-1] += here
+    return parts

@@ -1,0 +1,141 @@
+"""What a comparison would do: its runs, what they repeat, how long they take and how much disk; nothing is kept."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedarena.config.experiment import Experiment
+from fedarena.engine.setup import open_site
+from fedarena.experiments import time_estimate
+from fedarena.experiments.run_comparison import make_plan, open_all
+from fedarena.experiments.until_decided import at_limit
+from fedarena.reproduction.agreement import lasting
+from fedarena.results.comparison import Plan
+from fedarena.results.run_folder import room_for
+from fedarena.results.run_status import all_cells, left_out_cells
+from fedarena.runtimes.processes import usable_cores
+from fedarena.runtimes.run_task import one_thread
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """What a comparison comes to that is not decided before its limit."""
+
+    splits: int
+    runs: int  # that are left to do
+    seconds: float
+    disk_bytes: int
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """A comparison as it is planned, with estimates for the runs that have no result yet."""
+
+    plan: Plan
+    runs: int  # that are left to do
+    trials: int  # of tuning, before them
+    seconds: float  # on so many workers, about
+    workers: int
+    disk_bytes: int  # at most
+    most: WorstCase | None = None  # where repeats are added until it is decided
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedarena compare --dry-run --json` prints."""
+        plan = self.plan
+        return {
+            "algorithms": [label for label in plan.contestants if label != plan.reference],
+            "reference": plan.reference,
+            "splits": [split.name for split in plan.splits],
+            "runs": self.runs,
+            "trials": self.trials,
+            "leave_one_out": list(plan.leave_one_out),
+            "about": plan.about,
+            "test": plan.test,
+            "fixed": list(plan.fixed),
+            "per_repeat": list(plan.per_repeat),
+            "seconds": self.seconds,
+            "workers": self.workers,
+            "disk_bytes": self.disk_bytes,
+            "first_look": None if self.most is None or plan.looks else len(plan.splits),
+            "worst_case": None if self.most is None else asdict(self.most),
+        }
+
+    def __str__(self) -> str:
+        plan, n = self.plan, len(self.plan.splits)
+        splits = f"{plan.repeats} x {plan.folds} folds" if plan.folds else f"{n} seeds"
+        left_out = len(left_out_cells(plan, Path()))
+        before = len(plan.contestants) * n + left_out - self.runs
+        trials = f", after {self.trials} trials of tuning" if self.trials else ""
+        first = "" if self.most is None else " before the next look" if plan.looks else " before the first look"
+        lines = [
+            f"{', '.join(plan.contestants)}: {len(plan.contestants)} x {n} runs ({splits}){trials}{first}",
+            *([_left_out(plan, left_out)] if left_out else []),
+            *([f"{before} of them have a result already, {self.runs} are left"] if before else []),
+            plan.about,
+            f"{plan.test[0].upper()}{plan.test[1:]}.",
+            *filter(None, [plan.undecidable]),
+            f"about {lasting(self.seconds)} on {self.workers} worker{'s' * (self.workers != 1)} like this one, by one "
+            f"timed round of each algorithm; at most {self.disk_bytes / 1e6:.0f} MB of disk",
+            *([] if self.most is None else [_worst(self.most)]),
+            "nothing was run: leave out --dry-run to begin",
+        ]
+        return "\n".join(lines)
+
+
+def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = None, **asked: Any) -> DryRun:
+    """Plan a comparison and check all of it as `compare` does, but run nothing; the arguments are those of `compare`."""
+    resume = asked.get("resume")
+    plan = make_plan(source, algorithms, **asked)
+    open_all(at_limit(plan))
+    return estimated(plan, resume, workers)
+
+
+def estimated(plan: Plan, resume: str | Path | None, workers: int | None) -> DryRun:
+    """Return what a plan, checked already, would run, or what is left of it in the folder to resume."""
+    largest = at_limit(plan)
+    every = all_cells(largest, Path(resume or ""))
+    left = [cell for cell in every if resume is None or not (cell.folder / "result.json").exists()]
+    possible = sorted(left, key=lambda cell: cell.split.repeat >= plan.repeats)  # those before the next look come first
+    work = [plan.cell(cell.label, cell.split, cell.without) for cell in possible]
+    now = sum(cell.split.repeat < plan.repeats for cell in possible)
+    tuned = {} if plan.tuned else plan.tuning
+    trials = tuned.get("trials", 0) * _studies(plan) if tuned else 0
+    with one_thread():
+        times = time_estimate.seconds_of_each(work)
+        disk, most_disk = _disk(work[:now]), _disk(work)
+    hands = min(workers or usable_cores(), max(now, 1))
+    whole = sum(times[:now]) * (1 + trials / max(now, 1)) / hands  # a trial trains as long as a run, or less
+    most = None if plan.at_most is None else WorstCase(len(largest.splits), len(work), sum(times) / hands, most_disk)
+    return DryRun(plan, now, trials, whole, hands, disk, most)
+
+
+def _left_out(plan: Plan, runs: int) -> str:
+    """Say how many runs leaving clients out takes."""
+    clients, labels, n = len(plan.leave_one_out), len(plan.federated), len(plan.splits)
+    return (
+        f"and without each of {clients} client{'s' * (clients != 1)} in turn, {', '.join(plan.federated)}: "
+        f"{clients} x {labels} x {n} = {runs} runs"
+    )
+
+
+def _studies(plan: Plan) -> int:
+    """How many searches the tuning of a plan is."""
+    splits = {"split": len(plan.splits), "repeat": plan.repeats, "once": 1}[plan.tuning["per"]]
+    return splits * sum(bool(space) for space in plan.tuning["spaces"].values())
+
+
+def _worst(most: WorstCase) -> str:
+    return (
+        f"if it is not decided before its limit of {most.splits} splits: {most.runs} runs, about {lasting(most.seconds)}, at "
+        f"most {most.disk_bytes / 1e6:.0f} MB"
+    )
+
+
+def _disk(work: list[Experiment]) -> int:
+    """Bytes that the runs may take: as much as the first run of each algorithm, for all of its runs."""
+    many: dict[str, list[Experiment]] = {}
+    for experiment in work:
+        many.setdefault(repr(experiment.algorithm), []).append(experiment)
+    return sum(len(same) * room_for(open_site(same[0])) for same in many.values())

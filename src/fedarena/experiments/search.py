@@ -1,0 +1,294 @@
+"""Good settings of an experiment, found by trying.
+
+The folder of a search: search.json says what is searched and how, study.db is an Optuna study with all trials and their
+curves, best.toml the best experiment, trials/ the runs under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from fedarena.common.files import writing
+from fedarena.common.folder_lock import alone, interruptible, wait_until_left
+from fedarena.config.errors import BadValue, ResumeMismatch, UnknownName, quoted, repeated
+from fedarena.config.experiment import COMPONENTS, Experiment
+from fedarena.config.limits import check_paths
+from fedarena.data.published_files import reading
+from fedarena.engine.setup import open_site
+from fedarena.experiments.run import Out
+from fedarena.experiments.runtime_options import Place, SideBySide
+from fedarena.experiments.search_space import Method, Space, own_space
+from fedarena.experiments.search_space import preset as published
+from fedarena.experiments.study import AHEAD, Search, Study, Trial, TrialScore, need_optuna
+from fedarena.experiments.trials import columns, conduct, in_lines, in_silence, written
+from fedarena.results.run_folder import fingerprints, read_table, write_table, write_text
+from fedarena.runtimes.cleanup import temporary_folder
+from fedarena.runtimes.run_task import one_thread
+
+SHOWN = 5  # of the best trials
+DAMAGED = "restore the file from a copy, or search again in a new folder"
+
+
+class SearchTable(BaseModel):
+    """The content of search.json."""
+
+    name: str
+    trials: int
+    study: str | None
+    experiment: str
+    space: dict[str, Any]
+    method: Method
+    seed: int
+    score: TrialScore
+    ahead: int
+    prune: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Found:
+    """What a search found: the best trial, and all of them."""
+
+    search: Search
+    trials: list[Trial]
+    best: Trial
+    dir: Path | None = None
+    study: Path | None = None
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment with the best values. It is judged on its test rows, which the search did not look at."""
+        return self.search.with_values(self.best.values)
+
+    @property
+    def ranked(self) -> list[Trial]:
+        """The finished trials, the best first."""
+        return sorted((t for t in self.trials if t.state == "done"), key=lambda t: (-(t.score or 0.0), t.number))
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `fedarena search --json` prints."""
+        told = self.search
+        return {
+            "algorithm": told.experiment.algorithm.name,
+            "dataset": told.experiment.data.name,
+            "method": told.method,
+            "seed": told.seed,
+            "score": told.score,
+            "validate_share": told.validating.validate_share,
+            "space": told.space.as_table(),
+            "best": self.best.as_dict(),
+            "trials": [trial.as_dict() for trial in self.trials],
+            "best_toml": None if self.dir is None else str(self.dir / "best.toml"),
+            "study": None if self.study is None else str(self.study),
+            "dir": None if self.dir is None else str(self.dir),
+        }
+
+    def __str__(self) -> str:
+        told, count = self.search, {state: sum(t.state == state for t in self.trials) for state in ("pruned", "failed")}
+        ended = "".join(f", {number} {state}" for state, number in count.items() if number)
+        share = f"{told.validating.validate_share:.0%} of the training rows"
+        lines = [
+            f"{told.experiment.algorithm.name} on {told.experiment.data.name}: {len(self.trials)} trials "
+            f"({told.method}, seed {told.seed}){ended}, judged on {share}",
+            *columns(self.ranked[:SHOWN], list(told.space.keys)),
+        ]
+        if self.dir is not None:
+            lines += ["the best, on the test rows:", f"  fedarena run {self.dir / 'best.toml'}"]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Found {written(self.best.values)}: {self.best.score:.4f} in {len(self.trials)} trials>"
+
+
+def search(
+    source: Any = None,
+    *,
+    space: Any = None,
+    trials: int | None = None,
+    preset: str | None = None,
+    method: Method | None = None,
+    seed: int = 0,
+    score: TrialScore = "best",
+    ahead: int = AHEAD,
+    prune: bool = True,
+    study: str | Path | None = None,
+    out: Out = None,
+    resume: str | Path | None = None,
+    runtime: SideBySide = "processes",
+    workers: int | None = None,
+    address: str | None = None,
+    progress: bool = False,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Found:
+    """Search for good settings of an experiment on rows held out of its training rows; test rows are not looked at.
+
+    `space` is a table or a TOML file of ranges and choices; without one, the algorithm's own. `seed` is that of the
+    search; keywords are other keys of the experiment. The same call again goes on where it stopped, until `trials` are
+    done. `runtime="ray"` makes them on the Ray cluster at `address`, or on one that is started here for the purpose.
+    `out` is the folder, by default one under `runs/` that belongs to this search; `out=False` keeps none.
+
+    >>> import fedarena as fa
+    >>> found = fa.search("digits", space={"local.lr": {"choices": [1e-6, 0.2]}}, method="grid", rounds=2, out=False)
+    >>> found.best.values
+    {'local.lr': 0.2}
+    """
+    check_numbers(trials=(trials, 1), workers=(workers, 1), ahead=(ahead, 1), seed=(seed, 0))
+    check_names(method=(method, Method), score=(score, TrialScore))
+    need_optuna()
+    place = Place(runtime, workers, address)
+    place.check(SideBySide)
+    check_paths(("--out", out), ("--resume", resume), ("--study", study))
+    if resume is not None:
+        if source is not None or overrides or settings or space or preset or out or study:
+            raise BadValue(
+                "a resumed search stays as it was", remedy="leave out all but --resume and --trials", where="--resume"
+            )
+        wanted, trials, study = _read(Path(resume), trials)
+        out = Path(resume)
+    else:
+        experiment = Experiment.make(source, overrides, **settings)
+        wanted, trials = _wanted(experiment, space, preset, trials, method)
+        wanted = replace(wanted, seed=seed, score=score, ahead=ahead, prune=prune)
+    with one_thread():  # before workers are forked, nothing here may start threads of its own
+        begins = fingerprints(open_site(wanted.validating))
+    name = wanted.name(begins)
+    if resume is not None and _read_table(Path(resume))["name"] != name:
+        raise ResumeMismatch(
+            "the data or the model is not the one this search began with",
+            remedy="restore what it used, or search anew",
+            where="--resume",
+        )
+    at_once = min(wanted.ahead, trials)
+    place = place.fitted(at_once, f"{at_once} trial{'s' * (at_once != 1)} may be under way at once")
+    with (
+        place.ready(wanted.experiment.device) as nodes,
+        _folder(wanted, trials, name, out, study) as (root, file),
+    ):
+        under_way = Study(wanted, trials, root / "trials", file, name)
+        if progress and under_way.all:
+            print(f"{len(under_way.all)} of {under_way.trials} trials are there already", file=sys.stderr)
+        conduct([under_way], place.workers, in_lines if progress else in_silence, nodes)
+        found = _found(under_way, root, file)
+        return replace(found, dir=None, study=None) if out is False else found
+
+
+def _wanted(
+    experiment: Experiment, space: Any, preset: str | None, trials: int | None, method: Method | None
+) -> tuple[Search, int]:
+    """The search that was asked for, checked against the experiment, and the number of trials."""
+    if space is not None and preset is not None:
+        raise BadValue("both a space and a preset are given", remedy="keep one of them", where="--preset")
+    where = str(space) if isinstance(space, str | Path) else "space"
+    if preset is not None:
+        known = published(preset, experiment)
+        space, method, trials = known.space, method or known.method, trials or known.trials
+    wanted = Search(experiment, own_space(experiment) if space is None else Space.make(space), method or "tpe")
+    wanted.space.check(experiment, where)
+    trials = trials or wanted.size
+    if trials is None:
+        raise BadValue("how many trials?", remedy="say so: --trials 20", where="--trials")
+    return wanted, trials
+
+
+def check_numbers(**counts: tuple[Any, int]) -> None:
+    """Whole numbers, none below its least."""
+    for name, (value, least) in counts.items():
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise BadValue(
+                f"{name} = {repeated(value)}", remedy=f"give a whole number, at least {least}", where=f"--{name}"
+            )
+
+
+def check_names(**names: tuple[Any, Any]) -> None:
+    """Each one of a few."""
+    for key, (value, known) in names.items():
+        if value is not None and value not in get_args(known):
+            name, few = key.replace("_", "-"), ", ".join(get_args(known))
+            raise UnknownName(f"no {name} is called '{quoted(value)}'", remedy=f"there are: {few}", where=f"--{name}")
+
+
+# The folder
+
+
+@contextlib.contextmanager
+def _folder(wanted: Search, trials: int, name: str, out: Out, study: Any) -> Iterator[tuple[Path, Path]]:
+    """The search's folder, ours alone and with search.json in it; and the file of its study."""
+    with contextlib.ExitStack() as stack:
+        if out is False:
+            root = stack.enter_context(temporary_folder())
+        else:
+            root = _home(wanted, name, out)
+            stack.enter_context(interruptible("search", root))
+        stack.enter_context(alone(root))
+        wait_until_left(sorted((root / "trials").glob("*")))
+        told = {"name": name, "trials": trials, "study": None if study is None else str(study), **wanted.as_dict()}
+        write_table(root / "search.json", told)
+        yield root, root / "study.db" if study is None else Path(study)
+
+
+def _home(wanted: Search, name: str, out: str | Path | None) -> Path:
+    """The folder that was named, or the first under runs/ that is free or belongs to this very search."""
+    stem = f"search-{wanted.experiment.data.name}-{wanted.experiment.algorithm.name}-seed{wanted.seed}"
+    for number in itertools.count(1):
+        root = Path("runs") / (stem if number == 1 else f"{stem}-{number}") if out is None else Path(out)
+        if _belongs(root, name):
+            with writing(root):
+                root.mkdir(parents=True, exist_ok=True)
+            return root
+        if out is not None:
+            holds = (root / "search.json").exists()
+            raise ResumeMismatch(
+                f"{root} holds " + ("another search" if holds else "something else"),
+                remedy="choose another folder" + (f", or go on with it: --resume {root}" if holds else ""),
+                where="--out",
+            )
+    raise AssertionError("numbers do not end")
+
+
+def _belongs(root: Path, name: str) -> bool:
+    if (root / "search.json").exists():
+        return bool(_read_table(root)["name"] == name)
+    return not root.exists() or (root.is_dir() and not any(root.iterdir()))
+
+
+def _read_table(root: Path) -> dict[str, Any]:
+    if not (root / "search.json").exists():
+        raise BadValue(f"{root} holds no search", remedy="give the folder of one", where="--resume")
+    table = read_table(root / "search.json", DAMAGED)
+    with reading(root / "search.json", remedy=DAMAGED):
+        SearchTable.model_validate(table)
+    return table
+
+
+def _read(root: Path, trials: int | None) -> tuple[Search, int, str | None]:
+    """What a folder searches, how many trials, and where its study is if not there."""
+    table = _read_table(root)
+    with reading(root / "search.json", remedy=DAMAGED):
+        experiment = tomllib.loads(table["experiment"])
+        own = next((k for k in COMPONENTS if experiment[k].get("own")), None)
+    if own is not None:
+        raise BadValue(
+            f"the {own} of this search ('{experiment[own]['name']}') came from Python, no file can bring it back",
+            remedy=f"use Python, and the same call as before: fa.search(..., out='{root}')",
+            where=str(root),
+        )
+    how = {key: table[key] for key in ("method", "seed", "score", "ahead", "prune")}
+    wanted = Search(Experiment.make(experiment), Space.make(table["space"]), **how)
+    return wanted, trials or table["trials"], table["study"]
+
+
+def _found(study: Study, root: Path, file: Path) -> Found:
+    """The result, and best.toml."""
+    found = Found(study.search, study.all, study.winner, root, file)
+    text = f"# trial {found.best.number} of a search: {found.best.score:.4f} on rows held out of the training rows\n"
+    write_text(root / "best.toml", text + found.experiment.to_toml())
+    return found

@@ -1,0 +1,59 @@
+"""One setting of the uplink at several values: every algorithm of a comparison takes part with each of them.
+
+>>> sweep_of("uplink.noise=0,0.5,1")
+('uplink.noise', [0, 0.5, 1])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedarena.config.components import Component
+from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
+from fedarena.config.experiment import Uplink, assignment
+from fedarena.experiments.contestants import Contestants, contestants
+
+Sweep = str | Mapping[str, Any]
+SYNTAX = "write a key of the uplink and its values, e.g. --sweep uplink.noise=0,0.5,1,2"
+
+
+def sweep_of(text: Sweep) -> tuple[str, list[Any]]:
+    """A key and its values, as typed or from Python."""
+    if isinstance(text, str):
+        key, _, listed = text.partition("=")
+        given = {key.strip(): [assignment(f"value={one}")[1] for one in listed.split(",") if one.strip()]}
+    else:
+        given = {key: list(values) for key, values in text.items()}
+    if len(given) != 1:
+        raise BadValue(f"{len(given)} keys are to be swept", remedy=SYNTAX, where="--sweep")
+    ((key, values),) = given.items()
+    part, dot, name = key.partition(".")
+    if part != "uplink" or not dot:
+        raise BadValue(f"'{quoted(key)}' is no key of the uplink", remedy=SYNTAX, where="--sweep")
+    if name not in Uplink.model_fields:
+        known = ", ".join(Uplink.model_fields)
+        raise UnknownName(
+            f"uplink has no key '{quoted(name)}'",
+            remedy=suggest(name, Uplink.model_fields, f"it has: {known}"),
+            where="--sweep",
+        )
+    if len(values) < 2 or len(set(map(str, values))) < len(values):
+        raise BadValue(f"{key} has the values {quoted(values)}", remedy="give two or more, each once", where="--sweep")
+    return key, values
+
+
+def swept(choices: Any, wish: Sweep) -> tuple[Contestants, dict[str, Any]]:
+    """Everyone at every value, and the plan's record of it; who sends nothing takes part once, as a level."""
+    key, values = sweep_of(wish)
+    name = key.removeprefix("uplink.")
+    entered, of = {}, {}
+    for label, table in contestants(choices, least=1).items():
+        if not Component.choose("algorithm", table["algorithm"], "algorithm").made.communicates:
+            entered[label] = table
+            continue
+        for value in values:
+            own = f"{label} {name}={value}"
+            entered[own] = {**table, "uplink": {name: value}}
+            of[own] = {"algorithm": label, "value": value}
+    return entered, {"key": key, "values": values, "of": of}

@@ -1,0 +1,179 @@
+"""The two doors of a federation: `serve` for the organiser, `join` for a participant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedarena.config.errors import BadValue, PartyFailed
+from fedarena.config.experiment import Experiment
+from fedarena.engine.record import RoundRecord
+from fedarena.federation import server
+from fedarena.federation.client import LEAST, Participant
+from fedarena.federation.client_data import OwnFile
+from fedarena.federation.consent import federated, same_but_for_data
+from fedarena.federation.release_log import LOG
+from fedarena.federation.requests import Rule
+from fedarena.federation.server import WAIT, Terms
+from fedarena.results import run_folder as files
+from fedarena.results.run import Run
+from fedarena.transport import flower_link as line
+
+Speak = Callable[[str], None]
+ADDRESS = "0.0.0.0:8440"
+KEYS = "keys"
+
+
+def serve(
+    source: Any = None,
+    *,
+    participants: int | None = None,
+    minimum: int | None = None,
+    deadline: float = Rule.deadline,
+    attempts: int = Rule.attempts,
+    wait: float = WAIT,
+    address: str = ADDRESS,
+    keys: str | Path = KEYS,
+    shares_models: bool = False,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    speak: Speak = lambda text: None,
+    on_round: Callable[[RoundRecord], bool | None] | None = None,
+    **settings: Any,
+) -> Run:
+    """Organise an experiment between participants, each with rows of its own, and return the result.
+
+    `source` and keywords are those of `run`; the data set is a table whose `path` lies with the participants. `keys` is
+    the organiser's folder, as `fedarena federation keys` makes it; without `participants` all whose keys are there must
+    come, within `wait` seconds. A round goes on when all have answered, or after `deadline` seconds when `minimum` have;
+    with fewer they are asked again, `attempts` times in all.
+    """
+    from fedarena.transport.federation_keys import ORGANISER, OrganiserKeys
+
+    experiment = _experiment(source, resume, list(overrides), settings)
+    own = OrganiserKeys.load(_folder_of(keys, ORGANISER))
+    wanted = len(own.participants) if participants is None else participants
+    _check_terms(wanted, len(own.participants), minimum)
+    terms = Terms(wanted, Rule(deadline, minimum, attempts), wait, shares_models)
+
+    def open_link(folder: Path) -> line.Link:
+        opened = line.open_link(folder, address, own, say=speak)
+        speak(f"listening on {opened.address}")
+        return opened
+
+    return server.serve(experiment, open_link, terms, out=out, resume=resume, speak=speak, on_round=on_round)
+
+
+def _experiment(source: Any, resume: str | Path | None, overrides: list[str], settings: dict[str, Any]) -> Experiment:
+    if resume is None:
+        if source is None:
+            raise BadValue("no experiment is named", remedy="`fedarena serve exp.toml`, or --resume RUN")
+        return federated(source, overrides, **settings)
+    experiment = federated(files.read_experiment(Path(resume)) if source is None else source, overrides, **settings)
+    files.same_experiment(Path(resume), experiment)
+    return experiment
+
+
+def _check_terms(wanted: int, known: int, minimum: int | None) -> None:
+    if not 1 <= wanted <= known:
+        raise BadValue(
+            f"{wanted} participants, and the keys of {known} are known",
+            remedy="give 1 to that many, or add keys: `fedarena federation keys NAME`",
+            where="--participants",
+        )
+    if minimum is not None and not 1 <= minimum <= wanted:
+        raise BadValue(f"a minimum of {minimum} of {wanted}", remedy=f"give 1 to {wanted}", where="--minimum")
+
+
+def _folder_of(keys: str | Path, name: str) -> Path:
+    """The folder of one party, or the one in which those of all are."""
+    folder = Path(keys)
+    return folder / name if (folder / name).is_dir() else folder
+
+
+def join(
+    data: str | Path,
+    server: str,
+    *,
+    keys: str | Path = KEYS,
+    name: str | None = None,
+    label: str | None = None,
+    test: str | Path | None = None,
+    separator: str | None = None,
+    folder: str | Path | None = None,
+    experiment: Any = None,
+    consent: Callable[[Experiment, list[str]], bool] | None = lambda experiment, leaves: True,
+    least: int = LEAST,
+    runs: int = 1,
+    new_release: bool = False,
+    patience: float = line.PATIENCE,
+    speak: Speak = lambda text: None,
+) -> dict[str, Any]:
+    """Take part in an experiment with the rows of a file, which stays here, until the server ends it.
+
+    `label` is the column to predict, if it has another name here than in the experiment; `test` a file of rows to test
+    on, where the experiment asks for one. What must outlive this process lies in `folder`: client state, the log of
+    releases, and the samples to which they are bound (`new_release` allows others, once). Before anything is sent,
+    `consent` sees the experiment and what will leave; None refuses everything. An `experiment` that is given must be the
+    server's. The process takes part in `runs` runs. The result names them and lists what was released and refused.
+    """
+    from fedarena.transport.federation_keys import ParticipantKeys
+
+    own = ParticipantKeys.load(_folder_of(keys, name or ""))
+    if name is not None and name != own.name:
+        raise BadValue(f"the keys are those of '{own.name}', not of '{name}'", remedy="check --keys", where="--name")
+    mine = None if experiment is None else federated(experiment, [])
+    file = OwnFile(Path(data), None if test is None else Path(test), label, separator)
+    file.check()
+    if consent is None:
+        raise BadValue(
+            "there is no terminal on which to ask for your consent",
+            remedy="run it in a terminal, or add --yes, with --experiment agreed.toml to accept that experiment only",
+            where="--yes",
+        )
+
+    def agrees(theirs: Experiment, leaves: list[str]) -> str:
+        other = "" if mine is None else same_but_for_data(mine, theirs)
+        if other:
+            return f"the experiment is not the one it agreed to: {other}"
+        return "" if consent(theirs, leaves) else "it does not agree to the experiment"
+
+    state = Path(folder) if folder is not None else Path("federation") / own.name
+    me = Participant(
+        file,
+        state,
+        consent=agrees,
+        speak=speak,
+        least=least,
+        runs=runs,
+        server=server,
+        new_release=new_release,
+    )
+
+    def handle(content: bytes) -> bytes:
+        answer = me.handle(content)
+        if me.over is not None:
+            raise line.Over(answer)
+        return answer
+
+    try:
+        line.join(server, own, handle, patience=patience, say=speak)
+    except KeyboardInterrupt as stopped:
+        stopped.add_note("start it again with the same command, and it continues where it was")
+        raise
+    finally:
+        released = me.releases.summary(me.runs)
+        speak("\n".join([f"releases, as logged in {state / LOG}:", *(f"  {text}" for text in released)]))
+    if me.over is not None and not me.over.finished:
+        raise PartyFailed(
+            f"the organiser sends '{own.name}' away: {me.over.reason}", remedy="see to it, then join again"
+        )
+    return {
+        "name": own.name,
+        "trainings": me.trainings,
+        "folder": str(state),
+        "runs": list(me.runs),
+        "releases": released,
+    }

@@ -1,0 +1,253 @@
+"""A participant's own file: what it tells of it, and the rows that it trains and tests on. The rows stay here.
+
+Which rows are for testing follows from the experiment and from the place that the file would have in one table of all
+participants, one file after the other in the order of their names. So they are those that a run on that table tests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.config import seeds
+from fedarena.config.errors import BadValue, DataMissing, UnknownName, suggest
+from fedarena.config.experiment import Experiment
+from fedarena.data.client_tests import hold_out
+from fedarena.data.dataset import Dataset, Partition, Rows
+from fedarena.data.sources.class_codes import MOST_CLASSES, numbered
+from fedarena.data.sources.table_files import Csv, Parquet, Table, column, features, filled, holds_numbers
+from fedarena.federation.exact_sums import exact_sum, exact_sum_of_squares
+from fedarena.federation.messages import Agreement, Column, Counted, Described
+from fedarena.federation.redaction import Told
+from fedarena.federation.statistics_release import Layout, Totals
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_ROWS = 10**8  # of all participants: each draws an order of as many numbers
+FEW = 10  # classes that are few however few the rows
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """Where a participant's rows are, and what it calls the label."""
+
+    path: Path
+    test: Path | None = None  # rows to test on, in a file of their own
+    label: str | None = None  # None: as the organiser calls it
+    separator: str | None = None
+
+    def check(self) -> None:
+        """Refuse a file that is not there before anybody is bothered."""
+        for path in filter(None, (self.path, self.test)):
+            if not path.is_file():
+                raise DataMissing(f"there is no file {path}", remedy="check the path", where="--data")
+
+    def opened(self, wish: Table) -> OwnTable:
+        """Its rows, read as the experiment's data set says."""
+        settings = {name: getattr(wish, name) for name in ("missing", "standardise", "one_hot", "split_seed")}
+        label, drop = self.label or wish.label, (*wish.drop, *([wish.client] if wish.client else []))
+        own: Table
+        if self.path.suffix == ".parquet":
+            own = Parquet(str(self.path), label, drop=drop, test=wish.test, **settings)
+        else:
+            separator = self.separator or (wish.separator if isinstance(wish, Csv) else ",")
+            own = Csv(str(self.path), label, drop=drop, test=wish.test, separator=separator, **settings)
+        self._check_test(wish)
+        first = own.whole(own.path)
+        if label not in first.column_names:
+            raise UnknownName(
+                f"{self.path} has no column '{label}'",
+                remedy=suggest(label, first.column_names, "say what the label is called here: --label"),
+                where="--label",
+            )
+        if self.test is None:
+            return OwnTable(own, first, 0)
+        second = own.whole(str(self.test))
+        return OwnTable(own, own.joined(first, second, str(self.test)), len(second))
+
+    def _check_test(self, wish: Table) -> None:
+        """Either all participants have files to test on, or none."""
+        if wish.test_path is not None and self.test is None:
+            raise Told("the experiment tests on rows of their own file", remedy="name it: --test", where="--test")
+        if wish.test_path is None and self.test is not None:
+            raise Told(
+                f"the experiment takes {wish.test:g} of the rows to test on, and no file",
+                remedy="leave out --test, or ask the organiser to set data.test_path",
+                where="--test",
+            )
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """The rows of a participant, those of its test file last."""
+
+    source: Table
+    table: pa.Table
+    test_rows: int
+
+    @cached_property
+    def _labels(self) -> tuple[NDArray[np.int64], tuple[str, ...], Any]:
+        values = column(self.table, self.source.label)
+        if values.dtype.kind == "f" and not (values == np.trunc(values)).all():
+            raise BadValue(
+                f"column '{self.source.label}' holds fractions: that looks like a quantity",
+                remedy="choose a column of classes",
+                where="--label",
+            )
+        kind = "numbers" if values.dtype.kind in "iuf" else "truths" if values.dtype.kind == "b" else "words"
+        codes, names = numbered(values)
+        if len(names) > min(MOST_CLASSES, max(FEW, len(values) // 2)):  # they would be told to all
+            raise Told(
+                f"the label has {len(names)} distinct values in {len(values)} rows: that looks like a name, not like a class",
+                remedy="choose a column of classes",
+                where="--label",
+            )
+        return codes, names, kind
+
+    def class_counts(self) -> dict[str, int]:
+        """Return how many rows have each label."""
+        codes, names, _ = self._labels
+        return dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
+
+    def described(self, session: str) -> Described:
+        """What the others must know of it to agree."""
+        _, classes, kind = self._labels
+        rows = len(self.table) - self.test_rows
+        names = self.source.feature_names(self.table)
+        return Described(
+            session=session,
+            rows=rows,
+            test_rows=self.test_rows,
+            label_kind=kind,
+            classes=classes,
+            columns=tuple(map(self._column, names)),
+        )
+
+    def _column(self, name: str) -> Column:
+        if holds_numbers(self.table, name):
+            return Column(name=name, kind="numbers")
+        return Column(name=name, kind="words", words=self.source.categories(self.table, name)[1])
+
+    def placed(self, agreed: Agreement) -> OwnRows:
+        """The rows in the place that was agreed."""
+        codes, classes, _ = self._labels
+        numbers = {label: number for number, label in enumerate(agreed.classes)}
+        y = np.array([numbers[label] for label in classes], np.int64)[codes]
+        rows = len(self.table) - self.test_rows
+        if not agreed.rows_before + rows <= agreed.rows <= MOST_ROWS:
+            raise Told(f"a table of {agreed.rows} rows in all", remedy="is it fedarena on the other side?")
+        if self.test_rows:
+            train, test = np.split(np.arange(len(y)), [rows])
+        else:
+            train, test = split_own(y, agreed, self.source.test, self.source.split_seed)
+        names = [column.name for column in agreed.columns]
+        words = {column.name: column.words for column in agreed.columns}
+        # The label and what is dropped are no features; they are left out here so that the order is the agreed one.
+        columns = self.source.feature_columns(self.table.select(names), words)
+        return OwnRows(self.source, columns, y, train, test)
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The rows as numbers, dealt into those to train on and those to test on."""
+
+    source: Table
+    columns: dict[str, NDArray[np.float64]]
+    y: Rows
+    train: Rows
+    test: Rows
+
+    def counted(self) -> Counted:
+        """Return how many samples there are."""
+        return Counted(train=len(self.train), test=len(self.test))
+
+    def statistics(self, layout: Layout, least: int) -> Totals:
+        """Return exact sums over the training samples, as many of them as the experiment needs."""
+        self._refuse_few(least)
+        present, sums, squares = [], [], []
+        for name in self.columns if layout.features else ():
+            values = self._values(name)[self.train]
+            values = values[~np.isnan(values)]
+            present.append(len(values))
+            sums.append(exact_sum(values))
+            squares += [exact_sum_of_squares(values)] if layout.squares else []
+        counts = np.bincount(self.y[self.train], minlength=layout.classes).tolist() if layout.classes else []
+        return Totals(tuple(present), tuple(sums), tuple(squares), tuple(counts))
+
+    def _values(self, name: str) -> NDArray[np.float64]:
+        """Return a column, with its missing values where they may be imputed, and without infinite ones."""
+        mean = 0.0 if self.source.missing == "mean" else None
+        checked = filled(name, self.columns[name], self.train, self.source.missing, mean)
+        return checked if mean is None else self.columns[name]
+
+    def _refuse_few(self, least: int) -> None:
+        """Refuse sums over few samples: a sum over one sample is that sample."""
+        if len(self.train) < least:
+            raise Told(
+                f"sums over {len(self.train)} training rows would tell too much of each, and the experiment needs sums",
+                remedy=f"have {least} rows or more, lower --least, or ask the server to set standardise = false",
+                where="--least",
+            )
+
+    def dealt(self, agreed: Agreement, experiment: Experiment) -> tuple[Dataset, Partition]:
+        """The rows as the engine knows them: all clients are there, and only this one has any."""
+        known = None
+        if agreed.means is not None:
+            deviations = agreed.deviations or (1.0,) * len(agreed.means)
+            known = dict(zip(self.columns, zip(agreed.means, deviations, strict=True), strict=True))
+        source = self.source
+        x = features(self.columns, self.train, self.test, source.missing, source.standardise, known)
+        y = self.y[np.concatenate([self.train, self.test])]
+        n, me = len(self.train), agreed.client
+        data = Dataset(Path(source.path).stem, x, y, n, len(agreed.classes), class_names=agreed.classes)
+        partition = Partition(
+            _only(me, agreed.clients, np.arange(n)), data.test_rows, _only(me, agreed.clients, data.test_rows)
+        )
+        if experiment.validate_share is not None:
+            partition, held = hold_out(partition, experiment.validate_share, experiment.seed_for("valid"))
+            partition = replace(partition, test=held[me], client_tests=held)
+        return data, partition
+
+
+def needs_means(source: Table) -> bool:
+    """Return whether preparing a sample takes the means of all training samples."""
+    return source.standardise or source.missing == "mean"
+
+
+def statistics_layout(experiment: Experiment, agreed: Agreement) -> Layout:
+    """Return which statistics the experiment needs of every client."""
+    source = experiment.data.made
+    features = features_of(agreed.columns) if needs_means(source) else 0
+    classes = len(agreed.classes) if experiment.algorithm.made.counts_classes else 0
+    return Layout(features, source.standardise, classes)
+
+
+def features_of(columns: Sequence[Column]) -> int:
+    """Return how many numbers a sample has."""
+    return sum(max(len(column.words), column.kind == "numbers") for column in columns)
+
+
+def split_own(codes: Rows, agreed: Agreement, share: float, seed: int) -> tuple[Rows, Rows]:
+    """Training and test rows of one owner, as `split_rows` deals them in a table of all owners, one after the other."""
+    order = seeds.stream(seed, "split").permutation(agreed.rows) - agreed.rows_before
+    mine = order[(order >= 0) & (order < len(codes))]
+    spare = mine[np.argsort(codes[mine], kind="stable")][1:]  # the first is always for training
+    spare_of_all = agreed.rows - agreed.clients
+    step = min(1.0, share * agreed.rows / max(1, spare_of_all))
+    first = agreed.rows_before - agreed.client
+    marks = np.floor(np.arange(first, first + len(spare) + 1) * step + 0.5)
+    test = np.sort(spare[np.diff(marks) > 0])
+    return np.setdiff1d(np.arange(len(codes)), test), test
+
+
+def _only(client: int, clients: int, rows: Rows) -> list[Rows]:
+    """These rows for one client, none for the others."""
+    nothing = np.empty(0, np.int64)
+    return [rows if k == client else nothing for k in range(clients)]

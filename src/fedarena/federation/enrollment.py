@@ -1,0 +1,113 @@
+"""How a federation comes together: all arrive, tell what their tables look like, agree, and build the same model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedarena.config.experiment import Experiment
+from fedarena.federation import messages as say
+from fedarena.federation.agreement import check_counted, first_agreement, with_counts, with_statistics
+from fedarena.federation.client_data import statistics_layout
+from fedarena.federation.coordinator import Switchboard
+from fedarena.federation.masked_totals import masked_total
+from fedarena.federation.requests import Declined, Rule, TooFewAnswers
+from fedarena.federation.roster import Roster
+from fedarena.federation.statistics_release import Layout, Totals
+from fedarena.federation.wire_format import Message, pack
+
+Speak = Callable[[str], None]
+TELLING = 300.0  # seconds for sums over a table
+
+
+def gather(board: Switchboard, roster: Roster, seconds: float, speak: Speak) -> None:
+    """Wait until as many have come as are wanted, and their tables go together."""
+    until = time.monotonic() + seconds
+    speak(f"waiting for {roster.wanted} participants")
+    while True:
+        here = [name for name in board.those("known", "ready") if name in roster.described]
+        if len(here) >= roster.wanted:
+            return
+        for name in [name for name in roster.described if name not in here]:
+            del roster.described[name]  # it came, and left again: its place is free
+        if time.monotonic() > until:
+            told = ", ".join(f"'{name}'" for name in here) or "nobody"
+            raise TooFewAnswers(
+                f"{len(here)} of {roster.wanted} participants came within {seconds:g} s: {told}",
+                remedy="start the others with `fedarena join`, and wait longer with --wait",
+            )
+        board.turn(1.0)
+
+
+def agree(board: Switchboard, roster: Roster, experiment: Experiment) -> None:
+    """Agree with all clients on columns, classes and places; then on statistics, where the experiment needs any."""
+    agreed = {
+        name: one.model_copy(update={"shares_models": roster.shares_models})
+        for name, one in first_agreement(roster.described).items()
+    }
+
+    def counts(name: str, message: Message) -> say.Counted:
+        told = message.words
+        if not isinstance(told, say.Counted):
+            raise Declined(f"it answered with '{told.what}'")
+        check_counted(told, roster.described[name])
+        return told
+
+    asked = {name: say.Agree(agreement=one, tell="counts") for name, one in agreed.items()}
+    counted, missing = _ask_all(board, asked, counts)
+    _require_all(missing)
+    agreed = with_counts(agreed, counted, experiment)
+    layout = statistics_layout(experiment, next(iter(agreed.values())))
+    if layout.size:
+        agreed = with_statistics(agreed, counted, _total(board, agreed, layout), experiment)
+    roster.counted, roster.agreed = counted, agreed
+
+
+def _total(board: Switchboard, agreed: dict[str, say.Agreement], layout: Layout) -> Totals:
+    """Ask for the statistics of all clients."""
+    numbers = {name: one.client for name, one in agreed.items()}
+    ask = lambda questions, read: _ask_all(board, questions, read)
+    request = lambda name, keys: say.StatisticsRequest(agreement=agreed[name], keys=keys)
+    total, missing = masked_total(numbers, ask, request, say.Statistics, layout)
+    _require_all(missing)
+    return Totals.of(total, layout)
+
+
+def _ask_all(
+    board: Switchboard, questions: Mapping[str, say.Words], read: Callable[[str, Message], Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the answers of all clients, and of those that gave none the reason."""
+    packed = {name: pack(board.run, 0, question) for name, question in questions.items()}
+    return board.ask(packed, read, Rule(TELLING, minimum=0), "agreeing", ("known", "ready"))
+
+
+def _require_all(missing: Mapping[str, str]) -> None:
+    """Stop where a client is missing: without it the others would train on other means."""
+    if missing:
+        why = "; ".join(f"'{name}': {reason}" for name, reason in missing.items())
+        raise TooFewAnswers(f"agreeing: {why}", remedy="fix it, and start the server again")
+
+
+def assemble(board: Switchboard, roster: Roster, rule: Rule, seconds: float, speak: Speak) -> None:
+    """Wait until everybody is ready; after a while as many are enough as a round needs."""
+    until = time.monotonic() + seconds
+    board.tell_all()
+    while True:
+        ready = [name for name in board.those("ready") if name in roster.agreed]
+        missing = [name for name in roster.names if name not in ready]
+        if not missing:
+            break
+        if time.monotonic() > until:
+            told = ", ".join(f"'{name}'" for name in missing)
+            if len(ready) < rule.needed(len(roster.agreed)):
+                raise TooFewAnswers(
+                    f"{len(ready)} of {len(roster.agreed)} participants are ready after {seconds:g} s; missing: {told}",
+                    remedy="start them with `fedarena join`, then go on with --resume; nothing is lost",
+                )
+            for name in missing:
+                board.give_up(name)
+            speak(f"going on without {told}")
+            break
+        board.turn(1.0)
+    speak(f"{len(ready)} of {len(roster.agreed)} participants are ready: {', '.join(ready)}")

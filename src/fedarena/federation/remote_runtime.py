@@ -1,0 +1,241 @@
+"""A runtime whose clients are elsewhere: jobs go to the participants as messages, and answers are added up here, in the
+order of clients, as they would be on one machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedarena.algorithms.base import Reply
+from fedarena.config.experiment import Experiment, Uplink
+from fedarena.data.dataset import Dataset, Partition
+from fedarena.engine.client import Common, Memory
+from fedarena.engine.client_batches import Bundle, Folded
+from fedarena.engine.context import Site
+from fedarena.engine.stopping import participants
+from fedarena.engine.tasks import Absent, Answer, Failed, Job, Report, Skipped, StatisticsJob
+from fedarena.federation import messages as say
+from fedarena.federation.client_states import ticket
+from fedarena.federation.coordinator import Switchboard
+from fedarena.federation.reply_pattern import Patterns, unlike
+from fedarena.federation.requests import Rule
+from fedarena.federation.secure_aggregation import HouseSeals
+from fedarena.federation.wire_format import NOTHING, Load, Message, WireRefused, pack
+from fedarena.models.pytree import is_finite, types_near
+from fedarena.models.task import Buffers
+from fedarena.privacy.uplink import CannotSend, Sealed, Steps
+
+Read = Callable[[str, Message], Any]
+
+
+class RowlessSite(Site):
+    """An experiment whose rows are with the participants: their numbers are known here, and nothing else."""
+
+    def __init__(self, experiment: Experiment, data: Dataset, owners: Partition, secret: int) -> None:
+        super().__init__(experiment, data, owners)
+        self.secret = secret
+        self.seals: HouseSeals | None = None  # of whoever can ask the participants
+
+    @cached_property
+    def steps(self) -> Steps | None:
+        """What happens to answers; noise comes from a secret, not from the experiment's seed, which everybody knows."""
+        exp, wish = self.experiment, self.experiment.uplink
+        if not isinstance(wish, Uplink) or not self.algorithm.communicates:
+            return None
+        asked, heaviest = participants(exp, len(self.owners.population)), float(self.partition.sizes.max())
+        return Steps(
+            wish, exp.algorithm.name, exp.seed_for("uplink"), heaviest, asked, noise_seed=self.secret, seals=self.seals
+        )
+
+
+def answer_types(algorithm: Any) -> dict[str, type]:
+    """What answers may be made of."""
+    return {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, Sealed)}}
+
+
+class Participants:
+    """The runtime of a federation."""
+
+    def __init__(self, site: RowlessSite, board: Switchboard, rule: Rule) -> None:
+        self.site, self.board, self.rule = site, board, rule
+        if getattr(site.experiment.uplink, "secure", False):
+            site.seals = HouseSeals(site.experiment.seed_for("masks"), self._ask_for)
+            site.__dict__.pop("steps", None)
+        self.names = site.owners.names
+        self.looks: Any = None  # set by whoever can say what clients remember
+        self.patterns = Patterns(site)
+        self._rule_now = rule  # with how many the exchange began
+        self._exchange = (-1, -1)  # the round, and how often its participants were asked
+
+    def map(self, jobs: Iterable[Job], common: Common) -> Iterator[tuple[int, Any]]:
+        """Ask those whose part it is, all at once; by the rule, some may be missing."""
+        todo = list(jobs)
+        if not todo:
+            return
+        if all(isinstance(job, Bundle) for job in todo):
+            yield from enumerate(self._trained(todo, common))  # type: ignore[arg-type]
+        elif all(isinstance(job, StatisticsJob) for job in todo):
+            yield from enumerate(self._recomputed(todo, common))  # type: ignore[arg-type]
+        else:
+            raise TypeError(f"{type(todo[0]).__name__} needs rows, and there are none here")
+
+    def close(self) -> None:
+        """Nothing to close: the link is not ours."""
+
+    # Training
+
+    def _trained(self, bundles: list[Bundle], common: Common) -> Iterator[Folded]:
+        round, do, turn = bundles[0].round, bundles[0].do, bundles[0].turn
+        exchange = self._exchange[1] + 1 if self._exchange[0] == round else 0
+        self._exchange = (round, exchange)
+        memories = {k: m for bundle in bundles for k, m in zip(bundle.clients, bundle.memories, strict=True)}
+        self._rule_now = replace(self.rule, selected=len(memories))
+        told = None
+        if turn is not None:
+            told = say.Exchange(number=turn.exchange, asked=turn.asked, everyone=turn.everyone)
+        self.patterns.prepare(do, common, turn)
+        shares: dict[int, dict[int, str]] = {}
+        absent: dict[int, Absent] = {}
+        if self.site.seals is not None:
+            shares, absent = self.site.seals.exchange(round, exchange, list(memories))
+        questions = {
+            k: say.Work(do=do, exchange=exchange, memory=ticket_of(memory), turn=told, shares=shares.get(k))
+            for k, memory in memories.items()
+            if k not in absent
+        }
+        own = ticket(round, exchange)
+        read = lambda name, message: self.answer(self.names.index(name), message, do, common.buffers, own)
+        answers = self.ask(questions, round, Load.of(common), read, f"round {round + 1}", self._rule_now) | absent
+        for bundle in bundles:
+            folded = Folded()
+            for client in bundle.clients:
+                fold(folded, answers[client], self.site)
+            yield folded
+
+    def ask(
+        self,
+        questions: Mapping[int, say.Words],
+        round: int,
+        load: Load,
+        read: Read,
+        what: str,
+        rule: Rule | None = None,
+    ) -> dict[int, Any]:
+        """An answer of each client, or that it is absent."""
+
+        def of_this_round(name: str, message: Message) -> Any:
+            check_round(message, round)
+            return read(name, message)
+
+        packed = {self.names[k]: pack(self.board.run, round, asked, load) for k, asked in questions.items()}
+        found, missing = self.board.ask(packed, of_this_round, rule or self.rule, what)
+        answers = {self.names.index(name): answer for name, answer in found.items()}
+        return answers | {self.names.index(name): Absent(self.names.index(name), why) for name, why in missing.items()}
+
+    def _ask_for(
+        self,
+        questions: Mapping[int, say.Words],
+        round: int,
+        kind: type[say.Words],
+        what: str,
+        minimum: int | None = None,
+    ) -> dict[int, Any]:
+        """Answers of one kind, without a load."""
+
+        def read(name: str, message: Message) -> say.Words:
+            if not isinstance(message.words, kind):
+                raise WireRefused(f"'{message.words.what}' where '{kind.what}' belongs")
+            return message.words
+
+        rule = self._rule_now if minimum is None else replace(self.rule, minimum=minimum)
+        return self.ask(questions, round, NOTHING, read, what, rule)
+
+    def answer(
+        self, client: int, message: Message, do: str, before: Buffers, own: str
+    ) -> Answer | Skipped | Failed | CannotSend:
+        """What a participant sent, if it is what it should be; whether its numbers are finite is seen here again."""
+        done, name = message.words, self.names[client]
+        if isinstance(done, say.Skips):
+            return Skipped(client, done.reason)
+        if isinstance(done, say.Broke):
+            return Failed(f"{name}: {done.error}", done.place)
+        if isinstance(done, say.Unsendable):
+            return CannotSend(f"{name}: {done.error}", remedy=done.remedy, where=done.where)
+        if not isinstance(done, say.Done) or not isinstance(message.load, dict):
+            raise WireRefused(f"'{done.what}' where an answer belongs")
+        if done.memory not in ("", own):
+            raise WireRefused("an answer of another training")
+        send, buffers = message.load.get("send"), before
+        if not done.finite and self.site.experiment.on_nan != "keep":  # then nothing else is told
+            return Answer(self.report(client, message.round, done, False), Reply(None), buffers)
+        self.patterns.check(send, do)
+        if self.site.task.has_buffers and self.site.buffer_policy == "average":
+            buffers = self._buffers(message.load.get("buffers"))
+        still = buffers.values == before.values  # a constant may well be infinite
+        sound = bool((np.isfinite(buffers.values) | still).all()) and math.isfinite(done.weight) and done.weight >= 0
+        finite = done.finite and sound and (isinstance(send, Sealed) or is_finite(send))
+        return Answer(self.report(client, message.round, done, finite), Reply(send, weight=done.weight), buffers)
+
+    def report(self, client: int, round: int, done: say.Done | say.Trained, finite: bool) -> Report:
+        """The facts, with the time that the client's device would take on the virtual clock."""
+        fleet = self.site.fleet
+        return Report(
+            client,
+            finite=finite,
+            steps=done.steps,
+            samples=done.samples,
+            loss=done.loss,
+            seconds=done.seconds,
+            device_seconds=fleet.usual(client, done.samples) * float(fleet.paces([client], round)[0]),
+            sent=done.sent,
+            sent_buffers=done.sent_buffers,
+            memory=Memory(kept=done.memory) if done.memory else None,
+        )
+
+    # BatchNorm's statistics
+
+    def _recomputed(self, jobs: list[StatisticsJob], common: Common) -> Iterator[Buffers | Failed | Absent]:
+        round = jobs[0].round
+
+        def read(name: str, message: Message) -> Buffers | Failed:
+            if isinstance(message.words, say.Broke):
+                return Failed(f"{name}: {message.words.error}", message.words.place)
+            return self._buffers(message.load)
+
+        questions = {job.client: say.Recompute() for job in jobs}
+        found = self.ask(questions, round, Load.of(common), read, f"round {round + 1}, statistics")
+        yield from (found[job.client] for job in jobs)
+
+    def _buffers(self, told: Any) -> Buffers:
+        problem = unlike(told, self.site.task.buffers(), "BatchNorm's statistics")
+        if problem:
+            raise WireRefused(problem)
+        buffers: Buffers = told
+        return buffers
+
+
+def check_round(message: Message, round: int) -> None:
+    """An answer is of the round in which it was asked for."""
+    if message.round != round:
+        raise WireRefused(f"an answer of round {message.round + 1}, where one of round {round + 1} belongs")
+
+
+def ticket_of(memory: Memory | None) -> str:
+    """By which a participant finds what it remembers."""
+    return "" if memory is None else str(memory.kept or "")
+
+
+def fold(folded: Folded, answer: Answer | Skipped | Failed | CannotSend, site: Site) -> None:
+    """Take in what became of one client."""
+    if isinstance(answer, CannotSend):
+        folded.refused = answer
+        folded.reports.append(Failed(answer.what))
+    elif isinstance(answer, Answer):
+        folded.take(answer, site)
+    else:
+        folded.reports.append(answer)

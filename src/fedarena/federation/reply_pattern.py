@@ -1,0 +1,99 @@
+"""What an answer must look like: like that of a made-up client with a few made-up rows, number by number."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from fedarena.data.dataset import Dataset, Partition
+from fedarena.engine.client import Common
+from fedarena.engine.context import Site
+from fedarena.engine.setup import settle
+from fedarena.engine.tasks import Answer, ClientJob
+from fedarena.federation.wire_format import WireRefused
+from fedarena.models.pytree import leaves, treatment
+from fedarena.privacy.secure_aggregation import Turn
+from fedarena.privacy.uplink import CannotSend, seal_of
+from fedarena.runtimes.run_task import one_thread
+
+ROWS = 4
+
+
+class Patterns:
+    """Answers of the made-up client, one for each part that clients play."""
+
+    def __init__(self, site: Site) -> None:
+        self._of = site
+        self._site: Site | None = None
+        self._known: dict[str, Any] = {}
+
+    def prepare(self, do: str, common: Common, turn: Turn | None) -> None:
+        """Play the part once; what cannot go up shows here, before anybody is asked."""
+        if do in self._known:
+            return
+        try:
+            self._known[do] = self._made_up(do, common, turn)
+        except CannotSend:
+            raise
+        except Exception:  # rows of zeros are not for every model: then the first answer that comes is the pattern
+            self._known[do] = None
+
+    def check(self, sent: Any, do: str) -> None:
+        """Refuse an answer of another make."""
+        if self._known[do] is None:
+            self._known[do] = sent
+        problem = unlike(sent, self._known[do], "answer")
+        if problem:
+            raise WireRefused(problem)
+
+    def _made_up(self, do: str, common: Common, turn: Turn | None) -> Any:
+        if self._site is None:
+            self._site = self._stand_in()
+        with one_thread():
+            answer = ClientJob(0, 0, do, None).run(self._site, common)
+        assert isinstance(answer, Answer)
+        sent, steps = answer.reply.send, self._site.steps
+        if turn is None or steps is None:
+            return sent
+        parts = leaves(sent)
+        steps.check(parts, list(treatment(sent)))
+        return seal_of(np.zeros(1 + sum(map(np.size, parts)), np.uint32), sent) if steps.wish.secure else sent
+
+    def _stand_in(self) -> Site:
+        site, data = self._of, self._of.data
+        rows = max(ROWS, data.classes)
+        x = np.zeros((rows, *data.x.shape[1:]), np.float32)
+        everyone = [np.arange(rows)] * len(site.owners.clients)
+        made_up = Dataset("made up", x, np.arange(rows) % data.classes, rows, data.classes)
+        return settle(Site(site.experiment, made_up, Partition(everyone, np.empty(0, np.int64))))
+
+
+def unlike(tree: Any, pattern: Any, where: str) -> str:
+    """The first place in which two trees differ in type or shape, in words; nothing if they do not."""
+    if isinstance(pattern, np.ndarray):
+        if isinstance(tree, np.ndarray) and (tree.shape, tree.dtype) == (pattern.shape, pattern.dtype):
+            return ""
+        told = f"{tree.dtype} {tree.shape}" if isinstance(tree, np.ndarray) else type(tree).__name__
+        return f"an array {told} as {where}, where {pattern.dtype} {pattern.shape} belongs"
+    if isinstance(pattern, bool | int | float | np.generic):
+        fits = isinstance(tree, bool | int | float)
+    else:
+        fits = type(tree) is type(pattern)
+    if not fits:
+        return f"a {type(tree).__name__} as {where}, where a {type(pattern).__name__} belongs"
+    parts: list[tuple[str, Any, Any]] = []
+    if dataclasses.is_dataclass(pattern):
+        names = [field.name for field in dataclasses.fields(pattern)]
+        parts = [(f"{where}.{name}", getattr(tree, name), getattr(pattern, name)) for name in names]
+    elif isinstance(pattern, list | tuple):
+        if len(tree) != len(pattern):
+            return f"{len(tree)} parts as {where}, where {len(pattern)} belong"
+        parts = [(f"{where}[{i}]", a, b) for i, (a, b) in enumerate(zip(tree, pattern, strict=True))]
+    elif isinstance(pattern, dict):
+        if tree.keys() != pattern.keys():
+            return f"other keys in {where}"
+        parts = [(f"{where}[{key!r}]", tree[key], pattern[key]) for key in pattern]
+    problems = (unlike(a, b, place) for place, a, b in parts)
+    return next((problem for problem in problems if problem), "")

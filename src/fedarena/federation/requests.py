@@ -1,0 +1,97 @@
+"""Questions and their answers: what an organiser waits for, and when it has waited long enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from fedarena.config.errors import FedarenaError
+from fedarena.federation import messages as say
+from fedarena.federation.wire_format import Message
+
+
+class TooFewAnswers(FedarenaError):
+    """Fewer participants answered than the organiser's rule asks for."""
+
+
+class Declined(Exception):
+    """A participant said no, or something that is no answer."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a round goes on: all have answered; or the deadline has passed, and so many have."""
+
+    deadline: float = 300.0
+    minimum: int | None = None  # None: more than half of those asked
+    attempts: int = 3  # with fewer answers they are asked so often, then the run stops
+    selected: int | None = None  # of whom those asked are left, where a round takes several steps
+
+    def needed(self, asked: int) -> int:
+        """Answers that are enough."""
+        of = asked if self.selected is None else self.selected
+        return min(of // 2 + 1 if self.minimum is None else self.minimum, of)
+
+
+class Host(Protocol):
+    """Decides who takes part."""
+
+    def meets(self, name: str, described: say.Described) -> str:
+        """A participant has described its table. Why it cannot take part, or nothing."""
+        ...
+
+    def agreement(self, name: str) -> say.Agreement | None:
+        """What was agreed with it; None while that is still open."""
+        ...
+
+    def is_ready(self, name: str, ready: say.Ready) -> None:
+        """It can be asked."""
+        ...
+
+
+@dataclass(eq=False)
+class Inquiry:
+    """Questions to several participants, and their answers so far."""
+
+    read: Callable[[str, Message], Any]
+    questions: dict[str, bytes] = field(default_factory=dict)
+    until: dict[str, float] = field(default_factory=dict)
+    asked: dict[str, float] = field(default_factory=dict)  # when, of those whose answer is due
+    sent: dict[str, int] = field(default_factory=dict)  # how often
+    got: dict[str, Any] = field(default_factory=dict)
+    bad: dict[str, str] = field(default_factory=dict)  # answered, but not usably
+
+    @property
+    def open(self) -> list[str]:
+        """Who has not answered."""
+        return [name for name in self.questions if name not in self.got and name not in self.bad]
+
+    def put(self, name: str, question: bytes, seconds: float) -> None:
+        """Another question to one of them."""
+        for known in (self.asked, self.sent, self.got, self.bad):
+            known.pop(name, None)
+        self.questions[name], self.until[name] = question, time.monotonic() + seconds
+
+    def take(self, name: str) -> None:
+        """Its question is dealt with."""
+        del self.questions[name], self.until[name]
+        self.got.pop(name, None)
+        self.bad.pop(name, None)
+
+
+@dataclass(frozen=True)
+class Errand:
+    """A message that went out: to whom, and what for."""
+
+    name: str
+    what: Literal["greeting", "agreement", "question", "goodbye"]
+    inquiry: Inquiry | None = None
+    question: bytes = b""
+
+    @property
+    def is_open(self) -> bool:
+        """Is an answer to it still of use?"""
+        inquiry, name = self.inquiry, self.name
+        return inquiry is not None and name in inquiry.open and inquiry.questions[name] is self.question

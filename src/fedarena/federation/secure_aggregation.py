@@ -1,0 +1,297 @@
+"""Secure aggregation between houses: the organiser can open the sum of the answers, and none of them.
+
+The protocol and the arithmetic are those of privacy/secure_aggregation.py (SecAgg+: Bonawitz et al. 2017, Bell et al.
+2020). Here every participant draws its own secrets, anew for each exchange. Masks in pairs follow from X25519 keys, of
+which the organiser passes on the public halves; masks are ChaCha20 streams; shares of secrets travel through the
+organiser encrypted for their holders. An exchange has four steps: keys, shares, masked answers, and shares revealed.
+
+It protects against an organiser that is curious, also together with some participants. One that hands out false public
+keys, or tells each participant another story of who answered, is not found out: that would need signatures that the
+participants can check among themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedarena.config.errors import DataMissing
+from fedarena.engine.tasks import Absent
+from fedarena.federation import messages as say
+from fedarena.federation.redaction import Told
+from fedarena.privacy.secure_aggregation import PRIME, Circle, Secrets, Shares, Turn, Words, circle, open_sum, share_out
+
+SHARE = 16  # bytes of a share
+NONCE = 12
+
+
+def library() -> Any:
+    """The parts of `cryptography` that we use, or how to get it."""
+    try:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    except ImportError:
+        raise DataMissing(
+            "uplink.secure needs the package cryptography", remedy="pip install 'fedarena[flower]'"
+        ) from None
+    from types import SimpleNamespace
+
+    return SimpleNamespace(
+        Private=X25519PrivateKey,
+        Public=X25519PublicKey,
+        Cipher=Cipher,
+        ChaCha20=algorithms.ChaCha20,
+        Sealed=ChaCha20Poly1305,
+        SHA256=SHA256,
+        HKDF=HKDF,
+    )
+
+
+def _derived(material: bytes, purpose: str) -> bytes:
+    """32 bytes for one purpose."""
+    crypto = library()
+    key: bytes = crypto.HKDF(crypto.SHA256(), 32, None, f"fedarena {purpose}".encode()).derive(material)
+    return key
+
+
+def agreed_key(private: Any, public: bytes, purpose: str) -> bytes:
+    """What only the owners of two keys can know."""
+    try:
+        return _derived(private.exchange(library().Public.from_public_bytes(public)), purpose)
+    except ValueError:
+        raise Told("a public key that is none", remedy="is it fedarena on the other side?") from None
+
+
+def key_stream(key: bytes, size: int) -> Words:
+    crypto = library()
+    encryptor = crypto.Cipher(crypto.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(encryptor.update(bytes(4 * size)), "<u4").astype(np.uint32)
+
+
+class Curve:
+    """The group (privacy/secure_aggregation.py) of real federations: secrets are numbers that can be shared, keys
+    follow from them."""
+
+    def _private(self, secret: int) -> Any:
+        return library().Private.from_private_bytes(_derived(secret.to_bytes(SHARE, "big"), "pair key"))
+
+    def public(self, secret: int) -> bytes:
+        """A point on the curve."""
+        key: bytes = self._private(secret).public_key().public_bytes_raw()
+        return key
+
+    def of_pair(self, secret: int, public: bytes, size: int) -> Words:
+        """After Diffie and Hellman."""
+        return key_stream(agreed_key(self._private(secret), public, "pair mask"), size)
+
+    def of_own(self, secret: int, size: int) -> Words:
+        """A long mask from a short secret."""
+        return key_stream(_derived(secret.to_bytes(SHARE, "big"), "own mask"), size)
+
+
+CURVE = Curve()
+
+
+def _draw() -> int:
+    return secrets.randbelow(PRIME - 1) + 1
+
+
+@dataclass
+class OwnSeals:
+    """A participant's half of one exchange (privacy.secure_aggregation.Seals). Its secrets are in no file."""
+
+    seed: int
+    client: int
+    place: str  # run, round and exchange, which shares are bound to
+    kept: Secrets = field(default_factory=lambda: Secrets(_draw(), _draw()))
+    _channel: Any = field(default_factory=lambda: library().Private.generate())
+    _ring: Circle | None = None
+    _keys: dict[int, say.KeyPair] = field(default_factory=dict)
+    _held: dict[int, tuple[int, int]] = field(default_factory=dict)  # of each client: shares of its pairs, of its own
+    _question: str = ""  # sha256 of the one whose answer is masked
+    _opened: frozenset[int] | None = None  # whose sum shares were revealed for
+
+    def keyed(self) -> say.Keyed:
+        """Step 1: public keys."""
+        mine = say.KeyPair(
+            mask=CURVE.public(self.kept.pairs).hex(), channel=self._channel.public_key().public_bytes_raw().hex()
+        )
+        return say.Keyed(keys=mine)
+
+    def dealt(self, keys: Mapping[int, say.KeyPair], turn: Turn) -> say.Dealt:
+        """Step 2: shares of both secrets, each encrypted for its holder."""
+        if self.client not in keys or len(keys) < 2:
+            raise Told("an answer cannot hide among fewer than two", remedy="more participants are needed")
+        if keys[self.client] != self.keyed().keys or (self._keys and self._keys != dict(keys)):
+            raise Told("keys that are not those of this exchange", remedy="is it fedarena on the other side?")
+        self._keys, self._ring = dict(keys), circle(self.seed, Turn(turn.round, turn.exchange, tuple(sorted(keys))))
+        pairs = share_out(self.kept.pairs, self.client, self._ring, _draw)
+        own = share_out(self.kept.own, self.client, self._ring, _draw)
+        self._held = {self.client: (pairs.pop(self.client), own.pop(self.client))}
+        return say.Dealt(shares={holder: self._closed(holder, pairs[holder], own[holder]) for holder in pairs})
+
+    def _box(self, other: int) -> Any:
+        return library().Sealed(agreed_key(self._channel, bytes.fromhex(self._keys[other].channel), "shares"))
+
+    def _closed(self, holder: int, *shares: int) -> str:
+        nonce = secrets.token_bytes(NONCE)
+        content = b"".join(share.to_bytes(SHARE, "big") for share in shares)
+        sealed: bytes = self._box(holder).encrypt(nonce, content, f"{self.place} {self.client} {holder}".encode())
+        return (nonce + sealed).hex()
+
+    def take(self, shares: Mapping[int, str]) -> None:
+        """Before step 3: the shares of others, of which one is the holder."""
+        assert self._ring is not None
+        if {*shares} != {*self._ring.beside(self.client)}:
+            raise Told("shares of a neighbour are missing", remedy="is it fedarena on the other side?")
+        for other, text in shares.items():
+            raw = bytes.fromhex(text)
+            try:
+                opened = self._box(other).decrypt(
+                    raw[:NONCE], raw[NONCE:], f"{self.place} {other} {self.client}".encode()
+                )
+            except Exception as error:  # of the library's own kinds: it was changed on its way
+                raise Told(
+                    f"shares of client {other} cannot be opened: {type(error).__name__}", remedy="is the line sound?"
+                ) from None
+            self._held[other] = (int.from_bytes(opened[:SHARE], "big"), int.from_bytes(opened[SHARE:], "big"))
+
+    @property
+    def members(self) -> Collection[int]:
+        """Among whom an answer hides."""
+        return self._keys.keys()
+
+    def bind(self, question: bytes) -> None:
+        """One mask hides one answer: two under the same mask would tell their difference."""
+        now = hashlib.sha256(question).hexdigest()
+        if self._question not in ("", now):
+            raise Told("secrets of this exchange have masked another answer", remedy="draw keys anew")
+        self._question = now
+
+    def mask(self, size: int, turn: Turn, client: int) -> Words:
+        """Step 3."""
+        if self._ring is None or len(self._held) != self._ring.holders:
+            raise Told("keys have not been exchanged", remedy="is it fedarena on the other side?")
+        publics = {other: bytes.fromhex(pair.mask) for other, pair in self._keys.items()}
+        return self.kept.mask(self.client, self._ring, publics, size, CURVE)
+
+    def unmask(self, total: Words, turn: Turn, answered: Collection[int]) -> Words | None:
+        """Not here."""
+        raise NotImplementedError("sums are opened by the organiser")
+
+    def revealed(self, answered: Collection[int]) -> say.Revealed:
+        """Step 4: of those who answered the share of their own mask, of the others that of the key to their pairs."""
+        if self._ring is None:
+            raise Told("keys have not been exchanged", remedy="is it fedarena on the other side?")
+        people = frozenset(answered)
+        if not people <= {*self._ring.order}:
+            raise Told("answers of clients that are not in this exchange", remedy="is it fedarena on the other side?")
+        if len(people) < max(2, self._ring.threshold) or self.client not in people:
+            raise Told(
+                f"{len(people)} answers are too few to hide among",
+                remedy="ask for the round again, with more answers",
+            )
+        if self._opened not in (None, people):
+            raise Told(
+                "shares were revealed for another sum of this exchange", remedy="the round must go on without this sum"
+            )
+        self._opened = people
+        return say.Revealed(
+            shares={other: f"{own if other in people else pairs:x}" for other, (pairs, own) in self._held.items()}
+        )
+
+
+class Ask(Protocol):
+    """Asks clients for words of one kind; `minimum` are enough, or as many as the organiser's rule says."""
+
+    def __call__(
+        self,
+        questions: Mapping[int, say.Words],
+        round: int,
+        kind: type[say.Words],
+        what: str,
+        minimum: int | None = None,
+    ) -> dict[int, Any]:
+        """Of each client its words, or that it is absent."""
+        ...
+
+
+def is_public_key(public: str) -> bool:
+    """Return whether others can agree on a key with its owner: one that is not valid would make all of them fail."""
+    try:
+        agreed_key(library().Private.generate(), bytes.fromhex(public), "trial")
+    except Told:
+        return False
+    return True
+
+
+class HouseSeals:
+    """The organiser's half (privacy.secure_aggregation.Seals): it passes on keys and shares, and opens sums."""
+
+    def __init__(self, seed: int, ask: Ask) -> None:
+        self.seed, self._ask = seed, ask
+        self._exchange = 0
+        self._keys: dict[int, say.KeyPair] = {}
+        self._ring: Circle | None = None
+
+    def exchange(
+        self, round: int, exchange: int, clients: list[int]
+    ) -> tuple[dict[int, dict[int, str]], dict[int, Absent]]:
+        """Steps 1 and 2 with all that are there: the shares for each, and who is missing. Who fails is left out, and keys
+        are drawn anew among the others."""
+        absent: dict[int, Absent] = {}
+        self._exchange, left = exchange, clients
+        while True:
+            keyed = self._all(dict.fromkeys(left, say.Keys(exchange=exchange)), round, say.Keyed, absent)
+            for client in [
+                k
+                for k, told in keyed.items()
+                if not (is_public_key(told.keys.mask) and is_public_key(told.keys.channel))
+            ]:
+                absent[client] = Absent(client, "it sent a public key that is none")
+                del keyed[client]
+            left = sorted(keyed)
+            self._keys = {k: told.keys for k, told in keyed.items()}
+            dealt = self._all({k: say.Deal(exchange=exchange, keys=self._keys) for k in left}, round, say.Dealt, absent)
+            if len(dealt) == len(left):
+                break
+            left = sorted(dealt)
+        self._ring = circle(self.seed, Turn(round, exchange, tuple(left)))
+        to_each = {k: {other: dealt[other].shares.get(k, "") for other in self._ring.beside(k)} for k in left}
+        return to_each, absent
+
+    def _all(
+        self, questions: Mapping[int, say.Words], round: int, kind: type[say.Words], absent: dict[int, Absent]
+    ) -> dict[int, Any]:
+        found = self._ask(questions, round, kind, f"round {round + 1}, keys")
+        absent |= {k: one for k, one in found.items() if isinstance(one, Absent)}
+        return {k: one for k, one in found.items() if not isinstance(one, Absent)}
+
+    def mask(self, size: int, turn: Turn, client: int) -> Words:
+        """Not here."""
+        raise NotImplementedError("answers are masked by their owners")
+
+    def unmask(self, total: Words, turn: Turn, answered: Collection[int]) -> Words | None:
+        """Step 4: those who answered reveal what they hold, and the sum is opened."""
+        if self._ring is None or len(answered) < 2:
+            return None
+        asked = say.Reveal(exchange=self._exchange, answered=tuple(sorted(answered)))
+        what = f"round {turn.round + 1}, opening"
+        told = self._ask(dict.fromkeys(sorted(answered), asked), turn.round, say.Revealed, what, minimum=0)
+        revealed: dict[int, Shares] = {client: {} for client in self._ring.order}
+        for holder, one in told.items():
+            if isinstance(one, Absent):
+                continue
+            for client, share in one.shares.items():
+                if client in revealed and holder in self._ring.holders_of(client):
+                    revealed[client][holder] = int(share, 16) % PRIME
+        publics = {k: bytes.fromhex(pair.mask) for k, pair in self._keys.items()}
+        return open_sum(total, self._ring, answered, publics, revealed, CURVE)

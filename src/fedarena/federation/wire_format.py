@@ -1,0 +1,158 @@
+"""Messages as bytes: words as JSON, arrays as safetensors. Nothing that arrives is executed, and no class is made that was
+not named beforehand.
+
+    "fedarena" | length of tree, length of arrays | tree (JSON) | arrays (safetensors) | words (JSON)
+
+What is the same for many comes first: the link sends equal beginnings once.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from safetensors.numpy import load, save
+
+import fedarena
+from fedarena.config.errors import FedarenaError
+from fedarena.federation.compression import released, squeezed
+from fedarena.federation.messages import KINDS, Words
+from fedarena.models.pytree import UnknownType, assemble, dismantle
+
+PROTOCOL = 2
+MAGIC = b"fedarena"
+LENGTHS = struct.Struct("<QQ")
+LIMIT = 1 << 30  # bytes of a message
+WORDS_LIMIT = 1 << 24  # bytes of its texts: names, labels, columns
+ROUNDS = 1 << 32  # a round is one of so many: random numbers go by it
+
+Types = Mapping[str, type]
+
+
+class WireRefused(FedarenaError):
+    """A message that is damaged, too large, of another version, or not what it should be."""
+
+    def __init__(self, what: str, *, remedy: str = "is it fedarena on the other side?", where: str = "") -> None:
+        super().__init__(what, remedy=remedy, where=where)
+
+
+class OtherVersion(WireRefused):
+    """A message of another fedarena."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """A tree of arrays, packed once for all who get it."""
+
+    tree: bytes
+    arrays: bytes
+
+    @classmethod
+    def of(cls, tree: Any, squeeze: bool = False) -> Load:
+        """Its numbers and texts as JSON, its arrays beside them, in fewer bytes where that is worth it."""
+        arrays: dict[str, NDArray[Any]] = {}
+        plain = json.dumps(dismantle(tree, arrays), separators=(",", ":"))
+        whole = {name: np.asarray(a, order="C") for name, a in arrays.items()}
+        return cls(plain.encode(), save(squeezed(whole) if squeeze else whole))
+
+
+NOTHING = Load.of(None)
+
+
+@dataclass(frozen=True)
+class Message:
+    """What was said, in which run and round, with what load."""
+
+    run: str
+    round: int
+    words: Words
+    load: Any = None
+
+
+def pack(run: str, round: int, words: Words, load: Load = NOTHING) -> bytes:
+    """A message as bytes."""
+    head = {"protocol": PROTOCOL, "fedarena": fedarena.__version__, "run": run, "round": round, "what": words.what}
+    told = json.dumps({**head, "body": words.model_dump()}, separators=(",", ":")).encode()
+    return b"".join([MAGIC, LENGTHS.pack(len(load.tree), len(load.arrays)), load.tree, load.arrays, told])
+
+
+def unpack(content: bytes, types: Types | None = None) -> Message:
+    """The message again, its load made of these types alone; anything else is refused in words."""
+    message = words_of(content)
+    tree, arrays, _ = _cut(content)
+    return replace(message, load=_load(tree, arrays, types or {}))
+
+
+def load_parts(content: bytes) -> tuple[bytes, bytes]:
+    """Return the bytes of a message's load: its tree, and its arrays."""
+    tree, arrays, _ = _cut(content)
+    return tree, arrays
+
+
+def words_of(content: bytes) -> Message:
+    """The message without its load."""
+    if len(content) > LIMIT:
+        raise WireRefused(f"a message of {len(content) / 1e6:.1f} MB, and {LIMIT / 1e6:.1f} MB are allowed")
+    *_, told = _cut(content)
+    head = _json(told, "its words")
+    if not isinstance(head, dict):
+        raise WireRefused("a message without words")
+    _check_version(head)
+    run, round, what = head.get("run"), head.get("round"), head.get("what")
+    if not isinstance(run, str) or type(round) is not int or not isinstance(what, str) or what not in KINDS:
+        raise WireRefused("a message that does not say what it is")
+    if not 0 <= round < ROUNDS:
+        raise WireRefused("a message of a round that cannot be")
+    try:
+        words = KINDS[what].model_validate(head.get("body"))
+    except (ValidationError, RecursionError) as error:
+        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "nested too deeply"
+        raise WireRefused(f"a message '{what}' that does not fit: {first}") from None
+    return Message(run, round, words)
+
+
+def _cut(content: bytes) -> tuple[bytes, bytes, bytes]:
+    start = len(MAGIC) + LENGTHS.size
+    if len(content) < start or content[: len(MAGIC)] != MAGIC:
+        raise WireRefused("bytes that are no message of fedarena's")
+    tree, arrays = LENGTHS.unpack_from(content, len(MAGIC))
+    if start + tree + arrays > len(content) or tree > WORDS_LIMIT:
+        raise WireRefused("a message that ends too early")
+    told = content[start + tree + arrays :]
+    if len(told) > WORDS_LIMIT:
+        raise WireRefused(f"{len(told) / 1e6:.0f} MB of words")
+    return content[start : start + tree], content[start + tree : start + tree + arrays], told
+
+
+def _json(text: bytes, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WireRefused(f"a message of which {what} cannot be read: {type(error).__name__}") from None
+
+
+def _check_version(head: dict[str, Any]) -> None:
+    """Both sides must be the same fedarena: what one trains, the other adds up."""
+    theirs, ours = (head.get("protocol"), head.get("fedarena")), (PROTOCOL, fedarena.__version__)
+    if theirs != ours:
+        protocol, version = (str(part)[:40] for part in theirs)
+        raise OtherVersion(
+            f"fedarena {version} (protocol {protocol}) speaks to fedarena {ours[1]} (protocol {ours[0]})",
+            remedy="install the same version of fedarena at the organiser's and at every participant's",
+        )
+
+
+def _load(tree: bytes, arrays: bytes, types: Types) -> Any:
+    plain = _json(tree, "the tree")
+    try:
+        return assemble(plain, released(load(arrays), LIMIT), dict(types))
+    except UnknownType as error:
+        raise WireRefused(f"a message with a '{str(error)[:80]}', which has no place in it") from None
+    except Exception as error:  # of whatever kind: the classes of an algorithm may check what they are made of
+        raise WireRefused(f"a message whose arrays cannot be read: {type(error).__name__}") from None

@@ -1,0 +1,1 @@
+"""Bridges to other tools: algorithms inside Flower apps, runs in MLflow."""

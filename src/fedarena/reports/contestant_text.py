@@ -1,0 +1,122 @@
+"""Who took part in a comparison, as it is typed after `-a`, or as Python has it where that cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedarena.results.comparison import Plan
+
+WORD = re.compile(r"(?!(true|false|inf|nan)$)[A-Za-z_][\w.-]*")  # a text that needs no quotes
+
+
+@dataclass(frozen=True)
+class Part:
+    """A name with its settings: an algorithm, or a companion."""
+
+    name: str
+    settings: dict[str, Any]  # all that there are
+    told: dict[str, Any]  # those that must be said
+
+    @classmethod
+    def of(cls, table: Any, local: dict[str, Any], fixed: Sequence[str] = ()) -> Part:
+        """What is usual goes without saying, unless it is `fixed`: what is not said is searched."""
+        settings = dict(table) if isinstance(table, Mapping) else {"name": table}
+        name = str(settings.pop("name"))
+        settings = {k: v for k, v in settings.items() if v is not None and k not in ("with", "own")}
+        usual = {} if is_own(table) else _defaults(name)
+        told = {k: v for k, v in settings.items() if k in fixed or usual.get(k) != v}
+        return cls(name, settings | local, told | local)
+
+    def is_meant_by(self, text: str) -> bool:
+        """Does the text say all that must be said, and nothing else?"""
+        name, _, rest = text.partition(":")
+        said = set(filter(None, rest.split(",")))
+        return name == self.name and _texts(self.told) <= said <= _texts(self.settings)
+
+    @property
+    def is_typable(self) -> bool:
+        """Can all of it be typed?"""
+        return not any(isinstance(value, Mapping) for value in self.told.values())
+
+    def __str__(self) -> str:
+        return self.name + ":" * bool(self.told) + ",".join(f"{k}={_value(v)}" for k, v in self.told.items())
+
+
+def entered(plan: Plan) -> dict[str, str | None]:
+    """Everyone as it is typed; None where no text gives it this name and these settings."""
+    return {label: typed(label, table, _fixed(plan, label)) for label, table in _named(plan).items()}
+
+
+def in_python(plan: Plan) -> dict[str, str]:
+    """Everyone as Python has it; three dots for what no text can name."""
+    told = {}
+    for label, table in _named(plan).items():
+        algorithm, *companions = ({"name": part.name, **part.told} for part in _parts(table, _fixed(plan, label)))
+        whole = {"algorithm": algorithm | ({"with": companions} if companions else {})}
+        own = {"local": table["local"]} if table.get("local") else {}
+        told[label] = "..." if is_own(table["algorithm"]) else repr(whole | own)
+    return told
+
+
+def typed(label: str, table: Mapping[str, Any], fixed: Sequence[str] = ()) -> str | None:
+    """One of them.
+
+    >>> typed("tuned", {"algorithm": {"name": "fedprox", "mu": 0.5}, "local": {"lr": 0.05}})
+    'tuned=fedprox:mu=0.5,local.lr=0.05'
+    """
+    local = {f"local.{key}": value for key, value in table.get("local", {}).items()}
+    parts = _parts(table, fixed, local)
+    if is_own(table["algorithm"]) or not all(part.is_typable for part in parts):
+        return None
+    texts = label.split("+")
+    if len(texts) == len(parts) and all(part.is_meant_by(text) for part, text in zip(parts, texts, strict=True)):
+        return label
+    if re.search("[:+=]", label) or label != label.strip():
+        return None
+    return f"{label}={'+'.join(map(str, parts))}"
+
+
+def is_own(table: Any) -> bool:
+    """Did it come from Python, so that no text can name it?"""
+    return isinstance(table, Mapping) and bool(table.get("own"))
+
+
+def _named(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Who was named; of a sweep, once for all values."""
+    of = plan.sweep.get("of", {})
+    named = {label: table for label, table in plan.contestants.items() if label != plan.reference}
+    return {
+        of[label]["algorithm"] if label in of else label: {k: v for k, v in table.items() if k != "uplink" or not of}
+        for label, table in named.items()
+    }
+
+
+def _fixed(plan: Plan, label: str) -> list[str]:
+    """Settings of the algorithm that were said, and so were not searched."""
+    return [key.removeprefix("algorithm.") for key in plan.tuning.get("fixed", {}).get(label, ())]
+
+
+def _parts(table: Mapping[str, Any], fixed: Sequence[str], local: dict[str, Any] | None = None) -> list[Part]:
+    algorithm = table["algorithm"]
+    companions = algorithm.get("with", []) if isinstance(algorithm, Mapping) else []
+    return [Part.of(algorithm, local or {}, fixed), *(Part.of(companion, {}) for companion in companions)]
+
+
+def _defaults(name: str) -> dict[str, Any]:
+    from fedarena.config.registry import find
+
+    return {key: parameter.default for key, parameter in find("algorithm", name).parameters.items()}
+
+
+def _texts(settings: Mapping[str, Any]) -> set[str]:
+    return {f"{key}={_value(value)}" for key, value in settings.items()}
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str) and WORD.fullmatch(value):
+        return value
+    return json.dumps(value, default=str, separators=(",", ":"))

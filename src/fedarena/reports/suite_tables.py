@@ -1,0 +1,95 @@
+"""The result of a suite on a terminal: the answer in words, then the federations, the average and the next one."""
+
+from __future__ import annotations
+
+import math
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedarena.reports.terminal_tables import PADDING, WIDTH
+from fedarena.results.comparison import SIGNS
+from fedarena.results.suite import PairEstimate, SignedRank, SuiteComparison, SuitePair
+
+MOST_TABLES = 4  # pairs with a table of their own; of more, one row each
+
+
+def show_suite(result: SuiteComparison, console: Console | None = None) -> None:
+    """Print the verdict in words, the first algorithm against the others on every federation, and mean ranks."""
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print("\n".join(["", *result.words]), markup=False)
+    if len(result.labels) < 2:
+        return
+    console.print(f"{result.about}\n{result.test[0].upper()}{result.test[1:]}.\n", style="dim", markup=False)
+    pairs = [pair for pair in result.pairs if pair.row == result.ranked[0]]
+    for pair in pairs[:MOST_TABLES]:
+        console.print(_pair_table(result, pair))
+    if len(result.pairs) > 1:
+        console.print(_overview(result))
+    console.print(_legend(result), style="dim", markup=False)
+    ranks = ", ".join(f"{label} {result.mean_ranks[label]:.2f}" for label in result.ranked)
+    console.print(f"Mean ranks over {len(result.judged)} federations: {ranks}\n", markup=False)
+
+
+def _pair_table(result: SuiteComparison, pair: SuitePair) -> Table:
+    """Return every federation, the average and the next one, of one pair."""
+    table = Table(
+        title=Text(f"{pair.row} minus {pair.column}"),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=PADDING,
+        pad_edge=False,
+    )
+    table.add_column("", overflow="fold", max_width=36)
+    for column in ("by itself", "shrunk", "90% interval"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("better equal worse", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for estimate in pair.by_federation:
+        own = _number(result, estimate.own.mean)
+        table.add_row(Text(estimate.federation), own, *_estimate(result, estimate.shrunk))
+    if pair.average.is_known:
+        table.add_section()
+        table.add_row("average", "", *_estimate(result, pair.average))
+        table.add_row("next federation", "", *_estimate(result, pair.next), style="bold")
+    return table
+
+
+def _overview(result: SuiteComparison) -> Table:
+    """Return one row a pair: the next federation, the average and the signed-rank test."""
+    table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
+    table.add_column("row against column", overflow="fold")
+    for column in ("next federation", "average", "signed-rank"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for pair in result.pairs:
+        cells = [f"{_chances(e)} {e.verdict}" for e in (pair.next, pair.average, pair.signed_rank)]
+        table.add_row(Text(f"{pair.row} against {pair.column}"), *cells)
+    return table
+
+
+def _estimate(result: SuiteComparison, found: PairEstimate) -> tuple[str, str, str, str]:
+    low, high = (_number(result, end) for end in found.interval)
+    return _number(result, found.mean), f"{low} to {high}", _chances(found), found.verdict
+
+
+def _number(result: SuiteComparison, value: float) -> str:
+    return "-" if math.isnan(value) else result.difference(value).removesuffix(" points")
+
+
+def _chances(found: PairEstimate | SignedRank) -> str:
+    numbers = (found.p_better, found.p_equal, found.p_worse)
+    return " ".join("  -" if math.isnan(p) else f"{p:.2f}"[1:] if p < 0.995 else "1.0" for p in numbers)
+
+
+def _legend(result: SuiteComparison) -> str:
+    unit = "points" if result.scoring.is_share and not result.is_ratio else result.scoring.metric
+    signs = ", ".join(f"{sign} {word}" for sign, word in SIGNS.items())
+    return (
+        f"Differences in {unit} of {result.scoring.name}; equal: within {result.margin}. {signs} (above "
+        f"{result.threshold:.0%} probability).\n"
+        "by itself: from the splits of that federation; shrunk: given the other federations too."
+    )

@@ -1,0 +1,210 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import combinations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedarena.common.formatting import format_duration, format_size
+from fedarena.config.experiment import Experiment
+from fedarena.data.partition_statistics import Statistics
+from fedarena.results.comparison import SIGNS, Comparison, Duel
+from fedarena.results.next_step import next_step
+from fedarena.results.run import Run
+from fedarena.results.scoring import OPTIMISTIC, VALIDATED, VIEW_NAMES, Scoring
+
+WIDTH = 100  # columns, where there is no terminal that knows better
+LABEL = 24  # columns of a label, then it is folded
+PADDING, GAP = (0, 1, 0, 0), 2  # of a cell; and columns from one to the next, with the box between them
+
+
+def show_partition(experiment: Experiment, facts: Statistics) -> None:
+    """How the rows are dealt, in numbers."""
+    table = Table(
+        title=f"{experiment.data.name} · {experiment.partition.name} · seed {experiment.seed}", show_header=False
+    )
+    lines: dict[str, str] = {
+        "clients with rows": str(facts.clients),
+        "rows a client, min / median / max": f"{facts.rows_min} / {facts.rows_median:g} / {facts.rows_max}",
+        "coefficient of variation, Gini of rows": f"{facts.rows_cv:.3f}, {facts.rows_gini:.3f}",
+        "training rows nobody owns": str(facts.unused),
+    }
+    if facts.classes_per_client is not None:
+        held = ", ".join(f"{n} x {c}" for c, n in facts.classes_per_client.items())
+        lines |= {
+            "clients x classes they hold": held,
+            "mean label entropy (nats)": f"{facts.label_entropy:.3f}",
+            "mean L1 distance to the whole": f"{facts.l1:.3f}",
+            "mean Hellinger distance": f"{facts.hellinger:.3f}",
+            "mean Jensen-Shannon distance": f"{facts.jensen_shannon:.3f}",
+        }
+    for name, value in lines.items():
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def show_runs(runs: Mapping[str, Run]) -> None:
+    """Runs side by side: accuracy, rounds to the target, bytes, time."""
+    target = next(iter(runs.values())).experiment.evaluate.target
+    table = Table(title="What it cost and what it gave", box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
+    is_accuracy = next(iter(runs.values())).measured.metric == "accuracy"
+    goal = "best at" if target is None else f"to {target:.0%}" if is_accuracy else f"to {target:g}"
+    table.add_column("", no_wrap=True)
+    for column in ("accuracy", "best", "own", "worst 10%", goal, "sent", "time"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, run in runs.items():
+        s = run.summary()
+        to_target = s["best_round"] if target is None else s["rounds_to_target"]
+        table.add_row(
+            name,
+            *("-" if s[key] is None else f"{s[key]:.4f}" for key in ("final_accuracy", "best_accuracy")),
+            "-" if s["weighted_accuracy"] is None else f"{s['weighted_accuracy']:.4f}",
+            f"{run.fairness['worst_tenth']:.4f}" if run.fairness else "-",
+            "never" if to_target is None else str(to_target),
+            format_size(run.bytes) if run.bytes else "-",
+            f"{s['wall_seconds']:.1f} s",
+        )
+    table.caption = f"best: {OPTIMISTIC}; own: clients on their own test samples; worst 10%: the worst tenth of them; to, at: rounds"
+    Console().print(table)
+
+
+def show_comparison(comparison: Comparison, console: Console | None = None) -> None:
+    """Print the verdict in words, what each algorithm gave and cost, and the table of + = - ?."""
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print("\n".join(["", *comparison.words]), markup=False)
+    if comparison.labels:
+        plan = comparison.plan
+        looks = "".join(f"Look at {found}.\n" for found in plan.looks)
+        further = "".join(f"{text}\n" for text in [next_step(comparison)] if text)
+        console.print(
+            f"{further}{looks}{plan.about}\n{plan.test[0].upper()}{plan.test[1:]}.\n", style="dim", markup=False
+        )
+        console.print(_costs(comparison, console.width))
+        console.print(_legend(comparison), style="dim", markup=False)
+    if len(comparison.labels) > 1 and not comparison.plan.sweep:  # everyone at every value against everyone is a flood
+        _show_signs(comparison, console)
+
+
+def _legend(comparison: Comparison) -> str:
+    """Say what the columns are."""
+    scoring, runs = comparison.scoring(), len(comparison.scores()[comparison.labels[0]])
+    how = {"best": f" of the best round ({OPTIMISTIC})", "validated": f", of the round {VALIDATED}"}
+    chosen, unit = how.get(comparison.plan.score, ""), ", in points" if scoring.is_share else ""
+    return (
+        f"{comparison.plan.score}: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}{chosen}, mean over {runs} splits ± "
+        f"standard deviation.\nP(best): probability of being the best; loss: expected distance to the best{unit}.\n"
+        "common, own: final score on the common and on clients' own test samples; worst: accuracy of the worst tenth of "
+        f"clients.\nrounds, sent, time (simulated): median to reach {scoring.shown(comparison.target, 0)} on the common "
+        f"test samples{_chosen(comparison)}; - if most runs did not.\n"
+    )
+
+
+def _chosen(comparison: Comparison) -> str:
+    """Say where the target comes from, if the experiment does not set one."""
+    if comparison.given_target is not None:
+        return ""
+    return " (no target was set: this is what all reach on average)"
+
+
+def _show_signs(comparison: Comparison, console: Console) -> None:
+    """Row against column, with the three probabilities in the table or, where it would be too wide, below it."""
+    labels, plan = comparison.labels, comparison.plan
+    legend = ", ".join(f"{sign} {word}" for sign, word in SIGNS.items())
+    scoring = comparison.scoring()
+    numbers = f"better, equal (within {scoring.difference(plan.rope)} of {plan.score} {plan.metric}), worse"
+    label = min(max(map(len, labels)), LABEL)
+    first = min(label, console.width - 3 - len(labels) * (len(".98 .01 .01") + GAP))
+    detailed = first >= min(label, 12)
+    room = (console.width - 3 - first) // len(labels) - GAP if detailed else None
+    console.print(_signs(comparison, first if detailed else label, room))
+    console.print(
+        f"{legend} (row against column, above {plan.threshold:.0%} probability).\n"
+        + (f"The three numbers: {numbers}.\n" if detailed else ""),
+        style="dim",
+    )
+    pairs = (comparison.duel(row, column) for row, column in combinations(labels, 2))
+    undecided = [duel for duel in pairs if duel.verdict == "?"]
+    if undecided and not detailed:
+        console.print(f"Undecided: {numbers}", style="dim")
+        for duel in undecided:
+            console.print(f"  {_chances(duel)}  {duel.row} against {duel.column}", markup=False)
+        console.print()
+
+
+def _signs(comparison: Comparison, first: int, room: int | None) -> Table:
+    """The signs alone under numbers or, with room for them, labels and probabilities too."""
+    labels = comparison.labels
+    table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
+    table.add_column("", max_width=first + (0 if room else 3), overflow="fold")
+    for number, label in enumerate(labels, 1):
+        table.add_column(label if room else str(number), justify="center", max_width=room, overflow="fold")
+    for number, row in enumerate(labels, 1):
+        duels = [None if row == column else comparison.duel(row, column) for column in labels]
+        name = Text(row if room else f"{number} {row}")
+        table.add_row(name, *("" if duel is None else _sign(duel, bool(room)) for duel in duels))
+    return table
+
+
+def _sign(duel: Duel, detailed: bool) -> Text:
+    colour = {"+": "green", "-": "red", "=": "blue"}.get(duel.verdict, "")
+    sign = Text(duel.verdict, style=f"bold {colour}")
+    if detailed:
+        sign.append(f"\n{_chances(duel)}", style="not bold dim")
+    return sign
+
+
+def _chances(duel: Duel) -> str:
+    numbers = (duel.p_better, duel.p_equal, duel.p_worse)
+    return " ".join("-" if math.isnan(p) else f"{p:.2f}"[1:] if p < 0.995 else "1.0" for p in numbers)
+
+
+def _costs(comparison: Comparison, width: int) -> Table:
+    """One row an algorithm, the baseline below if any; what has no room is left out, the most telling stays."""
+    rows, scoring, plan = comparison.rows(), comparison.scoring(), comparison.plan
+
+    def value(number: float | None) -> str:
+        return scoring.shown(number, 2)
+
+    columns = {
+        plan.score: [f"{value(r[plan.score])} ±{value(r[f'{plan.score}_sd'])}" for r in rows],
+        "P(best)": [_number(r["p_best"], 1, 2) for r in rows],
+        "loss": [_loss(r["expected_loss"], scoring) for r in rows],
+        "common": [value(r["common"]) for r in rows],
+        "own": [value(r["own"]) for r in rows],
+        "rounds": [_number(r["rounds_to_target"]) for r in rows],
+        "sent": ["-" if not r["bytes_to_target"] else format_size(r["bytes_to_target"]) for r in rows],
+        "time": ["-" if r["clock_to_target"] is None else format_duration(r["clock_to_target"]) for r in rows],
+        "worst": ["-" if r["client_worst"] is None else f"{r['client_worst']:.1%}" for r in rows],
+    }
+    if any(r["epsilon"] is not None for r in rows):
+        columns = {"epsilon": [_number(r["epsilon"], 1, 2) for r in rows], **columns}
+    label = min(max(len(r["algorithm"]) for r in rows), LABEL)
+    for least in ("time", "worst", "loss", "sent"):
+        if label + 3 + sum(max(map(len, [name, *cells])) + GAP for name, cells in columns.items()) > width:
+            del columns[least]
+    table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
+    table.add_column("", max_width=LABEL, overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for r, *cells in zip(rows, *columns.values(), strict=True):
+        style = "dim" if r["algorithm"] == comparison.plan.reference else None
+        table.add_row(Text(r["algorithm"]), *cells, style=style)
+    return table
+
+
+def _loss(value: float | None, scoring: Scoring) -> str:
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{100 * value:.2f}" if scoring.is_share else f"{value:.2g}"
+
+
+def _number(value: float | None, times: float = 1, digits: int = 0) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value * times:.{digits}f}"

@@ -1,0 +1,1 @@
+"""Published tables and figures as recipes: what is run, what is checked, and the verdict."""

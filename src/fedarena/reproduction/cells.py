@@ -1,0 +1,178 @@
+"""What a cell of a recipe is made by: a training run, a federation opened and looked at, a posterior, trees of parties.
+
+A run leaves an ordinary run folder. The others leave facts.json: numbers, the same each time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedarena.common.files import writing
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment, laid_over
+from fedarena.data.partition_statistics import statistics
+from fedarena.data.published_files import reading
+from fedarena.engine.setup import open_site
+from fedarena.experiments.task_folder import run_in
+from fedarena.reproduction.recipes import Kind, Table
+from fedarena.reproduction.result import written
+from fedarena.results.comparison import Split
+from fedarena.results.run import load
+from fedarena.results.run_folder import as_json, mark_slim, write_text
+from fedarena.statistics.bayes import Posterior
+
+Facts = dict[str, float]
+SCORES = ("best_accuracy", "final_accuracy", "final_loss", "rounds", "uploads", "bytes_up", "bytes_down")
+NEEDED = {"posterior": ("mean", "scale", "df", "rope"), "boost": ("data", "rows", "test_share", "cipher")}
+RESULT = {"run": "result.json", "open": "facts.json", "posterior": "facts.json", "boost": "facts.json"}
+
+
+def settings(kind: Kind, layers: Sequence[Table], split: Split) -> Table:
+    """Everything that decides a cell, complete, and as JSON brings it back."""
+    if kind in ("run", "open"):
+        complete: Table = _plain(experiment(layers, split).as_table())
+        return complete
+    table: Table = {}
+    for layer in layers:
+        table |= layer
+    return {**table, "seed": split.repeat}
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows no infinity, an experiment does: a batch of all rows."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def experiment(layers: Sequence[Table], split: Split) -> Experiment:
+    """The layers, one over the other, of this repetition."""
+    table: Table = {"seed": split.repeat}
+    for layer in layers:
+        table = laid_over(table, layer)
+    return Experiment.make(laid_over(table, {} if split.fold is None else {"fold": split.fold}))
+
+
+def work(kind: Kind, table: Table, folder: Path) -> None:
+    """Make the cell in its folder, or go on with it."""
+    if kind == "run":
+        run_in(Experiment.make(table), folder)
+        _slim(folder)
+        return
+    began = time.perf_counter()
+    found = facts(kind, table)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "failure.txt").unlink(missing_ok=True)
+    write_text(folder / "facts.json", as_json({"facts": found, "seconds": time.perf_counter() - began}))
+
+
+def check(kind: Kind, table: Table) -> None:
+    """All that it needs must be there."""
+    for key in NEEDED.get(kind, ()):
+        if key not in table:
+            raise BadValue(f"a recipe of kind {kind} has no {key}", remedy=f"set {key} under experiment", where=key)
+    if kind == "boost":
+        from fedarena.vertical.party_tables import load_table
+        from fedarena.vertical.pooled_check import need_xgboost
+
+        load_table(table["data"])
+        need_xgboost()
+
+
+def facts(kind: Kind, table: Table) -> Facts:
+    """Of what is not a run."""
+    return FACTS[kind](table)
+
+
+def outcome(kind: Kind, folder: Path) -> tuple[dict[str, Any], str | None]:
+    """The scores that a result file keeps of a finished cell, as they are written, and the hash of its weights."""
+    if kind != "run":
+        return {name: written(value) for name, value in read_facts(folder)[0].items()}, None
+    told = load(folder).summary()
+    return {name: written(told[name]) for name in SCORES}, told["weights_sha256"]
+
+
+def read_facts(folder: Path) -> tuple[Facts, float]:
+    """The numbers of facts.json, and the seconds they took."""
+    with reading(folder, remedy="remove the folder of this cell"):
+        table = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+        return {name: math.nan if v is None else float(v) for name, v in table["facts"].items()}, table["seconds"]
+
+
+def _slim(folder: Path) -> None:
+    """Remove what only a resume would need from a finished run: client states may be a hundred times the model."""
+    mark_slim(folder)
+    shutil.rmtree(folder / "checkpoint" / "clients", ignore_errors=True)
+
+
+# Facts
+
+
+def _opened(table: Table) -> Facts:
+    """A federation before its first round: who has what, and how large the model is."""
+    site = open_site(Experiment.make(table))
+    data, partition = site.data, site.owners
+    told = statistics(data, partition)
+    counts = told.counts[partition.population] if told.counts is not None else np.zeros((0, 0), np.int64)
+    held = (counts > 0).sum(axis=1)
+    owned = np.bincount(partition.dealt, minlength=data.n_train)
+    return {
+        "parameters": float(site.task.size),
+        "clients": float(told.clients),
+        "rows_min": float(told.rows_min),
+        "rows_max": float(told.rows_max),
+        "rows_range": float(told.rows_max - told.rows_min),
+        "unused": float(told.unused),
+        "classes_min": float(held.min(initial=data.classes)),
+        "classes_max": float(held.max(initial=0)),
+        "l1": math.nan if told.l1 is None else told.l1,
+        "entropy": math.nan if told.label_entropy is None else told.label_entropy,
+        "dealt_twice": float((owned > 1).sum()),
+        "unaccounted": float((owned == 0).sum() - told.unused) if partition.test.min() >= data.n_train else math.nan,
+    }
+
+
+def _posterior(table: Table) -> Facts:
+    """Areas of a known posterior."""
+    known = Posterior(table["mean"], table["scale"], table["df"])
+    left, rope, right = known.regions(table["rope"])
+    return {"left": left, "rope": rope, "right": right}
+
+
+def _boosted(table: Table) -> Facts:
+    """Trees of parties on rows held out, beside those of pooled data where both should be the same."""
+    from fedarena.vertical.objective import checked_labels, checked_weights, scores
+    from fedarena.vertical.party_tables import deal, load_table
+    from fedarena.vertical.pooled_check import check_pooled
+    from fedarena.vertical.simulation import simulate
+    from fedarena.vertical.training_task import fitted, training_rows
+
+    how = dict(table)
+    data, most, share, cipher = (how.pop(key) for key in ("data", "rows", "test_share", "cipher"))
+    whole = load_table(data)
+    some = whole.rows(np.arange(min(most, len(whole)))) if most else whole
+    assert some.y is not None
+    chosen = fitted(how, some)
+    tables = [some.x[:, own] for own in deal(some).values()]
+    training = training_rows(len(some), share, chosen.seed)
+    trained = simulate(tables, some.y, chosen, training=training, cipher=cipher)
+    if chosen.goss:  # rows are drawn: other trees, by intention
+        labels, weights = checked_labels(some.y, chosen, training), checked_weights(None, len(some))
+        return scores(chosen, trained.margins[~training], labels[~training], weights[~training])
+    check = check_pooled(trained, tables, some.y, training=training)
+    gone = check.splits - check.equal
+    return {"auc": check.value, "pooled": check.pooled, "lost": check.pooled - check.value, "other_splits": float(gone)}
+
+
+FACTS: Mapping[str, Callable[[Table], Facts]] = {"open": _opened, "posterior": _posterior, "boost": _boosted}

@@ -1,0 +1,343 @@
+"""Published figures, drawn anew in their own form: what was published hollow or dashed, what was measured filled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedarena.common.files import writing
+from fedarena.reports.paper_figures import COLOURS, LOOK, MARKERS
+from fedarena.reproduction.agreement import ROPE, Cell, Sheet, chosen, compared, label, sign
+from fedarena.statistics.bayes import Posterior
+from fedarena.statistics.curve_summary import Curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Table = Mapping[str, Any]
+Curves = dict[Cell, list[Curve]]
+GREY = "#5c6670"
+DPI = 130
+
+
+@dataclass(frozen=True)
+class Subject:
+    """All that a figure may show: how it is drawn, the numbers, the curves, and what decided each cell."""
+
+    how: Table
+    sheet: Sheet
+    curves: Curves
+    settings: Mapping[Cell, Table]
+    title: str
+
+    @property
+    def measure(self) -> str:
+        """The one that is drawn: as the recipe says, or its first."""
+        return str(self.how.get("measure", next(iter(self.sheet.scores))))
+
+    def panels(self, cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+        """Cells side by side, one panel for each choice of an axis."""
+        choices = self.sheet.axes.get(self.how.get("panels", ""), [])
+        found = {choice: [cell for cell in cells if choice in cell] for choice in choices}
+        return {choice: inside for choice, inside in found.items() if inside} or {"": list(cells)}
+
+    def cells(self, known: Mapping[Cell, Any]) -> list[Cell]:
+        """Those that are drawn."""
+        return [cell for cell in known if fnmatchcase(label(cell), self.how.get("cells", "*"))]
+
+
+def draw(subject: Subject, path: Path) -> Path | None:
+    """The figure of a recipe as a PNG; None where there is nothing to draw."""
+    import matplotlib as mpl
+
+    form = FORMS[subject.how.get("form", "dots")]
+    with mpl.rc_context({**LOOK, "savefig.dpi": DPI}), writing(path):
+        figure = form(subject)
+        if figure is None:
+            return None
+        figure.suptitle(subject.title, fontsize=10, color=GREY)
+        figure.savefig(path)
+    return path
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure  # without pyplot: no window, no global state
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _panels(subject: Subject, cells: Sequence[Cell]) -> tuple[Figure, list[tuple[Axes, str, list[Cell]]]]:
+    """Axes for each panel, up to three beside each other."""
+    panels = subject.panels(cells)
+    columns = min(len(panels), 3)
+    lines = math.ceil(len(panels) / columns)
+    figure = _figure(max(3.6 * columns, 5.2), 3.1 * lines + 0.6)
+    grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    for spare in grid.flat[len(panels) :]:
+        spare.set_visible(False)
+    for axes, name in zip(grid.flat, panels, strict=False):
+        axes.set_title(name, loc="left", fontsize=9)
+        axes.grid(alpha=0.25)
+    return figure, [(axes, *panel) for axes, panel in zip(grid.flat, panels.items(), strict=False)]
+
+
+def _legend(figure: Figure) -> None:
+    """Below the figure, in as many columns as it has room for."""
+    known = {
+        name: handle for axes in figure.axes for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    if len(known) > 1:
+        width = 0.075 * max(map(len, known)) + 0.7  # inches, about
+        columns = max(1, min(len(known), int(figure.get_figwidth() / width)))
+        figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=columns, frameon=False)
+
+
+def _look(names: list[str], name: str) -> dict[str, Any]:
+    index = names.index(name)
+    dash = ("-", "--", ":", "-.")[index // len(COLOURS) % 4]
+    return {"color": COLOURS[index % len(COLOURS)], "ls": dash, "marker": MARKERS[index % len(MARKERS)]}
+
+
+def draw_dots(subject: Subject) -> Figure | None:
+    """A table as dots: a line a cell, the published value a ring, ours a dot with the range over splits.
+
+    What was never reached stands at the right edge, as an arrow.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+    printed = subject.sheet.published.get(subject.measure, {})
+    scores = subject.sheet.scores.get(subject.measure, {})
+    cells = [cell for cell in subject.cells(scores) if not any(map(math.isnan, scores[cell]))]
+    if not any(map(math.isfinite, (score for cell in cells for score in scores[cell]))):
+        return None
+    figure = _figure(6.4, 0.26 * len(cells) + 1.2)
+    axes = figure.subplots()
+    ring: dict[str, Any] = {"mfc": "none", "mec": COLOURS[1], "mew": 1.4, "ms": 8}
+    edge: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False}
+    for place, cell in enumerate(cells):
+        ours = scores[cell]
+        if math.inf in ours:
+            axes.plot(1, place, ">", color=COLOURS[0], ms=5, label="measured: never", **edge)
+        else:
+            axes.plot([min(ours), max(ours)], [place, place], color=COLOURS[0], lw=2, alpha=0.4)
+            axes.plot(float(np.mean(ours)), place, "o", color=COLOURS[0], ms=5, label="measured")
+        if printed.get(cell) == math.inf:
+            axes.plot(1, place, ">", **ring, label="published: never", **edge)
+        elif isinstance(theirs := printed.get(cell), int | float) and math.isfinite(theirs):
+            axes.plot(theirs, place, "o", **ring, label="published")
+    axes.set_yticks(range(len(cells)), [label(cell) for cell in cells])
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.25)
+    axes.set(xlabel=subject.measure)
+    if subject.how.get("log"):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(ScalarFormatter())  # 200, not 2 x 10^2
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    _legend(figure)
+    return figure
+
+
+def draw_curves(subject: Subject) -> Figure | None:
+    """Accuracy over rounds, mean and range over splits; `monotone` draws the best so far."""
+    from matplotlib.ticker import MaxNLocator
+
+    cells = subject.cells(subject.curves)
+    if not cells:
+        return None
+    figure, panels = _panels(subject, cells)
+    names = list(dict.fromkeys(_rest(cell, panel) for _, panel, inside in panels for cell in inside))
+    for axes, panel, inside in panels:
+        for cell in inside:
+            x, low, middle, high = _band(subject.curves[cell], subject.how.get("monotone", False))
+            look = {**_look(names, _rest(cell, panel)), **({"marker": ""} if len(x) > 3 else {"ms": 4})}
+            axes.plot(x, middle, lw=1.3, label=_rest(cell, panel), **look)
+            axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
+        axes.set(xlabel="round", ylabel="accuracy")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
+        axes.label_outer()
+    _legend(figure)
+    return figure
+
+
+def _rest(cell: Cell, panel: str) -> str:
+    return label(tuple(choice for choice in cell if choice != panel))
+
+
+def _band(curves: list[Curve], monotone: bool) -> tuple[list[int], Any, Any, Any]:
+    """Rounds that all splits have, and the lowest, mean and highest accuracy."""
+    common = sorted(set.intersection(*({t for t, _ in curve} for curve in curves)))
+    rows = np.array([[dict(curve)[t] for t in common] for curve in curves])
+    rows = np.maximum.accumulate(rows, axis=1) if monotone else rows
+    return common, rows.min(axis=0), rows.mean(axis=0), rows.max(axis=0)
+
+
+def draw_lines(subject: Subject) -> Figure | None:
+    """A measure along an axis (`x`), one line for each choice of another (`lines`)."""
+    scores = subject.sheet.scores.get(subject.measure, {})
+    along, names = subject.sheet.axes[subject.how["x"]], list(subject.sheet.axes[subject.how["lines"]])
+    cells = [c for c in subject.cells(scores) if any(choice in c for choice in along)]
+    if not cells:
+        return None
+    figure, panels = _panels(subject, cells)
+    for axes, _, inside in panels:
+        places = [choice for choice in along if any(choice in cell for cell in inside)]
+        for name in names:
+            own = {c: cell for cell in inside if name in cell for c in places if c in cell}
+            if own:
+                x, values = [places.index(c) for c in own], [list(scores[cell]) for cell in own.values()]
+                axes.plot(x, [np.mean(v) for v in values], lw=1.2, ms=4, label=name, **_look(names, name))
+                axes.vlines(
+                    x, [min(v) for v in values], [max(v) for v in values], color=_look(names, name)["color"], lw=0.7
+                )
+        axes.set_xticks(range(len(places)), [c.partition("=")[2] or c for c in places])
+        axes.set(xlabel=subject.how["x"], ylabel=subject.measure)
+        axes.label_outer()
+    _legend(figure)
+    return figure
+
+
+def draw_bars(subject: Subject) -> Figure | None:
+    """Groups of bars (`groups`), a bar for each choice of an axis (`bars`), the published height a line across."""
+    scores = subject.sheet.scores.get(subject.measure, {})
+    printed = subject.sheet.published.get(subject.measure, {})
+    bars = list(subject.sheet.axes[subject.how["bars"]])
+    cells = [cell for cell in subject.cells(scores) if any(choice in cell for choice in bars)]
+    if not cells:
+        return None
+    groups = list(dict.fromkeys(tuple(c for c in cell if c not in bars) for cell in cells))
+    figure = _figure(max(1.1 * len(groups) + 1.5, 5.5), 3.6)
+    axes = figure.subplots()
+    width = 0.8 / len(bars)
+    for cell in cells:
+        bar = next(i for i, choice in enumerate(bars) if choice in cell)
+        place = groups.index(tuple(c for c in cell if c not in bars)) + (bar - (len(bars) - 1) / 2) * width
+        axes.bar(place, float(np.mean(scores[cell])), 0.92 * width, color=COLOURS[bar], alpha=0.75, label=bars[bar])
+        axes.vlines(place, min(scores[cell]), max(scores[cell]), color="black", lw=0.8)
+        if isinstance(theirs := printed.get(cell), int | float):
+            axes.hlines(
+                theirs, place - width / 2, place + width / 2, color="black", lw=1.6, ls=(0, (2, 1)), label="published"
+            )
+    axes.set_xticks(range(len(groups)), [label(group) for group in groups], rotation=20 if len(groups) > 4 else 0)
+    axes.set(ylabel=subject.measure)
+    axes.grid(axis="y", alpha=0.25)
+    _legend(figure)
+    return figure
+
+
+def draw_posteriors(subject: Subject) -> Figure | None:
+    """Of each pair that has a published sign: the density of the mean difference, row minus column, and both signs."""
+    published = subject.sheet.published.get("sign", {})
+    known = {where: seen for where in published if (seen := compared(subject.sheet, subject.measure, where))}
+    if not known:
+        return None
+    columns = min(len(known), 3)
+    lines = math.ceil(len(known) / columns)
+    figure = _figure(max(3.0 * columns, 5.2), 1.9 * lines + 0.7)
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for spare in grid.flat[len(known) :]:
+        spare.set_visible(False)
+    for axes, (where, posterior) in zip(grid.flat, known.items(), strict=False):
+        ours, theirs = sign(subject.sheet, subject.measure, where) or "", published[where]
+        _density(axes, posterior, ROPE)
+        axes.set_title(f"{label(where[:-1])} − {where[-1]}", loc="left", fontsize=9)
+        told = f"{ours} (printed {theirs})".replace("-", "−")
+        axes.set_title(told, loc="right", fontsize=9, color=COLOURS[2] if ours in theirs else COLOURS[1])
+    figure.supxlabel(f"mean difference of accuracies ({subject.measure})", fontsize=9)
+    return figure
+
+
+def _density(axes: Axes, posterior: Posterior, rope: float) -> None:
+    """Below, within and above what does not matter, in three colours; splits that all differ by the same are a line."""
+    axes.set(yticks=[])
+    for border in (-rope, rope):
+        axes.axvline(border, color=GREY, lw=0.8, ls=":")
+    if posterior.scale == 0:
+        axes.axvline(posterior.mean, color="black", lw=1.5)
+        return
+    x = np.linspace(posterior.mean - 4 * posterior.scale, posterior.mean + 4 * posterior.scale, 400)
+    for part, colour in ((x <= -rope, COLOURS[1]), (np.abs(x) <= rope, GREY), (x >= rope, COLOURS[0])):
+        axes.fill_between(x, posterior.density(x), where=part, color=colour, alpha=0.35, lw=0)
+    axes.plot(x, posterior.density(x), color="black", lw=1)
+    axes.set_ylim(bottom=0)
+    axes.locator_params(axis="x", nbins=5)
+
+
+def draw_posterior(subject: Subject) -> Figure | None:
+    """The density of the mean difference and its three areas."""
+    (cell, known), *_ = subject.settings.items()
+    posterior, rope = Posterior(known["mean"], known["scale"], known["df"]), known["rope"]
+    figure = _figure(5.2, 3.2)
+    axes = figure.subplots()
+    _density(axes, posterior, rope)
+    for name, at in (("left", -1.7 * rope), ("rope", 0.0), ("right", 1.7 * rope)):
+        area = subject.sheet.scores[name][cell][0]
+        axes.text(at, 0.2 * posterior.density([posterior.mean])[0], f"{area:.3f}", ha="center", fontsize=9)
+    axes.set(xlabel="mean difference of accuracies, B minus A")
+    return figure
+
+
+def draw_partitions(subject: Subject) -> Figure | None:
+    """Ten clients of each partition, a bar for each, a colour for each class."""
+    from fedarena.config.experiment import Experiment
+    from fedarena.data.partition_statistics import class_counts
+    from fedarena.engine.setup import deal
+    from fedarena.reports.partition_plots import draw_bars as draw_clients
+
+    cells = list(subject.settings)
+    columns = min(len(cells), 3)
+    lines = math.ceil(len(cells) / columns)
+    figure = _figure(3.6 * columns, 2.5 * lines + 0.4)
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for spare in grid.flat[len(cells) :]:
+        spare.set_visible(False)
+    for axes, cell in zip(grid.flat, cells, strict=False):
+        data, partition = deal(Experiment.make(dict(subject.settings[cell])))
+        draw_clients(axes, class_counts(data, partition), tuple(str(y) for y in range(data.classes)))
+        axes.get_legend().remove()
+        axes.set_title(label(cell), loc="left", fontsize=9)
+    return figure
+
+
+def draw_effects(subject: Subject) -> Figure | None:
+    """The mean along each axis, whatever the others are: what matters, and how much."""
+    found = {}
+    for axis in subject.sheet.axes:
+        others = [name for name in subject.sheet.axes if name != axis]
+        means = chosen(subject.sheet, {**subject.how, "measure": subject.measure, "mean_over": others})
+        if len(means) > 1:
+            found[axis] = means
+    if not found:
+        return None
+    figure = _figure(3.2 * len(found), 3.2)
+    grid = figure.subplots(1, len(found), sharey=True, squeeze=False)
+    for axes, (axis, means) in zip(grid.flat, found.items(), strict=True):
+        known = [choice for choice in subject.sheet.axes[axis] if (choice,) in means]
+        for place, choice in enumerate(known):
+            values = means[(choice,)]
+            axes.plot([place] * 2, [min(values), max(values)], color=COLOURS[0], alpha=0.4, lw=2)
+        axes.plot(range(len(known)), [np.mean(means[(choice,)]) for choice in known], "o-", color=COLOURS[0], ms=5)
+        axes.set_xticks(range(len(known)), [choice.partition("=")[2] or choice for choice in known])
+        axes.set(xlabel=axis)
+        axes.grid(alpha=0.25)
+    grid.flat[0].set(ylabel=subject.measure)
+    return figure
+
+
+FORMS: dict[str, Callable[[Subject], Figure | None]] = {
+    "dots": draw_dots,
+    "curves": draw_curves,
+    "lines": draw_lines,
+    "bars": draw_bars,
+    "posterior": draw_posterior,
+    "posteriors": draw_posteriors,
+    "partitions": draw_partitions,
+    "effects": draw_effects,
+}

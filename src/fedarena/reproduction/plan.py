@@ -1,0 +1,143 @@
+"""Everything that is run for a recipe at a size: its cells, and the jobs that make them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+
+from fedarena.config.errors import BadValue, FedarenaError, ResumeMismatch, quoted, told_at
+from fedarena.data.published_files import reading
+from fedarena.reproduction import cells as cells_module
+from fedarena.reproduction.agreement import Cell, label
+from fedarena.reproduction.recipe_index import find
+from fedarena.reproduction.recipes import SIZES, Kind, Planned, Recipe, Size, Table
+from fedarena.results.comparison import Split, folder_name
+
+PLAN = "reproduction.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a recipe, or what else makes its cells: on one split, in one folder."""
+
+    kind: Kind
+    made_by: Cell
+    split: Split
+    table: Table
+
+    @property
+    def name(self) -> str:
+        """Where it lies in the folder of the reproduction."""
+        return f"cells/{folder_name(label(self.made_by))}/{self.split.name}"
+
+    def was(self, table: Table) -> bool:
+        """Is it the same as one that was written down, perhaps before there were some of today's settings?"""
+        try:
+            return cells_module.settings(self.kind, [table], self.split) == self.table
+        except (FedarenaError, TypeError, AttributeError):  # it has a setting that is gone, or is no table
+            return False
+
+    def is_done(self, root: Path) -> bool:
+        """Does it have a result?"""
+        return (root / self.name / cells_module.RESULT[self.kind]).exists()
+
+
+@dataclass(frozen=True)
+class Programme:
+    """All that belongs to a recipe at a size, of which cells that fit `only` are asked for now."""
+
+    recipe: Recipe
+    size: Size
+    only: str = "*"
+
+    @cached_property
+    def cells(self) -> list[Planned]:
+        """Those that can be shown."""
+        return self.recipe.cells(self.size)
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """Those that make them: all of the first split, then all of the second."""
+        kind = self.recipe.kind
+        found = {}
+        for split in self.recipe.splits(self.size):
+            for cell in self.cells:
+                if (cell.run, split) not in found:
+                    with told_at(f"{self.recipe.id} {label(cell.run)}"):
+                        settings = cells_module.settings(kind, cell.layers, split)
+                    found[cell.run, split] = Job(kind, cell.run, split, settings)
+        return list(found.values())
+
+    @cached_property
+    def asked(self) -> list[Job]:
+        """Those that are run now."""
+        wanted = {cell.run for cell in self.cells if fnmatchcase(label(cell.cell), self.only)}
+        if not wanted:
+            some = ", ".join(label(cell.cell) for cell in self.cells[:6])
+            raise BadValue(
+                f"no cell of {self.recipe.id} is called '{quoted(self.only)}'",
+                remedy=f"write a pattern; there are: {some}{', ...' if len(self.cells) > 6 else ''}",
+                where="--only",
+            )
+        return [job for job in self.jobs if job.made_by in wanted]
+
+    @property
+    def command(self) -> str:
+        """How to run it again."""
+        only = "" if self.only == "*" else f" --only '{self.only}'"
+        return f"fedarena reproduce {self.recipe.id} --size {self.size}{only}"
+
+    def as_dict(self, before: Table) -> Table:
+        """What reproduction.json holds: also what was run before, by a recipe that had more cells."""
+        jobs = {job.name: job.table for job in self.jobs}
+        return {"id": self.recipe.id, "size": self.size, "jobs": {**before, **jobs}}
+
+    def goes_on_in(self, root: Path) -> Table:
+        """The jobs that a folder knows; those of this name must be the same, or their results are of something else."""
+        mismatch = "choose another folder with --out, or remove it"
+        if not (root / PLAN).exists():
+            if (root / "cells").exists():
+                raise ResumeMismatch(f"{root} holds results, but not of what", remedy=mismatch, where=str(root))
+            return {}
+        before = read_programme(root)
+        if (before["id"], before["size"]) != (self.recipe.id, self.size):
+            raise ResumeMismatch(
+                f"{root} holds {before['id']} at size {before['size']}", remedy=mismatch, where=str(root)
+            )
+        jobs: Table = before["jobs"]
+        other = next((job.name for job in self.jobs if job.name in jobs and not job.was(jobs[job.name])), None)
+        if other is not None:
+            raise ResumeMismatch(
+                f"{root} holds runs of another recipe: {other} is not the same", remedy=mismatch, where=str(root)
+            )
+        return jobs
+
+    @classmethod
+    def make(cls, name: str | None, size: Size | None, only: str | None, resume: str | Path | None) -> Programme:
+        """Of a recipe by its id, or of a folder."""
+        if resume is None:
+            if name is None:
+                raise BadValue("nothing is named", remedy="give an id of `fedarena list papers`, or --all")
+            return cls(find(name), size or "small", only or "*")
+        before = read_programme(Path(resume))
+        if (name or before["id"]).upper() != before["id"] or (size or before["size"]) != before["size"]:
+            raise BadValue(
+                f"{resume} is {before['id']} at size {before['size']}",
+                remedy="leave out id and size to go on with it",
+                where="--resume",
+            )
+        return cls(find(before["id"]), before["size"], only or "*")
+
+
+def read_programme(root: Path) -> Table:
+    """What a folder's runs are, by their places in it."""
+    if not (root / PLAN).exists():
+        raise BadValue(f"{root} holds no reproduction", remedy="give the folder of one", where="--resume")
+    with reading(root / PLAN, remedy="the folder is damaged: remove it"):
+        table: Table = json.loads((root / PLAN).read_text(encoding="utf-8"))
+        if table["size"] not in SIZES or not isinstance(table["id"], str) or not isinstance(table["jobs"], dict):
+            raise ValueError("it is no plan")
+        return table

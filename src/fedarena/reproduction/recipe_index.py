@@ -1,0 +1,49 @@
+"""Where the recipes are: papers/ of a clone or of an installation. Whoever takes one gets it proofread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import fedarena
+from fedarena.config.errors import DataMissing, UnknownName, quoted, suggest
+from fedarena.reproduction.recipe_validation import proofread
+from fedarena.reproduction.recipes import Recipe
+
+PAPERS = "nprkto"  # Nilsson, Pfitzner, the CIFAR-10 report, Khitrov, the thesis, and the original papers
+
+
+def folder() -> Path:
+    """papers/ of a clone or, installed, wherever the installation put the recipes."""
+    beside = Path(fedarena.__file__).parents[2] / "papers"
+    if beside.is_dir():
+        return beside
+    installed = metadata.files("fedarena") or []
+    recipes = (Path(str(f.locate())) for f in installed if f.suffix == ".toml" and f.parent.name == "papers")
+    found = next((recipe for recipe in recipes if recipe.exists()), None)
+    if found is None:
+        raise DataMissing("this installation has no recipes", remedy="use a clone, or install the wheel of a release")
+    return found.resolve().parent
+
+
+@cache
+def files() -> dict[str, Path]:
+    """Recipe files by id, paper by paper."""
+    found = sorted(folder().glob("*.toml"), key=lambda file: (PAPERS.find(file.stem[0]), file.stem))
+    return {file.stem.upper(): file for file in found}
+
+
+def find(name: str) -> Recipe:
+    """The recipe of this id, however it is written."""
+    known = files()
+    if name.upper() not in known:
+        remedy = suggest(name.upper(), known, "`fedarena list papers` shows them all")
+        raise UnknownName(f"no paper's table or figure is called '{quoted(name)}'", remedy=remedy)
+    return proofread(Recipe.read(known[name.upper()]))
+
+
+def everything() -> Iterator[Recipe]:
+    """All recipes."""
+    return map(find, files())

@@ -1,0 +1,103 @@
+"""What could and could not be reproduced, as a page: made from result files, so that no number is without one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedarena.reproduction.agreement import lasting, shown
+from fedarena.reproduction.result import measured_text
+
+Result = Mapping[str, Any]
+SIZES = ("smoke", "small", "full")
+MOST = 40  # rows of a table
+HEAD = """\
+# What we could and could not reproduce
+
+At the end of this page you know which published tables, figures and claims were run again with fedarena, what came out,
+and where it differs from print.
+
+Every number below stands in a file of `papers/results/`, with the experiments, seeds and versions that it came from; the
+page is written from those files (`fedarena reproduce --page docs/reproduced.md`). How a recipe works, and how to run one
+of its rows again bit by bit, is told in [papers](papers.md).
+
+`agrees`: as large as published, and within the tolerance set before it was run. `ordering agrees`: a smaller run, or one
+whose numbers are further off, with everything in the published order that can be asked of it; what only the published
+size can be asked is told, and not judged. `differs`: the reason says where. `not comparable`: something was not there to
+compare.
+
+Times are those of all runs added up, by the clock: some were run beside much other work, and take less alone.
+
+Marks such as A-14 number what papers leave open, or print in two ways: A of algorithms, E of experiments, M of models, P of
+partitions. Each is explained where it stands.
+"""
+
+
+def reproduced_page(results: Sequence[Result], known: Mapping[str, str]) -> str:
+    """The page; `known` has the titles of all recipes by id, those that were never run included."""
+    places = {name: place for place, name in enumerate(known)}
+    ordered = sorted(results, key=lambda r: (places.get(r["id"], len(places)), SIZES.index(r["size"])))
+    parts = [HEAD, _summary(ordered), *map(_section, ordered)]
+    missing = [name for name in known if name not in {result["id"] for result in ordered}]
+    if missing:
+        parts.append("\n".join(["## Not run yet", "", *(f"- {name}: {known[name]}" for name in missing)]))
+    return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def _summary(results: Sequence[Result]) -> str:
+    lines = ["| id | what | size | runs | verdict |", "|---|---|---|---|---|"]
+    for r in results:
+        lines.append(
+            f"| [{r['id']}](#{_slug(_heading(r))}) | {_cell(r['title'])} | {r['size']} | {len(r['runs'])} | {r['verdict']} |"
+        )
+    return "\n".join(lines)
+
+
+def _section(result: Result) -> str:
+    """One result: the verdict with its reason, published and measured side by side, what was checked."""
+    lines = [f"## {_heading(result)}", "", f"{result['title']}. {result['source']}.", "", f"> {result['claim']}", ""]
+    lines += [f"**{result['verdict']}**: {result['reason']}.", "", *_table(result), *_checks(result)]
+    lines += [f"- {note}" for note in result["notes"]]
+    count = len(result["runs"])
+    spent = f"{count} run{'s' * (count != 1)}, {lasting(result['seconds'])} added up"
+    return "\n".join([*lines, *([""] if result["notes"] else []), f"`{result['command']}` ({spent})"])
+
+
+def _table(result: Result) -> list[str]:
+    """What was published; where nothing was, what the first measure found."""
+    rows = [row for row in result["rows"] if row["published"] is not None]
+    rows = rows or [row for row in result["rows"] if row["measure"] == result["rows"][0]["measure"]]
+    if not rows:
+        return []
+    lines = ["| cell | measure | published | measured |", "|---|---|---|---|"]
+    for row in rows[:MOST]:
+        tuned = f" ({row['tuned']})" if "tuned" in row else ""
+        values = f"{shown(row['published'])} | {measured_text(row)}"
+        lines.append(f"| {_cell(row['cell'] + tuned)} | {_cell(row['measure'])} | {values} |")
+    more = [f"| ... and {len(rows) - MOST} more in the file | | | |"] if len(rows) > MOST else []
+    return [*lines, *more, ""]
+
+
+def _checks(result: Result) -> list[str]:
+    lines = ["| check | holds | found |", "|---|---|---|"]
+    for check in result["checks"]:
+        held = {True: "yes", False: "**no**", None: "not run"}[check["held"]]
+        if check["held"] is not None and not check["judged"]:
+            held = held.strip("*") + ", not judged"
+        wrong = [f for f in check["findings"] if not f["held"]] or check["findings"]
+        found = "; ".join(f"{f['of']}: {f['value']}" if f["of"] else f["value"] for f in wrong[:3])
+        more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        lines.append(f"| {_cell(check['says'])} | {held} | {_cell(found + more)} |")
+    return [*lines, ""] if result["checks"] else []
+
+
+def _heading(result: Result) -> str:
+    return f"{result['id']} {result['size']}"
+
+
+def _slug(heading: str) -> str:
+    return heading.lower().replace(" ", "-")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

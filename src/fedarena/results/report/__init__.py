@@ -1,6 +1,0 @@
-"""A report that people like to look at: one HTML file that needs no network."""
-
-from fedarena.results.report.gather import gather, why_no_verdict
-from fedarena.results.report.page import report, write_report
-
-__all__ = ["gather", "report", "why_no_verdict", "write_report"]

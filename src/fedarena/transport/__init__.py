@@ -1,0 +1,1 @@
+"""How messages travel between organisations: certificates and keys, gRPC with mutual TLS, the Flower link."""

@@ -1,0 +1,286 @@
+"""One question of the guest, one answer of a host: the same bytes in one process and over a network.
+
+The guest holds a `Channel` to each host, a host holds one `Session`. Every frame carries session, key and sequence
+number, and both ends hash every frame they send and accept, from the greeting on; the digests are compared at the end
+of each tree, of a prediction and of the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from fedarena.config import errors
+from fedarena.config.errors import (
+    CannotWrite,
+    DataBroken,
+    DataMissing,
+    FedarenaError,
+    FrameRefused,
+    PartyFailed,
+    PartyLost,
+    TranscriptDiffers,
+)
+from fedarena.transport.frames import NO_KEY, Fields, Frame, Kind, pack_fields, refused, unpack_fields
+
+COMPARED = (Kind.TREE_END, Kind.PREDICT_END, Kind.DONE)  # where both ends show what they have seen since HELLO
+
+
+class Answers(Protocol):
+    """A host: answers one question after the other, or raises an error of `fedarena.config.errors`.
+
+    The answer to PUBLIC_KEY has the field `fingerprint` of the key that the host read: it must be that of the frames.
+    HELLO may come at any time: the guest was restarted, or gave up a tree.
+    """
+
+    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        """What the host has to say."""
+
+
+class Transcript:
+    """A hash of all frames of both directions since the greeting."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, raw: bytes) -> None:
+        """One frame more, its length first, so that no two lists of frames look alike."""
+        self._hash.update(len(raw).to_bytes(8, "little"))
+        self._hash.update(raw)
+
+    @property
+    def digest(self) -> bytes:
+        """Of what was added so far."""
+        return self._hash.digest()
+
+
+class Channel(ABC):
+    """The guest's end of the line to one host. Questions of several threads go one after the other."""
+
+    def __init__(self, name: str, key: bytes = NO_KEY) -> None:
+        self.name = name
+        self.patience = 0.0  # seconds that a greeting waits for a host that is not there
+        self.key = key  # first eight bytes of the public key's fingerprint; set it before HELLO
+        self.bytes_up = self.bytes_down = 0
+        self._session = bytes(16)
+        self._sequence = 0
+        self._transcript = Transcript()
+        self._turn = threading.Lock()
+
+    @property
+    def transcript(self) -> bytes:
+        """The digest of this session's frames so far."""
+        return self._transcript.digest
+
+    @property
+    def greeted(self) -> bool:
+        """Whether a session was ever opened here."""
+        return self._session != bytes(16)
+
+    def ask(self, kind: Kind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
+        """Ask and wait for the answer. HELLO opens a new session; some kinds compare the transcripts by themselves."""
+        with self._turn:
+            if kind is Kind.HELLO:
+                self._session, self._sequence, self._transcript = secrets.token_bytes(16), 0, Transcript()
+            digest = self._transcript.digest
+            body = pack_fields({**(fields or {}), **({"digest": digest} if kind in COMPARED else {})})
+            frame = Frame(kind, body, self._session, self.key, tree, level, self._sequence)
+            reply = self._exchange(frame)
+            if kind in COMPARED:
+                _compare(reply.pop("digest", b""), digest, f"host '{self.name}'")
+            return reply
+
+    def _exchange(self, frame: Frame) -> dict[str, Any]:
+        raw = frame.encode()
+        self.bytes_up += len(raw)
+        got = self.carry(raw, frame.kind)
+        self.bytes_down += len(got)
+        self._sequence += 1
+        with _named_after(self.name):
+            reply = Frame.decode(got)
+            fields = unpack_fields(reply.body)
+            if not reply.reply or reply.kind not in (frame.kind, Kind.ERROR):
+                raise refused(f"a {reply.kind.name} frame is no answer to {frame.kind.name}")
+            if reply.kind is Kind.ERROR and reply.session == bytes(16):
+                raise _told(fields, self.name)
+            _same_place(reply, frame.session, frame.key, frame.sequence)
+        self._transcript.add(raw)
+        self._transcript.add(got)
+        if reply.kind is Kind.ERROR:
+            raise _told(fields, self.name)
+        return fields
+
+    @abstractmethod
+    def carry(self, raw: bytes, kind: Kind) -> bytes:
+        """Bring a frame to the host and its answer back; PartyLost if that cannot be done."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the line."""
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LocalChannel(Channel):
+    """A host in this process; the bytes are those that a network would carry."""
+
+    def __init__(self, host: Answers, name: str = "host", key: bytes = NO_KEY) -> None:
+        super().__init__(name, key)
+        self.session = Session(host)
+
+    def carry(self, raw: bytes, kind: Kind) -> bytes:
+        """Hand it over."""
+        return self.session.handle(raw)
+
+    def close(self) -> None:
+        """There is no line."""
+
+
+class Session:
+    """The host's end: refuses what is damaged, repeated or foreign, and turns questions into answers."""
+
+    def __init__(self, host: Answers, say: Callable[[str], None] | None = None) -> None:
+        self.host = host
+        self._say = say
+        self._id = self._key = b""
+        self._seen: set[bytes] = set()
+        self._next = 0
+        self._transcript = Transcript()
+        self._turn = threading.Lock()
+
+    @property
+    def transcript(self) -> bytes:
+        """The digest of this session's frames so far."""
+        return self._transcript.digest
+
+    def handle(self, raw: bytes, wanted: Callable[[], bool] = lambda: True) -> bytes:
+        """The answer to one frame, always a frame: an error is an answer, too.
+
+        A frame that has waited for its turn until nobody `wanted` its answer any more is not worked on: an old greeting
+        must not undo a new one.
+        """
+        with self._turn:
+            if not wanted():
+                return b""
+            try:
+                frame = Frame.decode(raw)
+                fields = unpack_fields(frame.body)
+                self._check(frame)
+            except FedarenaError as error:  # not of this session: nothing of it is kept
+                return Frame(Kind.ERROR, _error_body(error), reply=True).encode()
+            self._next += 1
+            try:
+                answer = self._answer(frame, fields, raw)
+                reply = Frame(frame.kind, answer, self._id, self._key, frame.tree, frame.level, frame.sequence, True)
+                out = reply.encode()
+            except Exception as error:
+                body = _error_body(self._named(error))
+                where = (self._id, self._key, frame.tree, frame.level, frame.sequence)
+                out = Frame(Kind.ERROR, body, *where, True).encode()
+            self._transcript.add(out)
+            return out
+
+    def _check(self, frame: Frame) -> None:
+        if frame.reply or frame.kind is Kind.ERROR:
+            raise refused("an answer came where a question was expected")
+        if frame.kind is Kind.HELLO:
+            if frame.session in self._seen or frame.session == bytes(16) or frame.sequence:
+                raise refused("this session was opened before: the frame is repeated")
+            self._seen.add(frame.session)
+            self._id, self._key, self._next, self._transcript = frame.session, frame.key, 0, Transcript()
+        elif not self._id:
+            raise PartyLost(
+                f"a {frame.kind.name} frame came before HELLO: this host was restarted, or never greeted",
+                remedy="open a new session",
+            )
+        _same_place(frame, self._id, self._key, self._next)
+
+    def _answer(self, frame: Frame, fields: dict[str, Any], raw: bytes) -> bytes:
+        before = self._transcript.digest
+        self._transcript.add(raw)
+        if frame.kind in COMPARED:
+            _compare(fields.pop("digest", b""), before, "the guest")
+        answer = dict(self.host.answer(frame.kind, fields, frame.tree, frame.level))
+        if frame.kind in COMPARED:
+            answer["digest"] = before
+        if frame.kind is Kind.PUBLIC_KEY and str(answer.get("fingerprint", ""))[:16] != self._key.hex():
+            self._id = b""  # the session is over, and with it a key that the host may have taken
+            raise FrameRefused(
+                f"the public key is not the one of this session: its fingerprint is "
+                f"{str(answer.get('fingerprint', ''))[:16] or 'unknown'}, the frames say {self._key.hex()}",
+                remedy="start all parties anew",
+            )
+        return pack_fields(answer)
+
+    def _named(self, error: Exception) -> FedarenaError:
+        """An error of ours as it is; any other, or one with a path in it, in full here and to the guest by its kind."""
+        of_its_files = isinstance(error, (CannotWrite, DataBroken, DataMissing))
+        if isinstance(error, FedarenaError) and not of_its_files:
+            return error
+        if self._say is not None:
+            self._say(str(error) if of_its_files else "".join(traceback.format_exception(error)))
+        what = "it cannot read or write its files" if of_its_files else f"it failed with {type(error).__name__}"
+        return PartyFailed(what, remedy="look at that party's own messages")
+
+
+def _same_place(frame: Frame, session: bytes, key: bytes, sequence: int) -> None:
+    """The frame belongs to this session and key, and is the next one."""
+    if frame.session != session:
+        raise FrameRefused(
+            f"a {frame.kind.name} frame of another session came: {frame.session.hex()[:8]}, "
+            f"this one is {session.hex()[:8]}",
+            remedy="let one guest at a time work with a host",
+        )
+    if frame.key != key:
+        raise FrameRefused(
+            f"a {frame.kind.name} frame came under another key: {frame.key.hex()}, this session's is {key.hex()}",
+            remedy="start all parties anew",
+        )
+    if frame.sequence != sequence:
+        repeated = "repeated" if frame.sequence < sequence else "out of order"
+        raise refused(f"a {frame.kind.name} frame is {repeated}: number {frame.sequence}, {sequence} was expected")
+
+
+def _compare(theirs: Any, ours: bytes, who: str) -> None:
+    if not (isinstance(theirs, bytes) and theirs == ours):
+        told = theirs.hex() if isinstance(theirs, bytes) else "none"
+        raise TranscriptDiffers(
+            f"this party and {who} did not see the same frames: {ours.hex()} here, {told} there",
+            remedy="frames were changed on the way: do not trust this training, and look at the line between",
+        )
+
+
+def _error_body(error: FedarenaError) -> bytes:
+    texts = {"code": type(error).__name__, "what": error.what, "remedy": error.remedy, "where": error.where}
+    return pack_fields({name: text[:2000] for name, text in texts.items()})
+
+
+def _told(fields: dict[str, Any], name: str) -> FedarenaError:
+    """The error that a host reported, under its own name where we know it, without what could steer a terminal."""
+    texts = (str(fields.get(n, "")) for n in ("code", "what", "remedy", "where"))
+    code, what, remedy, where = ("".join(c for c in text if c.isprintable()) for text in texts)
+    kind = getattr(errors, code, None)
+    if not (isinstance(kind, type) and issubclass(kind, FedarenaError)):
+        kind = PartyFailed
+    return kind(f"host '{name}': {what}", remedy=remedy, where=where)
+
+
+@contextlib.contextmanager
+def _named_after(name: str) -> Iterator[None]:
+    """What is refused inside is refused by the name of the host it came from."""
+    try:
+        yield
+    except FrameRefused as error:
+        if error.what.startswith(f"host '{name}'"):
+            raise
+        raise FrameRefused(f"host '{name}': {error.what}", remedy=error.remedy, where=error.where) from None

@@ -1,0 +1,69 @@
+"""Reading what another party sent: each field there, of its type and within its bounds, or refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.transport.frames import refused
+
+
+def whole(fields: dict[str, Any], name: str, low: int = 0, high: int = 2**31 - 1) -> int:
+    """A whole number from low to high."""
+    value = fields.get(name)
+    if not isinstance(value, int) or not low <= value <= high:
+        raise refused(f"the field '{name}' is not a whole number from {low} to {high}")
+    return value
+
+
+def text(fields: dict[str, Any], name: str) -> str:
+    """A text."""
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise refused(f"the field '{name}' is not a text")
+    return value
+
+
+def raw(fields: dict[str, Any], name: str) -> bytes:
+    """Bytes."""
+    value = fields.get(name)
+    if not isinstance(value, bytes):
+        raise refused(f"the field '{name}' is not bytes")
+    return value
+
+
+def numbers(
+    fields: dict[str, Any], name: str, low: int, high: int, length: int | None = None, most: int | None = None
+) -> NDArray[np.int64]:
+    """A list of whole numbers from low to high, of this length, or with `most` entries at most."""
+    value = fields.get(name)
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu" or value.ndim != 1:
+        raise refused(f"the field '{name}' is not a list of whole numbers")
+    if (length is not None and len(value) != length) or (most is not None and len(value) > most):
+        raise refused(f"the field '{name}' has {len(value)} entries, {length if length is not None else most} expected")
+    if len(value) and (int(value.min()) < low or int(value.max()) > high):
+        raise refused(f"the field '{name}' has entries beyond {low} to {high}")
+    return value.astype(np.int64)
+
+
+def starts(fields: dict[str, Any], name: str, segments: int, end: int) -> NDArray[np.int64]:
+    """Where each segment begins, and the end of the last."""
+    value = numbers(fields, name, 0, end, length=segments + 1)
+    if value[0] != 0 or value[-1] != end or (np.diff(value) < 0).any():
+        raise refused(f"the field '{name}' does not cut {end} entries into {segments} segments")
+    return value
+
+
+def bits(fields: dict[str, Any], name: str, length: int) -> NDArray[np.bool_]:
+    """So many truth values, eight to a byte."""
+    value = raw(fields, name)
+    if len(value) != -(-length // 8):
+        raise refused(f"the field '{name}' has {len(value)} bytes, {-(-length // 8)} expected")
+    return np.unpackbits(np.frombuffer(value, np.uint8), count=length).astype(bool)
+
+
+def as_bits(values: NDArray[np.bool_]) -> bytes:
+    """The form in which `bits` reads them."""
+    return np.packbits(values).tobytes()

@@ -1,0 +1,246 @@
+"""The organiser's end of the link: what Flower calls a ServerApp, without a process of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedarena.config.errors import BadValue, PartyFailed, UnknownName
+from fedarena.transport.federation_keys import OrganiserKeys, number
+from fedarena.transport.flower_link import Arrival, Say
+from fedarena.transport.flower_link.flower_internals import (
+    SUPERLINK_NODE_ID,
+    ErrorCode,
+    GetNodesRequest,
+    Metadata,
+    PullAppMessagesRequest,
+    PushAppMessagesRequest,
+    make_message,
+    message_from_proto,
+    now,
+)
+from fedarena.transport.flower_link.payload import LONGEST_CALL, Incoming, Outgoing, Unreadable, wrap
+from fedarena.transport.flower_link.superlink_calls import READ, Cut, Refused, call, check_address, plain
+from fedarena.transport.flower_link.superlink_process import LOG, Child
+from fedarena.transport.flower_link.superlink_run import OURS, Run
+
+HOLD = 10.0  # seconds that one call waits for answers
+LOOK = 0.2  # seconds, if a part of an answer is still on its way, or nothing is awaited
+QUICK = 5.0  # seconds in which a SuperLink on this machine answers
+BREATH = 30.0  # seconds: one that was started anew and dies within them is given up
+EXPIRED = ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
+GONE = "it is no longer connected"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that may still be answered."""
+
+    node: int
+    until: float
+
+
+class FlowerLink:
+    """A link (see `Link`) that starts its SuperLink, and starts it anew when it dies."""
+
+    def __init__(
+        self,
+        folder: Path,
+        address: str,
+        keys: OrganiserKeys,
+        allowed: Mapping[str, bytes],
+        *,
+        limit: int,
+        say: Say | None,
+    ) -> None:
+        self._host, self._port = _split(address)
+        self._folder, self._keys, self._allowed = folder, keys, dict(allowed)
+        self._limit, self._say = limit, say or (lambda _: None)
+        self._names = {number(key): name for name, key in self._allowed.items()}
+        self._numbers = {name: node for node, name in self._names.items()}
+        self._sent: dict[str, Sent] = {}
+        self._coming: dict[str, Incoming] = {}
+        self._ready: list[Arrival] = []
+        self._packed: tuple[bytes, Any] | None = None  # the same content often goes to many
+        self._revived = -BREATH
+        self._run = self._open()
+        self._port = self._run.child.port
+
+    def _open(self) -> Run:
+        rules = self._keys, self._allowed, self._limit, LONGEST_CALL, self._say
+        child = Child(self._folder, self._host, self._port, *rules)
+        try:
+            return Run(child, self._host, self._keys, self._allowed)
+        except (Cut, Refused) as error:
+            raise PartyFailed(
+                f"the SuperLink does not answer its organiser: {error}", remedy=f"look into {self._folder / LOG}"
+            ) from None
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the SuperLink's process."""
+        return self._run.child.pid
+
+    def nodes(self) -> dict[int, str]:
+        """Who is connected; Flower notices within 20 s that one has gone without a word."""
+        found = self._try(lambda run: call(run.client.GetNodes, GetNodesRequest()))
+        names = self._run.names
+        here = sorted(names[node.node_id] for node in found.nodes if node.node_id in names) if found else []
+        return {self._numbers[name]: name for name in here}
+
+    def send(self, node: int, content: bytes, deadline: float) -> str:
+        """A message; a participant that is not connected gives an arrival with a problem."""
+        if node not in self._names:
+            raise UnknownName(f"no participant has the number {node}", remedy="`nodes()` names them")
+        name = self._names[node]
+        if len(content) > self._limit:
+            raise BadValue(
+                f"a message of {len(content)} bytes to '{name}': {self._limit} are allowed",
+                remedy="raise the limit on both sides, or use a smaller model",
+            )
+        until = time.monotonic() + deadline
+        ticket, problem = self._try(lambda run: self._push(run, name, content, deadline)) or (
+            f"unsent-{time.monotonic_ns()}",
+            "the SuperLink did not take the message",
+        )
+        if problem:
+            self._ready.append(Arrival(node, ticket, None, problem))
+        else:
+            self._sent[ticket] = Sent(node, until)
+        return ticket
+
+    def _push(self, run: Run, name: str, content: bytes, deadline: float) -> tuple[str, str]:
+        metadata = Metadata(
+            run_id=run.id,
+            message_id="",
+            src_node_id=SUPERLINK_NODE_ID,
+            dst_node_id=run.ids[name],
+            reply_to_message_id="",
+            group_id="",
+            created_at=now().timestamp(),
+            ttl=deadline,
+            message_type="query",
+        )
+        metadata.delivered_at = ""
+        if self._packed is None or self._packed[0] is not content:
+            self._packed = content, wrap(content)
+        parcel = Outgoing(make_message(metadata=metadata, content=self._packed[1]))
+        announcement = PushAppMessagesRequest(messages_list=[parcel.proto], message_object_trees=[parcel.tree])
+        read = min(READ, deadline + QUICK)
+        told = call(run.client.PushMessages, announcement, read=read)
+        if not told.message_ids[0]:
+            return parcel.ticket, f"'{name}' is not connected"
+        parcel.push(run.client, OURS, told, ring=name, read=read)
+        return parcel.ticket, ""
+
+    def receive(self, timeout: float) -> list[Arrival]:
+        """What has come in; an answer after its deadline is not taken."""
+        until = time.monotonic() + timeout
+        while True:
+            self._drop_late()
+            left = until - time.monotonic()
+            if self._sent:
+                self._try(partial(self._collect, hold=self._hold(left), until=until))
+            elif not self._ready and left > 0:
+                time.sleep(min(left, LOOK))
+                self._try(lambda run: None)
+            if self._ready or time.monotonic() >= until:
+                break
+        arrived, self._ready = self._ready, []
+        return arrived
+
+    def _hold(self, left: float) -> float:
+        """How long a look may wait for something to see."""
+        if self._ready:
+            return 0.0
+        first = min(sent.until for sent in self._sent.values()) - time.monotonic()
+        return max(0.0, min(left, first, LOOK if self._coming else HOLD))
+
+    def _collect(self, run: Run, hold: float, until: float) -> None:
+        """One look at what the SuperLink has for us."""
+        waiting = [ticket for ticket in self._sent if ticket not in self._coming]
+        told = call(run.client.PullMessages, PullAppMessagesRequest(message_ids=waiting), hold=hold, read=QUICK)
+        for proto, tree in zip(told.messages_list, told.message_object_trees, strict=True):
+            self._announced(run, message_from_proto(proto), tree)
+        for ticket, parcel in list(self._coming.items()):
+            try:
+                if parcel.pull(run.client, OURS, max(until, time.monotonic() + 1.0), QUICK):
+                    self._done(run, ticket, parcel.message, parcel.content())
+            except Unreadable as error:
+                self._done(run, ticket, parcel.message, None, f"its answer cannot be used: {error}")
+
+    def _announced(self, run: Run, message: Any, tree: Any) -> None:
+        ticket = message.metadata.reply_to_message_id
+        sent = self._sent.get(ticket)
+        if sent is None:
+            return
+        try:
+            if not message.has_error():
+                self._coming[ticket] = Incoming(message, tree, self._limit)
+            elif message.error.code in EXPIRED and sent.until - time.monotonic() < 1.0:
+                self._sent[ticket] = Sent(sent.node, 0.0)  # the SuperLink counts from a little earlier
+            else:
+                gone = message.error.code == ErrorCode.NODE_UNAVAILABLE
+                self._done(run, ticket, message, None, GONE if gone else plain(message.error.reason) or "it failed")
+        except Unreadable as error:
+            self._done(run, ticket, message, None, f"its answer cannot be used: {error}")
+
+    def _done(self, run: Run, ticket: str, answer: Any, content: bytes | None, problem: str = "") -> None:
+        sent = self._sent.pop(ticket)
+        self._coming.pop(ticket, None)
+        self._ready.append(Arrival(sent.node, ticket, content, problem))
+        run.forget(answer.metadata.message_id, *([ticket] if problem else []))
+
+    def _drop_late(self) -> None:
+        late = [ticket for ticket, sent in self._sent.items() if sent.until <= time.monotonic()]
+        for ticket in late:
+            del self._sent[ticket]
+            parcel = self._coming.pop(ticket, None)
+            names = [ticket, *([parcel.message.metadata.message_id] if parcel is not None else [])]
+            self._try(lambda run, names=names: run.forget(*names))  # type: ignore[misc]
+
+    def _try(self, work: Callable[[Run], Any]) -> Any:
+        """Work with the run; if its SuperLink is dead or has dropped the run, open another, and give None."""
+        try:
+            if self._run.child.alive:
+                return work(self._run)
+        except Cut:
+            pass  # dead, or too busy to answer in time
+        except Refused as error:
+            if error.status != 401:
+                raise PartyFailed(f"the SuperLink refused a call: {error}", remedy=f"look into {LOG}") from None
+            self._revive("has dropped the run")
+            return None
+        if not self._run.child.alive:
+            self._revive("has died")
+        return None
+
+    def _revive(self, why: str) -> None:
+        self._run.end()
+        if time.monotonic() - self._revived < BREATH:
+            raise PartyFailed(f"the SuperLink {why} again and again", remedy=f"look into {self._folder / LOG}")
+        self._revived = time.monotonic()
+        self._say(f"the SuperLink {why}; it is started anew")
+        for ticket, sent in self._sent.items():
+            if sent.until > time.monotonic():
+                self._ready.append(Arrival(sent.node, ticket, None, f"the SuperLink {why} with the message"))
+        self._sent, self._coming = {}, {}
+        self._run = self._open()
+
+    def close(self) -> None:
+        """End the SuperLink; what was not answered is dropped."""
+        self._run.end()
+
+
+def _split(address: str) -> tuple[str, int]:
+    machine, _, port = check_address(address, "0.0.0.0:8440").rpartition(":")
+    return machine.strip("[]"), int(port)

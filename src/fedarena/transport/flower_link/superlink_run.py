@@ -1,0 +1,87 @@
+"""A run at a SuperLink, as its ServerApp sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from fedarena.transport.federation_keys import OrganiserKeys
+from fedarena.transport.flower_link.access_control import SECRET
+from fedarena.transport.flower_link.flower_internals import (
+    SUPERLINK_NODE_ID,
+    AcquireTaskRequest,
+    ControlHttpClient,
+    Fab,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    RegisterNodeRequest,
+    RuntimeHttpClient,
+    SendTaskHeartbeatRequest,
+    StartRunRequest,
+    SubStatus,
+    TaskType,
+    smallest_app,
+)
+from fedarena.transport.flower_link.payload import forget, numbered
+from fedarena.transport.flower_link.superlink_calls import Cut, Refused, call, open_client
+from fedarena.transport.flower_link.superlink_process import Child
+
+TOKEN = "flwr-task-token"
+BEAT = 10.0  # seconds between signs of life; Flower ends a run after 60 without
+OURS = numbered(SUPERLINK_NODE_ID)
+
+
+class Run:
+    """A run at a SuperLink: the process, its clients, who is registered there under which id."""
+
+    def __init__(self, child: Child, host: str, keys: OrganiserKeys, allowed: Mapping[str, bytes]) -> None:
+        self.child, self._over = child, threading.Event()
+        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        self._to, self._keys = f"[{here}]:{child.port}" if ":" in here else f"{here}:{child.port}", keys
+        try:
+            control = self._client(ControlHttpClient, {})
+            self.ids = {
+                name: call(control.RegisterNode, RegisterNodeRequest(public_key=key, name=name)).node_id
+                for name, key in allowed.items()
+            }
+            call(control.StartRun, StartRunRequest(fab=Fab(content=smallest_app())))
+            control.close()
+            runtime = self._client(RuntimeHttpClient, {})
+            task = call(runtime.AcquireTask, AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+            runtime.close()
+            self.client = self._client(RuntimeHttpClient, {TOKEN: task.token})
+            self.id: int = call(self.client.PullTaskInput, PullTaskInputRequest()).run.run_id
+        except BaseException:
+            self.child.close()
+            raise
+        self.names = {node: name for name, node in self.ids.items()}
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def forget(self, *tickets: str) -> None:
+        """Let the SuperLink drop the content of messages."""
+        for ticket in tickets:
+            forget(self.client, OURS, self.id, ticket)
+
+    def _client(self, kind: type, headers: dict[str, str]) -> Any:
+        headers = {**headers, SECRET: self.child.secret}
+        return open_client(kind, self._to, self._keys.ca, self._keys.name, "flwr-serverapp", headers)
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT):
+            try:
+                call(self.client.SendTaskHeartbeat, SendTaskHeartbeatRequest(), read=5.0)
+            except (Cut, Refused, RuntimeError):  # whoever uses the run next finds out why; or it is closed
+                continue
+
+    def end(self) -> None:
+        """Stop the run, then the SuperLink."""
+        self._over.set()
+        try:
+            with suppress(Cut, Refused):
+                if self.child.alive:
+                    call(self.client.PushTaskOutput, PushTaskOutputRequest(sub_status=SubStatus.COMPLETED), read=2.0)
+        finally:
+            self.child.close()
+            self.client.close()
