@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import fedarena as fa
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 
 MNIST = {"data": "mnist", "partition": "iid", "clients": 100, "per_round": 10}
 CIFAR = {"data": "cifar10", "partition": "iid", "clients": 100, "per_round": 10}
@@ -43,7 +43,7 @@ def final_accuracy(name: str, seed: int, fast: bool) -> float:
 
 def compared(name: str, seeds: int) -> dict[str, Any]:
     """Both paths over all seeds."""
-    paths = {path: open_site(fa.Experiment.make(**WORKS[name], fast=fast)).task.path for path, fast in PATHS.items()}
+    paths = {path: open_context(fa.Experiment.make(**WORKS[name], fast=fast)).task.path for path, fast in PATHS.items()}
     if not paths["compiled"].startswith("compiled"):
         sys.exit(f"{name} runs by '{paths['compiled']}' here, not by the kernels: there is nothing to compare")
     accuracy: dict[str, list[float]] = {path: [] for path in PATHS}

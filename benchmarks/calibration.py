@@ -64,7 +64,7 @@ def small_mnist() -> tuple[Any, Any]:
     """Return the first 600 training images of MNIST, scaled to [0, 1], and their labels."""
     from fedarena.data import published_files
 
-    arrays = published_files.load("mnist")
+    arrays = published_files.load_published("mnist")
     return arrays["x_train"][:600, None].astype(np.float32) / 255, arrays["y_train"][:600].astype(np.int64)
 
 
@@ -233,18 +233,18 @@ def copied(cell: Any, k: int) -> Any:
 def final_accuracies(experiments: list[Any]) -> list[float]:
     """Return the final accuracy on common test samples of experiments that share samples and partition."""
     from fedarena.engine.async_loop import open_loop
-    from fedarena.engine.checkpoint import Keeper
-    from fedarena.engine.context import Site
-    from fedarena.engine.setup import deal, settle
-    from fedarena.runtimes.serial import Serial
+    from fedarena.engine.checkpoint import CheckpointStore
+    from fedarena.engine.context import ExperimentContext
+    from fedarena.engine.setup import build_model_and_algorithm, partition_data
+    from fedarena.runtimes.serial import SerialRuntime
 
-    data, partition = deal(experiments[0])
+    data, partition = partition_data(experiments[0])
     found = []
     for experiment in experiments:
-        site = settle(Site(experiment, data, partition))
+        site = build_model_and_algorithm(ExperimentContext(experiment, data, partition))
         with tempfile.TemporaryDirectory() as folder:
-            keeper = Keeper(Path(folder), site.algorithm, False, False)
-            *_, last = open_loop(site, Serial(site), keeper).rounds()
+            keeper = CheckpointStore(Path(folder), site.algorithm, False, False)
+            *_, last = open_loop(site, SerialRuntime(site), keeper).rounds()
         found.append(last.accuracy)
     return found
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import fedarena as fa
 from fedarena.data.partition_statistics import statistics
-from fedarena.engine.setup import deal
+from fedarena.engine.setup import partition_data
 from fedarena.reports.terminal_tables import show_comparison, show_partition
 
 HERE = Path("demo")
@@ -34,7 +34,7 @@ def main() -> None:
     experiment = fa.Experiment.make(EXPERIMENT)
     (HERE / "digits.toml").write_text(experiment.to_toml())
     print("\nTen clients, ten digits, and hardly anyone sees them all:\n")
-    show_partition(experiment, statistics(*deal(experiment)))
+    show_partition(experiment, statistics(*partition_data(experiment)))
 
     out, page = HERE / f"comparison-{number}", HERE / "report.html"
     result = fa.compare(experiment, [*FEDERATED, *BASELINES], folds=5, repeats=3, out=out, report=page, progress=True)

@@ -69,7 +69,7 @@ def main() -> None:
 def patients() -> Rows:
     """Heart disease in four hospitals, where the data folder has it; else breast cancer, dealt unevenly to four sites."""
     try:
-        found = published_files.load("heart_disease")
+        found = published_files.load_published("heart_disease")
         return HEART, found["X"], found["y"], [published_files.HEART_SITES[int(k)] for k in found["site"]]
     except DataMissing:
         from sklearn.datasets import load_breast_cancer

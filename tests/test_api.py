@@ -601,10 +601,10 @@ def test_an_answer_that_cannot_be_handed_over_is_told() -> None:
 
 def test_a_slow_client_does_not_pile_up_the_others() -> None:
     """No answer is computed far ahead of the one that is waited for."""
-    from fedarena.engine.client import Common
-    from fedarena.engine.setup import open_site
+    from fedarena.engine.client import Broadcast
+    from fedarena.engine.setup import open_context
     from fedarena.models.task import Buffers
-    from fedarena.runtimes.processes import AHEAD, Processes
+    from fedarena.runtimes.processes import AHEAD, ProcessRuntime
 
     @dataclass(frozen=True)
     class Job:
@@ -616,9 +616,9 @@ def test_a_slow_client_does_not_pile_up_the_others() -> None:
             time.sleep(0.5 if self.position == 0 else 0.0)
             return time.monotonic()
 
-    pool = Processes(open_site(fa.Experiment.make("digits")), 2)
+    pool = ProcessRuntime(open_context(fa.Experiment.make("digits")), 2)
     try:
-        nothing = Common(None, Buffers(np.empty(0), np.empty(0, np.int64)))
+        nothing = Broadcast(None, Buffers(np.empty(0), np.empty(0, np.int64)))
         order = [position for position, _ in pool.map([Job(i) for i in range(100)], nothing)]
     finally:
         pool.close()

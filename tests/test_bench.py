@@ -17,38 +17,40 @@ from typer.testing import CliRunner
 
 import fedarena as fa
 from fedarena.bench import broken, measure, population, rounds
-from fedarena.bench.baselines import Loop, designs_of, opened
-from fedarena.bench.machine import Peak, flops, proportional_megabytes
-from fedarena.bench.runner import CannotMeasure, Timing, take_turns
+from fedarena.bench.baselines import ReferenceLoop, designs_of, opened
+from fedarena.bench.machine import PeakMemory, flops, proportional_megabytes
+from fedarena.bench.runner import CannotMeasure, Timing, run_interleaved
 from fedarena.bench.suites import SUITES
 from fedarena.bench.table_format import Row, print_table
-from fedarena.bench.workloads import CNN, MNIST, WORKS, MadeUp, Promise, Work
+from fedarena.bench.workloads import CNN, MNIST, WORKLOADS, SpeedTarget, SyntheticImages, Workload
 from fedarena.cli.main import app
 
-TINY = Work("tiny", {"name": "logreg"}, (1, 4, 4), 20, 3, 6, {"lr": 0.1, "epochs": 2, "batch": 5})
+TINY = Workload("tiny", {"name": "logreg"}, (1, 4, 4), 20, 3, 6, {"lr": 0.1, "epochs": 2, "batch": 5})
 
 
 def test_a_row_counts_what_it_needs_and_not_the_gradient_of_its_pixels() -> None:
     """mlp_2nn: 784 x 200 + 200 x 200 + 200 x 10 multiply-adds, three times two operations, but for the first layer two."""
     first, others = 784 * 200, 200 * 200 + 200 * 10
-    assert flops(WORKS["W1"]) == 4 * first + 6 * others
+    assert flops(WORKLOADS["W1"]) == 4 * first + 6 * others
     # cnn_mcmahan forward: 5 x 5 convolutions at 28 x 28 and 14 x 14, then 3136 x 512 and 512 x 10
-    assert flops(WORKS["W8"]) == 2 * (25 * 32 * 784 + 25 * 32 * 64 * 196 + 3136 * 512 + 512 * 10)
+    assert flops(WORKLOADS["W8"]) == 2 * (25 * 32 * 784 + 25 * 32 * 64 * 196 + 3136 * 512 + 512 * 10)
 
 
 def test_samples_of_a_work_are_those_that_the_engine_counts() -> None:
-    record = next(iter(fa.rounds(MadeUp.of(TINY), runtime="serial", **TINY.settings)))
+    record = next(iter(fa.rounds(SyntheticImages.of(TINY), runtime="serial", **TINY.settings)))
     assert record.samples == TINY.samples == 3 * 20 * 2
 
 
 def test_the_plain_loop_does_what_the_engine_does() -> None:
     """One client, all its rows in one step: the same weights but for rounding, from the same start."""
     work = replace(TINY, cohort=1, clients=1, local={"lr": 0.1, "epochs": 1, "batch": float("inf")})
-    loop = Loop(work, "plain")
+    loop = ReferenceLoop(work, "plain")
     torch.manual_seed(0)
     for p in loop.model.parameters():
         torch.nn.init.normal_(p)
-    run = fa.run(MadeUp.of(work), out=False, runtime="serial", **{**work.settings, "model": loop.model, "rounds": 1})
+    run = fa.run(
+        SyntheticImages.of(work), out=False, runtime="serial", **{**work.settings, "model": loop.model, "rounds": 1}
+    )
     for name, weights in loop.train(0).items():
         torch.testing.assert_close(weights, run.state[name], rtol=1e-5, atol=1e-6)
 
@@ -75,7 +77,7 @@ def test_startup_is_what_the_first_round_takes_longer_than_others() -> None:
 
 @pytest.mark.slow
 def test_designs_take_turns_and_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WORKS, "tiny", replace(TINY, promise=Promise(ratio=1e9, roofline=1e9)))
+    monkeypatch.setitem(WORKLOADS, "tiny", replace(TINY, promise=SpeedTarget(ratio=1e9, roofline=1e9)))
     told = CliRunner().invoke(app, ["bench", "tiny", "--turns", "1", "--check", "--json"])
     assert told.exit_code == 1
     assert "tiny fedarena:" in told.stderr
@@ -96,7 +98,7 @@ def test_designs_take_turns_and_are_compared(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_design_that_fails_says_why() -> None:
     wrong = replace(TINY, model={"name": "cnn_mcmahan"}, shape=(3,))
     with pytest.raises(CannotMeasure, match="plain on tiny cannot be measured: "):
-        take_turns([(wrong, "plain")], turns=1)
+        run_interleaved([(wrong, "plain")], turns=1)
 
 
 def row(**values: object) -> Row:
@@ -141,7 +143,7 @@ def test_a_work_that_does_not_exist_is_refused_before_anything_is_measured() -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="proportional memory is read from /proc")
 def test_the_peak_of_memory_is_the_most_that_was_seen() -> None:
-    peak, before = Peak(os.getpid()), proportional_megabytes()
+    peak, before = PeakMemory(os.getpid()), proportional_megabytes()
     block = mmap.mmap(-1, 120 << 20)  # pages of its own: what is left of an earlier test's heap would be used again
     block.write(b"1" * len(block))
     peak.look()
@@ -154,11 +156,11 @@ def test_the_peak_of_memory_is_the_most_that_was_seen() -> None:
 
 def test_scaffold_stands_beside_the_same_work_without_it() -> None:
     """SCAFFOLD is promised as times of W1: the same rows, model and training."""
-    w1, w6 = WORKS["W1"], WORKS["W6"]
+    w1, w6 = WORKLOADS["W1"], WORKLOADS["W6"]
     assert designs_of(w6)[-1] == "fedarena W1"
     assert replace(w6, name="W1", algorithm="fedavg", beside=None, promise=w1.promise) == w1
-    assert WORKS["W2"].model == WORKS["W8"].model == CNN
-    assert WORKS["W8"].shape == MNIST
+    assert WORKLOADS["W2"].model == WORKLOADS["W8"].model == CNN
+    assert WORKLOADS["W8"].shape == MNIST
 
 
 def test_every_suite_can_be_called_as_the_command_calls_it() -> None:

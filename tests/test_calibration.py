@@ -73,11 +73,11 @@ def test_own_samples_of_a_global_model_are_the_common_ones():
 
 
 def test_a_copy_shares_samples_and_partition_and_nothing_else():
-    from fedarena.engine.setup import open_site
+    from fedarena.engine.setup import open_context
 
     plan = study.SETTINGS["digits-sampled"].plan(3, folds=5)
     cell = plan.cell("fedavg", plan.splits[1])
-    first, second = open_site(cell), open_site(study.copied(cell, 1))
+    first, second = open_context(cell), open_context(study.copied(cell, 1))
     assert np.array_equal(first.owners.test, second.owners.test)
     for a, b in zip(first.owners.clients, second.owners.clients, strict=True):
         assert np.array_equal(a, b)

@@ -42,7 +42,7 @@ from fedarena.config import registry
 from fedarena.config.experiment import Devices, Evaluate, Experiment, Local, Uplink
 from fedarena.models.compiled import library
 from fedarena.models.task import build
-from fedarena.runtimes.serial import Serial
+from fedarena.runtimes.serial import SerialRuntime
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -177,7 +177,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.M
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]))
     monkeypatch.setattr(
-        "fedarena.experiments.run.Processes", lambda site, workers: Serial(site)
+        "fedarena.experiments.run.ProcessRuntime", lambda site, workers: SerialRuntime(site)
     )  # the same bits, in less time
     main = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)

@@ -13,7 +13,7 @@ import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config.errors import BadValue, FedarenaError
 from fedarena.config.experiment import Devices, Evaluate, Experiment, Local, Uplink
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 
 QUICK = ["--set", "rounds=1", "--set", "clients=4", "--set", "partition=iid", "--runtime", "serial", "-q"]
 LONG = "n" * 300
@@ -274,4 +274,4 @@ def test_a_run_without_a_number_a_round_is_the_same_from_its_file() -> None:
     first = fa.run(exp, out=False, runtime="serial")
     again = fa.run("exp.toml", out=False, runtime="serial")
     assert first.weights_sha256 == again.weights_sha256
-    assert len(open_site(exp).owners.population) == first.final.selected
+    assert len(open_context(exp).owners.population) == first.final.selected

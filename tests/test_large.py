@@ -15,7 +15,7 @@ from fedarena.data import published_files
 
 def have_mnist() -> bool:
     try:
-        published_files.load("mnist")
+        published_files.load_published("mnist")
     except fa.FedarenaError:
         return False
     return True

@@ -15,16 +15,16 @@ from fedarena.config.components import Component
 from fedarena.config.errors import DataMissing
 from fedarena.models.compiled import kernels
 from fedarena.reproduction.agreement import label
-from fedarena.reproduction.collect import judged_again
-from fedarena.reproduction.plan import Programme
-from fedarena.reproduction.recipe_index import files, find
+from fedarena.reproduction.collect import judge_file_again
+from fedarena.reproduction.plan import ReproductionPlan
+from fedarena.reproduction.recipe_index import find_recipe, recipe_files
 from fedarena.reproduction.recipes import SIZES
 from fedarena.reproduction.reproduce import reproduce, verify_row, write_page
 from fedarena.reproduction.result import read_result
 from fedarena.results.run_folder import versions
 
 ROOT = Path(__file__).parent.parent
-IDS = list(files())
+IDS = list(recipe_files())
 SCORES = {"best": "best_accuracy", "final": "final_accuracy"}  # measures, and what runs call them
 RESULTS = sorted((ROOT / "papers" / "results").glob("*.json"))
 EXPECTED = {
@@ -46,7 +46,7 @@ def test_every_table_and_figure_has_a_recipe() -> None:
 @pytest.mark.parametrize("name", IDS)
 def test_a_recipe_is_sound(name: str) -> None:
     """It is proofread by whoever takes it: names mean something, and every check can be asked."""
-    recipe = find(name)
+    recipe = find_recipe(name)
     assert recipe.id == name
     assert recipe.checks
     assert all((recipe.title, recipe.source, recipe.claim))
@@ -56,7 +56,7 @@ def test_a_recipe_is_sound(name: str) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_every_run_of_every_size_is_an_experiment(name: str, size: Any) -> None:
     """Settings are checked for name, type and range, and no two runs share a folder."""
-    jobs = Programme(find(name), size).jobs
+    jobs = ReproductionPlan(find_recipe(name), size).jobs
     assert len({job.name for job in jobs}) == len(jobs)
     if size == "smoke":
         embedded = {"digits", "breast_cancer", "least_squares"}
@@ -64,11 +64,12 @@ def test_every_run_of_every_size_is_an_experiment(name: str, size: Any) -> None:
         assert {d["name"] if isinstance(d, dict) else d for d in data} <= {*embedded, None}
 
 
-@pytest.mark.parametrize("name", [name for name in IDS if find(name).kind == "run"])
+@pytest.mark.parametrize("name", [name for name in IDS if find_recipe(name).kind == "run"])
 def test_every_algorithm_of_the_published_size_takes_its_local_settings(name: str) -> None:
     """What a run would refuse when it starts, days into a reproduction."""
     for job in {
-        json.dumps([j.table["algorithm"], j.table["local"]]): j for j in Programme(find(name), "full").jobs
+        json.dumps([j.table["algorithm"], j.table["local"]]): j
+        for j in ReproductionPlan(find_recipe(name), "full").jobs
     }.values():
         local = job.table["local"]
         setting = Setting(
@@ -93,7 +94,7 @@ def test_smoke(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("FEDARENA_DATA", raising=False)
     result = reproduce(name, "smoke", out=tmp_path / "out")
     assert not result.failures
-    assert result.verdict == ("not comparable" if find(name).is_smaller("smoke") else "agrees"), result.reason
+    assert result.verdict == ("not comparable" if find_recipe(name).is_smaller("smoke") else "agrees"), result.reason
     assert result.figure is not None
     told = json.loads((tmp_path / "out" / result.file).read_text(encoding="utf-8"))
     assert {"id", "size", "rows", "verdict", "reason"} <= {*told}
@@ -117,14 +118,14 @@ def test_a_committed_result_is_whole(file: Path) -> None:
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
 def test_a_committed_verdict_follows_from_its_numbers(file: Path) -> None:
     """Today's recipe runs what was run, and says of its rows what the file says."""
-    assert judged_again(file).as_dict() == read_result(file)
+    assert judge_file_again(file).as_dict() == read_result(file)
 
 
 def test_committed_rows_are_those_of_their_runs() -> None:
     """What a row says, `verify` can run again; asked of all rows that are a score of a run as it stands."""
     compared = 0
     for table in map(read_result, RESULTS):
-        recipe = find(table["id"])
+        recipe = find_recipe(table["id"])
         measures, planned = recipe.measured(table["size"]), {label(c.cell): c for c in recipe.cells(table["size"])}
         for row in table["rows"]:
             cell = planned.get(row["cell"])  # None of signs, and of the best of several rates

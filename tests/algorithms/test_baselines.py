@@ -37,7 +37,7 @@ def test_local_clients_reach_their_own_optima() -> None:
 def test_local_accuracy_is_the_mean_weighted_by_rows() -> None:
     """Recomputed from the clients' own models by hand."""
     from fedarena.algorithms import LocalOnly
-    from fedarena.engine.setup import open_site
+    from fedarena.engine.setup import open_context
 
     models = {}
 
@@ -48,7 +48,7 @@ def test_local_accuracy_is_the_mean_weighted_by_rows() -> None:
             return reply
 
     run = on_blobs(Spy(), partition={"name": "quantity_dirichlet", "beta": 0.5}, rounds=2)
-    site = open_site(run.experiment)
+    site = open_context(run.experiment)
     n = site.owners.sizes
     on_test, on_own = [], []
     for k, w in sorted(models.items()):

@@ -17,8 +17,8 @@ from fedarena.algorithms.base import Reply
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.engine.client import ClientWork, Memory
-from fedarena.engine.setup import open_site
+from fedarena.engine.client import ClientState, ClientWork
+from fedarena.engine.setup import open_context
 
 
 class Balanced:
@@ -60,7 +60,7 @@ def test_fedir_weights_take_every_client_to_the_same_mixture() -> None:
     """sum_y q_k(y) w_k(y) = sum of p(y) over the classes that the client has; absent classes weigh nothing."""
     partition = {"name": "label_dirichlet", "beta": 0.3, "min_size": 5}
     seen = seen_weights(FedIR(), partition=partition)
-    site = open_site(Experiment.make(blobs(), model=small_net, partition=partition, clients=4))
+    site = open_context(Experiment.make(blobs(), model=small_net, partition=partition, clients=4))
     counts = np.stack([np.bincount(site.data.y[rows], minlength=3) for rows in site.owners.clients])
     p = counts.sum(axis=0) / counts.sum()
     assert len(seen) == 4
@@ -187,8 +187,8 @@ def test_fedvc_with_split_selects_by_virtual_clients() -> None:
 def test_drawn_rows_keep_their_own_noise() -> None:
     """In training and in judging: FedFA inside FedVC looks at the rows that were drawn, as they were trained on."""
     noisy = {"partition": {"name": "feature_noise", "sigma": 0.5}, "clients": 4}
-    site = open_site(Experiment.make(blobs(), model=small_net, **noisy))
-    work = ClientWork(site, 3, 0, Memory())
+    site = open_context(Experiment.make(blobs(), model=small_net, **noisy))
+    work = ClientWork(site, 3, 0, ClientState())
     noise = dict(zip(work.index.tolist(), site.training_noise(3, 0), strict=True))
     work.draw(20)
     x, _ = work._gather(np.arange(20))

@@ -46,12 +46,12 @@ def test_one_client_is_torch_sgd() -> None:
     """The same against torch.optim, with the same shuffles, so that the solver itself is checked by someone else."""
     from fedarena.config.experiment import Experiment
     from fedarena.config.seeds import stream
-    from fedarena.engine.setup import open_site
+    from fedarena.engine.setup import open_context
 
     local = {"lr": 0.1, "epochs": 2, "batch": 8, "momentum": 0.9, "weight_decay": 0.01, "decay": 0.05}
     settings = {"clients": 1, "partition": "iid", "model": small_net, "dtype": "float64", "rounds": 2, "local": local}
     ours = fa.run(blobs(), out=False, runtime="serial", **settings)
-    site = open_site(Experiment.make(blobs(), **settings))
+    site = open_context(Experiment.make(blobs(), **settings))
     net = site.task.module
     rows = site.partition.clients[0]
     x, y = torch.tensor(site.data.x[rows], dtype=torch.float64), torch.tensor(site.data.y[rows])
@@ -80,10 +80,10 @@ def test_identical_clients_average_to_any_of_them() -> None:
 
 
 def test_no_epochs_change_nothing() -> None:
-    from fedarena.engine.setup import open_site
+    from fedarena.engine.setup import open_context
 
     run = on_blobs(local={"lr": 0.1, "epochs": 0})
-    assert np.array_equal(weights(run), open_site(run.experiment).initial)
+    assert np.array_equal(weights(run), open_context(run.experiment).initial)
     again = on_blobs(local={"lr": 0.1, "epochs": 0}, rounds=1)
     assert run.weights_sha256 == again.weights_sha256
     torch_start = on_blobs(rounds=1).weights_sha256

@@ -19,7 +19,7 @@ from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream
 from fedarena.data.dataset import Dataset
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.models.linear_features import input_features
 from fedarena.models.task import Task
 
@@ -168,7 +168,7 @@ def by_hand(w: np.ndarray, h: float, rounds: int) -> np.ndarray:
 @pytest.mark.parametrize("fast", [True, False])
 def test_scaled_fsvrg_by_hand(fast: bool) -> None:
     run = train(FSVRG(h=0.5, scaling="diagonal"), rounds=3, fast=fast)
-    start = open_site(Experiment.make(federation(), **settings())).initial
+    start = open_context(Experiment.make(federation(), **settings())).initial
     np.testing.assert_allclose(weights(run), by_hand(start, 0.5, 3), atol=1e-12)
     plain = train(FSVRG(h=0.5), rounds=3, fast=fast)
     assert np.abs(weights(run) - weights(plain)).max() > 1e-2

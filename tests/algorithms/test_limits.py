@@ -24,14 +24,14 @@ from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.config.registry import components
 from fedarena.engine.async_loop import open_loop
-from fedarena.engine.checkpoint import Keeper
-from fedarena.engine.client_batches import Bundle
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.client_batches import ClientBatch
 from fedarena.engine.record import TIMES
-from fedarena.engine.setup import open_site
-from fedarena.engine.tasks import ClientJob, Failed
+from fedarena.engine.setup import open_context
+from fedarena.engine.tasks import ClientTask, FailedTask
 from fedarena.models.pytree import leaves
-from fedarena.runtimes.run_task import run_job
-from fedarena.runtimes.serial import Serial
+from fedarena.runtimes.run_task import run_task
+from fedarena.runtimes.serial import SerialRuntime
 
 PROBLEMS = ("network", "quadratics")
 EXACT: dict[str, Any] = {"dtype": "float64"}
@@ -130,14 +130,14 @@ def test_matrix(name: str, on: str) -> None:
     else:
         assert a.weights_sha256 == b.weights_sha256
     data, experiment = problem(on, **both)
-    start = open_site(Experiment.make(data, **experiment)).initial
+    start = open_context(Experiment.make(data, **experiment)).initial
     assert np.abs(weights(a) - start).max() > 1e-2  # they did learn something
 
 
 # What holds for all
 
 
-class Silenced(Serial):
+class Silenced(SerialRuntime):
     """All clients fail once it is told so."""
 
     silent = False
@@ -147,8 +147,8 @@ class Silenced(Serial):
             yield from super().map(jobs, common)
             return
         for position, job in enumerate(jobs):
-            trains = isinstance(job, ClientJob | Bundle)
-            yield position, Failed("gone") if trains else run_job(self.site, job, common)
+            trains = isinstance(job, ClientTask | ClientBatch)
+            yield position, FailedTask("gone") if trains else run_task(self.site, job, common)
 
 
 def parts(tree: Any) -> list[Any]:
@@ -162,9 +162,9 @@ EVERYTHING = [(n, on) for n in sorted(components("algorithm")) for on in PROBLEM
 def test_without_answers_nothing_changes(name: str, on: str, tmp_path: Path) -> None:
     """Two rounds, then two in which nobody answers: all that the server believes and clients remember stays, to the bit."""
     data, experiment = problem(on, on_error="drop")
-    site = open_site(Experiment.make(data, algorithm=name, **experiment))
+    site = open_context(Experiment.make(data, algorithm=name, **experiment))
     runtime = Silenced(site)
-    loop = open_loop(site, runtime, Keeper(tmp_path, site.algorithm))
+    loop = open_loop(site, runtime, CheckpointStore(tmp_path, site.algorithm))
     believed: list[Any] = []
     remembered: list[Any] = []
     answered: list[int] = []
@@ -180,7 +180,7 @@ def test_without_answers_nothing_changes(name: str, on: str, tmp_path: Path) -> 
     assert answered[2:] == [0, 0]
 
 
-class AnyOrder(Serial):
+class AnyOrder(SerialRuntime):
     """Runs what it is given in a random order, as three workers might."""
 
     workers = 3
@@ -204,5 +204,5 @@ def test_any_order_of_execution_and_any_workers(name: str, on: str, monkeypatch:
     """Who computes a client, and when, changes no bit."""
     in_turn = repr(everything(play(on, name, dropouts=0.2)))  # in text nan is nan
     assert repr(everything(play(on, name, dropouts=0.2, runtime="processes", workers=3))) == in_turn
-    monkeypatch.setattr("fedarena.experiments.run.Serial", AnyOrder)
+    monkeypatch.setattr("fedarena.experiments.run.SerialRuntime", AnyOrder)
     assert repr(everything(play(on, name, dropouts=0.2))) == in_turn

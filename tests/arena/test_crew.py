@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedarena.runtimes.process_pool import Crew, Lost
+from fedarena.runtimes.process_pool import LostTask, ProcessPool
 
 
 @pytest.fixture(params=["forked", "fresh"])
@@ -28,7 +28,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def test_everything_is_done_once() -> None:
     factor = 3
-    crew = Crew(lambda n: factor * n, 2)
+    crew = ProcessPool(lambda n: factor * n, 2)
     assert [crew.give(n) for n in range(5)] == [0, 1, 2, 3, 4]
     assert dict(filter(None, crew.results(60))) == {n: 3 * n for n in range(5)}
     assert crew.running == []
@@ -36,7 +36,7 @@ def test_everything_is_done_once() -> None:
 
 
 def test_more_may_be_given_while_it_works() -> None:
-    crew = Crew(lambda n: n + 1, 2)
+    crew = ProcessPool(lambda n: n + 1, 2)
     crew.give(0)
     seen = []
     for news in crew.results(60):
@@ -58,7 +58,7 @@ def test_a_worker_that_dies_is_replaced(start: str, tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return n
 
-    crew = Crew(once, 1)
+    crew = ProcessPool(once, 1)
     for n in range(3):
         crew.give(n)
     assert dict(filter(None, crew.results(60))) == {0: 0, 1: 1, 2: 2}
@@ -71,10 +71,10 @@ def test_what_kills_everyone_is_given_up() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return n
 
-    crew = Crew(deadly, 2)
+    crew = ProcessPool(deadly, 2)
     for n in range(3):
         crew.give(n)
-    assert dict(filter(None, crew.results(60))) == {0: 0, 1: Lost(3, -9), 2: 2}
+    assert dict(filter(None, crew.results(60))) == {0: 0, 1: LostTask(3, -9), 2: 2}
     crew.close()
 
 
@@ -83,7 +83,7 @@ def test_closing_ends_work_under_way(tmp_path: Path) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
         threading.Event().wait()
 
-    crew = Crew(endless, 1)
+    crew = ProcessPool(endless, 1)
     crew.give(0)
     for news in crew.results(0.01):  # a tick, now and then
         assert news is None

@@ -15,7 +15,7 @@ import pytest
 
 import fedarena as fa
 from fedarena.results.comparison import Plan
-from fedarena.results.run_status import Glance, cells, glance
+from fedarena.results.run_status import RunStatus, comparison_cells, read_status
 
 EXPERIMENT = """
 data = "digits"
@@ -36,11 +36,11 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def seen(root: Path) -> list[Glance]:
+def seen(root: Path) -> list[RunStatus]:
     """All cells as a bystander sees them; nothing before the plan is there."""
     if not (root / "comparison.json").exists():
         return []
-    return [glance(cell.folder) for cell in cells(Plan.read(root), root)]
+    return [read_status(cell.folder) for cell in comparison_cells(Plan.read(root), root)]
 
 
 def wait_for(process: subprocess.Popen[str], has_come: Callable[[], bool]) -> None:
@@ -71,7 +71,7 @@ class Moment:
 HOLD = """
 import os, time
 from pathlib import Path
-from fedarena.engine.checkpoint import Keeper
+from fedarena.engine.checkpoint import CheckpointStore
 
 save = Keeper.save
 

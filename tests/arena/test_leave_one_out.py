@@ -18,12 +18,12 @@ import pytest
 
 import fedarena as fa
 from fedarena.config.errors import BadValue, UnknownName
-from fedarena.engine.setup import deal
+from fedarena.engine.setup import partition_data
 from fedarena.experiments.dry_run import dry_run
 from fedarena.experiments.run_comparison import make_plan
 from fedarena.reports.commands import commands
 from fedarena.reports.page import render
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.results.comparison import Comparison, Plan, client_folder
 from fedarena.results.leave_one_out import others_scores
 from fedarena.results.run_status import left_out_cells
@@ -69,12 +69,12 @@ def weights(root: Path) -> dict[str, str]:
 def test_the_others_keep_samples_folds_and_initial_weights(whole: Comparison) -> None:
     plan = whole.plan
     for split in plan.splits:
-        _, with_it = deal(plan.cell("fedavg", split))
+        _, with_it = partition_data(plan.cell("fedavg", split))
         assert with_it.names == NAMES
         for k, client in enumerate(NAMES):
             exp = plan.cell("fedavg", split, client)
             assert exp == plan.cell("fedavg", split).with_(exclude=[client])
-            _, without = deal(exp)
+            _, without = partition_data(exp)
             assert without.population == [j for j in range(4) if j != k]
             for j in without.population:
                 assert np.array_equal(with_it.clients[j], without.clients[j])
@@ -239,7 +239,7 @@ def test_effects_in_words_json_report_and_page(whole: Comparison) -> None:
     told = json.loads(json.dumps(whole.as_dict()["leave_one_out"], allow_nan=False))
     assert {one["client"] for one in told["effects"]} == {*NAMES}
     assert told["evaluate_on"] == "own"
-    page = render(Subject(whole))
+    page = render(ReportData(whole))
     section = page.partition('<section id="left-out">')[2].partition("</section>")[0]
     assert "Zug &amp; Au" in section
     assert "paired by split" in section

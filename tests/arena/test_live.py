@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 import fedarena as fa
-from fedarena.experiments.live_table import Board, Lines, Unseen, watcher
+from fedarena.experiments.live_table import LineView, SilentView, TableView, open_view
 from fedarena.results.comparison import Plan
 from fedarena.results.run_folder import as_json, write_text
-from fedarena.results.run_status import Cell, cells
+from fedarena.results.run_status import ComparisonCell, comparison_cells
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def plan() -> Plan:
     return Plan.make(fa.Experiment.make("digits", rounds=20), entered, folds=5, repeats=2)
 
 
-def end(cell: Cell, best: float, diverged: bool = False) -> None:
+def end(cell: ComparisonCell, best: float, diverged: bool = False) -> None:
     """As a run leaves its folder."""
     cell.folder.mkdir(parents=True)
     result = {"rounds": 20, "final_accuracy": best - 0.01, "best_accuracy": best, "diverged": diverged}
@@ -40,7 +40,7 @@ def text(console: Console) -> str:
     return console.file.getvalue()
 
 
-def rows(board: Board, running: list[Cell]) -> list[str]:
+def rows(board: TableView, running: list[ComparisonCell]) -> list[str]:
     """The table, on a sheet of its own."""
     sheet = console()
     sheet.print(board.table(running))
@@ -48,10 +48,10 @@ def rows(board: Board, running: list[Cell]) -> list[str]:
 
 
 def test_a_row_a_cell(plan: Plan, tmp_path: Path) -> None:
-    everyone = cells(plan, tmp_path)
+    everyone = comparison_cells(plan, tmp_path)
     end(everyone[0], 0.91)
     end(everyone[1], 0.42, diverged=True)
-    board = Board(console())
+    board = TableView(console())
     board.start(plan, everyone)
     board.look([])
     shown = rows(board, [])
@@ -64,10 +64,10 @@ def test_a_row_a_cell(plan: Plan, tmp_path: Path) -> None:
 
 
 def test_with_little_room_the_running_come_first(plan: Plan, tmp_path: Path) -> None:
-    everyone = cells(plan, tmp_path)
+    everyone = comparison_cells(plan, tmp_path)
     for cell in everyone[:9]:
         end(cell, 0.9)
-    board = Board(console(height=16))  # ten rows
+    board = TableView(console(height=16))  # ten rows
     board.start(plan, everyone)
     shown = [tuple(line.split()[:2]) for line in rows(board, [everyone[10], everyone[12]])[:-1]]
     board.stop()
@@ -77,18 +77,18 @@ def test_with_little_room_the_running_come_first(plan: Plan, tmp_path: Path) -> 
 
 def test_no_threads_that_would_forbid_forking(plan: Plan, tmp_path: Path) -> None:
     before = threading.active_count()
-    board = Board(console())
-    board.start(plan, cells(plan, tmp_path))
+    board = TableView(console())
+    board.start(plan, comparison_cells(plan, tmp_path))
     board.look([])
     assert threading.active_count() == before
     board.stop()
 
 
 def test_a_plain_line_for_each_that_ends(plan: Plan, tmp_path: Path) -> None:
-    everyone = cells(plan, tmp_path)
+    everyone = comparison_cells(plan, tmp_path)
     end(everyone[0], 0.9)
     out = Console(file=io.StringIO(), highlight=False)
-    lines = Lines(out)
+    lines = LineView(out)
     lines.start(plan, everyone)
     end(everyone[1], 0.8)
     lines.over(everyone[1])
@@ -104,14 +104,14 @@ def test_a_plain_line_for_each_that_ends(plan: Plan, tmp_path: Path) -> None:
 
 
 def test_what_failed_before_counts_as_to_be_done(plan: Plan, tmp_path: Path) -> None:
-    everyone = cells(plan, tmp_path)
+    everyone = comparison_cells(plan, tmp_path)
     everyone[0].folder.mkdir(parents=True)
     (everyone[0].folder / "failure.txt").write_text("out of memory\n")
-    lines = Lines(console())
+    lines = LineView(console())
     lines.start(plan, everyone)
     assert lines.progress == 0
     assert lines.seen[everyone[0]].state == "waiting"
 
 
 def test_for_nobody_nothing() -> None:
-    assert type(watcher(False)) is Unseen
+    assert type(open_view(False)) is SilentView

@@ -18,14 +18,14 @@ from typer.testing import CliRunner, Result
 
 import fedarena as fa
 from fedarena.cli.main import app
-from fedarena.common.folder_lock import alone
-from fedarena.engine.checkpoint import Keeper
-from fedarena.engine.loop import Loop
-from fedarena.engine.setup import open_site
+from fedarena.common.folder_lock import hold_folder
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.loop import TrainingLoop
+from fedarena.engine.setup import open_context
 from fedarena.experiments import run_comparison
 from fedarena.results.comparison import Plan
 from fedarena.results.run_folder import read_facts
-from fedarena.runtimes.serial import Serial
+from fedarena.runtimes.serial import SerialRuntime
 
 SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "model": "logreg", "share": 0.5}
 QUICK = ["--set", "rounds=2", "--set", "clients=4", "--set", "model=logreg"]
@@ -84,9 +84,9 @@ def test_all_algorithms_of_a_split_have_one_schedule(tmp_path: Path) -> None:
     for split in plan.splits:
         schedules = []
         for label in plan.contestants:
-            site = open_site(plan.cell(label, split))
-            keeper = Keeper(tmp_path / label / split.name, site.algorithm)
-            schedules.append([Loop(site, Serial(site), keeper).select(round) for round in range(8)])
+            site = open_context(plan.cell(label, split))
+            keeper = CheckpointStore(tmp_path / label / split.name, site.algorithm)
+            schedules.append([TrainingLoop(site, SerialRuntime(site), keeper).select(round) for round in range(8)])
             keeper.close()
         assert all(schedule == schedules[0] for schedule in schedules)
         assert len({tuple(who) for who in schedules[0]}) > 1
@@ -363,7 +363,7 @@ def test_what_a_resumed_comparison_cannot_have_is_refused() -> None:
 
 def test_one_at_a_time() -> None:
     fa.compare("digits", ["fedavg", "fedprox"], seeds=2, out="c", baseline=False, **SMALL)
-    with alone(Path("c")), pytest.raises(fa.FedarenaError, match="another process is at work in c"):
+    with hold_folder(Path("c")), pytest.raises(fa.FedarenaError, match="another process is at work in c"):
         fa.compare(resume="c")
     fa.compare(resume="c")  # the lock is let go
 

@@ -19,16 +19,16 @@ from tests.federations import blobs
 import fedarena as fa
 from fedarena.config import registry
 from fedarena.data.sources import arrays
-from fedarena.runtimes.process_pool import Lost
+from fedarena.runtimes.process_pool import LostTask
 from fedarena.runtimes.ray_connection import connected
-from fedarena.runtimes.ray_nodes import Nodes
-from fedarena.runtimes.ray_pool import Away, packed, unpack
+from fedarena.runtimes.ray_nodes import ClusterNodes
+from fedarena.runtimes.ray_pool import RayPool, read_files, write_files
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fedarena[ray]'")
 
 
 @pytest.fixture
-def nodes() -> Iterator[Nodes]:
+def nodes() -> Iterator[ClusterNodes]:
     with connected(head().address) as nodes:
         yield nodes
 
@@ -49,7 +49,7 @@ def only_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     return "only_here"
 
 
-def test_a_comparison_whose_worker_is_killed(nodes: Nodes, only_here: str, tmp_path: Path) -> None:
+def test_a_comparison_whose_worker_is_killed(nodes: ClusterNodes, only_here: str, tmp_path: Path) -> None:
     """Its cell is run again; the rows were brought to the node."""
     note = tmp_path / "killed"
 
@@ -71,7 +71,7 @@ def test_a_comparison_whose_worker_is_killed(nodes: Nodes, only_here: str, tmp_p
     assert names[0] == names[1]
 
 
-def test_a_search_makes_the_same_trials(nodes: Nodes) -> None:
+def test_a_search_makes_the_same_trials(nodes: ClusterNodes) -> None:
     how = {"trials": 4, "rounds": 2, "model": "logreg", "clients": 5, "workers": 1, "out": False}
     there, here = (fa.search("digits", runtime=runtime, **how) for runtime in ("ray", "processes"))
     assert there.trials == here.trials
@@ -94,9 +94,9 @@ def test_a_node_is_lost_in_the_middle_of_a_run(tmp_path: Path) -> None:
     done, lost, deadline = {}, "", time.monotonic() + PATIENCE
     with connected(cluster().address) as nodes:
         everyone, nodes.fit = nodes.fit, {id: nodes.fit[id] for id in [*others()][:1]}
-        crew = Away(count, None, nodes)
+        crew = RayPool(count, None, nodes)
         for name in ("first", "second"):
-            unpack(packed_text("was here"), tmp_path / name)
+            write_files(packed_text("was here"), tmp_path / name)
             crew.give(name, tmp_path / name)
         for news in crew.results(0.1):
             assert time.monotonic() < deadline
@@ -112,24 +112,24 @@ def test_a_node_is_lost_in_the_middle_of_a_run(tmp_path: Path) -> None:
     for name in ("first", "second"):
         assert (tmp_path / name / "deep" / "file").read_text() == f"was here {name}"
         assert (tmp_path / name / "empty").is_dir()
-        assert packed(tmp_path / name).keys() == {"deep/", "deep/file", "empty/"}
+        assert read_files(tmp_path / name).keys() == {"deep/", "deep/file", "empty/"}
 
 
 def packed_text(text: str) -> Any:
     return {"deep/file": np.frombuffer(text.encode(), np.uint8)}
 
 
-def test_what_kills_everyone_is_given_up(nodes: Nodes) -> None:
+def test_what_kills_everyone_is_given_up(nodes: ClusterNodes) -> None:
     def deadly(n: int) -> int:
         if n == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return n
 
-    crew = Away(deadly, 1, nodes)
+    crew = RayPool(deadly, 1, nodes)
     for n in range(3):
         crew.give(n)
     done = dict(filter(None, crew.results(60)))
     crew.close()
-    assert isinstance(lost := done.pop(1), Lost)
+    assert isinstance(lost := done.pop(1), LostTask)
     assert str(lost).startswith("died 3 times (")
     assert done == {0: 0, 2: 2}

@@ -70,7 +70,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     place = tmp_path / "papers"
     place.mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(recipe_index, "folder", lambda: place)
+    monkeypatch.setattr(recipe_index, "recipes_folder", lambda: place)
 
     def put(name: str = "X-A", more: str = "", *changes: tuple[str, str]) -> None:
         text = RECIPE.format(id=name, more=more)
@@ -78,10 +78,10 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
             assert old in text
             text = text.replace(old, new)
         (place / f"{name.lower()}.toml").write_text(text, encoding="utf-8")
-        recipe_index.files.cache_clear()
+        recipe_index.recipe_files.cache_clear()
 
     yield put
-    recipe_index.files.cache_clear()
+    recipe_index.recipe_files.cache_clear()
 
 
 def times(root: Path) -> dict[Path, int]:
@@ -569,8 +569,8 @@ def test_a_full_run_says_first_how_long_it_takes(write: Write) -> None:
 
 def test_an_estimate_grows_with_rounds_and_clients() -> None:
     base = Experiment.make("digits", partition="iid", clients=10, rounds=10, model="mlp_2nn", local={"epochs": 5})
-    one = time_estimate.seconds([base])
-    assert 0 < one < time_estimate.seconds([base, base.with_(rounds=2000)])
+    one = time_estimate.estimate_seconds([base])
+    assert 0 < one < time_estimate.estimate_seconds([base, base.with_(rounds=2000)])
     for name, work in (("fedavg", 10), ("centralized", 10), ("fsvrg", 10), ("coop", 20)):
         assert time_estimate._amount(base.with_(algorithm=name), 10) == (10, work)
     assert time_estimate._amount(base.with_(algorithm="fsvrg", uploads=100), 10) == (

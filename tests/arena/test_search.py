@@ -20,10 +20,10 @@ from typer.testing import CliRunner, Result
 
 import fedarena as fa
 from fedarena.cli.main import app
-from fedarena.common.folder_lock import alone
+from fedarena.common.folder_lock import hold_folder
 from fedarena.config import registry
 from fedarena.config.errors import FedarenaError
-from fedarena.experiments.study import AHEAD, AT_RANDOM, FINISHED_FIRST, UNTOUCHED, Judge
+from fedarena.experiments.study import AHEAD, AT_RANDOM, FINISHED_FIRST, UNTOUCHED, Pruner
 
 SMALL: dict[str, Any] = {"clients": 4, "model": "logreg", "partition": "iid", "rounds": 4}
 SPACE = {"local.lr": {"low": 1e-5, "high": 1.0, "log": True}, "local.epochs": {"low": 1, "high": 3}}
@@ -239,7 +239,7 @@ def under_way(folder: str) -> bool:
 
 def test_one_process_at_a_time() -> None:
     fa.search(DATA, space=SPACE, trials=1, out="here", workers=1, **SMALL)
-    with alone(Path("here")), pytest.raises(FedarenaError, match="another process is at work in here"):
+    with hold_folder(Path("here")), pytest.raises(FedarenaError, match="another process is at work in here"):
         fa.search(DATA, space=SPACE, trials=2, out="here", workers=1, **SMALL)
 
 
@@ -287,16 +287,16 @@ def curve(height: float, rounds: int = 8) -> dict[int, float]:
 
 def test_a_trial_below_the_median_is_hopeless_after_the_first_quarter() -> None:
     rivals = [curve(h) for h in (0.2, 0.4, 0.6, 0.8, 1.0)]
-    judge = Judge(rivals)
+    judge = Pruner(rivals)
     seen = [judge(r, 0.5 * r / 8) for r in range(1, 9)]  # the median is 0.6 r / 8
     assert seen.index(True) + 1 == 8 // UNTOUCHED
-    assert Judge(rivals)(8, 0.61) is False
-    assert Judge(rivals)(8, 0.59) is True
+    assert Pruner(rivals)(8, 0.61) is False
+    assert Pruner(rivals)(8, 0.59) is True
 
 
 def test_nobody_is_hopeless_before_some_have_finished() -> None:
-    assert Judge([curve(1.0)] * (FINISHED_FIRST - 1))(8, 0.0) is False
-    assert Judge([curve(1.0)] * FINISHED_FIRST)(8, 0.0) is True
+    assert Pruner([curve(1.0)] * (FINISHED_FIRST - 1))(8, 0.0) is False
+    assert Pruner([curve(1.0)] * FINISHED_FIRST)(8, 0.0) is True
 
 
 def test_hopeless_trials_stop_early_and_only_if_asked() -> None:

@@ -14,7 +14,7 @@ from fedarena.algorithms import FedAvg
 from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.config.registry import components
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.experiments.search_space import PRESETS, Choices, Range, Space, own_space, preset
 
 DIGITS = Experiment.make("digits")
@@ -162,7 +162,7 @@ def test_every_algorithm_has_a_space_whose_corners_it_accepts(name: str) -> None
     assert ("local.lr" in space.keys) != (name == "fsvrg")  # its step is h / n_k
     space.check(experiment)
     for end in (0, -1):
-        open_site(experiment.with_(**{key: dimension.ends[end] for key, dimension in space.keys.items()}))
+        open_context(experiment.with_(**{key: dimension.ends[end] for key, dimension in space.keys.items()}))
 
 
 def test_the_space_of_an_algorithm_in_company_is_its_own() -> None:

@@ -15,16 +15,16 @@ import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import SEED_KEYS, Purpose
-from fedarena.engine.checkpoint import Keeper
+from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.devices import build_fleet
-from fedarena.engine.loop import Loop
-from fedarena.engine.setup import open_site
+from fedarena.engine.loop import TrainingLoop
+from fedarena.engine.setup import open_context
 from fedarena.experiments.run_comparison import make_plan
 from fedarena.models.task import sha256
-from fedarena.reports.collect import gather, why_no_verdict
+from fedarena.reports.collect import collect_runs, why_no_verdict
 from fedarena.results.comparison import PARTS, Comparison, Plan, Split
-from fedarena.results.run_status import cells
-from fedarena.runtimes.serial import Serial
+from fedarena.results.run_status import comparison_cells
+from fedarena.runtimes.serial import SerialRuntime
 
 SMALL: dict[str, Any] = {"clients": 6, "model": "logreg", "rounds": 2, "share": 0.5, "dropouts": 0.3,
                          "devices": {"available": "day", "speeds": "uniform", "spread": 4}}  # fmt: skip
@@ -43,15 +43,15 @@ def call(*words: str) -> Result:
 
 def random_parts(exp: Experiment, folder: Path) -> dict[str, Any]:
     """All that is random in a run, bit by bit: who owns what, what is tested, w_0, the schedule, the order of batches."""
-    site = open_site(exp)
+    site = open_context(exp)
     whole = [np.sort(np.concatenate(pair)) for pair in zip(site.owners.clients, site.owners.client_tests, strict=True)]
-    keeper = Keeper(folder, site.algorithm)
-    loop = Loop(site, Serial(site), keeper)
+    keeper = CheckpointStore(folder, site.algorithm)
+    loop = TrainingLoop(site, SerialRuntime(site), keeper)
     selected = [loop.select(round) for round in range(6)]
     keeper.close()
     fleet, everyone = build_fleet(exp, 6), range(6)
-    times = [fleet.speed.tolist(), *(fleet.paces([*everyone], n).tolist() for n in range(3))]
-    away = [fleet.stays_away(client, n) for client in everyone for n in range(5)]
+    times = [fleet.speed.tolist(), *(fleet.training_factors([*everyone], n).tolist() for n in range(3))]
+    away = [fleet.drops_out(client, n) for client in everyone for n in range(5)]
     available = site.availability
     assert available is not None
     here = [available.here(3600.0 * hour).tolist() for hour in range(24)]
@@ -175,7 +175,7 @@ def test_partitions_with_their_own_folds_are_per_repeat() -> None:
     asked = make_plan("digits", ["fedavg", "scaffold"], partition="nilsson_iid", folds=3, repeats=2, clients=6)
     assert asked.per_repeat == ("partition",)
     for repeat in (0, 1):
-        sites = [open_site(asked.cell("fedavg", split)) for split in asked.splits if split.repeat == repeat]
+        sites = [open_context(asked.cell("fedavg", split)) for split in asked.splits if split.repeat == repeat]
         tested = np.concatenate([site.owners.test for site in sites])
         assert len(np.unique(tested)) == len(tested) == 1797
         assert len({sha256(site.initial) for site in sites}) == 3
@@ -263,7 +263,7 @@ def test_a_folder_without_the_new_fields_goes_on_as_it_was_made(folds: int | Non
         assert before.cell("fedavg", split) == expected
     assert before.rho == (0.5 if folds else 0.0)
     done = fa.compare(resume="old", workers=1)
-    for cell in cells(before, Path("old")):
+    for cell in comparison_cells(before, Path("old")):
         alone = fa.run(before.cell(cell.label, cell.split), out=False, runtime="serial")
         assert fa.load(cell.folder).weights_sha256 == alone.weights_sha256
     again = Comparison.load("old")
@@ -297,7 +297,7 @@ def test_cells_gathered_by_hand_are_judged_alike() -> None:
         "digits", ["fedavg", "fedprox"], folds=2, repeats=2, fixed="start", out="c", baseline=False, **SMALL
     )
     folders = [run.dir for runs in done.runs.values() for run in runs]
-    found = gather([folder for folder in reversed(folders) if folder is not None])
+    found = collect_runs([folder for folder in reversed(folders) if folder is not None])
     assert why_no_verdict(found) is None
     for key in ("rho", "about", "fixed", "per_repeat", "protocol", "repeats", "folds"):
         assert getattr(found.plan, key) == getattr(done.plan, key), key

@@ -99,7 +99,7 @@ def test_two_workers_give_the_same_bits(folder: Path, tmp_path: Path) -> None:
 HOLD = """
 import os, time
 from pathlib import Path
-from fedarena.engine.checkpoint import Keeper
+from fedarena.engine.checkpoint import CheckpointStore
 
 save = Keeper.save
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config.errors import BadValue, FedarenaError
-from fedarena.experiments.sweep import sweep_of, swept
+from fedarena.experiments.sweep import parse_sweep, with_sweep
 from fedarena.reports.commands import commands
 from fedarena.reports.paper_figures import write_figures
 from fedarena.results.comparison import Comparison
@@ -106,7 +106,7 @@ def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_who_sends_nothing_takes_part_once() -> None:
-    entered, what = swept(["fedavg", "local"], {"uplink.noise": [0, 1]})
+    entered, what = with_sweep(["fedavg", "local"], {"uplink.noise": [0, 1]})
     assert list(entered) == ["fedavg noise=0", "fedavg noise=1", "local"]
     assert what["of"]["fedavg noise=1"] == {"algorithm": "fedavg", "value": 1}
 
@@ -125,7 +125,7 @@ def test_who_sends_nothing_takes_part_once() -> None:
 )
 def test_mistakes_get_one_message(text: Any, message: str) -> None:
     with pytest.raises(FedarenaError, match=message):
-        sweep_of(text)
+        parse_sweep(text)
 
 
 def test_a_value_that_makes_no_sense_is_refused_before_work() -> None:

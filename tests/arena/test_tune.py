@@ -21,9 +21,9 @@ import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
-from fedarena.engine.setup import deal
+from fedarena.engine.setup import partition_data
 from fedarena.experiments.contestants import contestants
-from fedarena.experiments.tune import note, tuned, tuned_on, with_tuning
+from fedarena.experiments.tune import run_tuning, tuning_note, tuning_split, with_tuning
 from fedarena.results.comparison import Plan, Split
 
 SMALL: dict[str, Any] = {"clients": 4, "model": "logreg", "partition": "iid", "rounds": 3}
@@ -76,7 +76,7 @@ def test_everyone_gets_the_same_number_of_trials_and_its_own_space() -> None:
 
 def test_the_same_luck_for_the_same_key() -> None:
     """Random trials of a split draw the same rates for everyone who searches nothing else before it."""
-    found = tuned(plan(rows(), ["fedavg", "fednova", "scaffold"], 3, folds=None, method="random"), Path()).tuning
+    found = run_tuning(plan(rows(), ["fedavg", "fednova", "scaffold"], 3, folds=None, method="random"), Path()).tuning
     assert found["trials"] == 3
     told = json.loads(Path("tuning.json").read_text())["found"]
     rates = [[t["values"]["local.lr"] for t in told[label]["seed0"]["trials"]] for label in told]
@@ -143,7 +143,7 @@ def test_the_test_fold_is_never_looked_at() -> None:
     """Poison in the rows of a test fold changes nothing that is tuned for that split; in the others it does."""
     x, y = rows()
     clean = plan((x, y), ["fedavg", "fedprox"], 4)
-    data, partition = deal(clean.cell("fedavg", Split(0, 0)))
+    data, partition = partition_data(clean.cell("fedavg", Split(0, 0)))
     poisoned = data.x.copy()
     poisoned[partition.test] = np.random.default_rng(1).standard_normal(poisoned[partition.test].shape) * 50
     untouched = fa.arrays(data.x[: data.n_train], data.y[: data.n_train], x_test=data.x[data.n_train :],
@@ -154,7 +154,7 @@ def test_the_test_fold_is_never_looked_at() -> None:
     for number, source in enumerate((untouched, changed)):
         root = Path(str(number))
         root.mkdir()
-        tuned(plan(source, ["fedavg", "fedprox"], 4), root)
+        run_tuning(plan(source, ["fedavg", "fedprox"], 4), root)
         told.append(json.loads((root / "tuning.json").read_text())["found"])
     for label in ("fedavg", "fedprox"):
         assert told[0][label]["repeat0-fold0"] == told[1][label]["repeat0-fold0"]
@@ -164,22 +164,24 @@ def test_the_test_fold_is_never_looked_at() -> None:
 def test_tuned_less_often_it_says_what_that_costs() -> None:
     splits = [Split(repeat, fold) for repeat in (0, 1) for fold in (0, 1)]
     planned = {per: plan(rows(), ["fedavg", "fedprox"], 2, repeats=2, per=per) for per in ("split", "repeat", "once")}
-    used = {per: [tuned_on(p, split, per) for split in splits] for per, p in planned.items()}  # type: ignore[arg-type]
+    used = {per: [tuning_split(p, split, per) for split in splits] for per, p in planned.items()}  # type: ignore[arg-type]
     assert used["split"] == splits
     assert used["repeat"] == [Split(0, 0), Split(0, 0), Split(1, 0), Split(1, 0)]
     assert used["once"] == [Split(0, 0)] * 4
-    assert "no test row was looked at" in note(planned["split"])
+    assert "no test row was looked at" in tuning_note(planned["split"])
     for per in ("repeat", "once"):
-        assert "test rows of other folds were among the training rows there" in note(planned[per])
+        assert "test rows of other folds were among the training rows there" in tuning_note(planned[per])
     seeds = {per: plan(rows(), ["fedavg", "fedprox"], 2, folds=None, repeats=3, per=per) for per in ("repeat", "once")}
-    assert "no test row was looked at" in note(seeds["repeat"])  # a seed is a repeat of its own
-    assert "test rows of other splits were among the training rows there" in note(seeds["once"])
+    assert "no test row was looked at" in tuning_note(seeds["repeat"])  # a seed is a repeat of its own
+    assert "test rows of other splits were among the training rows there" in tuning_note(seeds["once"])
     kept = replace(seeds["once"], fixed=("test",), test_share=None)
-    assert "no test row was looked at" in note(kept)  # all seeds have the same test rows, and none trains on them
+    assert "no test row was looked at" in tuning_note(
+        kept
+    )  # all seeds have the same test rows, and none trains on them
 
 
 def test_tuned_once_is_one_search_for_each() -> None:
-    found = tuned(plan(rows(), ["fedavg", "fedprox"], 2, repeats=2, per="once"), Path())
+    found = run_tuning(plan(rows(), ["fedavg", "fedprox"], 2, repeats=2, per="once"), Path())
     told = json.loads(Path("tuning.json").read_text())["found"]
     assert [list(splits) for splits in told.values()] == [["repeat0-fold0"]] * 2
     assert all(len(splits) == 4 for splits in found.tuned.values())

@@ -19,12 +19,12 @@ from typer.testing import CliRunner, Result
 import fedarena as fa
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.cli.main import app
-from fedarena.experiments.live_table import Board, Lines
+from fedarena.experiments.live_table import LineView, TableView
 from fedarena.experiments.run_comparison import make_plan
 from fedarena.reports import write_report
 from fedarena.results.comparison import Comparison, Plan
 from fedarena.results.next_step import next_step
-from fedarena.results.run_status import cells
+from fedarena.results.run_status import comparison_cells
 from fedarena.results.sequential_looks import LookRecord, first_look, next_look
 from fedarena.statistics.sequential import look
 from fedarena.ui import comparison_page
@@ -238,7 +238,7 @@ Plan.write = hold
 """,
     "in the added runs": """
 import json
-from fedarena.engine.checkpoint import Keeper
+from fedarena.engine.checkpoint import CheckpointStore
 save = Keeper.save
 def hold(keeper, snapshot, record):
     if json.loads(Path("c/comparison.json").read_text())["repeats"] == 3:
@@ -371,14 +371,14 @@ def test_lines_and_table_of_a_plan_that_grows(undecided: Comparison) -> None:
     assert undecided.dir is not None
     grown = undecided.plan
     first = replace(grown, repeats=2, looks=())
-    for kind in (Lines, Board):
+    for kind in (LineView, TableView):
         console = Console(file=io.StringIO(), force_terminal=True, width=120, height=60, color_system=None)
         view = kind(console)
-        view.start(first, cells(first, undecided.dir))
+        view.start(first, comparison_cells(first, undecided.dir))
         view.stop()
         assert len(view.seen) == 20
         view.looked(grown.looks[0])
-        view.start(grown, cells(grown, undecided.dir))
+        view.start(grown, comparison_cells(grown, undecided.dir))
         view.look([])
         view.stop()
         assert len(view.seen) == 40

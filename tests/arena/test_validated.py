@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config.errors import BadValue
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.experiments.run_comparison import make_plan
 from fedarena.experiments.validated_score import HELD_OUT
 from fedarena.reports import write_report
@@ -53,7 +53,7 @@ def test_samples_are_held_out_for_all_contestants_and_the_baseline(compared: Com
     assert compared.plan.experiment["evaluate"]["validation"] == HELD_OUT
     assert compared.plan.reference in compared.runs
     for i in range(3):
-        sites = [open_site(runs[i].experiment) for runs in compared.runs.values()]
+        sites = [open_context(runs[i].experiment) for runs in compared.runs.values()]
         held = {site.owners.fingerprint() for site in sites}
         assert len(held) == 1
         assert sum(map(len, sites[0].owners.validation)) > 0

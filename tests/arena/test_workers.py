@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fedarena as fa
-from fedarena.experiments.runtime_options import Place
+from fedarena.experiments.runtime_options import RuntimeOptions
 from fedarena.runtimes import process_pool, processes
 from fedarena.runtimes.processes import PER_CORE, usable_cores
 
@@ -32,8 +32,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         monkeypatch.setattr(worker, "__init__", init)
 
-    counted(processes.Worker)
-    counted(process_pool.Worker)
+    counted(processes.RuntimeWorker)
+    counted(process_pool.PoolWorker)
     return seen
 
 
@@ -66,13 +66,13 @@ def test_without_a_number_there_are_no_idle_workers(started: list[int], monkeypa
 
 def test_cores_limit_the_workers_of_everything() -> None:
     for runtime in ("processes", "ray"):
-        place = Place(runtime, 10**6)  # type: ignore[arg-type]
+        place = RuntimeOptions(runtime, 10**6)  # type: ignore[arg-type]
         if runtime == "ray":  # a cluster has cores of its own: only the work is counted
             with pytest.warns(UserWarning, match="^12345 workers instead of 1000000: it has 12345 runs$"):
-                assert place.fitted(12345, "it has 12345 runs").workers == 12345
+                assert place.with_useful_workers(12345, "it has 12345 runs").workers == 12345
         else:
             with pytest.warns(UserWarning, match=f"^{CORES} workers instead of 1000000: {PER_CORE} for each of "):
-                assert place.fitted(10**9, "").workers == CORES
+                assert place.with_useful_workers(10**9, "").workers == CORES
 
 
 def test_a_comparison_starts_no_more_workers_than_cores_can_serve(

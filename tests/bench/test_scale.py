@@ -12,10 +12,10 @@ import fedarena as fa
 from fedarena.bench import availability, broken, costs, runtimes, scale
 from fedarena.bench.machine import parameters
 from fedarena.bench.table_format import Row
-from fedarena.bench.workloads import WORKS, MadeUp, Work
+from fedarena.bench.workloads import WORKLOADS, SyntheticImages, Workload
 from fedarena.engine.availability import DAY, build_availability
 
-TINY = Work("tiny", {"name": "logreg"}, (1, 4, 4), 20, 3, 6, {"lr": 0.1, "epochs": 2, "batch": 5})
+TINY = Workload("tiny", {"name": "logreg"}, (1, 4, 4), 20, 3, 6, {"lr": 0.1, "epochs": 2, "batch": 5})
 
 
 @pytest.fixture(autouse=True)
@@ -26,11 +26,11 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_client_sends_what_the_engine_counts() -> None:
     """Four bytes a parameter either way, and eight for its number of rows."""
-    record = next(iter(fa.rounds(MadeUp.of(TINY), runtime="serial", **TINY.settings)))
+    record = next(iter(fa.rounds(SyntheticImages.of(TINY), runtime="serial", **TINY.settings)))
     assert parameters(TINY) == 16 * 10 + 10
     assert record.bytes_down == 3 * 4 * parameters(TINY)
     assert record.bytes_up == 3 * (4 * parameters(TINY) + 8)
-    assert parameters(WORKS["W1"]) == 784 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10
+    assert parameters(WORKLOADS["W1"]) == 784 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10
 
 
 def test_files_are_as_large_as_what_is_in_them() -> None:
@@ -129,7 +129,7 @@ def test_a_place_that_is_not_installed_is_left_out_with_a_reason(
 ) -> None:
     monkeypatch.setattr(runtimes, "ROUNDS", 2)
     monkeypatch.setattr(runtimes, "NEEDS", {"ray": ("no_such_package",)})
-    monkeypatch.setattr(runtimes, "PLACES", {"processes": runtimes.processes, "ray": runtimes.ray})
+    monkeypatch.setattr(runtimes, "RUNTIMES", {"processes": runtimes.processes, "ray": runtimes.ray})
     said: list[str] = []
     here, ray = runtimes.measure(1, said.append)
     assert here["seconds_per_round"] > 0

@@ -12,7 +12,7 @@ import fedarena as fa
 from fedarena.config.errors import BadValue, PartitionImpossible, UnknownName
 from fedarena.config.experiment import Experiment
 from fedarena.data.sources import arrays
-from fedarena.engine.setup import deal
+from fedarena.engine.setup import partition_data
 
 NAMES = ("Ada", "Bea", "Cyd", "Dee")
 SETTINGS: dict[str, Any] = {"model": "logreg", "rounds": 3, "local": {"lr": 0.2, "batch": 4}}
@@ -61,8 +61,8 @@ def test_local_training_of_the_others_does_not_change_by_a_bit(name: str) -> Non
 )
 def test_the_others_keep_their_samples_under_every_division(key: dict[str, Any]) -> None:
     exp = Experiment.make(hospitals(), **SETTINGS, **key)
-    _, whole = deal(exp)
-    _, without = deal(exp.with_(exclude=["Bea"]))
+    _, whole = partition_data(exp)
+    _, without = partition_data(exp.with_(exclude=["Bea"]))
     assert without.names == whole.names == NAMES
     assert without.population == [0, 2, 3]
     for k in without.population:
@@ -74,7 +74,7 @@ def test_the_others_keep_their_samples_under_every_division(key: dict[str, Any])
 
 def test_common_test_samples_that_belong_to_no_client_stay() -> None:
     exp = Experiment.make("digits", clients=4, partition_seed=3)
-    (_, whole), (_, without) = deal(exp), deal(exp.with_(exclude=[2]))
+    (_, whole), (_, without) = partition_data(exp), partition_data(exp.with_(exclude=[2]))
     assert without.population == [0, 1, 3]
     assert np.array_equal(whole.test, without.test)
     assert not len(without.client_tests[2])
@@ -98,10 +98,10 @@ def test_it_comes_back_from_a_file(tmp_path: Path) -> None:
 def test_what_cannot_be_excluded_is_named() -> None:
     exp = Experiment.make(hospitals(), **SETTINGS)
     with pytest.raises(UnknownName, match="no client 'Eve'"):
-        deal(exp.with_(exclude=["Eve"]))
+        partition_data(exp.with_(exclude=["Eve"]))
     with pytest.raises(PartitionImpossible, match="without Ada, Bea, Cyd, Dee there are no"):
-        deal(exp.with_(exclude=list(NAMES)))
+        partition_data(exp.with_(exclude=list(NAMES)))
     with pytest.raises(BadValue, match="exclude"):
         exp.with_(exclude=[1.5])
     with pytest.raises(BadValue, match="per_round = 4, but only 3"):
-        deal(exp.with_(exclude=["Ada"], per_round=4))
+        partition_data(exp.with_(exclude=["Ada"], per_round=4))

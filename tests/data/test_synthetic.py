@@ -8,12 +8,12 @@ import torch
 
 import fedarena as fa
 from fedarena.data.sources import Digits
-from fedarena.data.sources.synthetic import LeastSquares
+from fedarena.data.sources.synthetic import LeastSquaresData
 from fedarena.models.zoo import least_squares, piecewise_quadratic
 
 
 def test_noise_is_orthogonal_and_test_rows_have_none() -> None:
-    data = LeastSquares(clients=3, rows=50, features=4, noise=2.0).load(0)
+    data = LeastSquaresData(clients=3, rows=50, features=4, noise=2.0).load(0)
     train, test = data.x[: data.n_train].astype(float), data.x[data.n_train :].astype(float)
     noise = train[:, -1] - train[:, :-1].sum(axis=1)  # what is true has weight 1 on every feature
     assert np.abs(train[:, :-1].T @ noise).max() < 1e-3
@@ -24,10 +24,10 @@ def test_noise_is_orthogonal_and_test_rows_have_none() -> None:
 
 
 def test_clients_are_the_same_unless_they_shall_not_be() -> None:
-    same = LeastSquares(clients=4, rows=10).load(0)
+    same = LeastSquaresData(clients=4, rows=10).load(0)
     parts = [same.x[: same.n_train][same.owner[: same.n_train] == k] for k in range(4)]
     assert all(np.array_equal(part, parts[0]) for part in parts)
-    unlike = LeastSquares(clients=4, rows=200, unlike=2.0, sizes="unequal", noise=0.0).load(0)
+    unlike = LeastSquaresData(clients=4, rows=200, unlike=2.0, sizes="unequal", noise=0.0).load(0)
     owner = unlike.owner[: unlike.n_train]
     assert np.bincount(owner).tolist() == [200, 400, 600, 800]
     for k in range(4):
@@ -37,7 +37,7 @@ def test_clients_are_the_same_unless_they_shall_not_be() -> None:
 
 
 def test_without_features_rows_are_noise_of_mean_zero() -> None:
-    data = LeastSquares(features=0, rows=101, noise=3.0).load(0)
+    data = LeastSquaresData(features=0, rows=101, noise=3.0).load(0)
     train = data.x[: data.n_train]
     assert train.shape[1] == 1
     assert abs(train.mean()) < 1e-6
@@ -63,7 +63,7 @@ def test_one_full_step_per_round_is_gradient_descent() -> None:
     """Minibatch SGD of K-TH: identical clients, all rows in one batch, so the mean step is that of one client."""
     settings = {"data": {"name": "least_squares", "clients": 3, "rows": 30, "noise": 0.0}, "dtype": "float64"}
     run = fa.run(settings, rounds=4, local={"lr": 0.5, "batch": "inf"}, out=False, runtime="serial")
-    x = LeastSquares(clients=1, rows=30, noise=0.0).load(0).x[:30].astype(float)
+    x = LeastSquaresData(clients=1, rows=30, noise=0.0).load(0).x[:30].astype(float)
     w = np.zeros(10)
     for _ in range(4):
         w -= 0.5 * x[:, :-1].T @ (x[:, :-1] @ w - x[:, -1]) / 30

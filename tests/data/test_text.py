@@ -77,7 +77,7 @@ def test_a_text_that_does_not_fit_says_where(tmp_path: Path) -> None:
 
 def test_roles_of_shakespeare_are_clients() -> None:
     try:
-        play = published_files.load("tiny_shakespeare")
+        play = published_files.load_published("tiny_shakespeare")
     except DataMissing:
         pytest.skip("tiny_shakespeare is not on this machine")
     data = TinyShakespeare().load(0)

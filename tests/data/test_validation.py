@@ -11,14 +11,14 @@ from fedarena.config.errors import BadValue, PartitionImpossible
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.validation_samples import hold_out_validation
-from fedarena.engine.setup import deal
+from fedarena.engine.setup import partition_data
 
 DIGITS: dict[str, Any] = {"clients": 7, "partition": {"name": "label_dirichlet", "beta": 0.3}, "model": "logreg"}
 
 
 def drawn(share: float | None, **settings: Any) -> Partition:
     evaluate = {} if share is None else {"evaluate": {"validation": share}}
-    return deal(Experiment.make("digits", **{**DIGITS, **settings}, **evaluate))[1]
+    return partition_data(Experiment.make("digits", **{**DIGITS, **settings}, **evaluate))[1]
 
 
 def made_of(labels: list[int], owners: list[int], **more: Any) -> tuple[Dataset, Partition]:

@@ -18,7 +18,7 @@ import fedarena as fa
 from fedarena.config.errors import BadValue, DataBroken
 from fedarena.config.experiment import Experiment
 from fedarena.engine.availability import DAY, HOUR, Availability, build_availability, join
-from fedarena.engine.loop import DESERTED
+from fedarena.engine.loop import NO_CLIENTS_LEFT
 
 Interval = tuple[int, float, float]
 
@@ -63,7 +63,7 @@ def test_who_is_there_and_for_how_long(trace: tuple[list[Interval], float]) -> N
             assert here[k] == (leaving[k] > clock) == there[k][i]
             rest = [t for t, here in zip(GRID[i:], there[k][i:], strict=True) if not here]
             assert not there[k][i] or leaving[k] == (rest[0] if rest else leaving[k])
-            stay = known.stay(k, clock)
+            stay = known.next_interval(k, clock)
             coming = [t for t, here in zip(GRID[i:], there[k][i:], strict=True) if here]
             assert (stay is None) == (not coming)
             assert stay is None or (stay[0] == coming[0] and stay[1] == known.until(stay[0])[k])
@@ -88,7 +88,7 @@ def test_a_clock_moved_to_an_arrival_finds_the_device_there() -> None:
 def test_all_the_time_has_no_end() -> None:
     known = made([(0, 0, 5), (0, 5, 12), (1, 3, 15)], period=12.0)
     assert known.until(1e6)[:2].tolist() == [math.inf, math.inf]
-    assert known.stay(0, 7.25) == (7.25, math.inf)
+    assert known.next_interval(0, 7.25) == (7.25, math.inf)
 
 
 def test_nights() -> None:
@@ -185,14 +185,14 @@ def test_rounds_by_hand(tmp_path: Path) -> None:
         (2, 2, 0),
     ]
     assert run.final.accuracy is not None
-    assert DESERTED in run.notes
+    assert NO_CLIENTS_LEFT in run.notes
 
 
 def test_a_trace_begins_anew_after_its_period(tmp_path: Path) -> None:
     run = simulated(rounds=12, per_round=2, devices={**CLIENT, "available": trace(tmp_path, *HAND), "period": 40})
     assert met[10:] == [(40, [0, 1], [0]), (42, [0], [0])]
     assert run.final.clock == 44
-    assert DESERTED not in run.notes
+    assert NO_CLIENTS_LEFT not in run.notes
 
 
 def test_a_round_that_loses_all_ends_when_the_last_has_left(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_device_that_leaves_is_lost_and_the_next_one_called(tmp_path: Path) ->
         (5.5, 1, 0, 1),
     ]
     assert run.ages["merges_of_clients"] == [2, 1, 0, 0]
-    assert DESERTED in run.notes
+    assert NO_CLIENTS_LEFT in run.notes
 
 
 def test_a_place_is_filled_as_soon_as_somebody_comes(tmp_path: Path) -> None:

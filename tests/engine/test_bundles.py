@@ -15,13 +15,13 @@ from fedarena.algorithms.base import Model, Reply, Step, Work
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.config.seeds import stream
 from fedarena.engine import client_batches
-from fedarena.engine.batched_training import Ahead
-from fedarena.engine.client import Common, Memory
-from fedarena.engine.client_batches import Bundle, bundle_size
-from fedarena.engine.setup import open_site
-from fedarena.engine.tasks import Answer, ClientJob, Failed
+from fedarena.engine.batched_training import BatchedTraining
+from fedarena.engine.client import Broadcast, ClientState
+from fedarena.engine.client_batches import ClientBatch, client_batch_size
+from fedarena.engine.setup import open_context
+from fedarena.engine.tasks import ClientAnswer, ClientTask, FailedTask
 from fedarena.models.compiled import can_shuffle, library, shuffled, uniform
-from fedarena.models.pytree import Mean, leaves
+from fedarena.models.pytree import WeightedMean, leaves
 
 compiled = pytest.mark.skipif(library() is None, reason="no kernels were built for this processor")
 
@@ -41,14 +41,14 @@ def federation(**settings: Any) -> fa.Experiment:
 
 def replies(experiment: fa.Experiment, with_ahead: bool) -> list[list[Any]]:
     """What the first five clients answer, each with what it remembers from a round before."""
-    site = open_site(experiment)
-    common = Common(site.algorithm.broadcast(site.algorithm.init(site.initial)), site.task.buffers())
-    memory = Memory(kept=site.algorithm.remember(site.initial))
-    ahead = Ahead(site, 4, range(5)) if with_ahead else None
+    site = open_context(experiment)
+    common = Broadcast(site.algorithm.broadcast(site.algorithm.init(site.initial)), site.task.buffers())
+    memory = ClientState(kept=site.algorithm.remember(site.initial))
+    ahead = BatchedTraining(site, 4, range(5)) if with_ahead else None
     found = []
     for client in range(5):
-        answer = ClientJob(4, client, "client", memory).serve(site, common, 1.0, ahead)
-        assert isinstance(answer, Answer)
+        answer = ClientTask(4, client, "client", memory).serve(site, common, 1.0, ahead)
+        assert isinstance(answer, ClientAnswer)
         facts = (answer.report.steps, answer.report.samples, answer.report.loss, answer.reply.weight)
         found.append([*facts, *(np.asarray(leaf).tobytes() for leaf in leaves((answer.reply.send, answer.reply.keep)))])
     return found
@@ -72,7 +72,7 @@ def replies(experiment: fa.Experiment, with_ahead: bool) -> list[list[Any]]:
 def test_trained_ahead_or_when_asked(algorithm: Any, local: dict[str, Any]) -> None:
     """The same answers, bit by bit, also where a client asks for something else, or for more than one training."""
     experiment = federation(algorithm=algorithm, local=local)
-    assert Ahead.serves(open_site(experiment))
+    assert BatchedTraining.can_train(open_context(experiment))
     assert replies(experiment, with_ahead=True) == replies(experiment, with_ahead=False)
 
 
@@ -93,12 +93,12 @@ def test_who_has_drawn_already_is_not_trained_ahead() -> None:
 
 @compiled
 def test_all_of_a_bundle_are_trained_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedarena.models.compiled import Network
+    from fedarena.models.compiled import CompiledNetwork
 
     calls: list[str] = []
     for name in ("train", "train_each"):
-        original = getattr(Network, name)
-        monkeypatch.setattr(Network, name, lambda *a, f=original, n=name: (calls.append(n), f(*a))[1])
+        original = getattr(CompiledNetwork, name)
+        monkeypatch.setattr(CompiledNetwork, name, lambda *a, f=original, n=name: (calls.append(n), f(*a))[1])
     replies(federation(), with_ahead=True)
     assert calls == ["train_each"]
 
@@ -109,13 +109,13 @@ def test_all_of_a_bundle_are_trained_in_one_call(monkeypatch: pytest.MonkeyPatch
     ids=lambda local: next(iter(local)),
 )
 def test_what_depends_on_the_client_is_not_guessed(local: dict[str, Any]) -> None:
-    assert not Ahead.serves(open_site(federation(local=local)))
+    assert not BatchedTraining.can_train(open_context(federation(local=local)))
 
 
 def test_the_same_bits_for_any_workers() -> None:
     """Eighty clients make two in a bundle, whoever works on them; a bundle that is lost is simply run again."""
     experiment = federation()
-    assert bundle_size(open_site(experiment), 80) == 2
+    assert client_batch_size(open_context(experiment), 80) == 2
     settings = [{"runtime": "serial"}, {"workers": 1}, {"workers": 2}, {"workers": 3}]
     assert len({fa.run(experiment, out=False, **how).weights_sha256 for how in settings}) == 1
 
@@ -131,8 +131,8 @@ def test_bundles_only_change_the_last_bits(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_heavy_clients_travel_alone() -> None:
-    site = open_site(fa.Experiment.make(images(), model="mlp_2nn", clients=2, local={"epochs": 20}))
-    assert bundle_size(site, 1000) == 1
+    site = open_context(fa.Experiment.make(images(), model="mlp_2nn", clients=2, local={"epochs": 20}))
+    assert client_batch_size(site, 1000) == 1
 
 
 @dataclass(frozen=True)
@@ -152,10 +152,10 @@ def test_one_bad_client_does_not_spoil_its_bundle() -> None:
     assert (run.records[0].answered, run.records[0].dropped, run.records[0].non_finite) == (78, 2, 1)
     assert run.final.loss is not None
     assert np.isfinite(run.final.loss)
-    site = open_site(experiment)
-    common = Common(Model(site.initial), site.task.buffers())
-    reports = Bundle(0, "client", (6, 7, 8), (None,) * 3).run(site, common).reports
-    assert [isinstance(report, Failed) for report in reports] == [False, True, False]
+    site = open_context(experiment)
+    common = Broadcast(Model(site.initial), site.task.buffers())
+    reports = ClientBatch(0, "client", (6, 7, 8), (None,) * 3).run(site, common).reports
+    assert [isinstance(report, FailedTask) for report in reports] == [False, True, False]
 
 
 @compiled
@@ -188,9 +188,9 @@ def test_a_stream_is_the_same_however_its_key_is_handed_over() -> None:
 def test_a_sum_of_sums_is_the_sum(parts: list[tuple[float, int]], size: int) -> None:
     if not any(weight for _, weight in parts):
         return
-    whole, merged = Mean(), Mean()
+    whole, merged = WeightedMean(), WeightedMean()
     for i in range(0, len(parts), size):
-        piece = Mean()
+        piece = WeightedMean()
         for value, weight in parts[i : i + size]:
             piece.add(Step(np.array([value])), weight)
             whole.add(Step(np.array([value])), weight)

@@ -21,7 +21,7 @@ from fedarena.algorithms.scaffold import Scaffold
 from fedarena.cli.main import app
 from fedarena.config.errors import DataBroken
 from fedarena.engine import checkpoint
-from fedarena.engine.checkpoint import Keeper, stored_types
+from fedarena.engine.checkpoint import CheckpointStore, stored_types
 from fedarena.engine.checkpoint_files import CheckpointFolder, load_tree, save_tree
 from fedarena.engine.tensor_file import DTYPES, file_hash, write_tensors
 
@@ -178,9 +178,9 @@ def test_every_snapshot_in_the_folder_is_complete_after_every_round(
 ) -> None:
     """The newest, and the newest synced one before it; and no file of client state that neither of them needs."""
     monkeypatch.setattr(checkpoint, "SYNC_SECONDS", 0.0)
-    sync = Keeper._sync
+    sync = CheckpointStore._sync
 
-    def at_times(keeper: Keeper, *results: Path) -> None:
+    def at_times(keeper: CheckpointStore, *results: Path) -> None:
         if keeper._last is not None and keeper._last.round in synced_rounds:
             sync(keeper, *results)
 
@@ -193,7 +193,7 @@ def test_every_snapshot_in_the_folder_is_complete_after_every_round(
         there = {*files.folder.glob("server-*"), *(files.folder / "clients").iterdir()}
         assert there == needed
 
-    monkeypatch.setattr(Keeper, "_sync", at_times)
+    monkeypatch.setattr(CheckpointStore, "_sync", at_times)
     monkeypatch.setattr(checkpoint, "SYNC_SHARE", float("inf"))
     run(out=tmp_path / "r", on_round=look)
 

@@ -7,14 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedarena.privacy.secure_aggregation import PRIME, Circle, Party, Turn, _recombined, circle, open_sum, removed
+from fedarena.privacy.secure_aggregation import (
+    PRIME,
+    MaskedExchange,
+    ShareRing,
+    SimulatedParty,
+    _recombined,
+    share_ring,
+    simulate_unmasking,
+    unmask_sum,
+)
 
 SIZE = 50
 
 
-def masked(turn: Turn, answered: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def masked(turn: MaskedExchange, answered: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """The true sum of what clients have, and the sum of what they send."""
-    parties = {client: Party(0, turn, client) for client in turn.asked}
+    parties = {client: SimulatedParty(0, turn, client) for client in turn.asked}
     publics = {client: party.public for client, party in parties.items()}
     rng = np.random.default_rng(len(answered))
     true = np.zeros(SIZE, np.uint32)
@@ -29,24 +38,24 @@ def masked(turn: Turn, answered: list[int]) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("clients", [4, 10, 40])
 @pytest.mark.parametrize("dropouts", [0, 1, 2])
 def test_masks_cancel_to_the_bit(clients: int, dropouts: int) -> None:
-    turn = Turn(3, 0, tuple(range(100, 100 + clients)))
+    turn = MaskedExchange(3, 0, tuple(range(100, 100 + clients)))
     if clients == 4 and dropouts == 2:
         dropouts = 1  # two of four hold too few shares, see below
     answered = list(turn.asked[dropouts:])
     true, sent = masked(turn, answered)
     assert not np.array_equal(true, sent)
-    assert np.array_equal(removed(sent, 0, turn, answered), true)
+    assert np.array_equal(simulate_unmasking(sent, 0, turn, answered), true)
 
 
 @given(st.integers(2, 30), st.data())
 @settings(max_examples=25, deadline=None)
 def test_whoever_leaves(clients: int, data: st.DataObject) -> None:
     """Either the sum is exact, or it stays closed; it does where more than half of everybody's holders are left."""
-    turn = Turn(0, 1, tuple(range(clients)))
+    turn = MaskedExchange(0, 1, tuple(range(clients)))
     answered = sorted(data.draw(st.sets(st.integers(0, clients - 1), min_size=2)))
     true, sent = masked(turn, answered)
-    found = removed(sent, 0, turn, answered)
-    ring = circle(0, turn)
+    found = simulate_unmasking(sent, 0, turn, answered)
+    ring = share_ring(0, turn)
     left = [sum(holder in answered for holder in ring.holders_of(client)) for client in range(clients)]
     if min(left) >= ring.threshold:
         assert found is not None
@@ -54,23 +63,23 @@ def test_whoever_leaves(clients: int, data: st.DataObject) -> None:
 
 
 def test_a_sum_of_one_is_not_opened() -> None:
-    turn = Turn(0, 0, (1, 2, 3))
-    assert removed(masked(turn, [2])[1], 0, turn, [2]) is None
+    turn = MaskedExchange(0, 0, (1, 2, 3))
+    assert simulate_unmasking(masked(turn, [2])[1], 0, turn, [2]) is None
 
 
 def test_what_a_client_sends_looks_like_noise() -> None:
     """Of a vector of zeros, every bit is one half of the time: 3,200 tosses of each, within five deviations."""
-    turn = Turn(0, 0, tuple(range(6)))
-    parties = {client: Party(0, turn, client) for client in turn.asked}
+    turn = MaskedExchange(0, 0, tuple(range(6)))
+    parties = {client: SimulatedParty(0, turn, client) for client in turn.asked}
     publics = {client: party.public for client, party in parties.items()}
     words = parties[0].mask(3200, publics)
     ones = [(words >> bit & 1).mean() for bit in range(32)]
     assert np.abs(np.array(ones) - 0.5).max() < 5 * 0.5 / np.sqrt(3200)
-    assert not np.array_equal(words, Party(0, Turn(1, 0, turn.asked), 0).mask(3200, publics))
+    assert not np.array_equal(words, SimulatedParty(0, MaskedExchange(1, 0, turn.asked), 0).mask(3200, publics))
 
 
 def test_shares_bring_a_secret_back_and_fewer_do_not() -> None:
-    party = Party(0, Turn(0, 0, tuple(range(9))), 4)
+    party = SimulatedParty(0, MaskedExchange(0, 0, tuple(range(9))), 4)
     need = party.circle.threshold
     assert need == 5
     for of_pairs, secret in ((True, party._secret), (False, party._own)):
@@ -82,12 +91,12 @@ def test_shares_bring_a_secret_back_and_fewer_do_not() -> None:
 
 
 def test_a_pair_agrees_on_its_mask() -> None:
-    one, two = (Party(0, Turn(0, 0, (5, 8)), client) for client in (5, 8))
+    one, two = (SimulatedParty(0, MaskedExchange(0, 0, (5, 8)), client) for client in (5, 8))
     assert pow(one.public, two._secret, PRIME) == pow(two.public, one._secret, PRIME)
 
 
 def test_neighbours_are_mutual_and_few() -> None:
-    ring = circle(0, Turn(0, 0, tuple(range(1000))))
+    ring = share_ring(0, MaskedExchange(0, 0, tuple(range(1000))))
     assert (ring.reach, ring.holders, ring.threshold) == (10, 21, 11)
     for client in range(0, 1000, 97):
         others = ring.beside(client)
@@ -97,14 +106,14 @@ def test_neighbours_are_mutual_and_few() -> None:
 
 def test_the_server_needs_nothing_but_keys_and_shares() -> None:
     """The half of the server, fed by hand with what clients would reveal."""
-    turn = Turn(2, 0, (0, 1, 2, 3, 4))
+    turn = MaskedExchange(2, 0, (0, 1, 2, 3, 4))
     true, sent = masked(turn, [0, 1, 2, 4])
-    ring: Circle = circle(0, turn)
-    parties = [Party(0, turn, client) for client in turn.asked]
+    ring: ShareRing = share_ring(0, turn)
+    parties = [SimulatedParty(0, turn, client) for client in turn.asked]
     revealed = {
         party.client: {h: s for h, s in party.shares(of_pairs=party.client == 3).items() if h != 3} for party in parties
     }
     publics = {party.client: party.public for party in parties}
-    assert np.array_equal(open_sum(sent, ring, [0, 1, 2, 4], publics, revealed), true)
+    assert np.array_equal(unmask_sum(sent, ring, [0, 1, 2, 4], publics, revealed), true)
     revealed[3] = dict(list(revealed[3].items())[:2])
-    assert open_sum(sent, ring, [0, 1, 2, 4], publics, revealed) is None
+    assert unmask_sum(sent, ring, [0, 1, 2, 4], publics, revealed) is None

@@ -22,12 +22,12 @@ import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.config.experiment import Experiment
-from fedarena.engine.checkpoint import Keeper
-from fedarena.engine.loop import Loop
-from fedarena.engine.setup import open_site
-from fedarena.engine.tasks import EvaluateJob
-from fedarena.experiments.run import finish
-from fedarena.runtimes.serial import Serial
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.loop import TrainingLoop
+from fedarena.engine.setup import open_context
+from fedarena.engine.tasks import EvaluationTask
+from fedarena.experiments.run import finish_run
+from fedarena.runtimes.serial import SerialRuntime
 from fedarena.statistics import metric_registry
 
 BINARY: dict[str, Any] = {"data": "breast_cancer", "clients": 4, "partition": "iid", "rounds": 3}
@@ -43,7 +43,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def outputs(run: fa.Run, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Labels and probabilities, from the trained module itself."""
-    site = open_site(run.experiment)
+    site = open_context(run.experiment)
     x, y = site.test_rows(site.owners.test if rows is None else rows)
     with torch.no_grad():
         p = torch.softmax(run.model()(x).double(), 1)
@@ -93,7 +93,7 @@ def test_the_calibration_curve_holds_every_sample_and_gives_the_calibration_erro
     run = fa.run(BINARY, **QUIET)
     bins = run.calibration()
     samples = sum(one["samples"] for one in bins)
-    assert samples == len(open_site(run.experiment).owners.test)
+    assert samples == len(open_context(run.experiment).owners.test)
     gap = sum(one["samples"] * abs(one["confidence"] - one["accuracy"]) for one in bins) / samples
     assert gap == pytest.approx(run.metrics["ece"], abs=1e-12)
 
@@ -112,7 +112,7 @@ def test_a_client_without_samples_of_both_classes_has_no_auc_and_is_counted() ->
 
 def test_the_mean_over_clients_is_weighted_by_their_own_test_samples() -> None:
     run = fa.run({**DIGITS, "partition": {"name": "label_dirichlet", "beta": 0.5}}, **QUIET)
-    owners = open_site(run.experiment).owners
+    owners = open_context(run.experiment).owners
     for name in ("accuracy", "f1", "log_loss"):
         expected = np.average(run.client_metrics[name], weights=owners.test_sizes)
         assert run.own_metrics[name] == pytest.approx(expected, abs=1e-12)
@@ -139,24 +139,24 @@ def test_a_run_that_is_stopped_early_has_the_metrics_of_the_round_it_stopped_at(
     same(stopped.metrics, fa.run({**BINARY, "rounds": 2}, **QUIET).metrics)
 
 
-class Counting(Serial):
+class Counting(SerialRuntime):
     """Counts the rows that are evaluated."""
 
     rows = 0
 
     def map(self, jobs: Iterable[Any], common: Any) -> Iterator[tuple[int, Any]]:
         listed = list(jobs)
-        self.rows += sum(len(job.rows) for job in listed if isinstance(job, EvaluateJob))
+        self.rows += sum(len(job.rows) for job in listed if isinstance(job, EvaluationTask))
         return super().map(listed, common)
 
 
 def test_no_sample_is_evaluated_twice_in_a_round(tmp_path: Path) -> None:
     exp = Experiment.make({**BINARY, "evaluate": {"metric": "auc"}})
-    site = open_site(exp)
-    runtime, keeper = Counting(site), Keeper(tmp_path, site.algorithm)
-    loop = Loop(site, runtime, keeper)
+    site = open_context(exp)
+    runtime, keeper = Counting(site), CheckpointStore(tmp_path, site.algorithm)
+    loop = TrainingLoop(site, runtime, keeper)
     records = list(loop.rounds())
-    run = finish(loop, records, None)
+    run = finish_run(loop, records, None)
     keeper.close()
     assert run.metrics
     assert runtime.rows == 3 * len(np.unique(np.concatenate([site.owners.test, *site.owners.client_tests])))

@@ -185,13 +185,13 @@ def test_losses_are_means_of_epochs() -> None:
 def test_shuffles_do_not_depend_on_the_algorithm_or_the_others() -> None:
     """Client 1 of round 2 sees the same order whoever else is asked (algorithms 0.3)."""
     from fedarena.config.experiment import Experiment
-    from fedarena.engine.client import ClientWork, Memory
-    from fedarena.engine.setup import open_site
+    from fedarena.engine.client import ClientState, ClientWork
+    from fedarena.engine.setup import open_context
 
     orders = []
     for algorithm, share in (("fedavg", 1.0), ("fedsgd", 0.5)):
-        site = open_site(Experiment.make("digits", algorithm=algorithm, share=share, partition="iid"))
-        work = ClientWork(site, 1, 2, Memory())
+        site = open_context(Experiment.make("digits", algorithm=algorithm, share=share, partition="iid"))
+        work = ClientWork(site, 1, 2, ClientState())
         orders.append(np.concatenate([y.numpy() for _, y in work.epoch()]))
     assert np.array_equal(*orders)
 

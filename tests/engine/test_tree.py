@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena.algorithms.base import Model, Step, summed
-from fedarena.models.pytree import Mean, UnknownType, assemble, dismantle, is_finite, leaves, nbytes
+from fedarena.models.pytree import UnknownType, WeightedMean, from_plain, is_finite, leaves, nbytes, to_plain
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Drift:
 
 
 def mean_of(trees: list[object], weights: list[float]) -> object:
-    mean = Mean()
+    mean = WeightedMean()
     for tree, weight in zip(trees, weights, strict=True):
         mean.add(tree, weight)
     return mean.result()
@@ -34,7 +34,7 @@ def test_mean_is_weighted_and_sums_are_not() -> None:
 
 
 def test_nothing_added_is_nothing() -> None:
-    assert Mean().result() is None
+    assert WeightedMean().result() is None
 
 
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=8), st.integers(1, 50), st.integers(1, 1000))
@@ -67,8 +67,8 @@ def test_a_single_nan_is_found() -> None:
 def test_trees_come_back_from_plain_values() -> None:
     tree = {"m": Model(np.arange(3.0)), "l": [1, (2.5, None), "x"], 7: np.array([True])}
     arrays: dict[str, np.ndarray] = {}
-    plain = dismantle(tree, arrays)
-    back = assemble(plain, arrays, {"Model": Model})
+    plain = to_plain(tree, arrays)
+    back = from_plain(plain, arrays, {"Model": Model})
     assert list(back) == list(tree)
     assert np.array_equal(back["m"].w, tree["m"].w)
     assert back["l"] == tree["l"]
@@ -77,4 +77,4 @@ def test_trees_come_back_from_plain_values() -> None:
 
 def test_a_file_cannot_ask_for_other_types() -> None:
     with pytest.raises(UnknownType):
-        assemble({"type": "Popen", "fields": {"args": "true"}}, {}, {"Model": Model})
+        from_plain({"type": "Popen", "fields": {"args": "true"}}, {}, {"Model": Model})

@@ -21,13 +21,13 @@ from fedarena.algorithms.base import Reply, Step
 from fedarena.algorithms.scaffold import ScaffoldUpdate
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.config.experiment import Experiment, Uplink
-from fedarena.engine.client import Common
-from fedarena.engine.client_batches import bundle_size
-from fedarena.engine.setup import open_site
-from fedarena.engine.tasks import Answer, ClientJob
-from fedarena.models.pytree import Mean, nbytes
-from fedarena.privacy.secure_aggregation import Turn, circle, overhead
-from fedarena.privacy.uplink import Fixed, Sealed, SealedSum, Steps, largest, norm
+from fedarena.engine.client import Broadcast
+from fedarena.engine.client_batches import client_batch_size
+from fedarena.engine.setup import open_context
+from fedarena.engine.tasks import ClientAnswer, ClientTask
+from fedarena.models.pytree import WeightedMean, nbytes
+from fedarena.privacy.secure_aggregation import MaskedExchange, mask_overhead_bytes, share_ring
+from fedarena.privacy.uplink import FixedPointCode, MaskedSum, MaskedVector, UplinkSteps, largest, norm
 
 MEAN_ONLY = [
     "fedavg",
@@ -41,12 +41,12 @@ MEAN_ONLY = [
     "colearning",
     "fsvrg",
 ]
-TURN = Turn(0, 0, tuple(range(8)))
+TURN = MaskedExchange(0, 0, tuple(range(8)))
 EVERY = {"clip": 0.5, "noise": 0.02}
 
 
-def steps(heaviest: float = 1.0, participants: int = 8, **wish: Any) -> Steps:
-    return Steps(Uplink(**wish), "fedavg", 0, heaviest, participants)
+def steps(heaviest: float = 1.0, participants: int = 8, **wish: Any) -> UplinkSteps:
+    return UplinkSteps(Uplink(**wish), "fedavg", 0, heaviest, participants)
 
 
 def vectors(count: int, size: int, scale: float = 0.1, seed: int = 1) -> list[np.ndarray]:
@@ -54,12 +54,12 @@ def vectors(count: int, size: int, scale: float = 0.1, seed: int = 1) -> list[np
     return [(scale * rng.standard_normal(size)).astype(np.float32) for _ in range(count)]
 
 
-def through(way: Steps, answers: list[np.ndarray], weight: Any = None, turn: Turn = TURN, kept: Any = None) -> Any:
+def through(way: UplinkSteps, answers: list[np.ndarray], weight: Any = None, turn: MaskedExchange = TURN, kept: Any = None) -> Any:
     """From clients' vectors to the server's mean."""
-    mean, sealed = Mean(), SealedSum()
+    mean, sealed = WeightedMean(), MaskedSum()
     for client, answer in enumerate(answers):
         sent = way.send(Reply(Step(answer), weight=weight[client] if weight else 1.0), "client", turn, client, kept)
-        if isinstance(sent.reply.send, Sealed):
+        if isinstance(sent.reply.send, MaskedVector):
             sealed.add(sent.reply.send)
         else:
             mean.add(sent.reply.send, sent.reply.weight)
@@ -127,17 +127,17 @@ def test_noise_has_the_stated_deviation(secure: bool) -> None:
     noise = through(way, [np.zeros(40_000, np.float32)] * 8).delta
     assert noise.std() == pytest.approx(1.5 * 2.0 / 8, rel=0.02)
     assert abs(noise.mean()) < 5 * noise.std() / 200
-    again = through(way, [np.zeros(40_000, np.float32)] * 8, turn=Turn(1, 0, TURN.asked)).delta
+    again = through(way, [np.zeros(40_000, np.float32)] * 8, turn=MaskedExchange(1, 0, TURN.asked)).delta
     assert abs(np.corrcoef(noise, again)[0, 1]) < 0.025
 
 
 def test_noise_on_what_is_summed_is_that_of_a_sum() -> None:
     way, size = steps(clip=1.0, noise=1.0), 40_000
-    mean = Mean()
+    mean = WeightedMean()
     for client in range(4):
         update = ScaffoldUpdate(np.zeros(size), np.zeros(size))
         mean.add(way.send(Reply(update), "client", TURN, client, None).reply.send, 1.0)
-    got = way.receive(mean, SealedSum(), TURN, [0, 1, 2, 3])
+    got = way.receive(mean, MaskedSum(), TURN, [0, 1, 2, 3])
     assert got.delta.std() == pytest.approx(1 / 4, rel=0.02)
     assert got.dc.std() == pytest.approx(1.0, rel=0.02)
 
@@ -201,11 +201,11 @@ def test_shares_of_noise_that_left_are_missing() -> None:
 @settings(max_examples=20, deadline=None)
 def test_error_of_fixed_point(count: int, largest_number: float) -> None:
     """Each number is off by less than a step: the mean of equal weights by less than a step, too."""
-    way, turn = steps(secure=True, range=largest_number), Turn(0, 0, tuple(range(count)))
+    way, turn = steps(secure=True, range=largest_number), MaskedExchange(0, 0, tuple(range(count)))
     answers = [
         a.astype(np.float64).clip(-largest_number, largest_number) for a in vectors(count, 200, largest_number / 3)
     ]
-    fixed = Fixed.of(largest_number, count, None)
+    fixed = FixedPointCode.of(largest_number, count, None)
     assert fixed.width == 32
     assert fixed.bits == 32 - (count - 1).bit_length()
     got = through(way, answers, turn=turn).delta
@@ -216,7 +216,7 @@ def test_error_of_fixed_point(count: int, largest_number: float) -> None:
 def test_clients_with_few_rows_still_count(bits: int) -> None:
     """A share of the weight that rounds to nothing would divide by nothing."""
     way = steps(heaviest=3000.0, secure=True, quantise=bits)
-    mean = through(way, vectors(4, 6), weight=[5.0] * 4, turn=Turn(0, 0, (0, 1, 2, 3)))
+    mean = through(way, vectors(4, 6), weight=[5.0] * 4, turn=MaskedExchange(0, 0, (0, 1, 2, 3)))
     assert np.isfinite(mean.delta).all()
 
 
@@ -226,8 +226,8 @@ def test_an_empty_vector_has_no_largest() -> None:
 
 def test_weights_survive_masks() -> None:
     answers, rows = [a.astype(np.float64) for a in vectors(3, 100)], [10.0, 40.0, 7.0]
-    got = through(steps(secure=True, heaviest=40.0), answers, weight=rows, turn=Turn(0, 0, (0, 1, 2))).delta
-    step = 16 / Fixed.of(8.0, 3, None).levels
+    got = through(steps(secure=True, heaviest=40.0), answers, weight=rows, turn=MaskedExchange(0, 0, (0, 1, 2))).delta
+    step = 16 / FixedPointCode.of(8.0, 3, None).levels
     bound = 1.5 * step * 40 / np.mean(rows)  # a step of each number, half a step of each weight
     assert np.abs(got - np.average(answers, axis=0, weights=rows)).max() < bound
 
@@ -249,7 +249,7 @@ def test_too_few_to_open_the_sum_change_nothing() -> None:
 
 def test_bytes_of_masked_answers() -> None:
     """A word a number and one for the weight; 12 bits and 3 to carry with quantise = 12; keys and shares beside."""
-    answer, beside = np.zeros(1000, np.float32), overhead(circle(0, TURN))[0]
+    answer, beside = np.zeros(1000, np.float32), mask_overhead_bytes(share_ring(0, TURN))[0]
     assert beside == 16 + 2 * 16 * 6 + 16 * 7
     for wish, size in (({}, 4 * 1001), ({"quantise": 12}, -(-1001 * 15 // 8))):
         assert steps(secure=True, **wish).send(Reply(Step(answer)), "client", TURN, 0, None).size == size + beside
@@ -265,7 +265,7 @@ def test_quantisation_is_unbiased(bits: int, seed: int) -> None:
     answer = vectors(1, 20, seed=seed)[0]
     way, total = steps(quantise=bits), np.zeros(20)
     for round in range(1000):
-        total += way.send(Reply(Step(answer)), "client", Turn(round, 0, TURN.asked), 0, None).reply.send.delta
+        total += way.send(Reply(Step(answer)), "client", MaskedExchange(round, 0, TURN.asked), 0, None).reply.send.delta
     step = float(np.abs(answer).max()) / (2 ** (bits - 1) - 1)
     assert np.abs(total / 1000 - answer).max() < 5 * step / 2 / math.sqrt(1000)
 
@@ -293,7 +293,7 @@ def test_error_feedback_loses_nothing(updates: list[list[int]]) -> None:
     """sum(sent) + residual = sum(updates), exactly: whole numbers are exact in single precision."""
     way, kept, sent = steps(top_k=0.25), None, np.zeros(12, np.float32)
     for round, update in enumerate(updates):
-        out = way.send(Reply(Step(np.array(update, np.float32))), "client", Turn(round, 0, TURN.asked), 0, kept)
+        out = way.send(Reply(Step(np.array(update, np.float32))), "client", MaskedExchange(round, 0, TURN.asked), 0, kept)
         kept, sent = out.residual, sent + out.reply.send.delta
         assert np.count_nonzero(out.reply.send.delta) <= 3
     assert kept is not None
@@ -301,10 +301,10 @@ def test_error_feedback_loses_nothing(updates: list[list[int]]) -> None:
 
 
 def test_two_kinds_of_exchange_have_a_residual_each(tmp_path: Path) -> None:
-    site = open_site(Experiment.make(blobs(), model=small_net, clients=3, algorithm="fedpage", uplink={"top_k": 0.1}))
-    common = Common(fa.Model(site.initial), site.task.buffers())
-    answer = ClientJob(0, 0, "slope", None, turn=Turn(0, 0, (0, 1, 2))).run(site, common)
-    assert isinstance(answer, Answer)
+    site = open_context(Experiment.make(blobs(), model=small_net, clients=3, algorithm="fedpage", uplink={"top_k": 0.1}))
+    common = Broadcast(fa.Model(site.initial), site.task.buffers())
+    answer = ClientTask(0, 0, "slope", None, turn=MaskedExchange(0, 0, (0, 1, 2))).run(site, common)
+    assert isinstance(answer, ClientAnswer)
     assert answer.report.memory is not None
     assert list(answer.report.memory.residual or ()) == ["slope"]
     assert answer.report.sent == 8 * round(0.1 * site.initial.size) < nbytes(site.initial)
@@ -324,7 +324,7 @@ ALL = {
 def test_the_same_bits_for_any_workers(wish: str) -> None:
     """Eighty light clients, several in a bundle, trained ahead; serial or by two workers."""
     exp = federation(uplink=ALL[wish], dropouts=0.1)
-    assert bundle_size(open_site(exp), 80) > 1
+    assert client_batch_size(open_context(exp), 80) > 1
     runs = [fa.run(exp, out=False, **how) for how in ({"runtime": "serial"}, {"workers": 2})]
     assert len({run.weights_sha256 for run in runs}) == 1
     assert len({run.final.bytes_up for run in runs}) == 1

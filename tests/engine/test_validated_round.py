@@ -22,7 +22,7 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine import setup
 from fedarena.engine.record import RoundRecord
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.engine.stopping import StopRule
 from fedarena.federation.consent import check_experiment
 from fedarena.statistics.metric_registry import all_metrics
@@ -57,7 +57,7 @@ def bits(run: fa.Run) -> str:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_weight_depends_on_validation_samples(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clean = run(algorithm=algorithm, rounds=3)
-    deal = setup.deal
+    deal = setup.partition_data
 
     def poisoned(experiment: Experiment) -> tuple[Dataset, Partition]:
         data, partition = deal(experiment)
@@ -66,7 +66,7 @@ def test_no_weight_depends_on_validation_samples(algorithm: str, monkeypatch: py
         x[held], y[held] = 1e6, (y[held] + 1) % data.classes
         return replace(data, x=x, y=y), partition
 
-    monkeypatch.setattr(setup, "deal", poisoned)
+    monkeypatch.setattr(setup, "partition_data", poisoned)
     dirty = run(algorithm=algorithm, rounds=3)
     assert dirty.weights_sha256 == clean.weights_sha256
     assert dirty.metric_curve == clean.metric_curve
@@ -77,7 +77,7 @@ def test_no_weight_depends_on_validation_samples(algorithm: str, monkeypatch: py
 def test_training_samples_bear_on_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: the same change of samples that are trained on is seen."""
     clean = run(rounds=2)
-    deal = setup.deal
+    deal = setup.partition_data
 
     def poisoned(experiment: Experiment) -> tuple[Dataset, Partition]:
         data, partition = deal(experiment)
@@ -85,7 +85,7 @@ def test_training_samples_bear_on_the_weights(monkeypatch: pytest.MonkeyPatch) -
         y[partition.dealt] = (y[partition.dealt] + 1) % data.classes
         return replace(data, y=y), partition
 
-    monkeypatch.setattr(setup, "deal", poisoned)
+    monkeypatch.setattr(setup, "partition_data", poisoned)
     assert run(rounds=2).weights_sha256 != clean.weights_sha256
 
 
@@ -143,7 +143,7 @@ def test_all_metrics_are_those_of_the_model_of_that_round(algorithm: str) -> Non
     np.testing.assert_equal(done.validated_own_metrics, again.own_metrics)
     np.testing.assert_equal(done.validated_client_metrics, again.client_metrics)
     np.testing.assert_array_equal(done.chosen.measured.confusion, again.confusion())
-    site = open_site(done.experiment)
+    site = open_context(done.experiment)
     rows = np.concatenate(list(site.owners.validation))
     x, y = site.test_rows(rows)
     with torch.no_grad():
@@ -153,7 +153,7 @@ def test_all_metrics_are_those_of_the_model_of_that_round(algorithm: str) -> Non
 
 def test_of_local_models_every_client_validates_its_own(tmp_path: Path) -> None:
     done = run(algorithm="local", out=tmp_path / "run", rounds=2)
-    site, right, count = open_site(done.experiment), 0, 0
+    site, right, count = open_context(done.experiment), 0, 0
     for client, rows in enumerate(site.owners.validation):
         if len(rows):
             x, y = site.test_rows(rows)
@@ -166,10 +166,10 @@ def test_of_local_models_every_client_validates_its_own(tmp_path: Path) -> None:
 def test_test_metrics_are_those_of_the_same_weights_without_validation_in_sight() -> None:
     """Holding the same samples out of training by hand gives the same weights and the same test metrics."""
     done = run(rounds=2)
-    deal, site = setup.deal, open_site(done.experiment)
+    deal, site = setup.partition_data, open_context(done.experiment)
     with pytest.MonkeyPatch.context() as patch:
         hidden = replace(site.owners, validation=[])
-        patch.setattr(setup, "deal", lambda experiment: (deal(experiment)[0], hidden))
+        patch.setattr(setup, "partition_data", lambda experiment: (deal(experiment)[0], hidden))
         by_hand = run(None, rounds=2)
     assert by_hand.weights_sha256 == done.weights_sha256
     np.testing.assert_equal(by_hand.metrics, done.metrics)
@@ -179,7 +179,7 @@ def test_test_metrics_are_those_of_the_same_weights_without_validation_in_sight(
 def test_where_no_round_has_a_value_the_last_one_counts() -> None:
     """An AUC, one class against the rest, is undefined on four samples of ten classes."""
     done = run(0.003, clients=2, partition="iid", rounds=3, evaluate={"metric": "auc"})
-    assert sum(map(len, open_site(done.experiment).owners.validation)) == 4
+    assert sum(map(len, open_context(done.experiment).owners.validation)) == 4
     assert len(done.validation_curve) == 3
     assert all(math.isnan(value) for _, value in done.validation_curve)
     assert done.validated is not None
@@ -190,7 +190,7 @@ def test_where_no_round_has_a_value_the_last_one_counts() -> None:
 
 def test_noise_of_clients_is_in_their_validation_samples() -> None:
     done = run(partition={"name": "feature_noise", "sigma": 0.5}, rounds=2)
-    site, right, count = open_site(done.experiment), 0, 0
+    site, right, count = open_context(done.experiment), 0, 0
     for client, rows in enumerate(site.owners.validation):
         x, y = site.test_rows(rows, site.noise(client, len(rows), 0, 2))  # a stream that neither training nor tests use
         with torch.no_grad():
@@ -236,7 +236,7 @@ def test_the_same_on_any_number_of_workers(algorithm: str) -> None:
 KILLED = """
 import os, signal, sys
 import fedarena as fa
-from fedarena.engine.checkpoint import Keeper
+from fedarena.engine.checkpoint import CheckpointStore
 save = Keeper.save
 def dying(self, snapshot, record):
     save(self, snapshot, record)
@@ -278,7 +278,7 @@ def test_the_folder_of_a_run_has_it_all(tmp_path: Path) -> None:
     assert bits(loaded) == bits(done)
     assert loaded.validated == done.validated
     with np.load(tmp_path / "run" / "partition.npz") as stored:
-        sizes = [len(rows) for rows in open_site(done.experiment).owners.validation]
+        sizes = [len(rows) for rows in open_context(done.experiment).owners.validation]
         assert stored["validation_sizes"].tolist() == sizes
         assert len(stored["validation_rows"]) == sum(sizes)
     result = json.loads((tmp_path / "run" / "result.json").read_text())

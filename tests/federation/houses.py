@@ -15,17 +15,17 @@ import fedarena as fa
 from fedarena.config.experiment import Experiment
 from fedarena.config.registry import register
 from fedarena.engine.record import TIMES
-from fedarena.federation.client import Participant
-from fedarena.federation.client_data import OwnFile
-from fedarena.federation.consent import federated
-from fedarena.federation.requests import Rule
-from fedarena.federation.server import Terms, serve
+from fedarena.federation.client import FederationClient
+from fedarena.federation.client_data import ClientFile
+from fedarena.federation.consent import federated_experiment
+from fedarena.federation.requests import ResponseRule
+from fedarena.federation.server import ServerOptions, serve
 
 HOUSES = {"alfa": 41, "bravo": 55, "charlie": 33, "delta": 24}
 HEAD = ["site", "a", "b", "c", "d", "label"]
 LABELS = "cab"
 LOSS = 1e-6  # pooled from sums over batches of each house's own: the last digits of single precision differ
-RULE = Rule(deadline=60.0, minimum=None, attempts=2)
+RULE = ResponseRule(deadline=60.0, minimum=None, attempts=2)
 
 
 @register("model", "normed")
@@ -63,7 +63,7 @@ class Federation:
         self.said: list[str] = []  # by the organiser
         self.hears: Callable[[str], None] = lambda text: None
         self.heard: dict[str, list[str]] = {name: [] for name in self.rows}  # of each house, at home
-        self.people: dict[str, Participant] = {}
+        self.people: dict[str, FederationClient] = {}
 
     def speak(self, text: str) -> None:
         self.said.append(text)
@@ -73,22 +73,22 @@ class Federation:
         data = {"name": "csv", "path": str(self.pooled), "label": "label", "client": "site", "standardise": False}
         budget = {} if "uploads" in settings else {"rounds": 3}
         table = {"model": "logreg", **budget, "local": {"lr": 0.1, "batch": 8}, **settings}
-        return federated({**table, "data": {**data, **table.get("data", {})}}, [])
+        return federated_experiment({**table, "data": {**data, **table.get("data", {})}}, [])
 
     def start(self, *names: str, secret: int | None = 0, **settings: Any) -> None:
         """Processes of these houses, or of all."""
         for name in names or self.rows:
-            file = settings.get("file") or OwnFile(self.files[name])
+            file = settings.get("file") or ClientFile(self.files[name])
             own = {k: v for k, v in settings.items() if k != "file"}
             speak = self.heard[name].append
-            person = Participant(file, self.folder / "houses" / name, speak=speak, secret=secret, **own)
+            person = FederationClient(file, self.folder / "houses" / name, speak=speak, secret=secret, **own)
             self.people[name] = person
             self.link.enter(name, person.handle)
 
-    def serve(self, experiment: Experiment, name: str = "run", rule: Rule = RULE, **settings: Any) -> fa.Run:
+    def serve(self, experiment: Experiment, name: str = "run", rule: ResponseRule = RULE, **settings: Any) -> fa.Run:
         terms = {"wait": 20.0, "secret": experiment.seed, **settings.pop("terms", {})}
         where = {} if "resume" in settings else {"out": self.folder / name}
-        wanted = Terms(len(self.rows), rule, **terms)
+        wanted = ServerOptions(len(self.rows), rule, **terms)
         return serve(experiment, self.link.open, wanted, speak=self.speak, **where, **settings)
 
     def both(self, **settings: Any) -> tuple[fa.Run, fa.Run]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedarena.transport.flower_link import Arrival
+from fedarena.transport.flower_link import ReceivedMessage
 
 Handle = Callable[[bytes], bytes]
 Post = tuple[str, str, bytes, float]  # to whom, ticket, content, until when
@@ -27,7 +27,7 @@ class Rooms:
         self.change: Callable[[str, bytes], bytes | None] = lambda name, content: content  # of what goes up
         self.before: Callable[[str, bytes], None] = lambda name, content: None  # it takes a message up
         self.posts: list[Post] = []
-        self._ready: list[Arrival] = []
+        self._ready: list[ReceivedMessage] = []
         self._tickets = itertools.count()
 
     def enter(self, name: str, handle: Handle) -> None:
@@ -51,10 +51,10 @@ class Rooms:
         if name in self.rooms:
             self.posts.append((name, ticket, content, time.monotonic() + deadline))
         else:
-            self._ready.append(Arrival(node, ticket, None, f"'{name}' is not connected"))
+            self._ready.append(ReceivedMessage(node, ticket, None, f"'{name}' is not connected"))
         return ticket
 
-    def receive(self, timeout: float) -> list[Arrival]:
+    def receive(self, timeout: float) -> list[ReceivedMessage]:
         """Let one participant work; an answer after its deadline is not taken."""
         arrived, self._ready = self._ready, []
         post = self.next_post()
@@ -74,7 +74,7 @@ class Rooms:
             return []
         self.up.append((name, answer))
         changed = self.change(name, answer)
-        return [] if changed is None else [Arrival(self.numbers[name], ticket, changed)]
+        return [] if changed is None else [ReceivedMessage(self.numbers[name], ticket, changed)]
 
     def next_post(self) -> Post | None:
         """Who works next: the first that was asked."""

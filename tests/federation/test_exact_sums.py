@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedarena.config.errors import BadValue
 from fedarena.federation.exact_sums import POINT, SQUARE_POINT, exact_sum, exact_sum_of_squares
-from fedarena.federation.statistics_release import Layout, StatisticsMask, Totals, encoded, total_of
+from fedarena.federation.statistics_release import StatisticsLayout, StatisticsMask, Totals, encoded, total_of
 
 VALUES = st.lists(st.floats(-(2.0**500), 2.0**500, allow_subnormal=True), max_size=40)
 
@@ -48,7 +48,7 @@ def of(values: np.ndarray, y: np.ndarray) -> Totals:
 
 @pytest.mark.parametrize("clients", [3, 7])
 def test_masks_cancel_in_the_total_and_hide_each_client(clients: int) -> None:
-    rng, layout = np.random.default_rng(0), Layout(1, True, 3)
+    rng, layout = np.random.default_rng(0), StatisticsLayout(1, True, 3)
     values = [rng.standard_normal(20) * 10.0 ** rng.integers(-300, 140) for _ in range(clients)]
     labels = [rng.integers(0, 3, 20) for _ in range(clients)]
     plain = [of(x, y).integers for x, y in zip(values, labels, strict=True)]

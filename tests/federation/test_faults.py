@@ -17,13 +17,12 @@ from tests.federation.rooms import Rooms
 import fedarena as fa
 from fedarena.algorithms.scaffold import ScaffoldUpdate
 from fedarena.config.errors import ClientFailed, FedarenaError
-from fedarena.federation import coordinator, wire_format
-from fedarena.federation import messages as say
-from fedarena.federation.requests import Rule, TooFewAnswers
-from fedarena.federation.wire_format import PROTOCOL, Load, Message, pack, unpack
-from fedarena.transport.flower_link import Arrival
+from fedarena.federation import coordinator, messages, wire_format
+from fedarena.federation.requests import ResponseRule, TooFewAnswers
+from fedarena.federation.wire_format import PROTOCOL, Message, Payload, pack, unpack
+from fedarena.transport.flower_link import ReceivedMessage
 
-SOON = Rule(deadline=0.3, minimum=2, attempts=2)
+SOON = ResponseRule(deadline=0.3, minimum=2, attempts=2)
 SCAFFOLD = {"algorithm": "scaffold", "rounds": 5, "share": 0.75}
 TYPES = {"ScaffoldUpdate": ScaffoldUpdate}
 
@@ -99,12 +98,12 @@ def test_a_line_that_fails_is_tried_again(federation: Federation) -> None:
     fails = [3, 9, 10, 17, 30]
     receive, number = federation.link.receive, [0]
 
-    def lossy(timeout: float) -> list[Arrival]:
+    def lossy(timeout: float) -> list[ReceivedMessage]:
         arrived = []
         for arrival in receive(timeout):
             number[0] += 1
             lost = number[0] in fails
-            arrived.append(Arrival(arrival.node, arrival.ticket, None, "the line broke") if lost else arrival)
+            arrived.append(ReceivedMessage(arrival.node, arrival.ticket, None, "the line broke") if lost else arrival)
         return arrived
 
     federation.link.receive = lossy  # type: ignore[method-assign]
@@ -215,7 +214,7 @@ def spoil(federation: Federation, house: str, change: Callable[[Message], bytes 
 
 def again(message: Message, **load: Any) -> bytes:
     words = message.words.model_copy(update=load.pop("words", {}))
-    return pack(message.run, message.round, words, Load.of({**message.load, **load}))
+    return pack(message.run, message.round, words, Payload.of({**message.load, **load}))
 
 
 def with_version(content: bytes, version: str) -> bytes:
@@ -231,7 +230,7 @@ SPOILT: dict[str, tuple[Callable[[Message], bytes], str]] = {
     "nothing": (lambda m: b"", "bytes that are no message of fedarena's"),
     "cut short": (lambda m: again(m)[:60], "a message that ends too early"),
     "another version": (lambda m: with_version(again(m), "9.9.9"), rf"fedarena 9.9.9 \(protocol {PROTOCOL}\) speaks"),
-    "another run": (lambda m: pack("other", m.round, m.words, Load.of(m.load)), "an answer of another run"),
+    "another run": (lambda m: pack("other", m.round, m.words, Payload.of(m.load)), "an answer of another run"),
     "a number": (lambda m: again(m, send=1.5), "a float as answer"),
     "short vector": (
         lambda m: again(m, send=drift(m, m.load["send"].delta[:-1])),
@@ -239,7 +238,7 @@ SPOILT: dict[str, tuple[Callable[[Message], bytes], str]] = {
     ),
     "double precision": (lambda m: again(m, send=drift(m, m.load["send"].delta.astype(float))), "an array float64"),
     "no vector": (lambda m: again(m, send=drift(m, None)), "an array NoneType as answer.delta"),
-    "other words": (lambda m: pack(m.run, m.round, say.Bye()), "'bye' where an answer belongs"),
+    "other words": (lambda m: pack(m.run, m.round, messages.GoodbyeResponse()), "'bye' where an answer belongs"),
     "minus three steps": (lambda m: again(m, words={"steps": -3}), "a message 'done' that does not fit"),
 }
 
@@ -322,7 +321,7 @@ def test_a_house_that_fails_stops_the_run_or_is_left_out(federation: Federation)
     federation.start()
 
     def breaks(message: Message) -> bytes:
-        return pack(message.run, message.round, say.Broke(error="RuntimeError: the battery is empty"))
+        return pack(message.run, message.round, messages.ErrorResponse(error="RuntimeError: the battery is empty"))
 
     spoil(federation, "delta", breaks)
     with pytest.raises(ClientFailed, match=r"client 3 \(delta\) in round 2 failed: delta: RuntimeError: the battery"):

@@ -11,11 +11,11 @@ import pytest
 from tests.federation.houses import Federation, differences
 
 import fedarena as fa
-from fedarena.engine.checkpoint import Keeper
-from fedarena.engine.client import Memory
-from fedarena.engine.client_batches import bundle_size
-from fedarena.engine.setup import open_site
-from fedarena.federation.client_states import Memories
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.client import ClientState
+from fedarena.engine.client_batches import client_batch_size
+from fedarena.engine.setup import open_context
+from fedarena.federation.client_states import ClientStateStore
 from fedarena.models.pytree import leaves
 
 ALGORITHMS: dict[str, Any] = {
@@ -87,16 +87,16 @@ def test_what_clients_keep_is_tested_at_home_or_with_consent_everywhere(
     assert differences(kept, serial, but=["accuracy", "loss", "best_accuracy"]) == but
     assert kept.final.accuracy == pytest.approx(serial.final.weighted_accuracy, rel=1e-12)
     for k, name in enumerate(federation.rows):
-        memory = Keeper.peek(tmp_path / "serial" / "checkpoint", experiment.algorithm.made, k)
+        memory = CheckpointStore.read_client_state(tmp_path / "serial" / "checkpoint", experiment.algorithm.made, k)
         own = newest_memory(tmp_path / "houses" / name, experiment.algorithm.made)
         assert all(np.array_equal(a, b) for a, b in zip(leaves(own), leaves(memory), strict=True))
 
 
-def newest_memory(folder: Path, algorithm: Any) -> Memory:
+def newest_memory(folder: Path, algorithm: Any) -> ClientState:
     """Of the run that was begun last."""
     run = max((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
     files = sorted(run.glob("memory-*"), key=lambda path: int(path.name.split("-")[1].split(".")[0]))
-    return Memories(run, algorithm).load(files[-1].name.removeprefix("memory-").removesuffix(".safetensors"))
+    return ClientStateStore(run, algorithm).load(files[-1].name.removeprefix("memory-").removesuffix(".safetensors"))
 
 
 def test_many_small_houses_are_added_up_in_bundles(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_many_small_houses_are_added_up_in_bundles(tmp_path: Path) -> None:
     federation = Federation(tmp_path, {str(k): 3 + k % 5 for k in range(1, 67)})
     experiment = federation.experiment(rounds=2)
     serial = fa.run(experiment, out=False, runtime="serial")
-    assert bundle_size(open_site(experiment), 66) == 2
+    assert client_batch_size(open_context(experiment), 66) == 2
     federation.start()
     assert differences(federation.serve(experiment), serial) == []
 

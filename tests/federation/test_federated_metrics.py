@@ -13,13 +13,13 @@ from tests.federation.test_releases import answers, log, other_models, requests
 
 import fedarena as fa
 from fedarena.config.errors import BadValue, UnknownName
-from fedarena.federation import messages as say
-from fedarena.federation.consent import federated, what_leaves
+from fedarena.federation import messages
+from fedarena.federation.consent import federated_experiment, what_leaves
 from fedarena.federation.metric_sums import MetricSums, layout_of
 from fedarena.federation.request_limits import REPEATS
-from fedarena.federation.requests import Rule
+from fedarena.federation.requests import ResponseRule
 from fedarena.federation.statistics_release import StatisticsMask, decoded, is_vector, signed_total
-from fedarena.federation.wire_format import Load, pack, unpack, words_of
+from fedarena.federation.wire_format import Payload, body_of, pack, unpack
 
 HOUSES = {"alfa": 160, "bravo": 220, "charlie": 130}
 SUMMED = {"accuracy", "balanced_accuracy", "f1", "precision", "recall", "log_loss", "brier", "ece", "loss"}
@@ -159,7 +159,7 @@ def test_what_clients_did_not_send_is_said_to_be_missing(federation: Federation)
     """A file of that path is not looked for: the server has no rows."""
     federation.start()
     data = {"name": "csv", "label": "label", "drop": ["site"], "standardise": False}
-    experiment = federated({"data": data, "model": "logreg", "rounds": 1, "algorithm": "local"}, [])
+    experiment = federated_experiment({"data": data, "model": "logreg", "rounds": 1, "algorithm": "local"}, [])
     run = federation.serve(experiment)
     for curve in (run.confusion, run.calibration):
         with pytest.raises(BadValue, match="the rows of this run are with the clients"):
@@ -195,7 +195,7 @@ def test_a_resumed_server_has_the_same_metrics(federation: Federation) -> None:
 
 def test_the_server_reads_totals_and_no_sums_of_one_client(federation: Federation) -> None:
     served(federation, **HISTOGRAMS)
-    sent = {n: unpack(c).load for n, c in federation.link.up if isinstance(words_of(c).words, say.EvaluationSums)}
+    sent = {n: unpack(c).load for n, c in federation.link.up if isinstance(body_of(c).words, messages.EvaluationSums)}
     assert list(sent) == [*HOUSES]
     sites = {name: federation.people[name]._member.site for name in HOUSES}  # type: ignore[union-attr]
     layout = layout_of(sites["alfa"], 20)
@@ -240,12 +240,12 @@ def test_consent_shows_the_release_and_the_labels_that_it_counts(federation: Fed
     assert "after the last round" not in followed
 
 
-def forged(federation: Federation, words: say.Words, **changes: Any) -> list[bytes]:
+def forged(federation: Federation, words: messages.MessageBody, **changes: Any) -> list[bytes]:
     """The last request of this kind to alfa, changed by the server."""
     content = requests(federation, type(words))[-1]
     message = unpack(content, federation.people["alfa"]._member.types)  # type: ignore[union-attr]
     new = message.words.model_copy(update=changes)
-    return [pack(message.run, message.round, new, Load.of(message.load))]
+    return [pack(message.run, message.round, new, Payload.of(message.load))]
 
 
 @pytest.mark.parametrize(
@@ -257,30 +257,30 @@ def test_histograms_that_were_not_agreed_on_are_refused_and_logged(
 ) -> None:
     served(federation, **settings)
     why = f"asked for score histograms of {bins} bins, and the agreed experiment has {has}"
-    assert answers(federation, forged(federation, say.EvaluationSumsRequest(), histograms=bins)) == [why]
+    assert answers(federation, forged(federation, messages.EvaluationSumsRequest(), histograms=bins)) == [why]
     assert (log(federation)[-1]["event"], log(federation)[-1]["what"]) == ("refused", why)
 
 
 def test_values_of_one_client_are_refused_where_histograms_were_agreed_on(federation: Federation) -> None:
     served(federation, **HISTOGRAMS)
-    message = unpack(requests(federation, say.Look)[-1], federation.people["alfa"]._member.types)  # type: ignore[union-attr]
-    asked = pack(message.run, 0, say.OwnMetricsRequest(), Load.of(message.load))
+    message = unpack(requests(federation, messages.EvaluateRequest)[-1], federation.people["alfa"]._member.types)  # type: ignore[union-attr]
+    asked = pack(message.run, 0, messages.OwnMetricsRequest(), Payload.of(message.load))
     assert answers(federation, [asked]) == ["the agreed experiment takes AUC and average precision from histograms"]
 
 
 def test_sums_of_own_models_are_refused(federation: Federation) -> None:
     served(federation, algorithm="local")
-    message = unpack(requests(federation, say.Look)[-1], federation.people["alfa"]._member.types)  # type: ignore[union-attr]
-    asked = pack(message.run, 0, say.EvaluationSumsRequest(), Load.of(message.load))
+    message = unpack(requests(federation, messages.EvaluateRequest)[-1], federation.people["alfa"]._member.types)  # type: ignore[union-attr]
+    asked = pack(message.run, 0, messages.EvaluationSumsRequest(), Payload.of(message.load))
     assert answers(federation, [asked]) == ["no evaluation sums: every client has its own model"]
 
 
 def with_new_key(federation: Federation, content: bytes) -> bytes:
     """A request for sums with a new key of alfa, and keys of the server's own for the others."""
     message = unpack(content, federation.people["alfa"]._member.types)  # type: ignore[union-attr]
-    told = words_of(federation.people["alfa"].handle(pack(message.run, 0, say.StatisticsKeyRequest()))).words
+    told = body_of(federation.people["alfa"].handle(pack(message.run, 0, messages.StatisticsKeyRequest()))).words
     keys = {0: told.key, **{k: StatisticsMask().public for k in (1, 2)}}  # type: ignore[union-attr]
-    return pack(message.run, 0, message.words.model_copy(update={"keys": keys}), Load.of(message.load))
+    return pack(message.run, 0, message.words.model_copy(update={"keys": keys}), Payload.of(message.load))
 
 
 @pytest.mark.parametrize(("metric", "evaluations"), [("accuracy", 1), ("f1", 4)])
@@ -289,21 +289,27 @@ def test_sums_are_released_for_as_many_models_as_are_evaluated(
 ) -> None:
     """Four: three rounds, and one more where the server stops early."""
     served(federation, evaluate={"metric": metric})
-    asked = requests(federation, say.EvaluationSumsRequest)
+    asked = requests(federation, messages.EvaluationSumsRequest)
     left = evaluations + REPEATS - len(asked)
     others = other_models(federation, asked[-1], left + 2)
     found = [answers(federation, [with_new_key(federation, content)])[0] for content in others]
     assert found[:left] == ["evaluationsums"] * left
     assert all("different questions as 'evaluation sums'" in text for text in found[left:])
     federation.start("alfa")  # a restarted process counts on
-    assert answers(federation, [requests(federation, say.Hello)[0], requests(federation, say.Agree)[-1]])[-1] == "ready"
+    assert (
+        answers(
+            federation,
+            [requests(federation, messages.Invitation)[0], requests(federation, messages.AgreementRequest)[-1]],
+        )[-1]
+        == "ready"
+    )
     assert "different questions" in answers(federation, [with_new_key(federation, others[-1])])[0]
     assert answers(federation, [with_new_key(federation, asked[-1])]) == ["evaluationsums"]  # the same again
 
 
 def test_values_of_one_client_are_released_for_few_models(federation: Federation) -> None:
     served(federation)
-    others = other_models(federation, requests(federation, say.OwnMetricsRequest)[-1], REPEATS + 1)
+    others = other_models(federation, requests(federation, messages.OwnMetricsRequest)[-1], REPEATS + 1)
     found = answers(federation, others)
     assert found[:REPEATS] == ["ownmetrics"] * REPEATS
     assert "different questions as 'metrics of this client'" in found[-1]
@@ -312,7 +318,7 @@ def test_values_of_one_client_are_released_for_few_models(federation: Federation
 def test_one_key_masks_the_sums_of_one_model(federation: Federation) -> None:
     """Two vectors under one mask would reveal the difference of a client's counts."""
     served(federation)
-    content = requests(federation, say.EvaluationSumsRequest)[-1]
+    content = requests(federation, messages.EvaluationSumsRequest)[-1]
     assert answers(federation, [content]) == ["evaluationsums"]
     assert answers(federation, other_models(federation, content, 1)) == [
         "a key masks one release, for one list of clients"
@@ -340,12 +346,12 @@ def test_without_all_clients_there_are_no_totals(federation: Federation) -> None
     """Totals over two of three would give the sums of the third by their difference with those of all."""
 
     def before(name: str, content: bytes) -> None:
-        if name == "bravo" and isinstance(words_of(content).words, say.StatisticsKeyRequest):
+        if name == "bravo" and isinstance(body_of(content).words, messages.StatisticsKeyRequest):
             federation.link.leave("bravo")
 
     federation.link.before = before
     federation.start()
-    run = federation.serve(federation.experiment(evaluate={"metric": "f1"}), rule=Rule(0.5, None, 2))
+    run = federation.serve(federation.experiment(evaluate={"metric": "f1"}), rule=ResponseRule(0.5, None, 2))
     assert set(run.metrics) == {"accuracy", "loss", "log_loss"}
     assert all(np.isnan(value) for _, value in run.metric_curve)
     assert any(note.startswith("metrics of sums over all clients are missing: 'bravo'") for note in run.notes)
@@ -357,7 +363,7 @@ def test_a_client_that_is_restarted_between_key_and_sums_gets_new_keys(federatio
     killed: list[str] = []
 
     def before(name: str, content: bytes) -> None:
-        if name == "bravo" and not killed and isinstance(words_of(content).words, say.EvaluationSumsRequest):
+        if name == "bravo" and not killed and isinstance(body_of(content).words, messages.EvaluationSumsRequest):
             killed.append(name)
             federation.start("bravo")
 
@@ -372,7 +378,7 @@ def test_sums_that_cannot_be_right_are_left_out(federation: Federation) -> None:
         if message is None or name != "alfa":
             return content
         message.load[0, 0] ^= 1 << 20  # a million samples more, under the mask
-        return pack(message.run, message.round, message.words, Load.of(message.load))
+        return pack(message.run, message.round, message.words, Payload.of(message.load))
 
     federation.link.change = change
     run = served(federation)
@@ -383,8 +389,8 @@ def test_sums_that_cannot_be_right_are_left_out(federation: Federation) -> None:
 @pytest.mark.parametrize("values", [{"auc": 1.5, "average_precision": 0.5}, {"auc": 0.5}])
 def test_values_of_one_client_that_cannot_be_right_are_left_out(values: Any, federation: Federation) -> None:
     def change(name: str, content: bytes) -> bytes:
-        message = words_of(content)
-        if name != "alfa" or not isinstance(message.words, say.OwnMetrics):
+        message = body_of(content)
+        if name != "alfa" or not isinstance(message.words, messages.OwnMetrics):
             return content
         return pack(message.run, message.round, message.words.model_copy(update={"values": values}))
 

@@ -14,7 +14,13 @@ from fedarena import api
 from fedarena.cli.main import app
 from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
-from fedarena.federation.consent import as_text, federated, from_text, same_but_for_data, what_leaves
+from fedarena.federation.consent import (
+    experiment_as_text,
+    experiment_from_text,
+    federated_experiment,
+    first_difference,
+    what_leaves,
+)
 
 TABLE = 'data = { name = "csv", label = "label", standardise = false }\nrounds = 2\n'
 
@@ -91,29 +97,36 @@ def test_the_help_names_what_a_newcomer_needs() -> None:
 
 
 def test_an_experiment_needs_no_path_and_no_owner(folder: Path) -> None:
-    experiment = federated("exp.toml", [])
+    experiment = federated_experiment("exp.toml", [])
     assert experiment.partition.name == "natural"
     assert experiment.data.made.client == "participant"
-    assert from_text(as_text(experiment)) == from_text(as_text(federated("exp.toml", ["data.path=all.csv"])))
+    assert experiment_from_text(experiment_as_text(experiment)) == experiment_from_text(
+        experiment_as_text(federated_experiment("exp.toml", ["data.path=all.csv"]))
+    )
 
 
 def test_participants_see_no_path_of_the_organisers_machine(folder: Path) -> None:
     trace = Path("trace.csv")
     trace.write_text("client,speed\n")
-    text = as_text(federated("exp.toml", ["data.path=all.csv", f"devices.trace={trace}"]))
+    text = experiment_as_text(federated_experiment("exp.toml", ["data.path=all.csv", f"devices.trace={trace}"]))
     assert str(folder) not in text
     assert "trace" not in text
     named = Experiment.make(
         "exp.toml", ["data.path=/participants", "data.client=participant", "devices.trace=/etc/hosts"]
     )
     with pytest.raises(FedarenaError, match="names a file of this machine"):
-        from_text(named.to_toml())
+        experiment_from_text(named.to_toml())
 
 
 def test_an_experiment_that_was_agreed_on_is_the_only_one(folder: Path) -> None:
-    mine = federated("exp.toml", [])
-    assert same_but_for_data(mine, from_text(as_text(federated("exp.toml", ["data.path=all.csv"])))) == ""
-    assert same_but_for_data(mine, federated("exp.toml", ["rounds=3"])) == "rounds = 3, not 2"
+    mine = federated_experiment("exp.toml", [])
+    assert (
+        first_difference(
+            mine, experiment_from_text(experiment_as_text(federated_experiment("exp.toml", ["data.path=all.csv"])))
+        )
+        == ""
+    )
+    assert first_difference(mine, federated_experiment("exp.toml", ["rounds=3"])) == "rounds = 3, not 2"
 
 
 LEAVES = [
@@ -131,7 +144,7 @@ LEAVES = [
 
 @pytest.mark.parametrize(("overrides", "told", "leaves"), LEAVES)
 def test_what_leaves_is_told_before_it_does(overrides: list[str], told: str, leaves: bool, folder: Path) -> None:
-    text = "\n".join(what_leaves(federated("exp.toml", overrides), shares_models=False))
+    text = "\n".join(what_leaves(federated_experiment("exp.toml", overrides), shares_models=False))
     assert (told in text) == leaves
 
 

@@ -12,17 +12,16 @@ from tests.federation.houses import Federation
 
 from fedarena.algorithms.base import Model, Step
 from fedarena.config.errors import BadValue
-from fedarena.federation import coordinator
-from fedarena.federation import messages as say
+from fedarena.federation import coordinator, messages
 from fedarena.federation.agreement import LARGEST
 from fedarena.federation.client_data import MOST_ROWS
-from fedarena.federation.compression import released, squeezed
-from fedarena.federation.remote_runtime import Participants
-from fedarena.federation.requests import Rule, TooFewAnswers
+from fedarena.federation.compression import compress, decompress
+from fedarena.federation.remote_runtime import RemoteRuntime
+from fedarena.federation.requests import ResponseRule, TooFewAnswers
 from fedarena.federation.statistics_release import decoded, encoded
-from fedarena.federation.wire_format import Load, Message, pack, unpack, words_of
+from fedarena.federation.wire_format import Message, Payload, body_of, pack, unpack
 
-SOON = Rule(deadline=0.3, minimum=2, attempts=2)
+SOON = ResponseRule(deadline=0.3, minimum=2, attempts=2)
 COOP = {"algorithm": {"name": "coop", "b_l": 0, "b_u": 2}, "uploads": 12}
 SUMS = {"data": {"standardise": True}}
 
@@ -40,12 +39,14 @@ def federation(tmp_path: Path) -> Federation:
     return found
 
 
-def spoil(federation: Federation, kind: type[say.Words], change: Callable[[Message], bytes], number: int = 1) -> None:
+def spoil(
+    federation: Federation, kind: type[messages.MessageBody], change: Callable[[Message], bytes], number: int = 1
+) -> None:
     """The n-th answer of that kind from charlie is another."""
     left = [number]
 
     def changed(name: str, content: bytes) -> bytes:
-        if name != "charlie" or not isinstance(words_of(content).words, kind):
+        if name != "charlie" or not isinstance(body_of(content).words, kind):
             return content
         left[0] -= 1
         return change(unpack(content, {"Step": Step, "Model": Model})) if left[0] == 0 else content
@@ -55,7 +56,7 @@ def spoil(federation: Federation, kind: type[say.Words], change: Callable[[Messa
 
 def told(**news: Any) -> Callable[[Message], bytes]:
     """The same answer with other words."""
-    return lambda m: pack(m.run, m.round, m.words.model_copy(update=news), Load.of(m.load))
+    return lambda m: pack(m.run, m.round, m.words.model_copy(update=news), Payload.of(m.load))
 
 
 def named(federation: Federation, why: str) -> bool:
@@ -67,21 +68,21 @@ def named(federation: Federation, why: str) -> bool:
 
 @pytest.mark.parametrize("round", [-5, 7, 2**32, 2**70])
 def test_an_answer_of_another_round_is_dropped(round: int, federation: Federation) -> None:
-    spoil(federation, say.Done, lambda m: pack(m.run, round, m.words, Load.of(m.load)), 2)
+    spoil(federation, messages.RoundResponse, lambda m: pack(m.run, round, m.words, Payload.of(m.load)), 2)
     run = federation.serve(federation.experiment())
     assert [record.answered for record in run.records] == [4, 3, 4]
     assert named(federation, "an answer of round 8" if round == 7 else "a round that cannot be")
 
 
 def test_an_answer_that_cannot_be_read_stops_nobody(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = Participants.answer
+    answer = RemoteRuntime.answer
 
-    def fails(self: Participants, client: int, message: Message, *more: Any) -> Any:
+    def fails(self: RemoteRuntime, client: int, message: Message, *more: Any) -> Any:
         if client == 2 and message.round == 1:
             raise OverflowError("of whatever kind")
         return answer(self, client, message, *more)
 
-    monkeypatch.setattr(Participants, "answer", fails)
+    monkeypatch.setattr(RemoteRuntime, "answer", fails)
     run = federation.serve(federation.experiment())
     assert [record.answered for record in run.records] == [4, 3, 4]
     assert named(federation, "an answer that cannot be used: OverflowError")
@@ -90,21 +91,21 @@ def test_an_answer_that_cannot_be_read_stops_nobody(federation: Federation, monk
 def test_arrays_are_limited_together() -> None:
     """Each is small on the line and fits the limit by itself."""
     arrays = {f"a{i}": np.zeros(1000, np.float32) for i in range(3)}
-    small = squeezed(arrays)
+    small = compress(arrays)
     assert sum(part.nbytes for part in small.values()) < 1000
-    assert {*released(small, 12_000)} == {*arrays}
+    assert {*decompress(small, 12_000)} == {*arrays}
     for together in (small, arrays, {**small, "b": arrays["a0"]}):
         with pytest.raises(ValueError, match=r"too large together|does not fit"):
-            released(dict(together), 11_999)
+            decompress(dict(together), 11_999)
 
 
 # Joining
 
 
-LIES: dict[str, tuple[type[say.Words], dict[str, Any], str]] = {
-    "more training rows": (say.Counted, {"train": 10**11}, "said that it has 33 in all"),
-    "no training rows": (say.Counted, {"train": 0, "test": 33}, "said that it has 33 in all"),
-    "a key that is none": (say.StatisticsKey, {"key": "00" * 32}, "a public key that is none"),
+LIES: dict[str, tuple[type[messages.MessageBody], dict[str, Any], str]] = {
+    "more training rows": (messages.SampleCounts, {"train": 10**11}, "said that it has 33 in all"),
+    "no training rows": (messages.SampleCounts, {"train": 0, "test": 33}, "said that it has 33 in all"),
+    "a key that is none": (messages.StatisticsKey, {"key": "00" * 32}, "a public key that is none"),
 }
 
 
@@ -118,12 +119,12 @@ def test_numbers_that_cannot_be_are_told_with_their_sender(what: str, federation
 
 def vector(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Message], bytes]:
     """Return a message like this one with another vector of statistics."""
-    return lambda m: pack(m.run, m.round, m.words, Load.of(change(m.load)))
+    return lambda m: pack(m.run, m.round, m.words, Payload.of(change(m.load)))
 
 
 @pytest.mark.parametrize("change", [lambda v: v[:-1], lambda v: v.astype(np.int64), lambda v: v.reshape(-1)])
 def test_statistics_of_another_shape_are_refused_with_their_sender(change: Any, federation: Federation) -> None:
-    spoil(federation, say.Statistics, vector(change))
+    spoil(federation, messages.StatisticsResponse, vector(change))
     with pytest.raises(TooFewAnswers, match="'charlie': it answered with 'statistics'"):
         federation.serve(federation.experiment(**SUMS))
 
@@ -151,7 +152,7 @@ IMPOSSIBLE = {  # the vector has 4 counts of values, 4 sums and 4 sums of square
 def test_totals_that_cannot_be_stop_the_handshake(what: str, federation: Federation) -> None:
     """Under masks the sender cannot be named."""
     row, number, why = IMPOSSIBLE[what]
-    spoil(federation, say.Statistics, vector(added(row, number)))
+    spoil(federation, messages.StatisticsResponse, vector(added(row, number)))
     with pytest.raises(BadValue, match=f"cannot be right: {why}"):
         federation.serve(federation.experiment(**SUMS))
 
@@ -164,7 +165,7 @@ def test_totals_that_cannot_be_stop_the_handshake(what: str, federation: Federat
     ],
 )
 def test_a_table_that_cannot_be_does_not_take_part(news: dict[str, Any], why: str, federation: Federation) -> None:
-    spoil(federation, say.Described, told(**news))
+    spoil(federation, messages.TableDescription, told(**news))
     with pytest.raises(TooFewAnswers, match="3 of 4 participants came"):
         federation.serve(federation.experiment(), terms={"wait": 0.5})
     assert named(federation, why)
@@ -172,8 +173,10 @@ def test_a_table_that_cannot_be_does_not_take_part(news: dict[str, Any], why: st
 
 def test_nobody_draws_an_order_of_too_many_rows(federation: Federation) -> None:
     federation.serve(federation.experiment(rounds=1))
-    asked = next(content for _, content in federation.link.down if isinstance(words_of(content).words, say.Agree))
-    agreed = words_of(asked).words.agreement  # type: ignore[attr-defined]
+    asked = next(
+        content for _, content in federation.link.down if isinstance(body_of(content).words, messages.AgreementRequest)
+    )
+    agreed = body_of(asked).words.agreement  # type: ignore[attr-defined]
     person = federation.people["alfa"]
     table = person.file.opened(federation.experiment().data.made)
     for rows in (MOST_ROWS + 1, 40):  # too many; fewer than its own
@@ -183,7 +186,7 @@ def test_nobody_draws_an_order_of_too_many_rows(federation: Federation) -> None:
 
 @pytest.mark.parametrize("news", [{"count": 10**9}, {"own_count": 10**9}, {"loss": 1e308}, {"loss": -float("inf")}])
 def test_looks_are_at_the_rows_agreed_on(news: dict[str, Any], federation: Federation) -> None:
-    spoil(federation, say.Looked, told(**news), 2)
+    spoil(federation, messages.EvaluateResponse, told(**news), 2)
     run = federation.serve(federation.experiment())
     assert len(run.records) == 3
     assert named(federation, "a loss of" if "loss" in news else "not those agreed on")
@@ -194,20 +197,25 @@ def test_looks_are_at_the_rows_agreed_on(news: dict[str, Any], federation: Feder
 
 
 def as_done(m: Message) -> bytes:
-    return pack(m.run, m.round, say.Done(weight=1.0, **m.words.model_dump()), Load.of({"send": None, "buffers": None}))
+    return pack(
+        m.run,
+        m.round,
+        messages.RoundResponse(weight=1.0, **m.words.model_dump()),
+        Payload.of({"send": None, "buffers": None}),
+    )
 
 
 def as_trained(m: Message) -> bytes:
-    return pack(m.run, m.round, say.Trained(**m.words.model_dump(exclude={"weight"})))
+    return pack(m.run, m.round, messages.AsyncTrainResponse(**m.words.model_dump(exclude={"weight"})))
 
 
 @pytest.mark.parametrize(
     ("kind", "change", "why"),
     [
-        (say.Trained, as_done, "'done' where the other kind"),
-        (say.Done, as_trained, "'trained' where the other kind"),
-        (say.Done, told(memory="x"), "of another training"),
-        (say.Trained, lambda m: pack(m.run, m.round + 9, m.words), "an answer of round"),
+        (messages.AsyncTrainResponse, as_done, "'done' where the other kind"),
+        (messages.RoundResponse, as_trained, "'trained' where the other kind"),
+        (messages.RoundResponse, told(memory="x"), "of another training"),
+        (messages.AsyncTrainResponse, lambda m: pack(m.run, m.round + 9, m.words), "an answer of round"),
     ],
 )
 def test_an_answer_to_another_question_is_a_loss(kind: Any, change: Any, why: str, federation: Federation) -> None:
@@ -217,7 +225,7 @@ def test_an_answer_to_another_question_is_a_loss(kind: Any, change: Any, why: st
 
 
 def test_a_memory_has_the_name_of_its_exchange(federation: Federation) -> None:
-    spoil(federation, say.Done, told(memory="99.0"), 2)
+    spoil(federation, messages.RoundResponse, told(memory="99.0"), 2)
     run = federation.serve(federation.experiment())
     assert [record.answered for record in run.records] == [4, 3, 4]
     assert named(federation, "of another training")
@@ -229,7 +237,7 @@ def test_a_memory_has_the_name_of_its_exchange(federation: Federation) -> None:
 @pytest.mark.parametrize("which", ["mask", "channel"])
 def test_a_key_that_is_none_costs_its_owner_alone(which: str, federation: Federation) -> None:
     zeros = lambda m: told(keys=m.words.keys.model_copy(update={which: "00" * 32}))(m)  # type: ignore[attr-defined]
-    spoil(federation, say.Keyed, zeros, 2)
+    spoil(federation, messages.KeysResponse, zeros, 2)
     run = federation.serve(federation.experiment(uplink={"secure": True}))
     assert [record.answered for record in run.records] == [4, 3, 4]
     assert any("client 2 (charlie) in round 2: it sent a public key that is none" in note for note in run.notes)
@@ -237,22 +245,22 @@ def test_a_key_that_is_none_costs_its_owner_alone(which: str, federation: Federa
 
 def test_a_majority_is_one_of_those_selected() -> None:
     """Of five three must answer at every step; a majority of those left would be two in the end, then one."""
-    rule = Rule(selected=5)
+    rule = ResponseRule(selected=5)
     assert [rule.needed(left) for left in (5, 3, 2, 1)] == [3, 3, 3, 3]
-    assert Rule(minimum=9, selected=5).needed(2) == 5
-    assert Rule().needed(2) == 2
+    assert ResponseRule(minimum=9, selected=5).needed(2) == 5
+    assert ResponseRule().needed(2) == 2
 
 
 def test_steps_that_lose_one_each_do_not_lower_the_majority(federation: Federation) -> None:
     """One refuses its keys, one its shares: two of four are left, and three must answer."""
 
     def changed(name: str, content: bytes) -> bytes:
-        m = words_of(content)
+        m = body_of(content)
         keys, deals = (
-            name == "alfa" and isinstance(m.words, say.Keyed),
-            name == "bravo" and isinstance(m.words, say.Dealt),
+            name == "alfa" and isinstance(m.words, messages.KeysResponse),
+            name == "bravo" and isinstance(m.words, messages.SharesResponse),
         )
-        return pack(m.run, m.round, say.Refused(why="not today")) if keys or deals else content
+        return pack(m.run, m.round, messages.RefusalResponse(why="not today")) if keys or deals else content
 
     federation.link.change = changed
     with pytest.raises(TooFewAnswers, match="2 of 3 answered, and 3 must"):

@@ -19,13 +19,13 @@ import pytest
 pytest.importorskip("flwr")
 from tests.federation.houses import HEAD, rows_of, write
 
-from fedarena.federation import messages as say
+from fedarena.federation import messages
 from fedarena.federation.client_data import statistics_layout
-from fedarena.federation.consent import as_text, federated
+from fedarena.federation.consent import experiment_as_text, federated_experiment
 from fedarena.federation.statistics_release import Totals, decoded
 from fedarena.federation.wire_format import Message, pack, unpack
-from fedarena.transport import flower_link as line
-from fedarena.transport.federation_keys import OrganiserKeys, make_keys
+from fedarena.transport import flower_link
+from fedarena.transport.federation_keys import ServerKeys, make_keys
 
 SAMPLES = 13
 HANDSHAKES = 14  # each would be one equation in every column: more than there are samples
@@ -37,9 +37,9 @@ class MaliciousServer:
     """The server's end of the link, with messages of the attacker's own making."""
 
     def __init__(self, folder: Path, keys: Path) -> None:
-        self.link = line.open_link(folder, "127.0.0.1:0", OrganiserKeys.load(keys / "organiser"))
+        self.link = flower_link.open_link(folder, "127.0.0.1:0", ServerKeys.load(keys / "organiser"))
 
-    def ask(self, run: str, words: say.Words) -> Message:
+    def ask(self, run: str, words: messages.MessageBody) -> Message:
         """Send a message to the only client, and return its answer."""
         end = time.monotonic() + PATIENCE
         while not self.link.nodes():
@@ -72,14 +72,14 @@ def join(folder: Path, server: MaliciousServer, *options: str) -> subprocess.Pop
 
 def equations(folder: Path, server: MaliciousServer, first: int, number: int) -> set[tuple[int, ...]]:
     """Repeat the handshake with another selection each time; return the different sums that were released."""
-    experiment = federated(folder / "agreed.toml", [])
+    experiment = federated_experiment(folder / "agreed.toml", [])
     found = set()
     for k in range(first, first + number):
         run = f"attack{k}"
-        described = server.ask(run, say.Hello(experiment=as_text(experiment), clients=2)).words
-        if not isinstance(described, say.Described):
+        described = server.ask(run, messages.Invitation(experiment=experiment_as_text(experiment), clients=2)).words
+        if not isinstance(described, messages.TableDescription):
             continue
-        agreed = say.Agreement(
+        agreed = messages.Agreement(
             client=k % 2,
             clients=2,
             rows_before=(k % 2) * (3 + k),
@@ -87,9 +87,9 @@ def equations(folder: Path, server: MaliciousServer, first: int, number: int) ->
             classes=described.classes,
             columns=described.columns,
         )
-        server.ask(run, say.Agree(agreement=agreed, tell="counts"))
-        answer = server.ask(run, say.StatisticsRequest(agreement=agreed))
-        if isinstance(answer.words, say.Statistics):
+        server.ask(run, messages.AgreementRequest(agreement=agreed, tell="counts"))
+        answer = server.ask(run, messages.StatisticsRequest(agreement=agreed))
+        if isinstance(answer.words, messages.StatisticsResponse):
             found.add(Totals.of(decoded(answer.load), statistics_layout(experiment, agreed)).sums)
     return found
 
@@ -117,12 +117,14 @@ def test_a_table_cannot_be_read_by_repeated_handshakes(attacked: tuple[Path, Mal
 def test_a_client_serves_one_run_unless_it_was_started_for_more(attacked: tuple[Path, MaliciousServer]) -> None:
     folder, server = attacked
     client = join(folder, server)
-    experiment = as_text(federated(folder / "agreed.toml", []))
-    assert isinstance(server.ask("first", say.Hello(experiment=experiment, clients=2)).words, say.Described)
-    refused = server.ask("second", say.Hello(experiment=experiment, clients=2)).words
-    assert isinstance(refused, say.Refused)
+    experiment = experiment_as_text(federated_experiment(folder / "agreed.toml", []))
+    assert isinstance(
+        server.ask("first", messages.Invitation(experiment=experiment, clients=2)).words, messages.TableDescription
+    )
+    refused = server.ask("second", messages.Invitation(experiment=experiment, clients=2)).words
+    assert isinstance(refused, messages.RefusalResponse)
     assert "takes part in 1 run and no other" in refused.why
-    server.ask("first", say.Goodbye(reason="over", finished=True))
+    server.ask("first", messages.GoodbyeRequest(reason="over", finished=True))
     out, err = client.communicate(timeout=PATIENCE)
     assert client.returncode == 0
     assert out.strip() == "alfa: 0 trainings"
@@ -135,20 +137,22 @@ def test_histograms_are_released_over_the_real_link_only_as_agreed(attacked: tup
     """An experiment with other histograms is refused at consent, and a request for them later."""
     folder, server = attacked
     client = join(folder, server, "--runs", "2")
-    agreed = federated(folder / "agreed.toml", [])
-    asked = as_text(federated(folder / "agreed.toml", ["evaluate.histograms=50"]))
-    refused = server.ask("first", say.Hello(experiment=asked, clients=2)).words
-    assert isinstance(refused, say.Refused)
+    agreed = federated_experiment(folder / "agreed.toml", [])
+    asked = experiment_as_text(federated_experiment(folder / "agreed.toml", ["evaluate.histograms=50"]))
+    refused = server.ask("first", messages.Invitation(experiment=asked, clients=2)).words
+    assert isinstance(refused, messages.RefusalResponse)
     assert "evaluate" in refused.why
-    described = server.ask("second", say.Hello(experiment=as_text(agreed), clients=2)).words
-    assert isinstance(described, say.Described)
+    described = server.ask("second", messages.Invitation(experiment=experiment_as_text(agreed), clients=2)).words
+    assert isinstance(described, messages.TableDescription)
     place: dict[str, Any] = {"client": 0, "clients": 2, "rows_before": 0, "rows": 2 * SAMPLES}
     shape = {"classes": described.classes, "columns": described.columns}
     means = (0.0,) * len(described.columns)
-    agreement = say.Agreement(**place, **shape, means=means, deviations=means)
-    assert isinstance(server.ask("second", say.Agree(agreement=agreement, tell="ready")).words, say.Ready)
-    told = server.ask("second", say.EvaluationSumsRequest(histograms=50)).words
-    assert isinstance(told, say.Refused)
+    agreement = messages.Agreement(**place, **shape, means=means, deviations=means)
+    assert isinstance(
+        server.ask("second", messages.AgreementRequest(agreement=agreement, tell="ready")).words, messages.ReadyResponse
+    )
+    told = server.ask("second", messages.EvaluationSumsRequest(histograms=50)).words
+    assert isinstance(told, messages.RefusalResponse)
     assert told.why == "asked for score histograms of 50 bins, and the agreed experiment has none"
     client.kill()
     client.wait()

@@ -17,13 +17,13 @@ pytest.importorskip("flwr")
 from tests.federation.houses import Federation, differences
 
 import fedarena as fa
-from fedarena.federation.client import Participant
-from fedarena.federation.client_data import OwnFile
-from fedarena.federation.requests import Rule
-from fedarena.federation.server import Terms, serve
+from fedarena.federation.client import FederationClient
+from fedarena.federation.client_data import ClientFile
+from fedarena.federation.requests import ResponseRule
+from fedarena.federation.server import ServerOptions, serve
 from fedarena.results.run import load
-from fedarena.transport import flower_link as line
-from fedarena.transport.federation_keys import OrganiserKeys, ParticipantKeys, make_keys
+from fedarena.transport import flower_link
+from fedarena.transport.federation_keys import ClientKeys, ServerKeys, make_keys
 
 HOUSES = {"alfa": 31, "bravo": 45}
 PATIENCE = 120.0  # of a test, on a machine where many others run
@@ -117,8 +117,8 @@ class Threads:
         self.threads: list[threading.Thread] = []
         self.one_at_a_time = threading.Lock()
 
-    def open(self, folder: Path) -> line.Link:
-        link = line.open_link(folder, "127.0.0.1:0", OrganiserKeys.load(self.keys["organiser"]))
+    def open(self, folder: Path) -> flower_link.Link:
+        link = flower_link.open_link(folder, "127.0.0.1:0", ServerKeys.load(self.keys["organiser"]))
         for name in HOUSES:
             work = self._work(name, link.address)
             self.threads.append(threading.Thread(target=work, daemon=True))
@@ -126,20 +126,20 @@ class Threads:
         return link
 
     def _work(self, name: str, address: str) -> Callable[[], None]:
-        file, folder = OwnFile(self.federation.files[name]), self.federation.folder / "houses" / name
-        me = Participant(file, folder, secret=0)
+        file, folder = ClientFile(self.federation.files[name]), self.federation.folder / "houses" / name
+        me = FederationClient(file, folder, secret=0)
 
         def handle(content: bytes) -> bytes:
             with self.one_at_a_time:
                 answer = me.handle(content)
             if me.over is not None:
-                raise line.Over(answer)
+                raise flower_link.FederationEnded(answer)
             return answer
 
-        return lambda: line.join(address, ParticipantKeys.load(self.keys[name]), handle)
+        return lambda: flower_link.join(address, ClientKeys.load(self.keys[name]), handle)
 
     def serve(self, name: str, experiment: Any) -> fa.Run:
-        terms = Terms(len(HOUSES), Rule(PATIENCE), PATIENCE, secret=experiment.seed)
+        terms = ServerOptions(len(HOUSES), ResponseRule(PATIENCE), PATIENCE, secret=experiment.seed)
         run = serve(experiment, self.open, terms, out=self.federation.folder / name)
         for thread in self.threads:
             thread.join(PATIENCE)

@@ -16,14 +16,9 @@ from fedarena.config.errors import BadValue, FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.data.sources.class_codes import split_rows
 from fedarena.data.sources.table_files import Csv
-from fedarena.federation.agreement import (
-    first_agreement,
-    in_order,
-    with_statistics,
-    without_rows,
-)
-from fedarena.federation.client_data import OwnFile, OwnRows, features_of, split_own, statistics_layout
-from fedarena.federation.messages import Agreement, Described
+from fedarena.federation.agreement import client_order, first_agreement, with_statistics, without_rows
+from fedarena.federation.client_data import ClientFile, ClientSamples, features_of, split_own, statistics_layout
+from fedarena.federation.messages import Agreement, TableDescription
 from fedarena.federation.statistics_release import StatisticsMask, total_of
 
 DEEP = settings(max_examples=60)
@@ -53,12 +48,14 @@ def test_own_rows_are_split_as_in_a_table_of_all(sizes: list[int], share: float,
 @pytest.mark.parametrize("names", [["b", "a", "c-2", "c-10"], ["10", "9", "1"], ["B", "a"]])
 def test_participants_are_numbered_as_a_column_of_their_names_would_be(names: list[str], tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", [[name, 1.0 * i, i % 2] for i, name in enumerate(names * 3)], ["who", "x", "y"])
-    assert tuple(in_order(names)) == Csv(str(path), "y", "who").load(0).owner_names
+    assert tuple(client_order(names)) == Csv(str(path), "y", "who").load(0).owner_names
 
 
-def agreed_rows(experiment: Experiment, files: dict[str, Path]) -> tuple[dict[str, Agreement], dict[str, OwnRows], Any]:
+def agreed_rows(
+    experiment: Experiment, files: dict[str, Path]
+) -> tuple[dict[str, Agreement], dict[str, ClientSamples], Any]:
     """What joining comes to, without messages."""
-    tables = {name: OwnFile(path).opened(experiment.data.made) for name, path in files.items()}
+    tables = {name: ClientFile(path).opened(experiment.data.made) for name, path in files.items()}
     agreed = first_agreement({name: table.described("") for name, table in tables.items()})
     rows = {name: table.placed(agreed[name]) for name, table in tables.items()}
     counted = {name: own.counted() for name, own in rows.items()}
@@ -134,11 +131,11 @@ def test_rows_to_test_on_in_files_of_their_own(tmp_path: Path) -> None:
     whole = write(tmp_path / "test.csv", [row for rows in federation.rows.values() for row in rows[::3]])
     experiment = federation.experiment(data={"test_path": str(whole)})
     for name in federation.rows:
-        federation.start(name, file=OwnFile(federation.files[name], tests[name]))
+        federation.start(name, file=ClientFile(federation.files[name], tests[name]))
     assert differences(federation.serve(experiment), fa.run(experiment, out=False, runtime="serial")) == []
 
 
-def described(**settings: Any) -> Described:
+def described(**settings: Any) -> TableDescription:
     columns = [{"name": name, "kind": "numbers"} for name in settings.pop("columns", "ab")]
     table = {
         "session": "s",
@@ -148,13 +145,13 @@ def described(**settings: Any) -> Described:
         "classes": ("n", "y"),
         "columns": columns,
     }
-    return Described.model_validate({**table, **settings})
+    return TableDescription.model_validate({**table, **settings})
 
 
 def test_a_column_of_words_of_all_must_stay_small() -> None:
-    def words(first: int) -> Described:
+    def words(first: int) -> TableDescription:
         column = {"name": "c", "kind": "words", "words": [str(i) for i in range(first, first + 15)]}
-        return Described.model_validate({**described().model_dump(), "columns": [column]})
+        return TableDescription.model_validate({**described().model_dump(), "columns": [column]})
 
     with pytest.raises(BadValue, match="'c' holds 30 distinct words"):
         first_agreement({"a": words(0), "b": words(15)})
@@ -166,9 +163,9 @@ def test_one_label_at_all_is_refused() -> None:
 
 
 MISTAKES = {
-    "label": (OwnFile(Path("alfa.csv"), label="lable"), "has no column 'lable'.*did you mean 'label'"),
-    "test file": (OwnFile(Path("alfa.csv"), test=Path("bravo.csv")), "takes 0.2 of the rows to test on"),
-    "fractions": (OwnFile(Path("alfa.csv"), label="a"), "holds fractions"),
+    "label": (ClientFile(Path("alfa.csv"), label="lable"), "has no column 'lable'.*did you mean 'label'"),
+    "test file": (ClientFile(Path("alfa.csv"), test=Path("bravo.csv")), "takes 0.2 of the rows to test on"),
+    "fractions": (ClientFile(Path("alfa.csv"), label="a"), "holds fractions"),
 }
 
 
@@ -177,7 +174,7 @@ def test_mistakes_in_ones_own_file_are_told_in_words(mistake: str, tmp_path: Pat
     federation = Federation(tmp_path)
     file, told = MISTAKES[mistake]
     test = None if file.test is None else tmp_path / file.test
-    own = OwnFile(tmp_path / file.path, test, file.label)
+    own = ClientFile(tmp_path / file.path, test, file.label)
     with pytest.raises(FedarenaError, match="(?s)" + told):
         own.opened(federation.experiment().data.made).described("")
 

@@ -13,10 +13,9 @@ from tests.federation.rooms import Post, Rooms
 import fedarena as fa
 from fedarena.config.experiment import Experiment
 from fedarena.engine.devices import build_fleet
-from fedarena.federation import coordinator
-from fedarena.federation import messages as say
-from fedarena.federation.requests import Rule, TooFewAnswers
-from fedarena.federation.wire_format import words_of
+from fedarena.federation import coordinator, messages
+from fedarena.federation.requests import ResponseRule, TooFewAnswers
+from fedarena.federation.wire_format import body_of
 
 ALGORITHMS: dict[str, Any] = {
     "coop": {"name": "coop", "b_l": 1, "b_u": 3},
@@ -38,9 +37,9 @@ class OnTime(Rooms):
 
     def send(self, node: int, content: bytes, deadline: float) -> str:
         ticket = super().send(node, content, deadline)
-        words = words_of(content).words
+        words = body_of(content).words
         self.due[ticket] = -1.0
-        if isinstance(words, say.Train):
+        if isinstance(words, messages.AsyncTrainRequest):
             client = node - 100
             rows = self.sizes[client] * self.epochs
             self.due[ticket] = self.clock + self.fleet.training(client, words.number, rows)
@@ -111,7 +110,7 @@ def test_one_alone_is_the_simulation_whatever_the_time(tmp_path: Path) -> None:
     number = [0]
 
     def before(name: str, content: bytes) -> None:
-        if isinstance(words_of(content).words, say.Train | say.Send):
+        if isinstance(body_of(content).words, messages.AsyncTrainRequest | messages.SendResultRequest):
             number[0] += 1
             if number[0] % 3 == 0:
                 federation.start("alfa")
@@ -145,7 +144,7 @@ def test_the_age_filter_holds_for_real_arrivals(tmp_path: Path) -> None:
     assert asked > models == run.ages["merges_of_clients"][0]  # without a yes, no model goes up
 
 
-SOON = Rule(deadline=0.3, minimum=2, attempts=2)
+SOON = ResponseRule(deadline=0.3, minimum=2, attempts=2)
 
 
 @pytest.fixture

@@ -13,29 +13,31 @@ from tests.federation.houses import Federation, write
 from fedarena.algorithms.base import Step
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
-from fedarena.federation import messages as say
-from fedarena.federation.client import Participant
+from fedarena.federation import messages
+from fedarena.federation.client import FederationClient
 from fedarena.federation.client_data import statistics_layout
-from fedarena.federation.consent import as_text, federated, what_leaves
+from fedarena.federation.consent import experiment_as_text, federated_experiment, what_leaves
 from fedarena.federation.release_log import Binding
 from fedarena.federation.request_limits import REPEATS
 from fedarena.federation.requests import TooFewAnswers
 from fedarena.federation.statistics_release import StatisticsMask, is_vector
-from fedarena.federation.wire_format import Load, pack, unpack, words_of
+from fedarena.federation.wire_format import Payload, body_of, pack, unpack
 
 SUMS = {"data": {"standardise": True}}
 NAMES = ("alfa", "bravo", "charlie", "delta")
 
 
-def agreement(federation: Federation, name: str = "alfa") -> say.Agreement:
+def agreement(federation: Federation, name: str = "alfa") -> messages.Agreement:
     """What the server agreed with a client."""
-    asked = [words_of(c).words for n, c in federation.link.down if n == name and b'"what":"agree"' in c]
+    asked = [body_of(c).words for n, c in federation.link.down if n == name and b'"what":"agree"' in c]
     return asked[0].agreement  # type: ignore[union-attr]
 
 
-def asked_of(person: Participant, run: str, words: say.Words, load: Load | None = None, round: int = 0) -> say.Words:
+def asked_of(
+    person: FederationClient, run: str, words: messages.MessageBody, load: Payload | None = None, round: int = 0
+) -> messages.MessageBody:
     content = pack(run, round, words) if load is None else pack(run, round, words, load)
-    return words_of(person.handle(content)).words
+    return body_of(person.handle(content)).words
 
 
 def log(federation: Federation, name: str = "alfa") -> list[dict[str, Any]]:
@@ -54,12 +56,14 @@ def served(tmp_path: Path) -> Federation:
 # The binding
 
 
-def greeted(federation: Federation, experiment: Experiment, run: str, clients: int = 4, **settings: Any) -> Participant:
+def greeted(
+    federation: Federation, experiment: Experiment, run: str, clients: int = 4, **settings: Any
+) -> FederationClient:
     """A new process of alfa, in the folder that it had, in a run of another name."""
     federation.start("alfa", **settings)
     person = federation.people["alfa"]
-    hello = say.Hello(experiment=as_text(experiment), clients=clients)
-    assert isinstance(asked_of(person, run, hello), say.Described)
+    hello = messages.Invitation(experiment=experiment_as_text(experiment), clients=clients)
+    assert isinstance(asked_of(person, run, hello), messages.TableDescription)
     return person
 
 
@@ -76,12 +80,12 @@ def test_another_selection_is_refused_under_any_run_name_and_after_a_restart(pla
     other = agreed.model_copy(update=OTHER_PLACES[place])
     person = greeted(served, served.experiment(**SUMS), "anotherrun")
     for words in (
-        say.Agree(agreement=other, tell="counts"),
-        say.Agree(agreement=other, tell="ready"),
-        say.StatisticsRequest(agreement=other),
+        messages.AgreementRequest(agreement=other, tell="counts"),
+        messages.AgreementRequest(agreement=other, tell="ready"),
+        messages.StatisticsRequest(agreement=other),
     ):
         refused = asked_of(person, "anotherrun", words)
-        assert isinstance(refused, say.Refused)
+        assert isinstance(refused, messages.RefusalResponse)
         assert "this run asks for other training samples" in refused.why
     assert [line["what"] for line in log(served) if line["event"] == "refused"][-1] == refused.why
 
@@ -151,7 +155,7 @@ def test_the_server_reads_totals_and_no_sum_of_one_client(served: Federation) ->
     """Every vector on the wire is masked; their total is that of the table of all."""
     experiment = served.experiment(**SUMS)
     layout = statistics_layout(experiment, agreement(served))
-    vectors = [unpack(c).load for _, c in served.link.up if isinstance(words_of(c).words, say.Statistics)]
+    vectors = [unpack(c).load for _, c in served.link.up if isinstance(body_of(c).words, messages.StatisticsResponse)]
     assert len(vectors) == 4
     for name, vector in zip(NAMES, vectors, strict=True):
         assert is_vector(vector, layout)
@@ -164,15 +168,15 @@ def test_the_server_reads_totals_and_no_sum_of_one_client(served: Federation) ->
 def test_statistics_are_not_released_without_the_keys_of_all(keys: str, served: Federation) -> None:
     agreed = agreement(served)
     person = greeted(served, served.experiment(**SUMS), "anotherrun")
-    own = asked_of(person, "anotherrun", say.StatisticsKeyRequest())
-    assert isinstance(own, say.StatisticsKey)
+    own = asked_of(person, "anotherrun", messages.StatisticsKeyRequest())
+    assert isinstance(own, messages.StatisticsKey)
     given = {
         "none": {},
         "too few": {0: own.key, 1: StatisticsMask().public},
         "own twice": dict.fromkeys(range(4), own.key),
     }[keys]
-    refused = asked_of(person, "anotherrun", say.StatisticsRequest(agreement=agreed, keys=given))
-    assert isinstance(refused, say.Refused)
+    refused = asked_of(person, "anotherrun", messages.StatisticsRequest(agreement=agreed, keys=given))
+    assert isinstance(refused, messages.RefusalResponse)
     assert "keys that are not those of this exchange" in refused.why
 
 
@@ -180,8 +184,8 @@ def test_the_number_of_clients_is_that_of_the_consent(served: Federation) -> Non
     """Else a server would ask for consent to masked sums, and then say that there are two clients."""
     agreed = agreement(served)
     person = greeted(served, served.experiment(**SUMS), "anotherrun", clients=3)
-    refused = asked_of(person, "anotherrun", say.StatisticsRequest(agreement=agreed))
-    assert isinstance(refused, say.Refused)
+    refused = asked_of(person, "anotherrun", messages.StatisticsRequest(agreement=agreed))
+    assert isinstance(refused, messages.RefusalResponse)
     assert "4 clients, and consent was given to 3" in refused.why
 
 
@@ -192,7 +196,7 @@ def test_a_client_that_is_restarted_between_key_and_sums_gets_new_keys(tmp_path:
     killed: list[str] = []
 
     def before(name: str, content: bytes) -> None:
-        if name == "bravo" and not killed and isinstance(words_of(content).words, say.StatisticsRequest):
+        if name == "bravo" and not killed and isinstance(body_of(content).words, messages.StatisticsRequest):
             killed.append(name)
             federation.start("bravo")
 
@@ -204,7 +208,7 @@ def test_a_client_that_is_restarted_between_key_and_sums_gets_new_keys(tmp_path:
 
 def test_consent_says_who_reads_the_sums(tmp_path: Path) -> None:
     (tmp_path / "exp.toml").write_text('data = { name = "csv", label = "label" }\n')
-    experiment = federated(tmp_path / "exp.toml", [])
+    experiment = federated_experiment(tmp_path / "exp.toml", [])
     many, few = ("\n".join(what_leaves(experiment, False, clients)) for clients in (3, 2))
     assert "masked, so that the server reads only the totals over all 3 clients" in many
     assert "the server reads your own sums" in few
@@ -271,8 +275,8 @@ def test_the_log_has_what_to_whom_and_when(tmp_path: Path) -> None:
 # Requests are counted
 
 
-def requests(federation: Federation, kind: type[say.Words]) -> list[bytes]:
-    return [c for name, c in federation.link.down if name == "alfa" and isinstance(words_of(c).words, kind)]
+def requests(federation: Federation, kind: type[messages.MessageBody]) -> list[bytes]:
+    return [c for name, c in federation.link.down if name == "alfa" and isinstance(body_of(c).words, kind)]
 
 
 def other_models(federation: Federation, content: bytes, number: int) -> list[bytes]:
@@ -282,20 +286,20 @@ def other_models(federation: Federation, content: bytes, number: int) -> list[by
     for k in range(number):
         message = unpack(content, types)
         message.load.message.w[0] += k + 1
-        found.append(pack(message.run, message.round, message.words, Load.of(message.load)))
+        found.append(pack(message.run, message.round, message.words, Payload.of(message.load)))
     return found
 
 
 def answers(federation: Federation, contents: list[bytes]) -> list[str]:
-    told = [words_of(federation.people["alfa"].handle(content)).words for content in contents]
-    return [words.why if isinstance(words, say.Refused) else words.what for words in told]
+    told = [body_of(federation.people["alfa"].handle(content)).words for content in contents]
+    return [words.why if isinstance(words, messages.RefusalResponse) else words.what for words in told]
 
 
 def test_a_repeated_request_gets_the_same_answer(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start(secret=None)
     federation.serve(federation.experiment(uplink={"clip": 0.1, "noise": 0.3}), terms={"secret": None})
-    person, work = federation.people["alfa"], requests(federation, say.Work)[-1]
+    person, work = federation.people["alfa"], requests(federation, messages.RoundRequest)[-1]
     first, again = (unpack(person.handle(work), {"Step": Step}).load["send"] for _ in range(2))
     assert np.array_equal(first.delta, again.delta)
 
@@ -310,8 +314,8 @@ def test_a_round_is_answered_for_few_models_and_for_one_where_noise_or_masks_pro
     federation.start()
     federation.serve(federation.experiment(uplink=uplink))
     limits = federation.people["alfa"]._member.limits  # type: ignore[union-attr]
-    work = requests(federation, say.Work)[-1]
-    words = words_of(work).words
+    work = requests(federation, messages.RoundRequest)[-1]
+    words = body_of(work).words
     for content in other_models(federation, work, most - 1):
         limits.check(words, 2, content)  # type: ignore[union-attr]
     limits.check(words, 2, work)  # type: ignore[union-attr]
@@ -325,10 +329,10 @@ def test_requests_are_counted_across_restarts(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment())
-    looks = requests(federation, say.Look)
+    looks = requests(federation, messages.EvaluateRequest)
     assert answers(federation, looks) == ["looked"] * 3
     federation.start("alfa")
-    hello, ready = requests(federation, say.Hello)[0], requests(federation, say.Agree)[-1]
+    hello, ready = requests(federation, messages.Invitation)[0], requests(federation, messages.AgreementRequest)[-1]
     assert answers(federation, [hello, ready]) == ["described", "ready"]
     found = answers(federation, other_models(federation, looks[-1], 6))
     assert found[: 1 + REPEATS] == ["looked"] * (1 + REPEATS)  # three rounds and one more, and the repeats
@@ -340,7 +344,7 @@ def test_exchanges_of_a_round_are_limited(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment())
-    message = words_of(requests(federation, say.Work)[-1])
+    message = body_of(requests(federation, messages.RoundRequest)[-1])
     words = message.words.model_copy(update={"exchange": 8})
     assert "asked for exchange 9" in answers(federation, [pack(message.run, 2, words)])[0]
 
@@ -349,5 +353,5 @@ def test_a_budget_of_uploads_bounds_the_rounds(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment(uploads=7))
-    message = words_of(requests(federation, say.Work)[-1])
+    message = body_of(requests(federation, messages.RoundRequest)[-1])
     assert "asked for round 8 of 7" in answers(federation, [pack(message.run, 7, message.words)])[0]

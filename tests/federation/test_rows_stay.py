@@ -14,9 +14,9 @@ from tests.federation.houses import LABELS, Federation, write
 from torch import Tensor, nn
 
 from fedarena.config.registry import register
-from fedarena.federation.messages import KINDS, Show
+from fedarena.federation.messages import KINDS, ModelRequest
 from fedarena.federation.requests import TooFewAnswers
-from fedarena.federation.wire_format import pack, words_of
+from fedarena.federation.wire_format import body_of, pack
 
 EXPERIMENTS: dict[str, dict[str, Any]] = {
     "scaffold, standardised": {"algorithm": "scaffold", "data": {"standardise": True}},
@@ -155,12 +155,12 @@ def test_what_was_not_agreed_to_is_not_shown(tmp_path: Path) -> None:
     federation.start()
     federation.serve(federation.experiment(algorithm="local"))
     alfa = federation.people["alfa"]
-    run = words_of(federation.link.down[0][1]).run
+    run = body_of(federation.link.down[0][1]).run
     ready = next(c for name, c in federation.link.down if name == "alfa" and b'"tell":"ready"' in c)
     forged = ready.replace(b'"shares_models":false', b'"shares_models":true')
     assert forged != ready
     assert b'"what":"ready"' in alfa.handle(forged)
-    assert b"models of one's own stay here" in alfa.handle(pack(run, 2, Show(memory="2.0")))
+    assert b"models of one's own stay here" in alfa.handle(pack(run, 2, ModelRequest(memory="2.0")))
 
 
 def test_a_run_does_not_become_another_experiment(tmp_path: Path) -> None:

@@ -13,12 +13,11 @@ from tests.federation.test_faults import SOON, After, happens
 import fedarena as fa
 from fedarena.algorithms.base import Step
 from fedarena.config.errors import BadValue
-from fedarena.federation import coordinator
-from fedarena.federation import messages as say
-from fedarena.federation.secure_aggregation import CURVE, HouseSeals, OwnSeals
-from fedarena.federation.wire_format import unpack, words_of
-from fedarena.privacy.secure_aggregation import Secrets, Turn, circle, open_sum, share_out
-from fedarena.privacy.uplink import Sealed
+from fedarena.federation import coordinator, messages
+from fedarena.federation.secure_aggregation import CURVE, ClientMasks, ServerMasks
+from fedarena.federation.wire_format import body_of, unpack
+from fedarena.privacy.secure_aggregation import ClientSecrets, MaskedExchange, secret_shares, share_ring, unmask_sum
+from fedarena.privacy.uplink import MaskedVector
 
 SECURE = {"uplink": {"secure": True}}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -82,7 +81,7 @@ def test_a_resumed_organiser_opens_the_same_sum_and_no_other(tmp_path: Path) -> 
     opened = [0]
 
     def killed(name: str, content: bytes) -> None:
-        if name == "alfa" and isinstance(words_of(content).words, say.Look):
+        if name == "alfa" and isinstance(body_of(content).words, messages.EvaluateRequest):
             opened[0] += 1
             if opened[0] == 2:
                 raise KeyboardInterrupt
@@ -112,28 +111,28 @@ def _after_two(experiment: Any) -> fa.Run:
 # What can be read
 
 
-def asker(people: dict[int, OwnSeals], turn: Turn, absent: tuple[int, ...] = ()) -> HouseSeals:
+def asker(people: dict[int, ClientMasks], turn: MaskedExchange, absent: tuple[int, ...] = ()) -> ServerMasks:
     """An organiser's half that speaks with these participants."""
 
     def ask(questions: Any, round: int, kind: Any, what: str, minimum: int | None = None) -> dict[int, Any]:
         found: dict[int, Any] = {}
         for client, asked in questions.items():
             me = people[client]
-            if isinstance(asked, say.Keys):
+            if isinstance(asked, messages.KeysRequest):
                 found[client] = me.keyed()
-            elif isinstance(asked, say.Deal):
+            elif isinstance(asked, messages.SharesRequest):
                 found[client] = me.dealt(asked.keys, turn)
             else:
                 found[client] = me.revealed(asked.answered)
         return found
 
-    return HouseSeals(0, ask)
+    return ServerMasks(0, ask)
 
 
 @pytest.mark.parametrize("missing", [(), (2,), (1, 4)])
 def test_masks_of_a_curve_cancel_to_the_bit(missing: tuple[int, ...]) -> None:
-    turn = Turn(3, 1, (0, 1, 2, 4, 7))
-    people = {k: OwnSeals(0, k, "place") for k in turn.asked}
+    turn = MaskedExchange(3, 1, (0, 1, 2, 4, 7))
+    people = {k: ClientMasks(0, k, "place") for k in turn.asked}
     house = asker(people, turn)
     shares, absent = house.exchange(3, 1, list(turn.asked))
     assert not absent
@@ -150,8 +149,8 @@ def test_masks_of_a_curve_cancel_to_the_bit(missing: tuple[int, ...]) -> None:
 
 
 def test_shares_are_for_their_holder_alone_and_for_this_exchange_alone() -> None:
-    turn = Turn(0, 0, (0, 1, 2))
-    people = {k: OwnSeals(0, k, "round 0") for k in turn.asked}
+    turn = MaskedExchange(0, 0, (0, 1, 2))
+    people = {k: ClientMasks(0, k, "round 0") for k in turn.asked}
     shares, _ = asker(people, turn).exchange(0, 0, [0, 1, 2])
     with pytest.raises(BadValue, match="shares of client 0 cannot be opened"):
         people[1].take({0: shares[2][0], 2: shares[1][2]})
@@ -162,8 +161,8 @@ def test_shares_are_for_their_holder_alone_and_for_this_exchange_alone() -> None
 
 
 def test_too_few_or_false_answers_reveal_nothing() -> None:
-    turn = Turn(0, 0, (0, 1, 2, 3))
-    people = {k: OwnSeals(0, k, "p") for k in turn.asked}
+    turn = MaskedExchange(0, 0, (0, 1, 2, 3))
+    people = {k: ClientMasks(0, k, "p") for k in turn.asked}
     shares, _ = asker(people, turn).exchange(0, 0, [0, 1, 2, 3])
     for k in turn.asked:
         people[k].take(shares[k])
@@ -179,7 +178,7 @@ def test_an_answer_by_itself_is_noise_to_the_organiser(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment(**SECURE, rounds=1))
-    types = {"Step": Step, "Sealed": Sealed}
+    types = {"Step": Step, "Sealed": MaskedVector}
     sent = [unpack(content, types) for name, content in federation.link.up if b'"what":"done"' in content]
     words = [message.load["send"].words for message in sent]
     assert len(words) == 4
@@ -194,15 +193,15 @@ def test_an_answer_by_itself_is_noise_to_the_organiser(tmp_path: Path) -> None:
 
 
 def test_a_share_less_than_the_threshold_opens_nothing() -> None:
-    ring = circle(0, Turn(0, 0, tuple(range(6))))
-    secrets = {k: Secrets(10 + k, 100 + k) for k in range(6)}
+    ring = share_ring(0, MaskedExchange(0, 0, tuple(range(6))))
+    secrets = {k: ClientSecrets(10 + k, 100 + k) for k in range(6)}
     publics = {k: CURVE.public(one.pairs) for k, one in secrets.items()}
     total = sum((one.mask(k, ring, publics, 8, CURVE) for k, one in secrets.items()), start=np.zeros(8, np.uint32))
     draw = iter(range(1000, 2000)).__next__
-    revealed = {k: share_out(one.own, k, ring, draw) for k, one in secrets.items()}
-    assert np.array_equal(open_sum(total, ring, range(6), publics, revealed, CURVE), np.zeros(8, np.uint32))
+    revealed = {k: secret_shares(one.own, k, ring, draw) for k, one in secrets.items()}
+    assert np.array_equal(unmask_sum(total, ring, range(6), publics, revealed, CURVE), np.zeros(8, np.uint32))
     fewer = {**revealed, 3: dict(list(revealed[3].items())[: ring.threshold - 1])}
-    assert open_sum(total, ring, range(6), publics, fewer, CURVE) is None
+    assert unmask_sum(total, ring, range(6), publics, fewer, CURVE) is None
 
 
 def test_what_is_not_finite_is_not_sent_at_all(tmp_path: Path) -> None:
@@ -211,7 +210,7 @@ def test_what_is_not_finite_is_not_sent_at_all(tmp_path: Path) -> None:
     federation.start()
     run = federation.serve(federation.experiment(**SECURE, local={"lr": 1e38, "batch": 2, "epochs": 3}, rounds=2))
     assert run.final.non_finite > 0
-    types = {"Step": Step, "Sealed": Sealed}
+    types = {"Step": Step, "Sealed": MaskedVector}
     for _, content in federation.link.up:
         if b'"finite":false' in content:
             assert unpack(content, types).load == {"send": None, "buffers": None}
@@ -219,8 +218,8 @@ def test_what_is_not_finite_is_not_sent_at_all(tmp_path: Path) -> None:
 
 def test_who_answered_is_counted_once_and_for_all() -> None:
     """Strangers and repeated names hide nobody; and shares are revealed for one sum."""
-    turn = Turn(0, 0, (0, 1, 2, 3))
-    people = {k: OwnSeals(0, k, "p") for k in turn.asked}
+    turn = MaskedExchange(0, 0, (0, 1, 2, 3))
+    people = {k: ClientMasks(0, k, "p") for k in turn.asked}
     shares, _ = asker(people, turn).exchange(0, 0, [0, 1, 2, 3])
     people[1].take(shares[1])
     with pytest.raises(BadValue, match="not in this exchange"):
@@ -233,7 +232,7 @@ def test_who_answered_is_counted_once_and_for_all() -> None:
 
 
 def test_a_key_in_ones_own_name_must_be_ones_own() -> None:
-    people = {k: OwnSeals(0, k, "p") for k in range(3)}
+    people = {k: ClientMasks(0, k, "p") for k in range(3)}
     keys = {k: one.keyed().keys for k, one in people.items()}
     with pytest.raises(BadValue, match="not those of this exchange"):
-        people[0].dealt({**keys, 0: keys[1]}, Turn(0, 0, (0, 1, 2)))
+        people[0].dealt({**keys, 0: keys[1]}, MaskedExchange(0, 0, (0, 1, 2)))

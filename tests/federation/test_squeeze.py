@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from tests.federation.houses import Federation
 
-from fedarena.federation.compression import released, squeezed
+from fedarena.federation.compression import compress, decompress
 
 LIMIT = 1 << 24
 
@@ -38,7 +38,7 @@ def test_any_array_comes_back_to_the_bit(array: np.ndarray, negate: int) -> None
     if array.dtype.kind == "f":
         array.reshape(-1)[::negate] *= -1  # minus zeros among them
         array.reshape(-1)[:1] = np.nan
-    assert same(released(squeezed({"a": array}), LIMIT)["a"], array)
+    assert same(decompress(compress({"a": array}), LIMIT)["a"], array)
 
 
 def test_a_tenth_of_the_numbers_in_eight_bits_takes_a_tenth_of_a_byte_and_places() -> None:
@@ -46,15 +46,15 @@ def test_a_tenth_of_the_numbers_in_eight_bits_takes_a_tenth_of_a_byte_and_places
     chosen = rng.random(20_000) < 0.1
     dense = np.floor(rng.standard_normal(20_000) * 40).astype(np.float32) / 40
     for array, most in ((np.where(chosen, rng.standard_normal(20_000), 0).astype(np.float32), 12_000), (dense, 25_000)):
-        parts = squeezed({"a": array})
+        parts = compress({"a": array})
         assert size(parts) < most < array.nbytes
-        assert same(released(parts, LIMIT)["a"], array)
+        assert same(decompress(parts, LIMIT)["a"], array)
     words = rng.integers(0, 2**12, 1000, dtype=np.uint32)
-    assert size(squeezed({"a": words})) < 1000 * 12 / 8 + 100
+    assert size(compress({"a": words})) < 1000 * 12 / 8 + 100
     many = rng.integers(0, 2**11, 200_001, dtype=np.uint32)  # more than one piece
-    assert same(released(squeezed({"a": many}), LIMIT)["a"], many)
+    assert same(decompress(compress({"a": many}), LIMIT)["a"], many)
     noise = rng.standard_normal(1000)
-    assert squeezed({"a": noise})["a"] is noise
+    assert compress({"a": noise})["a"] is noise
 
 
 @given(st.data())
@@ -62,7 +62,7 @@ def test_a_tenth_of_the_numbers_in_eight_bits_takes_a_tenth_of_a_byte_and_places
 def test_parts_that_do_not_fit_are_refused(data: st.DataObject) -> None:
     """Any number of the form, any length of any part: an error of a known kind, or an array within the limit."""
     array = np.where(np.arange(200) % 7 == 0, np.arange(200) % 3, 0).astype(np.float32)
-    parts = {name: part.copy() for name, part in squeezed({"a": array}).items()}
+    parts = {name: part.copy() for name, part in compress({"a": array}).items()}
     name = data.draw(st.sampled_from(sorted(parts)))
     if name == "a:form":
         at = data.draw(st.integers(0, len(parts[name]) - 1))
@@ -72,7 +72,7 @@ def test_parts_that_do_not_fit_are_refused(data: st.DataObject) -> None:
     else:
         parts[name] = parts[name] + parts[name].dtype.type(data.draw(st.integers(1, 200)))
     try:
-        found = released(parts, LIMIT)["a"]
+        found = decompress(parts, LIMIT)["a"]
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError):
         return
     assert found.nbytes <= LIMIT

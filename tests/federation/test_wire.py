@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import fedarena
-from fedarena.federation import messages as say
-from fedarena.federation import wire_format
-from fedarena.federation.reply_pattern import unlike
-from fedarena.federation.wire_format import Load, OtherVersion, WireRefused, pack, unpack, words_of
+from fedarena.federation import messages, wire_format
+from fedarena.federation.reply_pattern import first_mismatch
+from fedarena.federation.wire_format import OtherVersion, Payload, WireRefused, body_of, pack, unpack
 
 DEEP = settings(max_examples=150)
 
@@ -62,23 +61,25 @@ def same(a: Any, b: Any) -> bool:
 @given(TREES)
 @DEEP
 def test_any_tree_comes_back_to_the_bit(tree: Any) -> None:
-    message = unpack(pack("run", 7, say.Bye(), Load.of(tree)), TYPES)
-    assert (message.run, message.round, message.words) == ("run", 7, say.Bye())
+    message = unpack(pack("run", 7, messages.GoodbyeResponse(), Payload.of(tree)), TYPES)
+    assert (message.run, message.round, message.words) == ("run", 7, messages.GoodbyeResponse())
     assert same(message.load, tree)
-    assert unlike(message.load, tree, "it") == ""
+    assert first_mismatch(message.load, tree, "it") == ""
 
 
-DONE = say.Done(weight=3.0, finite=True, steps=4, samples=9, loss=float("nan"), seconds=0.5, sent=60, sent_buffers=0)
+DONE = messages.RoundResponse(
+    weight=3.0, finite=True, steps=4, samples=9, loss=float("nan"), seconds=0.5, sent=60, sent_buffers=0
+)
 TREE = {"send": Pair(np.arange(5, dtype=np.float32), 1.5), "buffers": None}
-WHOLE = pack("run", 2, DONE, Load.of(TREE))
+WHOLE = pack("run", 2, DONE, Payload.of(TREE))
 
 
 def test_words_come_back_as_they_were() -> None:
     message = unpack(WHOLE, TYPES)
-    assert isinstance(message.words, say.Done)
+    assert isinstance(message.words, messages.RoundResponse)
     assert np.isnan(message.words.loss)
     assert message.words.model_copy(update={"loss": 0.0}) == DONE.model_copy(update={"loss": 0.0})
-    assert words_of(WHOLE).load is None
+    assert body_of(WHOLE).load is None
 
 
 @given(st.binary(max_size=300))
@@ -109,7 +110,7 @@ def test_a_damaged_message_is_refused_or_is_a_message(data: st.DataObject) -> No
             content[at:at] = data.draw(st.binary(min_size=1, max_size=20))
         content = content or bytearray(b"x")
     with contextlib.suppress(WireRefused):
-        assert isinstance(unpack(bytes(content), TYPES).words, say.Words)
+        assert isinstance(unpack(bytes(content), TYPES).words, messages.MessageBody)
 
 
 def test_lengths_that_lie_are_refused() -> None:
@@ -159,4 +160,4 @@ def test_words_that_do_not_fit_are_refused(change: dict[str, Any], told: str) ->
     }
     words = json.dumps({**head, "body": {**DONE.model_dump(), **change}}).encode()
     with pytest.raises(WireRefused, match=f"'done' that does not fit: .*{told}"):
-        words_of(wire_format.MAGIC + wire_format.LENGTHS.pack(0, 0) + words)
+        body_of(wire_format.MAGIC + wire_format.LENGTHS.pack(0, 0) + words)

@@ -20,8 +20,8 @@ import pytest
 import fedarena as fa
 from fedarena.config.errors import FedarenaError
 from fedarena.engine import checkpoint
-from fedarena.reports import gather, write_report
-from fedarena.results.run_status import glance
+from fedarena.reports import collect_runs, write_report
+from fedarena.results.run_status import read_status
 
 DEFAULT, ALL = 80, 300  # folders
 SECONDS = 120  # after which a command hangs
@@ -193,7 +193,7 @@ def check_finished(folder: Path, before: dict[str, bytes], whole: fa.Run) -> Non
     if loaded is not None:
         assert loaded.weights_sha256 == whole.weights_sha256
         assert loaded.summary()["best_accuracy"] == whole.summary()["best_accuracy"]
-    attempt(lambda: write_report(gather([folder]), folder.parent / "report.html"))
+    attempt(lambda: write_report(collect_runs([folder]), folder.parent / "report.html"))
     verdict = attempt(lambda: fa.verify(folder, runtime="serial"))
     if verdict is not None:
         assert verdict.same == (not changed)
@@ -201,7 +201,7 @@ def check_finished(folder: Path, before: dict[str, bytes], whole: fa.Run) -> Non
 
 
 def check_comparison(root: Path, made: Made) -> None:
-    attempt(lambda: write_report(gather([root]), root.parent / "report.html"))
+    attempt(lambda: write_report(collect_runs([root]), root.parent / "report.html"))
     again = attempt(lambda: fa.compare(resume=root, workers=1))
     if again is None:
         return
@@ -230,7 +230,7 @@ def test_damage_is_refused_or_harmless(seed: int, made: Made, tmp_path: Path) ->
     before = contents(folder)
     print(kind, damage(rng, folder))
     for run in [path.parent for path in folder.rglob("experiment.toml")]:
-        glance(run)
+        read_status(run)
     if kind == "half-finished run":
         assert attempt(lambda: fa.load(folder)) is None
         check_resume(folder, made.runs[algorithm])

@@ -26,7 +26,7 @@ from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import COMPONENTS, Devices, Evaluate, Experiment, Local, Uplink
 from fedarena.config.registry import Kind, components
 from fedarena.engine.record import TIMES
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from tests.fuzz import limited
 
 CASES, CHUNK, DEFAULT = 2000, 50, 200
@@ -246,7 +246,7 @@ def check(case: int) -> str:
     try:
         exp = made(rng, dict(table), good)
         exp = exp.with_(compile=False)  # torch.compile takes half a minute
-        open_site(exp)
+        open_context(exp)
     except FedarenaError as error:
         refusal = error
     else:

@@ -15,7 +15,7 @@ from torch import nn
 
 import fedarena as fa
 from fedarena.engine.client import GRADIENT_ROWS
-from fedarena.models.compiled import BUILDS, Network, Source, library
+from fedarena.models.compiled import BUILDS, CompiledNetwork, KernelRows, library
 from fedarena.models.tape import Tape
 from fedarena.models.task import Task
 
@@ -91,7 +91,7 @@ def compare(module: nn.Sequential, sizes: list[int], rates: list[float], seed: i
             rule[name] = (0.1 * rng.standard_normal(len(w))).astype(np.float32)
     velocity = np.zeros_like(w) if rule.get("momentum") else None
     task.network.load(w, velocity=velocity, **rule)
-    losses = task.network.train(Source(x, y), order, sizes, np.array(rates), weights)
+    losses = task.network.train(KernelRows(x, y), order, sizes, np.array(rates), weights)
     after = np.empty_like(w)
     task.network.save(after, velocity)
     reference = Reference(module, **rule)
@@ -157,11 +157,11 @@ def test_the_same_bits_every_time(build: str) -> None:
     results = []
     for between in (5, 40, 1):
         task.network.load(w)
-        task.network.train(Source(x, y), np.arange(40), [8] * 5, np.full(5, 0.1))
+        task.network.train(KernelRows(x, y), np.arange(40), [8] * 5, np.full(5, 0.1))
         results.append(np.empty_like(w))
         task.network.save(results[-1])
         task.network.load(-w)
-        task.network.train(Source(x, y), np.arange(between), [between], np.full(1, 9.0))
+        task.network.train(KernelRows(x, y), np.arange(between), [between], np.full(1, 9.0))
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])
 
@@ -172,7 +172,7 @@ def test_what_is_not_a_number_is_not_hidden(act: Any, build: str) -> None:
     x = np.ones((4, 8), np.float32)
     x[2, 5] = np.nan
     task.network.load(task.vector())
-    loss = task.network.train(Source(x, np.zeros(4, np.int64)), np.arange(4), [4], np.array([0.1]))
+    loss = task.network.train(KernelRows(x, np.zeros(4, np.int64)), np.arange(4), [4], np.array([0.1]))
     after = np.empty(task.size, np.float32)
     task.network.save(after)
     assert np.isnan(loss[0])
@@ -207,7 +207,7 @@ def test_they_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     module = stack([4, 3])
     tape = Tape.of(module, Task(module).weights)
     assert tape is not None
-    assert Network.of(tape) is None
+    assert CompiledNetwork.of(tape) is None
 
 
 ALGORITHMS: list[tuple[Any, dict[str, Any]]] = [
@@ -268,7 +268,7 @@ def test_rows_of_bytes_are_read_as_torch_prepares_them(prepare: str, channels: i
     """The data set's own bytes and floats prepared by torch: the same bits, for flat rows and for images."""
     import fedarena as fa
     from fedarena.data.preprocessing import test_batch as prepared_batch
-    from fedarena.engine.setup import open_site
+    from fedarena.engine.setup import open_context
 
     rng = np.random.default_rng(channels)
     x = rng.integers(0, 256, (60, channels, 9, 7), dtype=np.uint8)
@@ -279,7 +279,7 @@ def test_rows_of_bytes_are_read_as_torch_prepares_them(prepare: str, channels: i
         [nn.Conv2d(channels, 4, 3), nn.Flatten(), nn.Linear(140, 3)],
     ):
         data = fa.arrays(x, y, x_test=x[:9], y_test=y[:9])
-        site = open_site(fa.Experiment.make(data, model=nn.Sequential(*layers), clients=2))
+        site = open_context(fa.Experiment.make(data, model=nn.Sequential(*layers), clients=2))
         stats = ((0.4, 0.5, 0.3)[:channels], (0.2, 0.3, 0.25)[:channels])
         site.data = replace(site.data, prepare=prepare, pixel_stats=stats)
         assert site.source is not None
@@ -288,7 +288,7 @@ def test_rows_of_bytes_are_read_as_torch_prepares_them(prepare: str, channels: i
         network = site.task.network
         assert network is not None
         found = []
-        for source in (site.source, Source(prepared.numpy(), y)):
+        for source in (site.source, KernelRows(prepared.numpy(), y)):
             network.load(site.initial)
             network.train(source, np.arange(59), [10] * 5 + [9], np.full(6, 0.1))
             found.append(np.empty_like(site.initial))

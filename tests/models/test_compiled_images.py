@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedarena.models import zoo
-from fedarena.models.compiled import BUILDS, Source, library
+from fedarena.models.compiled import BUILDS, KernelRows, library
 from fedarena.models.task import Task
 
 ABLE = [name for name in BUILDS.get(torch.backends.cpu.get_cpu_capability(), ()) if library(name) is not None]
@@ -117,7 +117,7 @@ def gradient_and_loss(task: Task, x: Tensor, y: Tensor) -> tuple[NDArray[Any], f
     values = task.buffers().values
     task.network.load(task.vector(), velocity=velocity)
     task.network.load_buffers(values)
-    (loss,) = task.network.train(Source(floats(x), y.numpy()), np.arange(len(x)), [len(x)], np.ones(1))
+    (loss,) = task.network.train(KernelRows(floats(x), y.numpy()), np.arange(len(x)), [len(x)], np.ones(1))
     task.network.save(after, velocity)
     task.network.save_buffers(values)
     np.testing.assert_allclose(after, task.vector() - velocity, rtol=1e-6, atol=1e-7)
@@ -377,7 +377,7 @@ def test_several_steps_with_every_correction(name: str, rule: dict[str, Any], ke
     values, after = task.buffers().values, np.empty_like(w)
     task.network.load(w, velocity=velocity, **rule)
     task.network.load_buffers(values)
-    losses = task.network.train(Source(floats(case.x), case.y.numpy()), order, sizes, np.array(rates), weights)
+    losses = task.network.train(KernelRows(floats(case.x), case.y.numpy()), order, sizes, np.array(rates), weights)
     task.network.save(after, velocity)
     task.network.save_buffers(values)
     exact, wanted, u, statistic = reference_steps(case, order, sizes, rates, weights, rule)
@@ -425,7 +425,7 @@ def test_the_same_bits_every_time(kernels: str) -> None:
         for between in (3, 24, 1):
             results.append(gradient_and_loss(task, case.x[:8], case.y[:8]))
             task.network.load(np.full(task.size, np.nan, np.float32))
-            rows = Source(floats(case.x), case.y.numpy())
+            rows = KernelRows(floats(case.x), case.y.numpy())
             task.network.train(rows, np.arange(between), [between], np.ones(1))
         fresh = gradient_and_loss(case.task(), case.x[:8], case.y[:8])
         for velocity, loss, buffers in results:
@@ -455,7 +455,7 @@ def test_what_is_not_a_number_is_not_hidden(body: list[nn.Module], place: tuple[
     task = case.task()
     task.network.load(task.vector())
     task.network.load_buffers(task.buffers().values)
-    loss = task.network.train(Source(floats(case.x), case.y.numpy()), np.arange(4), [4], np.array([0.1]))
+    loss = task.network.train(KernelRows(floats(case.x), case.y.numpy()), np.arange(4), [4], np.array([0.1]))
     after = np.empty(task.size, np.float32)
     task.network.save(after)
     assert np.isnan(loss[0])
@@ -479,7 +479,7 @@ def test_a_batch_norm_over_one_number_is_refused_as_in_torch(kernels: str) -> No
     x, y = torch.randn(3, 1, 3, 3), np.zeros(3, np.int64)
     task.network.load(task.vector())
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        task.network.train(Source(floats(x), y), np.arange(3), [2, 1], np.array([0.1, 0.1]))
+        task.network.train(KernelRows(floats(x), y), np.arange(3), [2, 1], np.array([0.1, 0.1]))
 
 
 # Dropout draws from torch's own random numbers: with the same seed the same is dropped.
@@ -530,7 +530,7 @@ def test_every_step_drops_something_else_as_on_the_tape(kernels: str, monkeypatc
     task.network.load(task.vector(), velocity=velocity, momentum=0.9)
     task.network.load_buffers(task.buffers().values)
     torch.manual_seed(5)
-    task.network.train(Source(floats(case.x), case.y.numpy()), np.arange(sum(sizes)), sizes, np.full(3, 0.1))
+    task.network.train(KernelRows(floats(case.x), case.y.numpy()), np.arange(sum(sizes)), sizes, np.full(3, 0.1))
     task.network.save(after, velocity)
     monkeypatch.setenv("FEDARENA_KERNELS", "off")
     slow = Task(copy.deepcopy(case.module), shape=shape)

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from fedarena.config.errors import BadValue, UnknownName
-from fedarena.reproduction.agreement import Check, Sheet, checks_of, judge, shown, sign
+from fedarena.reproduction.agreement import RecipeCheck, ScoreSheet, checks_of, format_number, judge, sign
 
 AXES = {"model": ["mlp", "cnn"], "lr": ["slow", "fast"]}
 
 
-def sheet(published: dict[str, Any] | None = None, **scores: list[float]) -> Sheet:
+def sheet(published: dict[str, Any] | None = None, **scores: list[float]) -> ScoreSheet:
     """Cells written `mlp_slow=[0.1, 0.2]`, of the measure `best`."""
     cells = {tuple(name.split("_")): values for name, values in scores.items()}
     printed = {tuple(name.split("_")): value for name, value in (published or {}).items()}
-    return Sheet({"best": cells}, {"best": printed}, AXES)
+    return ScoreSheet({"best": cells}, {"best": printed}, AXES)
 
 
-def holds(known: Sheet, kind: str, **how: Any) -> bool | None:
-    found = Check.make({"kind": kind, "says": "it does", "measure": "best", **how}).findings(known)
+def holds(known: ScoreSheet, kind: str, **how: Any) -> bool | None:
+    found = RecipeCheck.make({"kind": kind, "says": "it does", "measure": "best", **how}).findings(known)
     return all(f.held for f in found) if found else None
 
 
@@ -88,9 +88,9 @@ def test_top_names_the_best_of_an_axis() -> None:
     known = sheet(mlp_slow=[0.1], mlp_fast=[0.2], cnn_slow=[0.3], cnn_fast=[0.4])
     assert holds(known, "top", axis="model", among=["cnn"])
     assert not holds(known, "top", axis="lr", among=["slow"])
-    rounds = Sheet({"rounds_to:0.9": {("slow",): [9.0], ("fast",): [3.0]}}, {}, AXES)
+    rounds = ScoreSheet({"rounds_to:0.9": {("slow",): [9.0], ("fast",): [3.0]}}, {}, AXES)
     assert (
-        Check.make({"kind": "top", "says": "so", "measure": "rounds_to:0.9", "axis": "lr", "among": ["fast"]})
+        RecipeCheck.make({"kind": "top", "says": "so", "measure": "rounds_to:0.9", "axis": "lr", "among": ["fast"]})
         .findings(rounds)[0]
         .held
     )  # fewer rounds are better
@@ -100,7 +100,7 @@ def test_trend_and_what_one_gains_over_another() -> None:
     axes = {"alpha": ["0", "1", "10"], "who": ["ours", "theirs"]}
     ours = {(alpha, "ours"): [v] for alpha, v in zip(axes["alpha"], (0.5, 0.6, 0.7), strict=True)}
     theirs = {(alpha, "theirs"): [v] for alpha, v in zip(axes["alpha"], (0.2, 0.4, 0.7), strict=True)}
-    known = Sheet({"best": {**ours, **theirs}}, {}, axes)
+    known = ScoreSheet({"best": {**ours, **theirs}}, {}, axes)
     assert holds(known, "trend", axis="alpha", sign=1)
     assert not holds(known, "trend", axis="alpha", sign=-1)
     assert holds(known, "trend", axis="alpha", of="ours", minus="theirs", sign=-1)  # 0.3, 0.2, 0.0
@@ -123,12 +123,12 @@ def test_signs_are_those_of_the_bayesian_test() -> None:
     """Five folds with differences of 2 points, give or take 0.1: far outside the rope of one."""
     a, b = [0.9, 0.91, 0.89, 0.9, 0.9], [0.88, 0.889, 0.871, 0.88, 0.88]
     published = {"sign": {("iid", "a", "b"): "+", ("iid", "b", "c"): "=+"}}
-    known = Sheet({"best": {("iid", "a"): a, ("iid", "b"): b, ("iid", "c"): b}}, published, {}, rho=0.2)
+    known = ScoreSheet({"best": {("iid", "a"): a, ("iid", "b"): b, ("iid", "c"): b}}, published, {}, rho=0.2)
     assert sign(known, "best", ("iid", "a", "b")) == "+"
     assert sign(known, "best", ("iid", "b", "a")) == "-"
     assert sign(known, "best", ("iid", "b", "c")) == "="
     assert holds(known, "signs")
-    assert not holds(Sheet(known.scores, {"sign": {("iid", "a", "b"): "="}}, {}, 0.2), "signs")
+    assert not holds(ScoreSheet(known.scores, {"sign": {("iid", "a", "b"): "="}}, {}, 0.2), "signs")
 
 
 def test_two_published_signs_may_hold_together_only() -> None:
@@ -136,21 +136,21 @@ def test_two_published_signs_may_hold_together_only() -> None:
     better, base = [0.912, 0.908, 0.911, 0.909, 0.91], [0.9] * 5
     scores = {"best": {("better",): better, ("base",): base}}
     for printed, ours in {"=": "?", "+": "?", "-": "?", "=+": "=+", "-=": "?", "-+": "?"}.items():
-        known = Sheet(scores, {"sign": {("better", "base"): printed}}, {}, rho=0.2)
+        known = ScoreSheet(scores, {"sign": {("better", "base"): printed}}, {}, rho=0.2)
         assert sign(known, "best", ("better", "base")) == ours
         assert holds(known, "signs") == (printed == "=+")
 
 
 def test_a_diverged_run_breaks_the_signs_it_is_in() -> None:
     scores = {"best": {("a",): [0.9, 0.91, 0.92], ("b",): [0.5, 0.5, 0.5], ("c",): [0.9, math.nan, 0.9]}}
-    known = Sheet(scores, {"sign": {("a", "b"): "+", ("c", "b"): "+", ("d", "b"): "+"}}, {}, rho=0.2)
+    known = ScoreSheet(scores, {"sign": {("a", "b"): "+", ("c", "b"): "+", ("d", "b"): "+"}}, {}, rho=0.2)
     assert [sign(known, "best", (row, "b")) for row in "acd"] == ["+", "diverged", None]
     assert not holds(known, "signs")
     assert holds(known, "signs", rows="a")
 
 
 def test_an_undecided_pair_may_be_allowed() -> None:
-    noisy = Sheet(
+    noisy = ScoreSheet(
         {"best": {("a",): [0.9, 0.8, 0.7], ("b",): [0.8, 0.9, 0.72]}}, {"sign": {("a", "b"): "="}}, {}, rho=1 / 3
     )
     assert sign(noisy, "best", ("a", "b")) == "?"
@@ -160,15 +160,15 @@ def test_an_undecided_pair_may_be_allowed() -> None:
 
 def test_a_misspelt_check_is_named() -> None:
     with pytest.raises(UnknownName, match="orderings"):
-        Check.make({"kind": "orderings", "says": "x"})
+        RecipeCheck.make({"kind": "orderings", "says": "x"})
     with pytest.raises(BadValue, match="has no tolerance"):
         holds(sheet({"mlp_slow": 1}, mlp_slow=[1.0]), "within")
 
 
 # The verdict (metrics 9)
 
-NUMBER = Check.make({"kind": "within", "says": "the number", "measure": "best", "tolerance": 0.01})
-ORDER = Check.make({"kind": "ordering", "says": "the order", "measure": "best", "choices": ["slow", "fast"]})
+NUMBER = RecipeCheck.make({"kind": "within", "says": "the number", "measure": "best", "tolerance": 0.01})
+ORDER = RecipeCheck.make({"kind": "ordering", "says": "the order", "measure": "best", "choices": ["slow", "fast"]})
 PRINTED = {"mlp_slow": 0.5}
 
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_compared_says_why() -> None:
 
 
 def test_what_is_told_decides_nothing() -> None:
-    broken = Check.make({"kind": "range", "says": "x", "measure": "best", "high": 0.0, "told": True})
+    broken = RecipeCheck.make({"kind": "range", "says": "x", "measure": "best", "high": 0.0, "told": True})
     known = sheet(PRINTED, mlp_slow=[0.5], mlp_fast=[0.6])
     told = judge(known, [NUMBER, ORDER, broken], smaller=False)
     assert told.verdict == "agrees"
@@ -222,7 +222,7 @@ def test_a_part_that_was_run_is_no_whole() -> None:
     [(0.97, "0.9700"), (87.0, "87"), (199210, "199,210"), (math.inf, "never"), (None, ""), ("+", "+"), (8e-5, "8e-05")],
 )
 def test_numbers_are_shown_as_people_write_them(value: Any, text: str) -> None:
-    assert shown(value) == text
+    assert format_number(value) == text
 
 
 # What is not known helps nobody
@@ -246,10 +246,10 @@ def test_a_run_that_diverged_holds_nothing(kind: str, how: dict[str, Any]) -> No
     assert holds(sheet(printed, mlp_slow=[0.5], mlp_fast=[math.nan]), kind, **how) is False
 
 
-def waiting(slow: float, fast: float, limit: float) -> Sheet:
+def waiting(slow: float, fast: float, limit: float) -> ScoreSheet:
     """Rounds to a target, waited for so long."""
     scores = {"best": {("mlp", "slow"): [slow], ("mlp", "fast"): [fast]}}
-    return Sheet(scores, {}, AXES, limits={"best": {("mlp", "slow"): [limit], ("mlp", "fast"): [limit]}})
+    return ScoreSheet(scores, {}, AXES, limits={"best": {("mlp", "slow"): [limit], ("mlp", "fast"): [limit]}})
 
 
 def test_a_target_never_reached_took_longer_than_was_waited_for_it() -> None:
@@ -262,7 +262,7 @@ def test_a_target_never_reached_took_longer_than_was_waited_for_it() -> None:
     assert not holds(known, "ratio", of="fast", to="slow", between=[0.1, 0.2])
     assert holds(known, "difference", of="slow", minus="fast", between=[80, math.inf])
     how = {"measure": "best", "of": "slow", "to": "fast", "between": [5, math.inf]}
-    found = Check.make({"kind": "ratio", "says": "so", **how})
+    found = RecipeCheck.make({"kind": "ratio", "says": "so", **how})
     assert [f.value for f in found.findings(known)] == ["at least 5"]
     assert holds(waiting(math.inf, math.inf, 100.0), "ratio", of="slow", to="fast", between=[0, 9]) is None
 
@@ -287,7 +287,7 @@ def test_an_ordering_is_asked_of_the_choices_that_were_run() -> None:
 def test_top_trend_and_effects_must_hold_on_every_split() -> None:
     assert not holds(sheet(mlp_slow=[0.1, 0.3], mlp_fast=[0.9, 0.2]), "top", axis="lr", among=["fast"])
     axes = {"lr": ["1", "2", "3"]}
-    rising = Sheet({"best": {("1",): [0.1, 0.3], ("2",): [0.5, 0.2], ("3",): [0.9, 0.1]}}, {}, axes)
+    rising = ScoreSheet({"best": {("1",): [0.1, 0.3], ("2",): [0.5, 0.2], ("3",): [0.9, 0.1]}}, {}, axes)
     assert not holds(rising, "trend", axis="lr", sign=1)  # though the means rise
     known = sheet(mlp_slow=[0.1, 0.1], mlp_fast=[0.2, 0.9], cnn_slow=[0.9, 0.1], cnn_fast=[1.0, 0.9])
     assert not holds(known, "effects", larger=["model"], than="lr")  # the second split: 0 against 0.8
@@ -302,7 +302,7 @@ def test_top_of_all_cells_needs_no_axis() -> None:
 def test_signs_may_be_those_of_some_rows_and_columns() -> None:
     a, b = [0.9, 0.91, 0.89], [0.8, 0.81, 0.79]
     published = {"sign": {("a", "b"): "+", ("b", "c"): "+"}}  # the second is wrong: b and c are the same
-    known = Sheet({"best": {("a",): a, ("b",): b, ("c",): b}}, published, {}, rho=0.2)
+    known = ScoreSheet({"best": {("a",): a, ("b",): b, ("c",): b}}, published, {}, rho=0.2)
     assert holds(known, "signs", about=["a"])
     assert not holds(known, "signs", about=["c"])
 

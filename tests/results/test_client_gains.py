@@ -18,7 +18,7 @@ from tests.browser import browser, complaints, overflow, prefer, resize
 import fedarena as fa
 from fedarena.data.sources import arrays
 from fedarena.reports.page import render
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.reports.terminal_tables import show_comparison
 from fedarena.reports.text_tables import text_tables
 from fedarena.results.client_gains import APPROXIMATE, gains_against
@@ -197,7 +197,7 @@ def test_without_local_training_there_are_no_gains() -> None:
     result = fa.compare("digits", ["fedavg", "fedprox"], seeds=2, clients=3, out=False, **SETTINGS)
     assert result.client_gains() is None
     assert result.as_dict()["client_gains"] is None
-    assert '<section id="gains">' not in render(Subject(result))
+    assert '<section id="gains">' not in render(ReportData(result))
 
 
 # Clients that are drawn
@@ -253,7 +253,7 @@ def test_a_fixed_partition_has_clients_by_number() -> None:
 
 
 def test_gains_in_report_tables_and_terminal(compared: Comparison, capsys: pytest.CaptureFixture[str]) -> None:
-    page = render(Subject(compared))
+    page = render(ReportData(compared))
     assert '<section id="gains">' in page
     assert "Genf &lt;&amp;&gt;" in page
     assert "Genf <&>" not in page
@@ -298,7 +298,7 @@ def test_costs_are_those_of_the_federation(compared: Comparison) -> None:
 def test_many_clients_are_drawn_by_their_extremes() -> None:
     names = tuple(f"Saint {k:02}" for k in range(18))
     result = fa.compare(hospitals((8,) * 18, names), ["fedavg", "local"], folds=2, out=False, **SETTINGS)
-    page = render(Subject(result))
+    page = render(ReportData(result))
     section = page.partition('<section id="gains">')[2].partition("</section>")[0]
     assert sum(name in section for name in names) == 10
     assert "Histogram: 18 clients" in section
@@ -308,7 +308,7 @@ def test_pages_fit_a_desk_and_a_telephone(compared: Comparison, drawn: Compariso
     with browser() as page:
         for name, result in (("named", compared), ("drawn", drawn)):
             file = tmp_path / f"{name}.html"
-            file.write_text(render(Subject(result)), encoding="utf-8")
+            file.write_text(render(ReportData(result)), encoding="utf-8")
             for width in (1280, 390):
                 for scheme in ("light", "dark"):
                     prefer(page, scheme)

@@ -11,11 +11,11 @@ from tests.matches import six
 from typer.testing import CliRunner
 
 from fedarena.cli.main import app
-from fedarena.reports import gather
+from fedarena.reports import collect_runs
 from fedarena.reports.charts import style_sheet
 from fedarena.reports.charts.posteriors import chance, typeset
 from fedarena.reports.paper_figures import COLOURS, draw_curves, draw_verdicts, write_figures
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.reports.text_tables import text_tables
 from fedarena.results.comparison import Comparison
 
@@ -49,7 +49,7 @@ def test_the_same_comparison_gives_the_same_files(match: Comparison, tmp_path: P
 
 
 def test_without_a_verdict_no_figure_shows_one(match: Comparison, tmp_path: Path) -> None:
-    single = gather([run.dir for run in match.runs["fedavg"] if run.dir is not None])
+    single = collect_runs([run.dir for run in match.runs["fedavg"] if run.dir is not None])
     assert [file.name for file in write_figures(single, tmp_path)] == ["curves.pdf", "clients.pdf"]
 
 
@@ -59,7 +59,7 @@ def test_colours_are_the_pages() -> None:
 
 
 def test_curves_are_drawn_over_every_cost(match: Comparison) -> None:
-    subject = Subject(match)
+    subject = ReportData(match)
     panels = draw_curves(subject).axes
     assert [ax.get_xlabel() for ax in panels] == [axis.label for axis in subject.axes]
     for ax, axis in zip(panels, subject.axes, strict=True):
@@ -70,7 +70,7 @@ def test_curves_are_drawn_over_every_cost(match: Comparison) -> None:
 
 
 def test_the_table_of_signs_is_the_comparisons(match: Comparison) -> None:
-    subject = Subject(match)
+    subject = ReportData(match)
     texts = {text.get_position(): text.get_text() for text in draw_verdicts(subject).axes[0].texts}
     for duel in match.duels():
         x, y = subject.ranked.index(duel.column), subject.ranked.index(duel.row)

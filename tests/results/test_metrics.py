@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.test_fedavg import on_blobs
 
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.statistics.curve_summary import area, monotone, recalls, relative_accuracy, rounds_to, speed_up
 
 CURVE = [(1, 0.2), (2, 0.6), (3, 0.5), (4, 0.9)]
@@ -56,7 +56,7 @@ def test_clients_can_be_compared_on_their_training_rows() -> None:
     """T-1: the report's text says train set; the weighted mean over an exhaustive partition is then the accuracy on all
     training rows."""
     run = on_blobs(evaluate={"on": "train"}, partition={"name": "quantity_dirichlet", "beta": 1.0})
-    site = open_site(run.experiment)
+    site = open_context(run.experiment)
     site.task.module.load_state_dict(run.state)
     on_all = site.evaluate(np.arange(site.data.n_train)).right.mean()
     assert run.final.weighted_accuracy == pytest.approx(on_all)

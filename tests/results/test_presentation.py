@@ -17,7 +17,7 @@ import fedarena as fa
 from fedarena.common.formatting import format_size
 from fedarena.reports import write_report
 from fedarena.reports.charts.posteriors import (
-    Pair,
+    PosteriorPair,
     areas,
     far_side,
     far_text,
@@ -25,7 +25,7 @@ from fedarena.reports.charts.posteriors import (
     posterior_rows,
     shown_range,
 )
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.reports.text_tables import text_tables
 from fedarena.results.comparison import Comparison
 from fedarena.results.scoring import OPTIMISTIC, Scoring
@@ -35,8 +35,8 @@ ROPE = 0.01
 EIGHT = ("fedavg", "fedprox", "scaffold", "fednova", "fedavgm", "fedadam", "fedyogi", "local")
 
 
-def pair(mean: float, scale: float = 0.01, **more: Any) -> Pair:
-    return Pair("leader", "other", Posterior(mean, scale, 14), "?", **more)
+def pair(mean: float, scale: float = 0.01, **more: Any) -> PosteriorPair:
+    return PosteriorPair("leader", "other", Posterior(mean, scale, 14), "?", **more)
 
 
 @pytest.mark.parametrize("far", [1.0, 100.0, -100.0])
@@ -103,7 +103,7 @@ def by_loss(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_charts_and_verdict_agree_on_who_is_better(by_loss: Comparison) -> None:
-    subject = Subject(by_loss)
+    subject = ReportData(by_loss)
     row, column = subject.ranked
     duel = by_loss.duel(row, column)
     assert subject.pair(row, column).chances(by_loss.plan.rope) == (duel.p_better, duel.p_equal, duel.p_worse)
@@ -123,7 +123,7 @@ def test_curves_and_splits_show_the_metric(by_loss: Comparison, tmp_path: Path) 
     assert "The log_loss on the common test samples" in text
     assert "Every run&#x27;s final log_loss on the common test samples" in text
     assert "percentage points" not in text.partition("Results and costs</h2>")[0]
-    subject = Subject(by_loss)
+    subject = ReportData(by_loss)
     curve = subject.curve("fedavg", subject.axes[0])
     losses = [[value for _, value in run.metric_curve] for run in by_loss.runs["fedavg"]]
     assert curve.mean == pytest.approx(np.mean(losses, axis=0))

@@ -28,16 +28,16 @@ from fedarena.config.components import Component
 from fedarena.config.errors import BadValue
 from fedarena.engine.record import RoundRecord
 from fedarena.experiments.contestants import parse
-from fedarena.reports import gather, why_no_verdict, write_report
-from fedarena.reports.charts import Pair, Series, breakable, line_chart, posterior_chart, style_sheet
+from fedarena.reports import collect_runs, why_no_verdict, write_report
+from fedarena.reports.charts import PosteriorPair, Series, breakable, line_chart, posterior_chart, style_sheet
 from fedarena.reports.charts.posteriors import chance, typeset
-from fedarena.reports.collect import together
+from fedarena.reports.collect import combine_runs
 from fedarena.reports.commands import about, commands, toml
 from fedarena.reports.contestant_text import typed
 from fedarena.reports.curves import Axis, axes, curve
 from fedarena.reports.metrics_section import metrics, pooled
 from fedarena.reports.page import SECTIONS
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.results.comparison import Comparison, Plan
 from fedarena.results.run import Run
 from fedarena.results.run_folder import read_facts, write_table
@@ -182,7 +182,7 @@ def cells(match: Comparison, *labels: str) -> list[Path]:
 
 
 def test_runs_that_are_pairs_are_judged_as_the_comparison_is(match: Comparison) -> None:
-    found = gather(cells(match))
+    found = collect_runs(cells(match))
     assert why_no_verdict(found) is None
     renamed = {label: label.partition(":")[0] for label in match.labels}  # only one fedprox: its mu goes without saying
     for duel in match.duels():
@@ -196,19 +196,19 @@ def test_runs_that_are_pairs_are_judged_as_the_comparison_is(match: Comparison) 
 def test_settings_tell_runs_of_one_algorithm_apart() -> None:
     slow = made_up("fedavg", [0.5, 0.6])
     other = [replace(slow, experiment=slow.experiment.with_(local={"lr": lr})) for lr in (0.01, 0.5)]
-    assert list(together(other).runs) == ["fedavg:local.lr=0.01", "fedavg:local.lr=0.5"]
+    assert list(combine_runs(other).runs) == ["fedavg:local.lr=0.01", "fedavg:local.lr=0.5"]
 
 
 def variants(match: Comparison) -> Iterator[tuple[str, Comparison]]:
     fold = [match.runs["fedavg"][k] for k in range(3)], [match.runs["scaffold"][k] for k in range(3)]
-    yield "Only one algorithm", together(fold[0])
-    yield "not run on the same splits", together([*fold[0][:2], *fold[1][1:]])
-    yield "not run on the same splits", together([*fold[0], *fold[1][:2]])
-    yield "one and the same split", together([*fold[0], fold[0][0], *fold[1]])
-    yield "not complete: 2 of its 3 splits", together([*fold[0][:2], *fold[1][:2]])
-    yield "says nothing about chance", together([made_up("fedavg", [0.5]), made_up("scaffold", [0.6])])
+    yield "Only one algorithm", combine_runs(fold[0])
+    yield "not run on the same splits", combine_runs([*fold[0][:2], *fold[1][1:]])
+    yield "not run on the same splits", combine_runs([*fold[0], *fold[1][:2]])
+    yield "one and the same split", combine_runs([*fold[0], fold[0][0], *fold[1]])
+    yield "not complete: 2 of its 3 splits", combine_runs([*fold[0][:2], *fold[1][:2]])
+    yield "says nothing about chance", combine_runs([made_up("fedavg", [0.5]), made_up("scaffold", [0.6])])
     longer = [replace(run, experiment=run.experiment.with_(rounds=9)) for run in fold[1]]
-    yield "they differ in rounds", together([*fold[0], *longer])
+    yield "they differ in rounds", combine_runs([*fold[0], *longer])
 
 
 def test_runs_that_are_no_pairs_get_no_verdict_and_hear_why(match: Comparison, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_other_rows_under_the_same_settings_are_no_pairs(match: Comparison, tmp_
     for number, folder in enumerate(cells(match, "fedavg", "scaffold")):
         copies.append(shutil.copytree(folder, tmp_path / str(number)))
     write_table(copies[4] / "versions.json", {**read_facts(copies[4]), "data_sha256": "0" * 64})
-    assert "other rows or other initial weights" in (why_no_verdict(gather(copies)) or "")
+    assert "other rows or other initial weights" in (why_no_verdict(collect_runs(copies)) or "")
 
 
 # The command
@@ -446,7 +446,7 @@ def area(points: str) -> float:
 def test_areas_are_probabilities(mean: float, scale: float) -> None:
     """Drawn in pixels and cut at 1% on either side, so to two digits."""
     known = Posterior(mean, scale, 14)
-    drawn = posterior_chart(Pair("a", "b", known, "?"), 0.01, width=2000, height=1500)
+    drawn = posterior_chart(PosteriorPair("a", "b", known, "?"), 0.01, width=2000, height=1500)
     parts = {kind: area(d) for d, kind in re.findall(r'<path d="M([^"]*?)z" class="area (\w+)"', drawn)}
     whole = sum(parts.values())
     for kind, p in zip(("worse", "equal", "better"), known.regions(0.01), strict=True):
@@ -454,7 +454,7 @@ def test_areas_are_probabilities(mean: float, scale: float) -> None:
 
 
 def test_a_single_point_is_a_needle_where_it_is() -> None:
-    drawn = posterior_chart(Pair("a", "twin", Posterior(0.0, 0.0, 4), "="), 0.01)
+    drawn = posterior_chart(PosteriorPair("a", "twin", Posterior(0.0, 0.0, 4), "="), 0.01)
     assert 'class="needle equal"' in drawn
     assert "area" not in drawn
 
@@ -634,7 +634,7 @@ def test_the_metrics_of_every_algorithm_are_in_the_report(match: Comparison, pag
 
 
 def test_a_report_of_runs_without_metrics_has_no_such_section() -> None:
-    subject = Subject(together([made_up("fedavg", [0.5, 0.6]), made_up("fedprox", [0.4, 0.5])]))
+    subject = ReportData(combine_runs([made_up("fedavg", [0.5, 0.6]), made_up("fedprox", [0.4, 0.5])]))
     assert metrics(subject) == ""
 
 

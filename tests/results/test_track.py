@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import fedarena as fa
 from fedarena.cli.main import app
-from fedarena.integrations import mlflow as tracking
+from fedarena.integrations import mlflow as mlflow_tracking
 from fedarena.integrations.mlflow import track
 from fedarena.results.comparison import Comparison, Plan
 
@@ -57,7 +57,7 @@ def test_every_round_every_key_and_every_file_arrives(store: Path) -> None:
     seen = [(m.step, m.value) for m in client.get_metric_history(kept.info.run_id, "accuracy")]
     assert seen == run.curve
     assert [step for step, _ in seen] == [2, 4]
-    assert {file.path for file in client.list_artifacts(kept.info.run_id)} == set(tracking.FILES)
+    assert {file.path for file in client.list_artifacts(kept.info.run_id)} == set(mlflow_tracking.FILES)
     assert kept.data.tags["fedarena.weights_sha256"] == run.weights_sha256
 
 
@@ -67,7 +67,7 @@ def test_tracking_changes_no_bit(store: Path) -> None:
 
 
 def test_rounds_arrive_while_the_run_goes_on(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "SECONDS", 0.0)
+    monkeypatch.setattr(mlflow_tracking, "SECONDS", 0.0)
     seen = []
 
     def look(record: Any) -> None:
@@ -91,7 +91,7 @@ def test_an_interrupted_run_is_told_as_killed_with_its_rounds(store: Path) -> No
 
 
 def test_a_database_that_breaks_costs_one_warning_and_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracking, "SECONDS", 0.0)
+    monkeypatch.setattr(mlflow_tracking, "SECONDS", 0.0)
     alone = fa.run("digits", **SETTINGS, out=False)
 
     def destroy(record: Any) -> None:
@@ -143,8 +143,10 @@ def server() -> Iterator[ThreadingHTTPServer]:
 def test_a_server_that_goes_away_costs_one_warning_and_no_bit(
     server: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "SECONDS", 0.0)
-    monkeypatch.setattr(tracking.Store, "describe", lambda *_: None)  # files would need a store of their own
+    monkeypatch.setattr(mlflow_tracking, "SECONDS", 0.0)
+    monkeypatch.setattr(
+        mlflow_tracking.MlflowStore, "describe", lambda *_: None
+    )  # files would need a store of their own
     alone = fa.run("digits", **SETTINGS, out=False)
 
     def leave(record: Any) -> None:

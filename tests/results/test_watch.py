@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import fedarena as fa
-from fedarena.common.locks import at_work
-from fedarena.engine.checkpoint import Keeper
+from fedarena.common.locks import is_locked
+from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.results.comparison import Plan
-from fedarena.results.run_status import Glance, cells, glance, records
+from fedarena.results.run_status import RunStatus, comparison_cells, read_status, records
 
 SMALL: dict[str, Any] = {"rounds": 4, "clients": 4, "model": "logreg", "runtime": "serial"}
 
@@ -28,18 +28,18 @@ def stopped(folder: Path) -> None:
 
 def test_waiting_running_stopped_done(tmp_path: Path) -> None:
     folder = tmp_path / "r"
-    assert glance(folder) == Glance("waiting")
+    assert read_status(folder) == RunStatus("waiting")
     rounds = fa.rounds("digits", out=folder, **SMALL)
     first, second = next(rounds), next(rounds)
-    now = glance(folder)
+    now = read_status(folder)
     assert (now.state, now.round, now.rounds, now.share) == ("running", 2, 4, 0.5)
     assert now.accuracy == second.accuracy
     assert now.best == max(first.accuracy or 0, second.accuracy or 0)
     rounds.close()  # type: ignore[attr-defined]
-    assert glance(folder).state == "stopped"
+    assert read_status(folder).state == "stopped"
     assert records(folder) == [first, second]
     run = fa.run(resume=folder, runtime="serial")
-    over = glance(folder)
+    over = read_status(folder)
     assert (over.state, over.round, over.accuracy, over.best) == ("done", 4, run.final.accuracy, run.best.accuracy)
     assert over.over
     assert over.share == 1
@@ -48,10 +48,10 @@ def test_waiting_running_stopped_done(tmp_path: Path) -> None:
 
 def test_diverged_and_failed(tmp_path: Path) -> None:
     fa.run("digits", rounds=1, clients=4, local={"lr": 1e30}, out=tmp_path / "wild", runtime="serial")
-    assert glance(tmp_path / "wild").state == "diverged"
+    assert read_status(tmp_path / "wild").state == "diverged"
     stopped(tmp_path / "r")
     (tmp_path / "r" / "failure.txt").write_text("client 3 in round 3 failed\n")
-    now = glance(tmp_path / "r")
+    now = read_status(tmp_path / "r")
     assert (now.state, now.why, now.round, now.over) == ("failed", "client 3 in round 3 failed", 2, True)
 
 
@@ -60,7 +60,7 @@ def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     log = tmp_path / "r" / "checkpoint" / "rounds.jsonl"
     with log.open("a") as file:
         file.write('{"round": 3, "accur')
-    assert glance(tmp_path / "r").round == 2
+    assert read_status(tmp_path / "r").round == 2
     assert len(records(tmp_path / "r")) == 2
 
 
@@ -69,7 +69,7 @@ def test_a_long_log_is_read_from_its_end(tmp_path: Path) -> None:
     log = tmp_path / "r" / "checkpoint" / "rounds.jsonl"
     line = json.loads(log.read_text().splitlines()[0])
     log.write_text("".join(json.dumps({**line, "round": t, "accuracy": t / 3000}) + "\n" for t in range(1, 2001)))
-    now = glance(tmp_path / "r")
+    now = read_status(tmp_path / "r")
     assert (now.round, now.accuracy) == (2000, 2000 / 3000)
 
 
@@ -77,7 +77,7 @@ def test_a_budget_of_uploads_is_told_in_rounds(tmp_path: Path) -> None:
     settings = {**SMALL, "rounds": None, "uploads": 10, "share": 0.5}  # two clients a round
     rounds = fa.rounds("digits", out=tmp_path / "r", **settings)
     next(rounds)
-    assert glance(tmp_path / "r").rounds == 5
+    assert read_status(tmp_path / "r").rounds == 5
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who holds a lock")
@@ -91,18 +91,18 @@ def test_somebody_elses_lock_is_seen_and_left_alone(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        assert [at_work(tmp_path) for _ in range(3)] == [True] * 3
+        assert [is_locked(tmp_path) for _ in range(3)] == [True] * 3
         with pytest.raises(fa.FedarenaError, match="another process is at work"):
-            Keeper(tmp_path, fa.FedAvg())
+            CheckpointStore(tmp_path, fa.FedAvg())
         holder.kill()
-    assert not at_work(tmp_path)
-    assert not at_work(tmp_path / "nothing")
+    assert not is_locked(tmp_path)
+    assert not is_locked(tmp_path / "nothing")
 
 
 def test_asking_after_ones_own_lock_does_not_lose_it(tmp_path: Path) -> None:
     """To close any file of one's own that is the lock would let it go: it must not be opened."""
-    keeper = Keeper(tmp_path, fa.FedAvg())
-    assert at_work(tmp_path)
+    keeper = CheckpointStore(tmp_path, fa.FedAvg())
+    assert is_locked(tmp_path)
     code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     taken = subprocess.run([sys.executable, "-c", code, str(tmp_path / "lock")], capture_output=True, text=True)
     assert "BlockingIOError" in taken.stderr
@@ -112,7 +112,7 @@ def test_asking_after_ones_own_lock_does_not_lose_it(tmp_path: Path) -> None:
 
 def test_cells_come_split_by_split(tmp_path: Path) -> None:
     plan = Plan.make(fa.Experiment.make("digits"), {n: {"algorithm": n} for n in ("fedavg", "fedprox")}, folds=2)
-    assert [(cell.label, cell.split.fold) for cell in cells(plan, tmp_path)] == [
+    assert [(cell.label, cell.split.fold) for cell in comparison_cells(plan, tmp_path)] == [
         ("fedavg", 0), ("fedprox", 0), ("fedavg", 1), ("fedprox", 1),
     ]  # fmt: skip
-    assert cells(plan, tmp_path)[0].folder == tmp_path / "cells" / "fedavg" / "repeat0-fold0"
+    assert comparison_cells(plan, tmp_path)[0].folder == tmp_path / "cells" / "fedavg" / "repeat0-fold0"

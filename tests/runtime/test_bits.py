@@ -15,12 +15,12 @@ import pytest
 
 import fedarena as fa
 from fedarena.config.experiment import Experiment
-from fedarena.engine.checkpoint import Keeper
-from fedarena.engine.loop import Loop
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.record import TIMES
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.models.task import sha256
-from fedarena.runtimes.processes import Processes
+from fedarena.runtimes.processes import ProcessRuntime
 
 MLP = {"data": "digits", "model": "mlp_2nn", "local": {"lr": 0.05, "epochs": 1, "batch": 16}}
 CNN = {"data": "digits", "model": {"name": "cnnnet", "norm": "bn", "dropout": 0.25}, "clients": 6,
@@ -58,10 +58,10 @@ def test_serial_and_any_number_of_workers(experiment: dict[str, Any]) -> None:
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_forked_or_started_fresh(experiment: dict[str, Any], start: Any, tmp_path: Path) -> None:
     exp = Experiment.make(experiment)
-    site = open_site(exp)
-    pool = Processes(site, 2, start)
+    site = open_context(exp)
+    pool = ProcessRuntime(site, 2, start)
     try:
-        loop = Loop(site, pool, Keeper(tmp_path, site.algorithm))
+        loop = TrainingLoop(site, pool, CheckpointStore(tmp_path, site.algorithm))
         list(loop.rounds())
     finally:
         pool.close()
@@ -73,8 +73,8 @@ def test_workers_forked_or_started_fresh(experiment: dict[str, Any], start: Any,
 def test_a_killed_worker_changes_nothing(start: Any, tmp_path: Path) -> None:
     """A worker gets SIGKILL in the middle of every round; it is replaced and its client runs again."""
     exp = Experiment.make({**COMMON, **MLP, "local": {"lr": 0.05, "epochs": 20, "batch": 8}})
-    site = open_site(exp)
-    pool = Processes(site, 2, start)
+    site = open_context(exp)
+    pool = ProcessRuntime(site, 2, start)
     killed = []
 
     class Assassin:
@@ -89,7 +89,7 @@ def test_a_killed_worker_changes_nothing(start: Any, tmp_path: Path) -> None:
                 yield item
 
     try:
-        loop = Loop(site, Assassin(), Keeper(tmp_path, site.algorithm))
+        loop = TrainingLoop(site, Assassin(), CheckpointStore(tmp_path, site.algorithm))
         list(loop.rounds())
     finally:
         pool.close()
@@ -103,11 +103,11 @@ def test_a_job_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     exp = Experiment.make("digits", algorithm=Deadly(), rounds=1)
-    site = open_site(exp)
-    pool = Processes(site, 2, "fork")
+    site = open_context(exp)
+    pool = ProcessRuntime(site, 2, "fork")
     try:
         with pytest.raises(fa.FedarenaError, match="died 3 times"):
-            list(Loop(site, pool, Keeper(tmp_path, site.algorithm)).rounds())
+            list(TrainingLoop(site, pool, CheckpointStore(tmp_path, site.algorithm)).rounds())
     finally:
         pool.close()
 

@@ -21,9 +21,9 @@ from tests.federations import blobs
 import fedarena as fa
 from fedarena.config.experiment import Experiment
 from fedarena.config.registry import components
-from fedarena.engine.checkpoint import Keeper
+from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.record import TIMES
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.models.pytree import leaves
 from fedarena.models.task import Task
 
@@ -64,8 +64,8 @@ def at_gradient(number: int) -> None:
 
 def at_the_end_of(round: int) -> None:
     """Clients' memories of the round are written, the server's state is not."""
-    save = Keeper.save
-    Keeper.save = lambda k, s, r: die() if s.round == round else save(k, s, r)  # type: ignore[method-assign]
+    save = CheckpointStore.save
+    CheckpointStore.save = lambda k, s, r: die() if s.round == round else save(k, s, r)  # type: ignore[method-assign]
 
 
 def before_the_state_of(round: int) -> None:
@@ -104,12 +104,12 @@ def undisturbed(exp: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 def everything(run: fa.Run, folder: Path) -> str:
     """Every number of it but times, and what the server and all clients have in their checkpoints; in text nan is nan."""
     records = [{k: v for k, v in vars(r).items() if k not in TIMES} for r in run.records]
-    algorithm = open_site(run.experiment).algorithm
-    keeper = Keeper(folder / "checkpoint", algorithm)
+    algorithm = open_context(run.experiment).algorithm
+    keeper = CheckpointStore(folder / "checkpoint", algorithm)
     snapshot, _ = keeper.load()
     keeper.close()
     assert snapshot is not None
-    memories = [Keeper.peek(folder / "checkpoint", algorithm, k) for k in range(6)]
+    memories = [CheckpointStore.read_client_state(folder / "checkpoint", algorithm, k) for k in range(6)]
     totals = {name: total for name, total in snapshot.totals.items() if name not in TIMES}
     state = [bits(tree) for tree in (snapshot.state, snapshot.buffers, snapshot.queue, memories)]
     return repr((run.weights_sha256, records, run.client_accuracy.tolist(), run.notes, totals, state))

@@ -25,15 +25,15 @@ from tests.runtime.test_bits import facts, wait_for_rounds
 import fedarena as fa
 from fedarena.config.experiment import Experiment
 from fedarena.engine.async_loop import open_loop
-from fedarena.engine.checkpoint import Keeper
-from fedarena.engine.client import Common
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.client import Broadcast
 from fedarena.engine.record import TIMES
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.models.task import sha256
 from fedarena.runtimes.ray_connection import connected
-from fedarena.runtimes.ray_nodes import Nodes
-from fedarena.runtimes.ray_runtime import Cluster
-from fedarena.runtimes.ray_workers import Gone
+from fedarena.runtimes.ray_nodes import ClusterNodes
+from fedarena.runtimes.ray_runtime import RayRuntime
+from fedarena.runtimes.ray_workers import LostWorker
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fedarena[ray]'")
 
@@ -52,7 +52,7 @@ EACH: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def nodes() -> Iterator[Nodes]:
+def nodes() -> Iterator[ClusterNodes]:
     """A connection to the cluster, with whoever is there."""
     with connected(head().address) as nodes:
         yield nodes
@@ -62,7 +62,7 @@ class Assassin:
     """Hands jobs on and, after the first answer of an exchange in which others are at work, kills: first a worker, then a
     node with all that is on it."""
 
-    def __init__(self, pool: Cluster) -> None:
+    def __init__(self, pool: RayRuntime) -> None:
         self.pool, self.killed, self.gone = pool, [], 0
         self._ended, pool._hands.ended = pool._hands.ended, self._count_gone  # type: ignore[method-assign]
 
@@ -78,7 +78,7 @@ class Assassin:
 
     def _count_gone(self, timeout: float) -> Any:
         found = self._ended(timeout)
-        self.gone += sum(isinstance(result, Gone) for _, result in found)
+        self.gone += sum(isinstance(result, LostWorker) for _, result in found)
         return found
 
     def _kill(self) -> None:
@@ -96,15 +96,15 @@ class Assassin:
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_killed_worker_and_a_lost_node_change_nothing(
-    name: str, nodes: Nodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    name: str, nodes: ClusterNodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    site = open_site(Experiment.make(EACH[name]))
-    pool = Cluster(site, nodes)
+    site = open_context(Experiment.make(EACH[name]))
+    pool = RayRuntime(site, nodes)
     try:
         cluster()  # nodes that join now are used
         wait_for_workers(pool._hands, 3)
         assassin = Assassin(pool)
-        loop = open_loop(site, assassin, Keeper(tmp_path, site.algorithm))
+        loop = open_loop(site, assassin, CheckpointStore(tmp_path, site.algorithm))
         records = [{k: v for k, v in vars(r).items() if k not in TIMES} for r in loop.rounds()]
     finally:
         pool.close()
@@ -115,7 +115,7 @@ def test_a_killed_worker_and_a_lost_node_change_nothing(
     assert capfd.readouterr().out == ""  # Ray would tell of all that dies
 
 
-def test_a_class_of_ones_own_sees_the_rows_in_the_store(nodes: Nodes) -> None:
+def test_a_class_of_ones_own_sees_the_rows_in_the_store(nodes: ClusterNodes) -> None:
     """No node can import it, and what comes back is of the class it was; the rows are nobody's copy."""
 
     @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def test_a_class_of_ones_own_sees_the_rows_in_the_store(nodes: Nodes) -> None:
     assert facts(fa.run("digits", runtime="ray", workers=1, **how)) == facts(fa.run("digits", runtime="serial", **how))
 
 
-def test_the_store_forgets_what_is_over(nodes: Nodes) -> None:
+def test_the_store_forgets_what_is_over(nodes: ClusterNodes) -> None:
     """Vectors of 220 kB, too large to travel but through the store: 60 go up, 60 come down, 5 are told to all. In the end
     it holds the site and the last message, each on two nodes at most."""
 
@@ -149,16 +149,16 @@ def test_the_store_forgets_what_is_over(nodes: Nodes) -> None:
 
         vector: np.ndarray
 
-        def run(self, site: Any, common: Common) -> np.ndarray:
+        def run(self, site: Any, common: Broadcast) -> np.ndarray:
             return common.message.w + self.vector
 
     before = stored_objects()  # what others have left
-    site = open_site(Experiment.make("digits", clients=4))
+    site = open_context(Experiment.make("digits", clients=4))
     ones = np.ones_like(site.initial)
-    pool = Cluster(site, nodes, workers=1)
+    pool = RayRuntime(site, nodes, workers=1)
     try:
         for turn in range(5):
-            common = Common(fa.Model(turn * ones), site.task.buffers())
+            common = Broadcast(fa.Model(turn * ones), site.task.buffers())
             for position, answer in pool.map([Echo(k * ones) for k in range(12)], common):
                 assert np.array_equal(answer, (turn + position) * ones)
                 assert answer.flags.writeable  # it is ours, and the store need not keep it
@@ -179,7 +179,7 @@ def stored_objects() -> int:
     return int(found[1])
 
 
-def test_what_kills_every_worker_is_given_up(nodes: Nodes, tmp_path: Path) -> None:
+def test_what_kills_every_worker_is_given_up(nodes: ClusterNodes, tmp_path: Path) -> None:
     class Deadly(fa.FedAvg):
         def client(self, got: Any, kept: Any, work: Any) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -188,7 +188,7 @@ def test_what_kills_every_worker_is_given_up(nodes: Nodes, tmp_path: Path) -> No
         fa.run("digits", algorithm=Deadly(), rounds=1, runtime="ray", workers=1, out=tmp_path / "r")
 
 
-def wait_for_versions(nodes: Nodes, count: int) -> None:
+def wait_for_versions(nodes: ClusterNodes, count: int) -> None:
     """Until so many nodes have said what they have."""
     deadline = time.monotonic() + PATIENCE
     while nodes._asked or len(nodes._known) < count:
@@ -197,7 +197,7 @@ def wait_for_versions(nodes: Nodes, count: int) -> None:
         time.sleep(0.1)
 
 
-def test_a_node_with_other_versions(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_node_with_other_versions(nodes: ClusterNodes, tmp_path: Path) -> None:
     """One that joins later is left aside; a run does not begin with it."""
     (tmp_path / "fedarena").mkdir()
     (tmp_path / "fedarena" / "__init__.py").write_text('__version__ = "0.0.1"\n')

@@ -22,7 +22,7 @@ import fedarena as fa
 import fedarena.reports.collect
 from fedarena.results import run_status
 from fedarena.results.comparison import Comparison, Plan
-from fedarena.ui.server import Server, open_server
+from fedarena.ui.server import UiServer, open_server
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs pipes and links in the file system")
 
@@ -209,7 +209,7 @@ def test_damage_of_any_kind_stops_nothing(made: Path, folder: Path) -> None:
 class Here:
     """A server in this process, whose readers a test can replace."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: UiServer) -> None:
         self.server = server
 
     def ask(self, path: str) -> tuple[int, str]:
@@ -238,12 +238,12 @@ def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
 ) -> None:
     listing = here.server.catalogue.look()
     ids = {shown.name: shown.id for shown in (*listing.runs, *listing.matches)}
-    glance = run_status.glance
+    glance = run_status.read_status
 
     def fails(*_: Any, **__: Any) -> Any:
         raise error("<i>broken</i>") if error is not fa.FedarenaError else error("<i>broken</i>", remedy="none")
 
-    monkeypatch.setattr(run_status, "glance", lambda f: fails() if f.name == "other" else glance(f))
+    monkeypatch.setattr(run_status, "read_status", lambda f: fails() if f.name == "other" else glance(f))
     monkeypatch.setattr(Comparison, "load", fails)
     monkeypatch.setattr(sys.modules["fedarena.reports.collect"], "load", fails)
     os.utime(here.server.catalogue.root / "other" / "experiment.toml")
@@ -265,15 +265,15 @@ def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
 def test_a_slow_folder_delays_no_page_of_another(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue = here.server.catalogue
     ids = {sight.name: sight.id for sight in catalogue.look().runs}
-    reading, go_on, glance = threading.Event(), threading.Event(), run_status.glance
+    reading, go_on, glance = threading.Event(), threading.Event(), run_status.read_status
 
-    def slow(folder: Path) -> run_status.Glance:
+    def slow(folder: Path) -> run_status.RunStatus:
         if folder.name == "other":
             reading.set()
             assert go_on.wait(60)
         return glance(folder)
 
-    monkeypatch.setattr(run_status, "glance", slow)
+    monkeypatch.setattr(run_status, "read_status", slow)
     os.utime(catalogue.root / "other" / "experiment.toml")
     answers: list[int] = []
     asks = [threading.Thread(target=lambda: answers.append(here.ask("/")[0])) for _ in range(3)]

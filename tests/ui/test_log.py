@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena.ui import round_log as logs
-from fedarena.ui.round_log import Log, glance
+from fedarena.ui.round_log import RoundLog, sample_log
 
 
 def line(round: int, accuracy: float | None = 0.5) -> bytes:
@@ -23,7 +23,7 @@ def line(round: int, accuracy: float | None = 0.5) -> bytes:
 def test_only_whole_lines_count(tmp_path: Path) -> None:
     file = tmp_path / "rounds.jsonl"
     file.write_bytes(line(1) + b"\n" + line(2)[:9])
-    log = Log(file)
+    log = RoundLog(file)
     assert list(log.read()["round"]) == [1]
     with file.open("ab") as stream:
         stream.write(line(2)[9:] + b"\n")
@@ -35,7 +35,7 @@ def test_only_whole_lines_count(tmp_path: Path) -> None:
 def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
     file = tmp_path / "rounds.jsonl"
     file.write_bytes(line(1) + b"\n")
-    log = Log(file).read()
+    log = RoundLog(file).read()
     with file.open("r+b") as stream:  # the same length and the same file: only somebody who reads it again can tell
         stream.write(line(7))
         stream.seek(0, os.SEEK_END)
@@ -46,7 +46,7 @@ def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
 def test_a_log_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     file, other = tmp_path / "rounds.jsonl", tmp_path / "other"
     file.write_bytes(b"".join(line(n) + b"\n" for n in (1, 2, 3)))
-    log = Log(file).read()
+    log = RoundLog(file).read()
     other.write_bytes(line(1) + b"\n" + line(2, 0.75) + b"\n")
     os.replace(other, file)
     assert list(log.read()["accuracy"]) == [0.5, 0.75]
@@ -57,7 +57,7 @@ def test_a_log_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
 def test_a_round_that_was_done_again_counts_once(tmp_path: Path) -> None:
     file = tmp_path / "rounds.jsonl"
     file.write_bytes(b"".join(line(n, a) + b"\n" for n, a in ((1, 0.1), (2, 0.2), (3, 0.3), (2, 0.9))))
-    log = Log(file).read()
+    log = RoundLog(file).read()
     assert list(log["round"]) == [1, 2]
     assert list(log["accuracy"]) == [0.1, 0.9]
 
@@ -66,15 +66,15 @@ def test_a_round_that_was_done_again_counts_once(tmp_path: Path) -> None:
 def test_any_bytes_can_be_read(tmp_path_factory, junk: bytes) -> None:  # type: ignore[no-untyped-def]
     file = tmp_path_factory.mktemp("junk") / "rounds.jsonl"
     file.write_bytes(line(1) + b"\n" + junk + b"\n" + line(2) + b"\n")
-    assert list(Log(file).read()["round"])[-1] == 2
-    assert glance(file)[-1] == (2, 0.5)
+    assert list(RoundLog(file).read()["round"])[-1] == 2
+    assert sample_log(file)[-1] == (2, 0.5)
 
 
 def test_a_glance_at_a_long_log_sees_its_shape_and_reads_little(tmp_path: Path) -> None:
     file = tmp_path / "rounds.jsonl"
     text = b"".join(line(n, n / 20_000 if n % 3 == 0 else None) + b" " * 300 + b"\n" for n in range(1, 20_001))
     file.write_bytes(text)
-    seen = glance(file)
+    seen = sample_log(file)
     assert len(seen) == logs.SAMPLES
     assert seen[-1] == (19_998, 19_998 / 20_000)
     assert all(accuracy == round / 20_000 for round, accuracy in seen)
@@ -87,7 +87,7 @@ def test_a_very_long_log_is_read_from_its_end(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(logs, "LARGEST", 50 * len(line(1000)))
     file = tmp_path / "rounds.jsonl"
     file.write_bytes(b"".join(line(n) + b"\n" for n in range(1000, 2000)))
-    log = Log(file).read()
+    log = RoundLog(file).read()
     assert log.is_cut
     assert list(log["round"]) == list(range(2000 - len(log), 2000))
     assert 40 <= len(log) <= 50
@@ -102,7 +102,7 @@ def test_only_the_last_of_many_rounds_are_kept(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(logs, "ROUNDS", 100)
     file = tmp_path / "rounds.jsonl"
     file.write_bytes(b"".join(line(n) + b"\n" for n in range(1, 1001)))
-    log = Log(file).read()
+    log = RoundLog(file).read()
     assert log.is_cut
     assert 100 <= len(log) <= 125
     assert list(log["round"]) == list(range(1001 - len(log), 1001))
@@ -113,7 +113,7 @@ def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(logs, "LINE", 1000)
     file = tmp_path / "rounds.jsonl"
     file.write_bytes(line(1) + b"\n" + b" " * 5000 + line(2) + b"\n" + line(3) + b"\n" + b"x" * 5000)
-    log = Log(file).read()
+    log = RoundLog(file).read()
     assert list(log["round"]) == [1, 3]
     with file.open("ab") as stream:
         stream.write(b"\n" + line(4) + b"\n")
@@ -123,7 +123,7 @@ def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.M
 def test_a_copy_reads_on_and_leaves_the_first_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "rounds.jsonl"
     file.write_bytes(line(1) + b"\n")
-    log = Log(file).read()
+    log = RoundLog(file).read()
     with file.open("ab") as stream:
         stream.write(line(2) + b"\n")
     assert list(log.continued()["round"]) == [1, 2]

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedarena.cli import main
 from fedarena.transport.channel import Channel
-from fedarena.transport.frames import Kind
+from fedarena.transport.frames import FrameKind
 from fedarena.vertical.handshake import HostParty
 
 
@@ -23,10 +23,10 @@ def arrange(who: str, kind: str, tree: str, when: str, name: str) -> None:
     work = getattr(owner, method)
     met = 0
 
-    def working(self: Any, asked: Kind, *args: Any, **fields: Any) -> Any:
+    def working(self: Any, asked: FrameKind, *args: Any, **fields: Any) -> Any:
         nonlocal met
         number = fields.get("tree", 0) if who == "guest" else args[1]
-        here = asked is Kind[kind] and number == int(tree) and not met
+        here = asked is FrameKind[kind] and number == int(tree) and not met
         met += here
         if here and when == "before":
             os.kill(os.getpid(), getattr(signal, name))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.errors import BadValue
-from fedarena.transport.frames import Fields, Kind
-from fedarena.transport.grpc_channel import NetworkChannel, Server
+from fedarena.transport.frames import Fields, FrameKind
+from fedarena.transport.grpc_channel import HostServer, NetworkChannel
 from fedarena.transport.party_identity import Identity
 
 
@@ -21,25 +21,25 @@ class SmallHost:
         self.file = folder / "finished"
         self.total = 0
 
-    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
         """One step of it."""
-        if kind is Kind.HELLO:
+        if kind is FrameKind.HELLO:
             return {"finished": int(self.file.read_text()) if self.file.exists() else 0}
-        if kind is Kind.TREE_START:
+        if kind is FrameKind.TREE_START:
             self.total = 0
-        elif kind is Kind.ROWS:
+        elif kind is FrameKind.ROWS:
             if (fields["x"] < 0).any():
                 raise BadValue("a number is negative", remedy="send none")
             self.total += int(fields["x"].sum())
-        elif kind is Kind.LEVEL:
+        elif kind is FrameKind.LEVEL:
             return {"sum": self.total}
-        elif kind is Kind.TREE_END:
+        elif kind is FrameKind.TREE_END:
             self.file.write_text(str(tree))
-        elif kind is Kind.PUBLIC_KEY:
+        elif kind is FrameKind.PUBLIC_KEY:
             return {"fingerprint": fields["key"].hex()}
-        elif kind is Kind.SETUP:
+        elif kind is FrameKind.SETUP:
             time.sleep(float(fields.get("seconds", 0)))
-        elif kind is Kind.SPLIT:
+        elif kind is FrameKind.SPLIT:
             raise ZeroDivisionError("a mistake of ours")
         return {}
 
@@ -59,7 +59,7 @@ def wait_for(truth: Callable[[], object], seconds: float = 20.0) -> None:
 
 if __name__ == "__main__":  # a host as a process of its own: folder, keys, port
     folder, keys, port = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    with Server(SmallHost(folder), f"127.0.0.1:{port}", Identity.load(keys)) as server:
+    with HostServer(SmallHost(folder), f"127.0.0.1:{port}", Identity.load(keys)) as server:
         (folder / "port.new").write_text(str(server.port))
         (folder / "port.new").rename(folder / "port")
         time.sleep(120)

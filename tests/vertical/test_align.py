@@ -11,10 +11,10 @@ import pytest
 
 from fedarena.config.errors import BadValue, FrameRefused
 from fedarena.transport.channel import LocalChannel
-from fedarena.transport.frames import CHUNK, Fields, Kind
+from fedarena.transport.frames import CHUNK, Fields, FrameKind
 from fedarena.vertical.align import MOST_IDS, HostAlignment, align, check_ids, salted
 from fedarena.vertical.handshake import HostParty, Matching, Purpose, align_guest
-from fedarena.vertical.party_tables import Table
+from fedarena.vertical.party_tables import PartyTable
 
 
 class Aligning:
@@ -24,9 +24,9 @@ class Aligning:
         self.ids = ids
         self.part = HostAlignment(ids, **settings)
 
-    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
         """One step of it."""
-        return {} if kind is Kind.HELLO else self.part.answer(kind, fields)
+        return {} if kind is FrameKind.HELLO else self.part.answer(kind, fields)
 
 
 class Overheard(LocalChannel):
@@ -34,7 +34,7 @@ class Overheard(LocalChannel):
 
     heard = b""
 
-    def carry(self, raw: bytes, kind: Kind) -> bytes:
+    def carry(self, raw: bytes, kind: FrameKind) -> bytes:
         """Keep and pass on."""
         got = super().carry(raw, kind)
         self.heard += raw + got
@@ -44,7 +44,7 @@ class Overheard(LocalChannel):
 def connect(*hosts: Aligning) -> list[Overheard]:
     lines = [Overheard(host, f"host-{i}") for i, host in enumerate(hosts)]
     for line in lines:
-        line.ask(Kind.HELLO)
+        line.ask(FrameKind.HELLO)
     return lines
 
 
@@ -109,7 +109,7 @@ def test_too_few_common_people_are_refused_with_their_number(insecure: bool) -> 
 
 def test_a_guest_that_has_too_few_in_common_says_so_to_the_host() -> None:
     told = []
-    table = Table("bank", np.zeros((110, 0)), (), ids=tuple(people((90, 200))))
+    table = PartyTable("bank", np.zeros((110, 0)), (), ids=tuple(people((90, 200))))
     party = HostParty(table, None, Matching(insecure_hashed_ids=True), name="bank", purpose="align", say=told.append)
     with pytest.raises(BadValue, match="only 10 ids"):
         align_guest([LocalChannel(party, "bank")], guest_table(100), Matching(True), purpose="align")
@@ -119,8 +119,8 @@ def test_a_guest_that_has_too_few_in_common_says_so_to_the_host() -> None:
     assert party.alignment is None
 
 
-def guest_table(rows: int) -> Table:
-    return Table("shop", np.zeros((rows, 0)), (), ids=tuple(people((0, rows))))
+def guest_table(rows: int) -> PartyTable:
+    return PartyTable("shop", np.zeros((rows, 0)), (), ids=tuple(people((0, rows))))
 
 
 @pytest.mark.parametrize("purpose", ["train", "predict", "align"])
@@ -137,9 +137,9 @@ def test_a_host_does_only_what_it_was_started_for(purpose: Purpose, wanted: Purp
 
 def test_a_guest_that_is_done_before_it_aligned_does_not_end_a_training() -> None:
     line = LocalChannel(party := HostParty(guest_table(100), lambda rows: Aligning(list(rows.ids or ()))))
-    line.ask(Kind.HELLO)
+    line.ask(FrameKind.HELLO)
     with pytest.raises(FrameRefused, match="before the rows were aligned"):
-        line.ask(Kind.DONE)
+        line.ask(FrameKind.DONE)
     assert not party.finished.is_set()
 
 
@@ -152,15 +152,15 @@ def test_duplicate_and_empty_ids_are_refused_with_counts() -> None:
         check_ids(["a", "b", "c"])
 
 
-BAD: dict[str, tuple[Kind, Callable[[], Fields]]] = {
-    "unknown method": (Kind.ALIGN_START, lambda: {"method": "trust", "count": 5}),
-    "no method": (Kind.ALIGN_START, dict),
-    "request before start": (Kind.ALIGN_REQUEST, lambda: {"request": b""}),
-    "part that is not there": (Kind.ALIGN_SETUP, lambda: {"part": 7}),
-    "stranger": (Kind.ALIGN_ROWS, lambda: {"salt": b"", "data": bytes(32), "first": 1, "last": 1}),
-    "half a hash": (Kind.ALIGN_ROWS, lambda: {"salt": b"", "data": bytes(31), "first": 1, "last": 1}),
-    "too many": (Kind.ALIGN_ROWS, lambda: {"salt": b"", "data": bytes(32 * 101), "first": 1, "last": 0}),
-    "wrong type": (Kind.ALIGN_ROWS, lambda: {"salt": 5, "data": np.ones(3), "first": 1, "last": 1}),
+BAD: dict[str, tuple[FrameKind, Callable[[], Fields]]] = {
+    "unknown method": (FrameKind.ALIGN_START, lambda: {"method": "trust", "count": 5}),
+    "no method": (FrameKind.ALIGN_START, dict),
+    "request before start": (FrameKind.ALIGN_REQUEST, lambda: {"request": b""}),
+    "part that is not there": (FrameKind.ALIGN_SETUP, lambda: {"part": 7}),
+    "stranger": (FrameKind.ALIGN_ROWS, lambda: {"salt": b"", "data": bytes(32), "first": 1, "last": 1}),
+    "half a hash": (FrameKind.ALIGN_ROWS, lambda: {"salt": b"", "data": bytes(31), "first": 1, "last": 1}),
+    "too many": (FrameKind.ALIGN_ROWS, lambda: {"salt": b"", "data": bytes(32 * 101), "first": 1, "last": 0}),
+    "wrong type": (FrameKind.ALIGN_ROWS, lambda: {"salt": 5, "data": np.ones(3), "first": 1, "last": 1}),
 }
 
 
@@ -174,11 +174,11 @@ def test_a_host_refuses_steps_that_do_not_fit(name: str) -> None:
 def test_a_guest_cannot_ask_about_more_ids_than_it_said() -> None:
     psi = pytest.importorskip("private_set_intersection.python")
     host = HostAlignment(people((0, 100)))
-    host.answer(Kind.ALIGN_START, {"method": "psi", "count": 60})
+    host.answer(FrameKind.ALIGN_START, {"method": "psi", "count": 60})
     client = psi.client.CreateWithNewKey(True)
     request = client.CreateRequest(people((0, 61))).SerializeToString()
     with pytest.raises(FrameRefused, match="more ids than it has"):
-        host.answer(Kind.ALIGN_REQUEST, {"request": request})
+        host.answer(FrameKind.ALIGN_REQUEST, {"request": request})
 
 
 def test_a_host_answers_about_so_many_ids_and_no_more_however_often_it_is_asked() -> None:
@@ -193,11 +193,11 @@ def test_a_host_answers_about_so_many_ids_and_no_more_however_often_it_is_asked(
         align(lines, people((0, 1001)))
 
 
-BOUNDLESS: dict[str, tuple[Kind, Callable[[Fields], Fields]]] = {
-    "more parts than ids": (Kind.ALIGN_SETUP, lambda reply: {**reply, "parts": 2}),
-    "a large part": (Kind.ALIGN_SETUP, lambda reply: {**reply, "data": bytes(CHUNK + 1)}),
-    "too many ids": (Kind.ALIGN_START, lambda reply: {"count": MOST_IDS + 1}),
-    "no ids": (Kind.ALIGN_START, lambda reply: {"count": 0}),
+BOUNDLESS: dict[str, tuple[FrameKind, Callable[[Fields], Fields]]] = {
+    "more parts than ids": (FrameKind.ALIGN_SETUP, lambda reply: {**reply, "parts": 2}),
+    "a large part": (FrameKind.ALIGN_SETUP, lambda reply: {**reply, "data": bytes(CHUNK + 1)}),
+    "too many ids": (FrameKind.ALIGN_START, lambda reply: {"count": MOST_IDS + 1}),
+    "no ids": (FrameKind.ALIGN_START, lambda reply: {"count": 0}),
 }
 
 
@@ -208,7 +208,7 @@ def test_a_host_cannot_fill_the_guests_memory(name: str, monkeypatch: pytest.Mon
     lines = connect(Aligning(people((0, 100))))
     answer = HostAlignment.answer
 
-    def boundless(self: HostAlignment, kind: Kind, fields: dict[str, Any]) -> Fields:
+    def boundless(self: HostAlignment, kind: FrameKind, fields: dict[str, Any]) -> Fields:
         reply = answer(self, kind, fields)
         return change(reply) if kind is spoiled else reply
 
@@ -220,19 +220,19 @@ def test_a_host_cannot_fill_the_guests_memory(name: str, monkeypatch: pytest.Mon
 def test_a_damaged_request_is_refused() -> None:
     pytest.importorskip("private_set_intersection")
     host = HostAlignment(people((0, 100)))
-    host.answer(Kind.ALIGN_START, {"method": "psi", "count": 60})
+    host.answer(FrameKind.ALIGN_START, {"method": "psi", "count": 60})
     for raw in (b"\xff\xff", b"\x0a\x05junk!", b"\x12\x05junk!"):
         with pytest.raises(FrameRefused, match="damaged"):
-            host.answer(Kind.ALIGN_REQUEST, {"request": raw})
+            host.answer(FrameKind.ALIGN_REQUEST, {"request": raw})
 
 
 def test_a_host_that_orders_rows_otherwise_is_found(insecure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = connect(Aligning(people((0, 100)), insecure_hashed_ids=insecure))
     answer = HostAlignment.answer
 
-    def lying(self: HostAlignment, kind: Kind, fields: dict[str, Any]) -> Fields:
+    def lying(self: HostAlignment, kind: FrameKind, fields: dict[str, Any]) -> Fields:
         reply = answer(self, kind, fields)
-        return {**reply, "digest": "0" * 64} if kind is Kind.ALIGN_ROWS else reply
+        return {**reply, "digest": "0" * 64} if kind is FrameKind.ALIGN_ROWS else reply
 
     monkeypatch.setattr(HostAlignment, "answer", lying)
     with pytest.raises(FrameRefused, match="another order of rows"):

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedarena.config.errors import BadValue
 from fedarena.vertical.bins import candidates_of, checked_columns, goes_left, make_bins, threshold
-from fedarena.vertical.model import Split
+from fedarena.vertical.model import ColumnSplit
 
 COLUMN = arrays(np.float64, st.tuples(st.integers(1, 60), st.just(1)), elements=st.sampled_from([0, 1, 2.5, 7, np.nan]))
 
@@ -44,7 +44,7 @@ def test_a_threshold_sends_the_same_rows_left_as_its_bin(x: np.ndarray) -> None:
     candidates = candidates_of(bins, codes, all_rows(x))
     for last, missing in zip(candidates.bin.tolist(), candidates.missing_left.tolist(), strict=True):
         by_bin = goes_left(codes, bins, 0, last, missing)
-        assert np.array_equal(by_bin, Split(0, last, threshold(bins, 0, last), missing).left(x[:, 0]))
+        assert np.array_equal(by_bin, ColumnSplit(0, last, threshold(bins, 0, last), missing).left(x[:, 0]))
 
 
 def test_bins_come_from_training_rows_alone() -> None:

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedarena.config.errors import BadValue, FrameRefused
-from fedarena.transport.frames import DTYPES, HEADER, LIMITS, LONGEST, VERSION, Frame, Kind, pack_fields, unpack_fields
+from fedarena.transport.frames import (
+    DTYPES,
+    HEADER,
+    LIMITS,
+    LONGEST,
+    VERSION,
+    Frame,
+    FrameKind,
+    pack_fields,
+    unpack_fields,
+)
 
 ARRAYS = st.sampled_from(DTYPES).flatmap(
     lambda d: hnp.arrays(d, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
@@ -24,7 +34,7 @@ NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,20}", fullmatch=True)
 
 def frame(**changes: object) -> Frame:
     body = pack_fields({"a": np.arange(4, dtype=np.int32)})
-    return Frame(**{"kind": Kind.LEVEL, "body": body, "session": b"s" * 16, "key": b"k" * 8, "tree": 3, **changes})
+    return Frame(**{"kind": FrameKind.LEVEL, "body": body, "session": b"s" * 16, "key": b"k" * 8, "tree": 3, **changes})
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=6))
@@ -84,12 +94,12 @@ def test_another_version_is_told_in_one_plain_message() -> None:
 
 
 def test_every_kind_has_a_limit_and_keeps_it() -> None:
-    assert set(LIMITS) == set(Kind)
+    assert set(LIMITS) == set(FrameKind)
     assert max(LIMITS.values()) + HEADER.size == LONGEST
     with pytest.raises(BadValue, match="more than the 65536"):
-        frame(kind=Kind.HELLO, body=bytes(LIMITS[Kind.HELLO] + 1)).encode()
-    raw = bytearray(frame(kind=Kind.ROWS, body=bytes(LIMITS[Kind.HELLO] + 8)).encode())
-    raw[6] = Kind.HELLO  # the same bytes under a kind that may not be so long
+        frame(kind=FrameKind.HELLO, body=bytes(LIMITS[FrameKind.HELLO] + 1)).encode()
+    raw = bytearray(frame(kind=FrameKind.ROWS, body=bytes(LIMITS[FrameKind.HELLO] + 8)).encode())
+    raw[6] = FrameKind.HELLO  # the same bytes under a kind that may not be so long
     with pytest.raises(FrameRefused, match="wrong length"):
         Frame.decode(bytes(raw))
 

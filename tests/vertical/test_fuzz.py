@@ -23,14 +23,14 @@ import pytest
 
 from fedarena.config.errors import FedarenaError
 from fedarena.transport.channel import LocalChannel
-from fedarena.transport.frames import DTYPES, HEADER, Fields, Frame, Kind, pack_fields, unpack_fields
+from fedarena.transport.frames import DTYPES, HEADER, Fields, Frame, FrameKind, pack_fields, unpack_fields
 from fedarena.vertical.align import SMALLEST
 from fedarena.vertical.crypto.keys import generate
 from fedarena.vertical.guest import Cipher, Guest
 from fedarena.vertical.handshake import HostParty, Matching, align_guest
 from fedarena.vertical.host import Host, HostPolicy
 from fedarena.vertical.model import HostModel
-from fedarena.vertical.party_tables import Table
+from fedarena.vertical.party_tables import PartyTable
 from fedarena.vertical.prediction import PredictingHost, predict_margins
 from fedarena.vertical.settings import BoostSettings
 
@@ -59,7 +59,7 @@ class Recorder(LocalChannel):
         self.up: list[bytes] = []
         self.down: list[bytes] = []
 
-    def carry(self, raw: bytes, kind: Kind) -> bytes:
+    def carry(self, raw: bytes, kind: FrameKind) -> bytes:
         """Pass it on."""
         self.up.append(raw)
         self.down.append(super().carry(raw, kind))
@@ -77,7 +77,7 @@ class Halting(LocalChannel):
         super().__init__(host, "bank")
         self.left: float = frames
 
-    def carry(self, raw: bytes, kind: Kind) -> bytes:
+    def carry(self, raw: bytes, kind: FrameKind) -> bytes:
         """Pass it on while frames are left."""
         if self.left <= 0:
             raise Halt
@@ -197,7 +197,7 @@ def clock(seconds: float) -> Iterator[int]:
     assert resident() - before < GROWTH
 
 
-def must_be_named(error: FedarenaError, kind: Kind) -> None:
+def must_be_named(error: FedarenaError, kind: FrameKind) -> None:
     """A host foresaw it: it did not stumble over something unexpected."""
     assert "it failed with" not in error.what, f"seed {SEED}: {kind.name} gave {error}"
 
@@ -246,7 +246,7 @@ class Spoiling(LocalChannel):
         super().__init__(host, "bank")
         self._rng, self._good = rng, good
 
-    def carry(self, raw: bytes, kind: Kind) -> bytes:
+    def carry(self, raw: bytes, kind: FrameKind) -> bytes:
         """Bring an answer, or what is left of it."""
         got = super().carry(raw, kind)
         self._good -= 1
@@ -283,22 +283,22 @@ def test_prediction_survives_any_frames_at_both_parties() -> None:
     for _ in clock(SECONDS / 3):
         line = Spoiling(PredictingHost(half, X[:, 2:]), rng, rng.randrange(4))
         try:
-            line.ask(Kind.HELLO)
+            line.ask(FrameKind.HELLO)
             predict_margins(model, X[:, :2], [line])
         except FedarenaError:
             refused += 1
         plain = LocalChannel(PredictingHost(half, X[:, 2:]), "bank")
-        plain.ask(Kind.HELLO)
+        plain.ask(FrameKind.HELLO)
         question = {"records": np.zeros(1, np.int32), "starts": np.array([0, 3]), "rows": np.arange(3, dtype=np.int32)}
         try:
-            plain.ask(Kind.PREDICT_STEP, other_fields(question, rng))
+            plain.ask(FrameKind.PREDICT_STEP, other_fields(question, rng))
         except FedarenaError as error:
-            must_be_named(error, Kind.PREDICT_STEP)
+            must_be_named(error, FrameKind.PREDICT_STEP)
     assert refused > 5
 
 
 IDS = tuple(f"p{i}" for i in range(ROWS))
-ALIGN_KINDS = [kind for kind in Kind if kind.name.startswith("ALIGN")]
+ALIGN_KINDS = [kind for kind in FrameKind if kind.name.startswith("ALIGN")]
 
 
 @pytest.fixture(params=["psi", "hashed"])
@@ -309,7 +309,7 @@ def method(request: pytest.FixtureRequest) -> str:
 
 
 def aligning(method: str) -> HostParty:
-    table = Table("bank", X, tuple("abcd"), ids=IDS)
+    table = PartyTable("bank", X, tuple("abcd"), ids=IDS)
     how = Matching(insecure_hashed_ids=method == "hashed", most_ids=10**6)
     return HostParty(table, lambda rows: Host(rows.x), how)
 
@@ -319,10 +319,10 @@ def test_a_host_survives_any_alignment(method: str) -> None:
     """Requests that were good before they were spoiled reach the library of the intersection itself."""
     rng = random.Random(SEED)
     line = Recorder(aligning(method))
-    align_guest([line], Table("shop", X, tuple("abcd"), ids=IDS), Matching(method == "hashed"))
+    align_guest([line], PartyTable("shop", X, tuple("abcd"), ids=IDS), Matching(method == "hashed"))
     good = [Frame.decode(raw) for raw in line.up]
-    assert {frame.kind for frame in good} >= {Kind.ALIGN_START, Kind.ALIGN_ROWS}
-    assert method == "hashed" or Kind.ALIGN_REQUEST in {frame.kind for frame in good}
+    assert {frame.kind for frame in good} >= {FrameKind.ALIGN_START, FrameKind.ALIGN_ROWS}
+    assert method == "hashed" or FrameKind.ALIGN_REQUEST in {frame.kind for frame in good}
     answered = refused = 0
     for _ in clock(SECONDS / 2):
         line = Recorder(aligning(method))
@@ -344,7 +344,7 @@ def test_a_host_survives_any_alignment(method: str) -> None:
 @pytest.mark.slow
 def test_a_guest_survives_any_answers_to_its_alignment(method: str) -> None:
     rng = random.Random(SEED)
-    own = Table("shop", X, tuple("abcd"), ids=IDS)
+    own = PartyTable("shop", X, tuple("abcd"), ids=IDS)
     failed = 0
     for _ in clock(SECONDS / 2):
         line = Spoiling(aligning(method), rng, rng.randrange(4))
@@ -363,14 +363,14 @@ def test_a_listening_host_survives_noise_on_its_port(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     import ssl
 
-    from fedarena.transport.grpc_channel import NetworkChannel, Server
+    from fedarena.transport.grpc_channel import HostServer, NetworkChannel
     from fedarena.transport.party_identity import Identity, make_keys
 
     rng = random.Random(SEED)
     keys = make_keys(tmp_path, ["guest", "bank"])
     context = ssl.create_default_context(cafile=keys["guest"] / "ca.pem")
     context.load_cert_chain(keys["guest"] / "cert.pem", keys["guest"] / "key.pem")
-    with Server(host(), "127.0.0.1:0", Identity.load(keys["bank"])) as server:
+    with HostServer(host(), "127.0.0.1:0", Identity.load(keys["bank"])) as server:
         silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
         for turn in clock(SECONDS / 3):
             try:
@@ -381,6 +381,6 @@ def test_a_listening_host_survives_noise_on_its_port(tmp_path: Path) -> None:
             except OSError:
                 continue
         with NetworkChannel("bank", f"127.0.0.1:{server.port}", Identity.load(keys["guest"])) as line:
-            assert line.ask(Kind.HELLO)["rows"] == ROWS
+            assert line.ask(FrameKind.HELLO)["rows"] == ROWS
         for connection in silent:
             connection.close()

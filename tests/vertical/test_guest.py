@@ -10,7 +10,7 @@ from tests.vertical.tables_of import breast_cancer
 
 from fedarena.config.errors import BadValue
 from fedarena.transport.channel import LocalChannel
-from fedarena.transport.frames import Fields, Kind
+from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical import guest as module
 from fedarena.vertical.crypto.plain import PlainKey
 from fedarena.vertical.guest import Guest, TreeRecord
@@ -26,12 +26,12 @@ class Seen(LocalChannel):
 
     def __init__(self, host: Host, name: str) -> None:
         super().__init__(host, name)
-        self.kinds: list[Kind] = []
+        self.kinds: list[FrameKind] = []
         self.chunks: list[int] = []
 
-    def ask(self, kind: Kind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
+    def ask(self, kind: FrameKind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
         self.kinds.append(kind)
-        if kind is Kind.ROWS:
+        if kind is FrameKind.ROWS:
             self.chunks.append(len(dict(fields or {})["data"]))
         return super().ask(kind, fields, tree=tree, level=level)
 
@@ -65,10 +65,10 @@ def test_every_host_hears_every_tree_and_the_end() -> None:
     channels = lines()
     Guest(TABLES[0], Y, channels, BoostSettings(trees=3, depth=2, tree_mode="mix"), cipher="none").train()
     for channel in channels:
-        assert channel.kinds[:3] == [Kind.HELLO, Kind.SETUP, Kind.PUBLIC_KEY]
-        assert channel.kinds.count(Kind.TREE_START) == channel.kinds.count(Kind.TREE_END) == 3
-        assert channel.kinds.count(Kind.ROWS) == 1  # the tree that is its own
-        assert channel.kinds[-1] is Kind.DONE
+        assert channel.kinds[:3] == [FrameKind.HELLO, FrameKind.SETUP, FrameKind.PUBLIC_KEY]
+        assert channel.kinds.count(FrameKind.TREE_START) == channel.kinds.count(FrameKind.TREE_END) == 3
+        assert channel.kinds.count(FrameKind.ROWS) == 1  # the tree that is its own
+        assert channel.kinds[-1] is FrameKind.DONE
 
 
 def test_records_tell_gain_score_and_bytes() -> None:

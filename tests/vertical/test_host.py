@@ -12,7 +12,7 @@ from tests.vertical.tables_of import breast_cancer
 from fedarena.config.errors import BadValue, FedarenaError, FrameRefused, PartyFailed
 from fedarena.transport.channel import LocalChannel
 from fedarena.transport.fields import as_bits
-from fedarena.transport.frames import Fields, Kind
+from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical.guest import Guest
 from fedarena.vertical.host import Host, HostPolicy, _refines
 from fedarena.vertical.settings import BoostSettings
@@ -64,18 +64,18 @@ def test_columns_that_offer_nothing_do_no_harm() -> None:
 class Recorded(LocalChannel):
     """Stops before a question of some kind and keeps it."""
 
-    def __init__(self, host: Host, stop: Kind) -> None:
+    def __init__(self, host: Host, stop: FrameKind) -> None:
         super().__init__(host, "host")
         self.stop = stop
 
-    def ask(self, kind: Kind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
+    def ask(self, kind: FrameKind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
         if kind is self.stop:
             self.fields = dict(fields or {})
             raise PartyFailed("stopped", remedy="none")
         return super().ask(kind, fields, tree=tree, level=level)
 
 
-def before(kind: Kind) -> tuple[Host, dict[str, Any]]:
+def before(kind: FrameKind) -> tuple[Host, dict[str, Any]]:
     """A host in mid-training, and the honest question that comes next."""
     host = Host(TABLES[1], policy=PLAIN)
     channel = Recorded(host, kind)
@@ -85,33 +85,33 @@ def before(kind: Kind) -> tuple[Host, dict[str, Any]]:
 
 
 ROWS = len(Y)
-BAD: list[tuple[Kind, dict[str, Any]]] = [
-    (Kind.SETUP, {"settings": 3}),
-    (Kind.SETUP, {"training": b""}),
-    (Kind.SETUP, {"trees": -1}),
-    (Kind.SETUP, {"training_id": 7}),
-    (Kind.PUBLIC_KEY, {"key": b"\x00" * 8}),
-    (Kind.PUBLIC_KEY, {"cipher": "affine"}),
-    (Kind.TREE_START, {"rows": b""}),
-    (Kind.ROWS, {"start": 1}),
-    (Kind.ROWS, {"part": 1}),
-    (Kind.ROWS, {"data": b"\x00" * 7}),
-    (Kind.ROWS, {"data": b"\x00" * 256 * (ROWS + 1)}),
-    (Kind.LEVEL, {"node": np.zeros(5, np.uint8)}),
-    (Kind.LEVEL, {"node": np.full(ROWS, 9, np.uint8)}),
-    (Kind.LEVEL, {"node": np.zeros(ROWS)}),
-    (Kind.LEVEL, {"nodes": 4}),
-    (Kind.LEVEL, {"build": np.array([1], np.int32)}),
-    (Kind.LEVEL, {"totals": b""}),
-    (Kind.SPLIT, {"candidates": np.array([-1], np.int32)}),
-    (Kind.SPLIT, {"candidates": np.array([10**6], np.int32)}),
-    (Kind.SPLIT, {"starts": np.array([0, 0], np.int32)}),
-    (Kind.SPLIT, {"nodes": np.array([3], np.int32)}),
+BAD: list[tuple[FrameKind, dict[str, Any]]] = [
+    (FrameKind.SETUP, {"settings": 3}),
+    (FrameKind.SETUP, {"training": b""}),
+    (FrameKind.SETUP, {"trees": -1}),
+    (FrameKind.SETUP, {"training_id": 7}),
+    (FrameKind.PUBLIC_KEY, {"key": b"\x00" * 8}),
+    (FrameKind.PUBLIC_KEY, {"cipher": "affine"}),
+    (FrameKind.TREE_START, {"rows": b""}),
+    (FrameKind.ROWS, {"start": 1}),
+    (FrameKind.ROWS, {"part": 1}),
+    (FrameKind.ROWS, {"data": b"\x00" * 7}),
+    (FrameKind.ROWS, {"data": b"\x00" * 256 * (ROWS + 1)}),
+    (FrameKind.LEVEL, {"node": np.zeros(5, np.uint8)}),
+    (FrameKind.LEVEL, {"node": np.full(ROWS, 9, np.uint8)}),
+    (FrameKind.LEVEL, {"node": np.zeros(ROWS)}),
+    (FrameKind.LEVEL, {"nodes": 4}),
+    (FrameKind.LEVEL, {"build": np.array([1], np.int32)}),
+    (FrameKind.LEVEL, {"totals": b""}),
+    (FrameKind.SPLIT, {"candidates": np.array([-1], np.int32)}),
+    (FrameKind.SPLIT, {"candidates": np.array([10**6], np.int32)}),
+    (FrameKind.SPLIT, {"starts": np.array([0, 0], np.int32)}),
+    (FrameKind.SPLIT, {"nodes": np.array([3], np.int32)}),
 ]
 
 
 @pytest.mark.parametrize(("kind", "wrong"), BAD, ids=str)
-def test_a_question_that_makes_no_sense_is_refused(kind: Kind, wrong: dict[str, Any]) -> None:
+def test_a_question_that_makes_no_sense_is_refused(kind: FrameKind, wrong: dict[str, Any]) -> None:
     host, honest = before(kind)
     with pytest.raises(FedarenaError):
         host.answer(kind, {**honest, **wrong}, 0, 0)
@@ -120,39 +120,42 @@ def test_a_question_that_makes_no_sense_is_refused(kind: Kind, wrong: dict[str, 
             host.answer(kind, {n: v for n, v in honest.items() if n != name}, 0, 0)
 
 
-@pytest.mark.parametrize("kind", [Kind.SETUP, Kind.PUBLIC_KEY, Kind.TREE_START, Kind.ROWS, Kind.LEVEL, Kind.SPLIT])
-def test_questions_have_an_order(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [FrameKind.SETUP, FrameKind.PUBLIC_KEY, FrameKind.TREE_START, FrameKind.ROWS, FrameKind.LEVEL, FrameKind.SPLIT],
+)
+def test_questions_have_an_order(kind: FrameKind) -> None:
     _, honest = before(kind)
     fresh = Host(TABLES[1], policy=PLAIN)
-    if kind is not Kind.SETUP:
+    if kind is not FrameKind.SETUP:
         with pytest.raises(FrameRefused):
             fresh.answer(kind, honest, 0, 0)
     with pytest.raises(FrameRefused):
-        fresh.answer(Kind.PREDICT_START, {}, 0, 0)
+        fresh.answer(FrameKind.PREDICT_START, {}, 0, 0)
 
 
 def test_a_tree_is_grown_from_training_rows_only() -> None:
-    host, honest = before(Kind.SETUP)
-    host.answer(Kind.SETUP, {**honest, "training": as_bits(np.arange(ROWS) > 3)}, 0, 0)
-    _, key = before(Kind.PUBLIC_KEY)
-    host.answer(Kind.PUBLIC_KEY, key, 0, 0)
+    host, honest = before(FrameKind.SETUP)
+    host.answer(FrameKind.SETUP, {**honest, "training": as_bits(np.arange(ROWS) > 3)}, 0, 0)
+    _, key = before(FrameKind.PUBLIC_KEY)
+    host.answer(FrameKind.PUBLIC_KEY, key, 0, 0)
     with pytest.raises(FrameRefused, match="not for training"):
-        host.answer(Kind.TREE_START, {"rows": as_bits(np.ones(ROWS, bool)), "more": 1}, 0, 0)
+        host.answer(FrameKind.TREE_START, {"rows": as_bits(np.ones(ROWS, bool)), "more": 1}, 0, 0)
     with pytest.raises(FrameRefused, match="some of the training rows, and goss is off"):
-        host.answer(Kind.TREE_START, {"rows": as_bits(np.arange(ROWS) > 4)}, 0, 0)
-    host.answer(Kind.TREE_START, {"rows": as_bits(np.arange(ROWS) > 3)}, 0, 0)
+        host.answer(FrameKind.TREE_START, {"rows": as_bits(np.arange(ROWS) > 4)}, 0, 0)
+    host.answer(FrameKind.TREE_START, {"rows": as_bits(np.arange(ROWS) > 3)}, 0, 0)
 
 
 def test_a_node_is_shown_once_and_split_once() -> None:
     """Else a guest could try every candidate on every row, and know the host's columns in the end."""
-    host, honest = before(Kind.SPLIT)
-    host.answer(Kind.SPLIT, honest, 0, 0)
+    host, honest = before(FrameKind.SPLIT)
+    host.answer(FrameKind.SPLIT, honest, 0, 0)
     with pytest.raises(FrameRefused, match="split twice"):
-        host.answer(Kind.SPLIT, {**honest, "candidates": honest["candidates"] * 0 + 1}, 0, 0)
-    host, honest = before(Kind.LEVEL)
-    host.answer(Kind.LEVEL, honest, 0, 0)
+        host.answer(FrameKind.SPLIT, {**honest, "candidates": honest["candidates"] * 0 + 1}, 0, 0)
+    host, honest = before(FrameKind.LEVEL)
+    host.answer(FrameKind.LEVEL, honest, 0, 0)
     with pytest.raises(FrameRefused, match="asked for twice"):
-        host.answer(Kind.LEVEL, honest, 0, 0)
+        host.answer(FrameKind.LEVEL, honest, 0, 0)
 
 
 def nodes_of(*rows: int) -> np.ndarray:
@@ -185,67 +188,67 @@ def test_a_node_becomes_a_leaf_or_two_nodes(nodes: int, node: list[int], allowed
 
 
 def test_nodes_are_parts_of_those_above_and_not_too_small() -> None:
-    host, honest = before(Kind.LEVEL)
+    host, honest = before(FrameKind.LEVEL)
     with pytest.raises(FrameRefused, match="root of a tree does not hold all rows"):
-        host.answer(Kind.LEVEL, {**honest, "node": nodes_of(ROWS - 1, 1)}, 0, 0)
+        host.answer(FrameKind.LEVEL, {**honest, "node": nodes_of(ROWS - 1, 1)}, 0, 0)
     with pytest.raises(FrameRefused, match="out of order"):
-        host.answer(Kind.LEVEL, honest, 0, 1)
-    host.answer(Kind.LEVEL, honest, 0, 0)
+        host.answer(FrameKind.LEVEL, honest, 0, 1)
+    host.answer(FrameKind.LEVEL, honest, 0, 0)
     below = {**honest, "nodes": 2, "build": np.array([0], np.int32)}
     with pytest.raises(FrameRefused, match="not the two parts of those above"):
-        host.answer(Kind.LEVEL, {**below, "node": nodes_of(THIRD, ROWS - THIRD - 1, 1)}, 0, 1)
-    host.answer(Kind.LEVEL, {**below, "node": nodes_of(THIRD, ROWS - THIRD)}, 0, 1)
+        host.answer(FrameKind.LEVEL, {**below, "node": nodes_of(THIRD, ROWS - THIRD - 1, 1)}, 0, 1)
+    host.answer(FrameKind.LEVEL, {**below, "node": nodes_of(THIRD, ROWS - THIRD)}, 0, 1)
     host.policy = HostPolicy(plain=True, min_leaf_rows=10)
     with pytest.raises(BadValue, match="a node of 5 rows"):
-        host.answer(Kind.LEVEL, {**below, "node": nodes_of(5, THIRD - 5, ROWS - THIRD)}, 0, 2)
-    host.answer(Kind.LEVEL, {**below, "node": nodes_of(10, THIRD - 10, ROWS - THIRD)}, 0, 2)
+        host.answer(FrameKind.LEVEL, {**below, "node": nodes_of(5, THIRD - 5, ROWS - THIRD)}, 0, 2)
+    host.answer(FrameKind.LEVEL, {**below, "node": nodes_of(10, THIRD - 10, ROWS - THIRD)}, 0, 2)
 
 
 class Lying(Host):
     """Changes its answers."""
 
-    lie: Callable[[Kind, dict[str, Any]], None]
+    lie: Callable[[FrameKind, dict[str, Any]], None]
 
-    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
         reply = dict(super().answer(kind, fields, tree, level))
         type(self).lie(kind, reply)
         return reply
 
 
-def larger_counts(kind: Kind, reply: dict[str, Any]) -> None:
-    if kind is Kind.LEVEL:
+def larger_counts(kind: FrameKind, reply: dict[str, Any]) -> None:
+    if kind is FrameKind.LEVEL:
         reply["counts"] = reply["counts"] + 10**6
 
 
-def swapped_counts(kind: Kind, reply: dict[str, Any]) -> None:
-    if kind is Kind.LEVEL:
+def swapped_counts(kind: FrameKind, reply: dict[str, Any]) -> None:
+    if kind is FrameKind.LEVEL:
         reply["counts"] = reply["counts"][:, ::-1].copy()
 
 
-def other_sums(kind: Kind, reply: dict[str, Any]) -> None:
-    if kind is Kind.LEVEL:
+def other_sums(kind: FrameKind, reply: dict[str, Any]) -> None:
+    if kind is FrameKind.LEVEL:
         data = np.frombuffer(reply["sums"], np.uint64).copy()
         data[1::4] ^= np.uint64(1)  # the last bit of some sums
         reply["sums"] = data.tobytes()
 
 
-def huge_sums(kind: Kind, reply: dict[str, Any]) -> None:
-    if kind is Kind.LEVEL:
+def huge_sums(kind: FrameKind, reply: dict[str, Any]) -> None:
+    if kind is FrameKind.LEVEL:
         reply["sums"] = b"\xff" * len(reply["sums"])
 
 
-def fewer_sums(kind: Kind, reply: dict[str, Any]) -> None:
-    if kind is Kind.LEVEL:
+def fewer_sums(kind: FrameKind, reply: dict[str, Any]) -> None:
+    if kind is FrameKind.LEVEL:
         reply["sums"] = reply["sums"][:256]
 
 
-def other_rows(kind: Kind, reply: dict[str, Any]) -> None:
-    if kind is Kind.SPLIT:
+def other_rows(kind: FrameKind, reply: dict[str, Any]) -> None:
+    if kind is FrameKind.SPLIT:
         reply["left"] = bytes(255 - b for b in reply["left"])
 
 
-def no_rows(kind: Kind, reply: dict[str, Any]) -> None:
-    if kind is Kind.SPLIT:
+def no_rows(kind: FrameKind, reply: dict[str, Any]) -> None:
+    if kind is FrameKind.SPLIT:
         reply["left"] = b""
 
 
@@ -254,7 +257,7 @@ def no_rows(kind: Kind, reply: dict[str, Any]) -> None:
     [larger_counts, swapped_counts, other_sums, huge_sums, fewer_sums, other_rows, no_rows],
     ids=lambda f: f.__name__,
 )
-def test_answers_that_cannot_be_true_end_the_training(lie: Callable[[Kind, dict[str, Any]], None]) -> None:
+def test_answers_that_cannot_be_true_end_the_training(lie: Callable[[FrameKind, dict[str, Any]], None]) -> None:
     kind = type("Liar", (Lying,), {"lie": staticmethod(lie)})
     with pytest.raises((PartyFailed, FrameRefused)):
         guest(LocalChannel(kind(TABLES[1], policy=PLAIN), "liar")).train()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.vertical.tables_of import Array, breast_cancer, dealt, diabetes, wine, with_gaps
 
 from fedarena.config.errors import BadValue, DataMissing
-from fedarena.vertical.party_tables import deal, load_table
+from fedarena.vertical.party_tables import load_table, split_columns
 from fedarena.vertical.pooled_check import PooledCheck, check_pooled
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import simulate
@@ -146,7 +146,7 @@ def test_public_tables(name: str, hosts: int, algorithm: Any) -> None:
     assert table.y is not None
     whole = name != "kdd04_bio" or (hosts, algorithm) == (1, "secureboost_plus")
     rows = slice(None) if whole else slice(0, 40_000)
-    tables = [table.x[rows, own] for own in deal(table, hosts=hosts).values()]
+    tables = [table.x[rows, own] for own in split_columns(table, hosts=hosts).values()]
     assert len(tables) == hosts + 1
     if hosts == 2 and name != "give_me_some_credit":
         tables = [with_gaps(part, seed=i) for i, part in enumerate(tables)]

@@ -21,8 +21,8 @@ from tests.vertical.small_host import SmallHost, channel, wait_for
 
 from fedarena.config.errors import BadValue, CannotWrite, DataMissing, FedarenaError, PartyLost
 from fedarena.transport.channel import LocalChannel, Transcript
-from fedarena.transport.frames import LIMITS, Frame, Kind, pack_fields
-from fedarena.transport.grpc_channel import METHOD, NetworkChannel, Server, library
+from fedarena.transport.frames import LIMITS, Frame, FrameKind, pack_fields
+from fedarena.transport.grpc_channel import METHOD, HostServer, NetworkChannel, grpc_library
 from fedarena.transport.party_identity import Identity, make_keys
 
 ROOT = Path(__file__).parents[2]
@@ -39,21 +39,21 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def bank(keys: dict[str, Path], tmp_path: Path) -> Iterator[Server]:
-    with Server(SmallHost(tmp_path), "127.0.0.1:0", Identity.load(keys["bank"])) as server:
+def bank(keys: dict[str, Path], tmp_path: Path) -> Iterator[HostServer]:
+    with HostServer(SmallHost(tmp_path), "127.0.0.1:0", Identity.load(keys["bank"])) as server:
         yield server
 
 
 def test_the_network_carries_the_same_bytes_as_one_process(
-    bank: Server, keys: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bank: HostServer, keys: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("secrets.token_bytes", lambda n: b"\7" * n)
     digests = []
     for line in (channel("bank", bank.port, keys["guest"]), LocalChannel(SmallHost(tmp_path / "b"), "bank")):
-        line.ask(Kind.HELLO)
-        line.ask(Kind.TREE_START, tree=1)
-        line.ask(Kind.ROWS, {"x": np.arange(100_000)}, tree=1)
-        assert line.ask(Kind.LEVEL, tree=1)["sum"] == 4_999_950_000
+        line.ask(FrameKind.HELLO)
+        line.ask(FrameKind.TREE_START, tree=1)
+        line.ask(FrameKind.ROWS, {"x": np.arange(100_000)}, tree=1)
+        assert line.ask(FrameKind.LEVEL, tree=1)["sum"] == 4_999_950_000
         digests.append((line.transcript, line.bytes_up, line.bytes_down))
         line.close()
     assert digests[0] == digests[1]
@@ -62,24 +62,24 @@ def test_the_network_carries_the_same_bytes_as_one_process(
 def refusal(name: str, port: int, identity: Identity, patience: float = 0.0) -> FedarenaError:
     line = NetworkChannel(name, f"127.0.0.1:{port}", identity, patience=patience)
     with pytest.raises(FedarenaError) as told:
-        line.ask(Kind.HELLO)
+        line.ask(FrameKind.HELLO)
     return told.value
 
 
-def test_a_host_under_another_name_is_refused(bank: Server, keys: dict[str, Path]) -> None:
+def test_a_host_under_another_name_is_refused(bank: HostServer, keys: dict[str, Path]) -> None:
     told = refusal("shop", bank.port, Identity.load(keys["guest"]))
     assert isinstance(told, BadValue)
     assert "bears another name" in told.what
 
 
 def test_a_host_of_another_authority_is_refused(keys: dict[str, Path], tmp_path: Path) -> None:
-    with Server(SmallHost(tmp_path), "127.0.0.1:0", Identity.load(keys["foreign bank"])) as stranger:
+    with HostServer(SmallHost(tmp_path), "127.0.0.1:0", Identity.load(keys["foreign bank"])) as stranger:
         told = refusal("bank", stranger.port, Identity.load(keys["guest"]))
     assert isinstance(told, BadValue)
     assert "not from the authority" in told.what
 
 
-def test_a_guest_of_another_authority_is_refused(bank: Server, keys: dict[str, Path]) -> None:
+def test_a_guest_of_another_authority_is_refused(bank: HostServer, keys: dict[str, Path]) -> None:
     """Even one that trusts the host: it gets no answer at all."""
     ours, stranger = Identity.load(keys["guest"]), Identity.load(keys["foreign guest"])
     told = refusal("bank", bank.port, Identity("guest", ours.ca, stranger.cert, stranger.key))
@@ -87,7 +87,7 @@ def test_a_guest_of_another_authority_is_refused(bank: Server, keys: dict[str, P
     assert bank.session.transcript == UNTOUCHED
 
 
-def test_another_party_of_the_same_authority_is_not_the_guest(bank: Server, keys: dict[str, Path]) -> None:
+def test_another_party_of_the_same_authority_is_not_the_guest(bank: HostServer, keys: dict[str, Path]) -> None:
     told = refusal("bank", bank.port, Identity.load(keys["shop"]))
     assert isinstance(told, BadValue)
     assert "this host works with 'guest', the certificate says 'shop'" in told.what
@@ -116,7 +116,7 @@ def certified(keys: dict[str, Path], *names: Any) -> Identity:
     return Identity("eve", ca.public_bytes(pem), cert.public_bytes(pem), private)
 
 
-def test_only_a_dns_name_is_a_name(bank: Server, keys: dict[str, Path], tmp_path: Path) -> None:
+def test_only_a_dns_name_is_a_name(bank: HostServer, keys: dict[str, Path], tmp_path: Path) -> None:
     """An address of a page or of mail that reads `guest` is another thing, and so is a second name beside the first."""
     from cryptography import x509
 
@@ -138,10 +138,10 @@ def test_only_a_dns_name_is_a_name(bank: Server, keys: dict[str, Path], tmp_path
             Identity.load(tmp_path)
     assert bank.session.transcript == UNTOUCHED
     with NetworkChannel("bank", f"127.0.0.1:{bank.port}", certified(keys, name)) as line:
-        line.ask(Kind.HELLO)
+        line.ask(FrameKind.HELLO)
 
 
-def test_a_line_that_closes_later_is_not_put_down_to_the_certificate(bank: Server, keys: dict[str, Path]) -> None:
+def test_a_line_that_closes_later_is_not_put_down_to_the_certificate(bank: HostServer, keys: dict[str, Path]) -> None:
     """A host that was killed while it worked closes the line, too."""
     line = channel("bank", bank.port, keys["guest"])
 
@@ -150,19 +150,19 @@ def test_a_line_that_closes_later_is_not_put_down_to_the_certificate(bank: Serve
 
         def code(self) -> Any:
             """Not there."""
-            return library().StatusCode.UNAVAILABLE
+            return grpc_library().StatusCode.UNAVAILABLE
 
         def details(self) -> str:
             """In its words."""
             return "failed to connect to all addresses; last error: Socket closed"
 
-    assert "certificate" in str(line._reason(Closed(), Kind.HELLO))
-    assert "certificate" not in str(line._reason(Closed(), Kind.SETUP))
+    assert "certificate" in str(line._reason(Closed(), FrameKind.HELLO))
+    assert "certificate" not in str(line._reason(Closed(), FrameKind.SETUP))
 
 
-def test_without_a_certificate_or_without_tls_there_is_no_answer(bank: Server, keys: dict[str, Path]) -> None:
-    grpc = library()
-    raw = Frame(Kind.HELLO, pack_fields({}), b"1" * 16).encode()
+def test_without_a_certificate_or_without_tls_there_is_no_answer(bank: HostServer, keys: dict[str, Path]) -> None:
+    grpc = grpc_library()
+    raw = Frame(FrameKind.HELLO, pack_fields({}), b"1" * 16).encode()
     trust = grpc.ssl_channel_credentials((keys["guest"] / "ca.pem").read_bytes())
     name = [("grpc.ssl_target_name_override", "bank")]
     address = f"127.0.0.1:{bank.port}"
@@ -171,7 +171,7 @@ def test_without_a_certificate_or_without_tls_there_is_no_answer(bank: Server, k
             line.unary_unary(METHOD)(raw, timeout=5)
 
 
-def test_old_tls_is_not_spoken(bank: Server, keys: dict[str, Path]) -> None:
+def test_old_tls_is_not_spoken(bank: HostServer, keys: dict[str, Path]) -> None:
     context = ssl.create_default_context(cafile=keys["guest"] / "ca.pem")
     context.load_cert_chain(keys["guest"] / "cert.pem", keys["guest"] / "key.pem")
     plain = socket.create_connection(("127.0.0.1", bank.port))
@@ -183,22 +183,22 @@ def test_old_tls_is_not_spoken(bank: Server, keys: dict[str, Path]) -> None:
         context.wrap_socket(plain, server_hostname="bank")
 
 
-def test_a_slow_host_meets_a_deadline(bank: Server, keys: dict[str, Path]) -> None:
+def test_a_slow_host_meets_a_deadline(bank: HostServer, keys: dict[str, Path]) -> None:
     line = channel("bank", bank.port, keys["guest"], deadline=0.3)
-    line.ask(Kind.HELLO)
+    line.ask(FrameKind.HELLO)
     with pytest.raises(PartyLost, match=r"did not answer within 0\.3 s"):
-        line.ask(Kind.SETUP, {"seconds": 1.0})
+        line.ask(FrameKind.SETUP, {"seconds": 1.0})
 
 
-def test_the_longest_frame_passes(bank: Server, keys: dict[str, Path]) -> None:
+def test_the_longest_frame_passes(bank: HostServer, keys: dict[str, Path]) -> None:
     line = channel("bank", bank.port, keys["guest"])
-    line.ask(Kind.HELLO)
-    line.ask(Kind.LEVEL, {"x": bytes(LIMITS[Kind.LEVEL] - 64)})
+    line.ask(FrameKind.HELLO)
+    line.ask(FrameKind.LEVEL, {"x": bytes(LIMITS[FrameKind.LEVEL] - 64)})
 
 
-def test_a_port_in_use_is_told(bank: Server, keys: dict[str, Path], tmp_path: Path) -> None:
+def test_a_port_in_use_is_told(bank: HostServer, keys: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="cannot listen"):
-        Server(SmallHost(tmp_path), f"127.0.0.1:{bank.port}", Identity.load(keys["bank"]))
+        HostServer(SmallHost(tmp_path), f"127.0.0.1:{bank.port}", Identity.load(keys["bank"]))
 
 
 def test_a_host_that_is_not_there_is_lost_after_patience(keys: dict[str, Path]) -> None:
@@ -208,7 +208,7 @@ def test_a_host_that_is_not_there_is_lost_after_patience(keys: dict[str, Path]) 
     waited: list[str] = []
     line = NetworkChannel("bank", f"127.0.0.1:{port}", Identity.load(keys["guest"]), patience=0.5, say=waited.append)
     with pytest.raises(PartyLost, match="cannot be reached: Connection refused"):
-        line.ask(Kind.HELLO)
+        line.ask(FrameKind.HELLO)
     assert waited == [f"waiting for host 'bank' at 127.0.0.1:{port}"]
 
 
@@ -226,16 +226,16 @@ def test_a_host_killed_in_mid_tree_is_found_again_with_its_last_finished_tree(
     host, port = start(tmp_path, keys["bank"], 0)
     try:
         line = channel("bank", port, keys["guest"], patience=20)
-        assert line.ask(Kind.HELLO)["finished"] == 0
+        assert line.ask(FrameKind.HELLO)["finished"] == 0
         _tree(line, 1)
-        line.ask(Kind.TREE_START, tree=2)
+        line.ask(FrameKind.TREE_START, tree=2)
         host.kill()
         host.wait()
         with pytest.raises(PartyLost):
-            line.ask(Kind.ROWS, {"x": np.arange(10)}, tree=2)
+            line.ask(FrameKind.ROWS, {"x": np.arange(10)}, tree=2)
         host, again = start(tmp_path, keys["bank"], port)
         assert again == port
-        assert line.ask(Kind.HELLO)["finished"] == 1
+        assert line.ask(FrameKind.HELLO)["finished"] == 1
         assert _tree(line, 2) == 45
     finally:
         host.kill()
@@ -244,27 +244,27 @@ def test_a_host_killed_in_mid_tree_is_found_again_with_its_last_finished_tree(
 
 def test_a_host_restarted_between_two_frames_counts_as_lost(keys: dict[str, Path], tmp_path: Path) -> None:
     identity = Identity.load(keys["bank"])
-    with Server(SmallHost(tmp_path), "127.0.0.1:0", identity) as first:
+    with HostServer(SmallHost(tmp_path), "127.0.0.1:0", identity) as first:
         line = channel("bank", first.port, keys["guest"])
-        line.ask(Kind.HELLO)
+        line.ask(FrameKind.HELLO)
         port = first.port
-    with Server(SmallHost(tmp_path), f"127.0.0.1:{port}", identity):
+    with HostServer(SmallHost(tmp_path), f"127.0.0.1:{port}", identity):
         wait_for(lambda: _lost(line))
-        assert line.ask(Kind.HELLO) == {"finished": 0}
+        assert line.ask(FrameKind.HELLO) == {"finished": 0}
 
 
 def _lost(line: NetworkChannel) -> bool:
     """Once the new host is reached, it says that it was never greeted."""
     with pytest.raises(PartyLost) as told:
-        line.ask(Kind.LEVEL)
+        line.ask(FrameKind.LEVEL)
     return "restarted" in told.value.what
 
 
 def _tree(line: NetworkChannel, tree: int) -> int:
-    line.ask(Kind.TREE_START, tree=tree)
-    line.ask(Kind.ROWS, {"x": np.arange(10)}, tree=tree)
-    total = int(line.ask(Kind.LEVEL, tree=tree)["sum"])
-    line.ask(Kind.TREE_END, tree=tree)
+    line.ask(FrameKind.TREE_START, tree=tree)
+    line.ask(FrameKind.ROWS, {"x": np.arange(10)}, tree=tree)
+    total = int(line.ask(FrameKind.LEVEL, tree=tree)["sum"])
+    line.ask(FrameKind.TREE_END, tree=tree)
     return total
 
 

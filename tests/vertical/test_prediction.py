@@ -12,7 +12,7 @@ from tests.vertical.tables_of import breast_cancer, with_gaps
 
 from fedarena.config.errors import BadValue, FedarenaError
 from fedarena.transport.channel import LocalChannel
-from fedarena.transport.frames import Fields, Kind
+from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical import prediction
 from fedarena.vertical.prediction import PredictingHost, predict_margins, predictions
 from fedarena.vertical.settings import BoostSettings
@@ -28,8 +28,8 @@ class Counting(LocalChannel):
 
     steps = 0
 
-    def ask(self, kind: Kind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
-        self.steps += kind is Kind.PREDICT_STEP
+    def ask(self, kind: FrameKind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
+        self.steps += kind is FrameKind.PREDICT_STEP
         return super().ask(kind, fields, tree=tree, level=level)
 
 
@@ -37,7 +37,7 @@ def channels(rows: slice = slice(None)) -> list[Counting]:
     hosts = [PredictingHost(h, t[rows]) for h, t in zip(MODEL.hosts, TABLES[1:], strict=True)]
     made = [Counting(h, n) for h, n in zip(hosts, MODEL.guest.hosts, strict=True)]
     for channel in made:
-        channel.ask(Kind.HELLO)
+        channel.ask(FrameKind.HELLO)
     return made
 
 
@@ -72,7 +72,9 @@ def test_halves_that_do_not_fit_are_refused() -> None:
     with pytest.raises(BadValue, match="this host has 5 rows"):
         predict_margins(MODEL.guest, TABLES[0], channels(slice(0, 5)))
     with pytest.raises(BadValue, match="the guest's model has 8 trees, this host's 1"):
-        PredictingHost(MODEL.hosts[0].upto(1), TABLES[1]).answer(Kind.PREDICT_START, {"rows": 569, "trees": 8}, 0, 0)
+        PredictingHost(MODEL.hosts[0].upto(1), TABLES[1]).answer(
+            FrameKind.PREDICT_START, {"rows": 569, "trees": 8}, 0, 0
+        )
 
 
 def test_halves_of_two_trainings_are_not_used_together() -> None:
@@ -90,13 +92,13 @@ def test_a_question_costs_no_more_memory_than_its_rows() -> None:
     rows = np.zeros(400_000, np.uint8)
     question = {"records": np.zeros(1, np.int32), "starts": np.array([0, len(rows)]), "rows": rows}
     tracemalloc.start()
-    host.answer(Kind.PREDICT_STEP, question, 0, 0)
+    host.answer(FrameKind.PREDICT_STEP, question, 0, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 * len(rows)  # a few numbers a row; its hundred columns would be 800 bytes
     many = np.zeros(prediction.BATCH + 1, np.uint8)
     with pytest.raises(FedarenaError, match=f"{prediction.BATCH} expected"):
-        host.answer(Kind.PREDICT_STEP, {**question, "starts": np.array([0, len(many)]), "rows": many}, 0, 0)
+        host.answer(FrameKind.PREDICT_STEP, {**question, "starts": np.array([0, len(many)]), "rows": many}, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +113,6 @@ def test_a_question_costs_no_more_memory_than_its_rows() -> None:
 )
 def test_a_predicting_host_refuses_nonsense(fields: dict[str, Any]) -> None:
     with pytest.raises(FedarenaError):
-        PredictingHost(MODEL.hosts[0], TABLES[1]).answer(Kind.PREDICT_STEP, fields, 0, 0)
+        PredictingHost(MODEL.hosts[0], TABLES[1]).answer(FrameKind.PREDICT_STEP, fields, 0, 0)
     with pytest.raises(FedarenaError):
-        PredictingHost(MODEL.hosts[0], TABLES[1]).answer(Kind.LEVEL, fields, 0, 0)
+        PredictingHost(MODEL.hosts[0], TABLES[1]).answer(FrameKind.LEVEL, fields, 0, 0)

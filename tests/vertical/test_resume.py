@@ -13,9 +13,9 @@ from tests.vertical.tables_of import breast_cancer, wine
 
 from fedarena.config.errors import CannotWrite, PartyLost, ResumeMismatch
 from fedarena.transport.channel import LocalChannel
-from fedarena.transport.frames import Fields, Kind
+from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical import checkpoint
-from fedarena.vertical.guest import FAREWELL, MOST_LOSSES, Guest, farewell
+from fedarena.vertical.guest import FAREWELL, MOST_LOSSES, Guest, send_goodbye
 from fedarena.vertical.host import Host, HostPolicy
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.settings import BoostSettings
@@ -72,27 +72,27 @@ def test_classes_of_a_round_go_on_from_its_start(tmp_path: Path) -> None:
 class Fragile(LocalChannel):
     """A line to a host process that dies at one question and comes back from its folder at the next greeting."""
 
-    def __init__(self, folder: Path, die: tuple[Kind, int], times: int = 1, most_trees: int = 10_000) -> None:
+    def __init__(self, folder: Path, die: tuple[FrameKind, int], times: int = 1, most_trees: int = 10_000) -> None:
         self.folder, self.die, self.times = folder, die, times
         self.policy = HostPolicy(plain=True, most_trees=most_trees)
-        self.asked: list[Kind] = []
+        self.asked: list[FrameKind] = []
         super().__init__(self.fresh(), "host")
 
     def fresh(self) -> Host:
         return Host(np.hstack(TABLES[1:]), folder=self.folder, policy=self.policy)
 
-    def ask(self, kind: Kind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
+    def ask(self, kind: FrameKind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
         self.asked.append(kind)
         if (kind, tree) == self.die:
             self.times -= 1
-            self.die = self.die if self.times else (Kind.ERROR, -1)
+            self.die = self.die if self.times else (FrameKind.ERROR, -1)
             self.session = LocalChannel(self.fresh()).session  # all that was in memory is gone
             raise PartyLost("host 'host' is gone", remedy="start it again")
         return super().ask(kind, fields, tree=tree, level=level)
 
 
-@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.SETUP, Kind.PUBLIC_KEY])
-def test_a_host_lost_before_the_first_tree_is_greeted_again(kind: Kind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [FrameKind.HELLO, FrameKind.SETUP, FrameKind.PUBLIC_KEY])
+def test_a_host_lost_before_the_first_tree_is_greeted_again(kind: FrameKind, tmp_path: Path) -> None:
     fragile = Fragile(tmp_path, (kind, 0), times=3)
     model = Guest(TABLES[0], Y, [fragile], SETTINGS, cipher="none").train()
     assert len(model.trees) == 4
@@ -104,22 +104,24 @@ def test_a_host_lost_before_the_first_tree_is_greeted_again(kind: Kind, tmp_path
 
 
 def test_trees_that_a_loss_cost_do_not_use_up_those_allowed(tmp_path: Path) -> None:
-    fragile = Fragile(tmp_path, (Kind.LEVEL, 3), times=5, most_trees=4)
+    fragile = Fragile(tmp_path, (FrameKind.LEVEL, 3), times=5, most_trees=4)
     assert len(Guest(TABLES[0], Y, [fragile], SETTINGS, cipher="none").train().trees) == 4
     assert HostModel.load(tmp_path).begun == 4 + 5
 
 
 @pytest.mark.parametrize("tree", [0, 2])
-@pytest.mark.parametrize("kind", [Kind.TREE_START, Kind.ROWS, Kind.LEVEL, Kind.SPLIT, Kind.TREE_END])
-def test_a_host_lost_in_mid_tree_costs_that_tree_alone(kind: Kind, tree: int, tmp_path: Path) -> None:
-    calm = Fragile(tmp_path / "calm", (Kind.ERROR, -1))
+@pytest.mark.parametrize(
+    "kind", [FrameKind.TREE_START, FrameKind.ROWS, FrameKind.LEVEL, FrameKind.SPLIT, FrameKind.TREE_END]
+)
+def test_a_host_lost_in_mid_tree_costs_that_tree_alone(kind: FrameKind, tree: int, tmp_path: Path) -> None:
+    calm = Fragile(tmp_path / "calm", (FrameKind.ERROR, -1))
     expected = Guest(TABLES[0], Y, [calm], SETTINGS, cipher="none").train()
     fragile = Fragile(tmp_path / "fragile", (kind, tree))
     seen: list[int] = []
     guest = Guest(TABLES[0], Y, [fragile], SETTINGS, cipher="none", on_tree=lambda r: seen.append(r.tree))
     assert guest.train() == expected
     assert seen == [1, 2, 3, 4]
-    assert fragile.die == (Kind.ERROR, -1)
+    assert fragile.die == (FrameKind.ERROR, -1)
 
 
 def test_a_host_that_is_one_tree_ahead_forgets_it(whole: Simulated, tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_a_host_gives_up_nothing_of_a_finished_training(tmp_path: Path) -> None:
 class Gone(LocalChannel):
     """A line to a host that ended as soon as it heard that all is done."""
 
-    def carry(self, raw: bytes, kind: Kind) -> bytes:
+    def carry(self, raw: bytes, kind: FrameKind) -> bytes:
         """Nobody there."""
         raise PartyLost("host is gone", remedy="none")
 
@@ -240,15 +242,15 @@ def test_a_guest_killed_after_it_said_goodbye_can_finish(whole: Simulated, tmp_p
 
 
 def test_a_host_that_missed_the_goodbye_hears_it_when_it_is_back(tmp_path: Path) -> None:
-    fragile = Fragile(tmp_path, (Kind.DONE, 0))
+    fragile = Fragile(tmp_path, (FrameKind.DONE, 0))
     fragile.patience = 1000.0
     Guest(TABLES[0], Y, [fragile], SETTINGS, cipher="none").train()
-    assert fragile.asked[-3:] == [Kind.DONE, Kind.HELLO, Kind.DONE]
+    assert fragile.asked[-3:] == [FrameKind.DONE, FrameKind.HELLO, FrameKind.DONE]
     assert fragile.patience == FAREWELL, "it may as well have heard it, and be gone"
     assert HostModel.load(tmp_path).finished
-    fresh = Fragile(tmp_path, (Kind.ERROR, -1))
-    farewell([fresh])
-    assert fresh.asked == [Kind.HELLO, Kind.DONE], "by a guest that was started again"
+    fresh = Fragile(tmp_path, (FrameKind.ERROR, -1))
+    send_goodbye([fresh])
+    assert fresh.asked == [FrameKind.HELLO, FrameKind.DONE], "by a guest that was started again"
 
 
 def test_margins_are_on_the_disk_before_the_model_that_names_them(

@@ -14,7 +14,7 @@ from scipy import stats
 
 from fedarena.config.errors import BadValue, FedarenaError, FrameRefused, PartyFailed, TranscriptDiffers
 from fedarena.transport.channel import LocalChannel, Session
-from fedarena.transport.frames import Fields, Frame, Kind, pack_fields, unpack_fields
+from fedarena.transport.frames import Fields, Frame, FrameKind, pack_fields, unpack_fields
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts, Plaintexts
 from fedarena.vertical.crypto.keys import PrivateKey, PublicKey, generate
 from fedarena.vertical.crypto.limbs import to_numbers, to_words
@@ -43,7 +43,7 @@ class Line(LocalChannel):
         self.down: list[Frame] = []
         self._change = change
 
-    def carry(self, raw: bytes, kind: Kind) -> bytes:
+    def carry(self, raw: bytes, kind: FrameKind) -> bytes:
         """Pass it on."""
         self.up.append(Frame.decode(raw))
         got = Frame.decode(super().carry(raw, kind))
@@ -56,10 +56,10 @@ class Liar(Host):
 
     lie: Callable[[dict[str, Any]], Fields] = dict
 
-    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
         """The truth, but for LEVEL."""
         reply = super().answer(kind, fields, tree, level)
-        return self.lie(dict(reply)) if kind is Kind.LEVEL else reply
+        return self.lie(dict(reply)) if kind is FrameKind.LEVEL else reply
 
 
 KEY = generate(2048)
@@ -78,7 +78,7 @@ def train(line: LocalChannel, settings: BoostSettings = SETTINGS, cipher: Any = 
     return guest.train()
 
 
-def fields_of(frames: list[Frame], kind: Kind) -> list[dict[str, Any]]:
+def fields_of(frames: list[Frame], kind: FrameKind) -> list[dict[str, Any]]:
     return [unpack_fields(frame.body) for frame in frames if frame.kind is kind]
 
 
@@ -87,7 +87,7 @@ def fields_of(frames: list[Frame], kind: Kind) -> list[dict[str, Any]]:
 
 def test_a_frame_changed_behind_tls_ends_the_training_with_both_digests() -> None:
     def change(frame: Frame) -> Frame:
-        if frame.kind is not Kind.SPLIT:
+        if frame.kind is not FrameKind.SPLIT:
             return frame
         fields = unpack_fields(frame.body)  # what the guest will ask the host for, later, when it predicts
         return dataclasses.replace(frame, body=pack_fields({**fields, "records": fields["records"] + np.int32(1)}))
@@ -96,13 +96,13 @@ def test_a_frame_changed_behind_tls_ends_the_training_with_both_digests() -> Non
         train(Line(Host(X[:, 2:]), change), dataclasses.replace(SETTINGS, depth=1))
 
 
-def changed(kind: Kind, name: str, value: Any) -> type[LocalChannel]:
+def changed(kind: FrameKind, name: str, value: Any) -> type[LocalChannel]:
     """A line on which one field of one kind of question is another one when it arrives."""
 
     class Changing(LocalChannel):
         """Somebody is behind TLS."""
 
-        def carry(self, raw: bytes, sent: Kind) -> bytes:
+        def carry(self, raw: bytes, sent: FrameKind) -> bytes:
             """The host reads something else."""
             if sent is kind:
                 frame = Frame.decode(raw)
@@ -115,13 +115,15 @@ def changed(kind: Kind, name: str, value: Any) -> type[LocalChannel]:
 @pytest.mark.parametrize(
     ("kind", "name", "value"),
     [
-        (Kind.HELLO, "purpose", "training"),
-        (Kind.SETUP, "settings", dataclasses.replace(SETTINGS, bins=4).to_json()),
-        (Kind.PUBLIC_KEY, "more", 1),
+        (FrameKind.HELLO, "purpose", "training"),
+        (FrameKind.SETUP, "settings", dataclasses.replace(SETTINGS, bins=4).to_json()),
+        (FrameKind.PUBLIC_KEY, "more", 1),
     ],
     ids=str,
 )
-def test_the_first_tree_ends_the_training_if_what_came_before_it_was_changed(kind: Kind, name: str, value: Any) -> None:
+def test_the_first_tree_ends_the_training_if_what_came_before_it_was_changed(
+    kind: FrameKind, name: str, value: Any
+) -> None:
     line = changed(kind, name, value)(Host(X[:, 2:], policy=HostPolicy(plain=True)), "bank")
     trees: list[Any] = []
     guest = Guest(X[:, :2], Y, [line], SETTINGS, cipher="none", on_tree=trees.append)
@@ -130,38 +132,40 @@ def test_the_first_tree_ends_the_training_if_what_came_before_it_was_changed(kin
     assert not trees
 
 
-@pytest.mark.parametrize("kind", [Kind.ROWS, Kind.LEVEL, Kind.SPLIT, Kind.TREE_END, Kind.HELLO])
-def test_no_recorded_frame_can_be_played_again(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [FrameKind.ROWS, FrameKind.LEVEL, FrameKind.SPLIT, FrameKind.TREE_END, FrameKind.HELLO]
+)
+def test_no_recorded_frame_can_be_played_again(kind: FrameKind) -> None:
     line = Line(Host(X[:, 2:], policy=HostPolicy(plain=True)))
     train(line, cipher="none")
     for frame in (frame for frame in line.up if frame.kind is kind):
         reply = Frame.decode(line.session.handle(frame.encode()))
-        assert reply.kind is Kind.ERROR
+        assert reply.kind is FrameKind.ERROR
         assert b"repeated" in reply.body
         fresh = Frame.decode(Session(Host(X[:, 2:])).handle(frame.encode()))
-        assert (fresh.kind is Kind.ERROR) == (kind is not Kind.HELLO), "nor to a host that was restarted"
+        assert (fresh.kind is FrameKind.ERROR) == (kind is not FrameKind.HELLO), "nor to a host that was restarted"
 
 
 # A curious host
 
 
 HOST_MAY_KNOW = {
-    Kind.HELLO: {"purpose"},
-    Kind.SETUP: {"settings", "rows", "training", "trees", "training_id"},
-    Kind.PUBLIC_KEY: {"cipher", "key"},
-    Kind.TREE_START: {"rows"},
-    Kind.ROWS: {"part", "start", "data"},
-    Kind.LEVEL: {"nodes", "node", "build", "totals"},
-    Kind.SPLIT: {"nodes", "candidates", "starts"},
-    Kind.TREE_END: {"digest"},
-    Kind.DONE: {"digest"},
+    FrameKind.HELLO: {"purpose"},
+    FrameKind.SETUP: {"settings", "rows", "training", "trees", "training_id"},
+    FrameKind.PUBLIC_KEY: {"cipher", "key"},
+    FrameKind.TREE_START: {"rows"},
+    FrameKind.ROWS: {"part", "start", "data"},
+    FrameKind.LEVEL: {"nodes", "node", "build", "totals"},
+    FrameKind.SPLIT: {"nodes", "candidates", "starts"},
+    FrameKind.TREE_END: {"digest"},
+    FrameKind.DONE: {"digest"},
 }
 
 
 def test_a_host_is_told_nothing_but_what_the_page_says() -> None:
     line = Line(Host(X[:, 2:]))
     model = train(line)
-    told: dict[Kind, set[str]] = {}
+    told: dict[FrameKind, set[str]] = {}
     for frame in line.up:
         told.setdefault(frame.kind, set()).update(unpack_fields(frame.body))
     assert told == HOST_MAY_KNOW
@@ -177,7 +181,7 @@ def test_equal_gradients_look_unlike() -> None:
     """In the first tree there are two gradients only, one for each label: a host must not see which rows share one."""
     line = Line(Host(X[:, 2:]))
     train(line, dataclasses.replace(SETTINGS, trees=1))
-    data = b"".join(fields["data"] for fields in fields_of(line.up, Kind.ROWS))
+    data = b"".join(fields["data"] for fields in fields_of(line.up, FrameKind.ROWS))
     size = len(data) // ROWS
     assert size == 512
     each = [data[i * size : (i + 1) * size] for i in range(ROWS)]
@@ -196,15 +200,15 @@ def shown_counts(host: Host, key: Any, trees: int) -> np.ndarray:
     question = {"settings": settings.to_json(), "rows": ROWS, "training": EVERY, "training_id": "one"}
     found = []
     for _ in range(trees):
-        line.ask(Kind.HELLO, {"purpose": "train"})
-        line.ask(Kind.SETUP, {**question, "trees": 0})
-        line.ask(Kind.PUBLIC_KEY, {"cipher": "none", "key": key.public.to_bytes()})
-        line.ask(Kind.TREE_START, {"rows": EVERY})
+        line.ask(FrameKind.HELLO, {"purpose": "train"})
+        line.ask(FrameKind.SETUP, {**question, "trees": 0})
+        line.ask(FrameKind.PUBLIC_KEY, {"cipher": "none", "key": key.public.to_bytes()})
+        line.ask(FrameKind.TREE_START, {"rows": EVERY})
         data = key.encrypt(plain_rows()).to_bytes()
-        line.ask(Kind.ROWS, {"part": 0, "start": 0, "data": data})
+        line.ask(FrameKind.ROWS, {"part": 0, "start": 0, "data": data})
         level = {"nodes": 1, "node": np.zeros(ROWS, np.uint8), "build": np.zeros(1, np.int32)}
         total = key.encrypt(plain_rows(1)).to_bytes()
-        found.append(line.ask(Kind.LEVEL, {**level, "totals": total})["counts"][0])
+        found.append(line.ask(FrameKind.LEVEL, {**level, "totals": total})["counts"][0])
     return np.array(found)
 
 
@@ -231,7 +235,7 @@ def test_the_order_of_candidates_reveals_nothing() -> None:
 
 def products(line: Line, public: PublicKey, host: Host) -> set[bytes]:
     """What the guest can compute itself: the product of the ciphertexts of every set of rows that a column may cut off."""
-    data = b"".join(fields["data"] for fields in fields_of(line.up, Kind.ROWS))
+    data = b"".join(fields["data"] for fields in fields_of(line.up, FrameKind.ROWS))
     sent = Ciphertexts.from_bytes(public, data)
     found = set()
     for column in host.x.T:
@@ -254,9 +258,9 @@ def test_replies_are_rerandomised(skipped: bool, monkeypatch: pytest.MonkeyPatch
     host = Host(X[:, 2:], policy=UNCOMPRESSED)
     line = Line(host)
     train(line, settings)
-    (key_sent,) = fields_of(line.up, Kind.PUBLIC_KEY)
+    (key_sent,) = fields_of(line.up, FrameKind.PUBLIC_KEY)
     public = PublicKey.from_bytes(key_sent["key"])
-    (reply,) = fields_of(line.down, Kind.LEVEL)
+    (reply,) = fields_of(line.down, FrameKind.LEVEL)
     size = len(reply["sums"]) // reply["counts"].size
     shown = {reply["sums"][i : i + size] for i in range(0, len(reply["sums"]), size)}
     assert len(shown) == reply["counts"].size > 10
@@ -334,9 +338,9 @@ def test_counts_of_siblings_must_add_up() -> None:
 
 def greeted(host: Host, key: Any, settings: BoostSettings = SETTINGS) -> LocalChannel:
     line = LocalChannel(host, "bank", key=bytes.fromhex(key.public.fingerprint)[:8])
-    line.ask(Kind.HELLO, {"purpose": "train"})
+    line.ask(FrameKind.HELLO, {"purpose": "train"})
     question = {"settings": settings.to_json(), "rows": len(host.x), "training_id": "one", "trees": 0}
-    line.ask(Kind.SETUP, {**question, "training": np.packbits(np.ones(len(host.x), bool)).tobytes()})
+    line.ask(FrameKind.SETUP, {**question, "training": np.packbits(np.ones(len(host.x), bool)).tobytes()})
     return line
 
 
@@ -344,18 +348,18 @@ def test_a_key_that_is_not_the_announced_one_is_refused_and_not_used(key: Privat
     line = greeted(Host(X[:, 2:]), key)
     other = generate(2048)
     with pytest.raises(FrameRefused, match="public key is not the one of this session"):
-        line.ask(Kind.PUBLIC_KEY, {"cipher": "paillier", "key": other.public.to_bytes()})
+        line.ask(FrameKind.PUBLIC_KEY, {"cipher": "paillier", "key": other.public.to_bytes()})
     with pytest.raises(FedarenaError):
-        line.ask(Kind.TREE_START, {"rows": EVERY})
+        line.ask(FrameKind.TREE_START, {"rows": EVERY})
 
 
 def test_a_key_of_another_size_than_agreed_is_refused_and_not_used(key: PrivateKey) -> None:
     settings = dataclasses.replace(SETTINGS, key_bits=3072)
     line = greeted(Host(X[:, 2:]), key, settings)
     with pytest.raises(BadValue, match="the key has 2048 bits, the settings say 3072"):
-        line.ask(Kind.PUBLIC_KEY, {"cipher": "paillier", "key": key.public.to_bytes()})
+        line.ask(FrameKind.PUBLIC_KEY, {"cipher": "paillier", "key": key.public.to_bytes()})
     with pytest.raises(FrameRefused, match="before PUBLIC_KEY"):
-        line.ask(Kind.TREE_START, {"rows": EVERY})
+        line.ask(FrameKind.TREE_START, {"rows": EVERY})
 
 
 NO_PRODUCT = "not the product of two large primes"
@@ -378,27 +382,27 @@ def test_a_host_checks_the_modulus(what: str) -> None:
     n, told = BAD_MODULI[what]
     bad = PublicKey(n)
     line = LocalChannel(Host(X[:, 2:]), "bank", key=bytes.fromhex(bad.fingerprint)[:8])
-    line.ask(Kind.HELLO, {"purpose": "train"})
+    line.ask(FrameKind.HELLO, {"purpose": "train"})
     question = {"settings": SETTINGS.to_json(), "rows": ROWS, "training": EVERY, "training_id": "one", "trees": 0}
-    line.ask(Kind.SETUP, question)
+    line.ask(FrameKind.SETUP, question)
     with pytest.raises(BadValue, match=told):
-        line.ask(Kind.PUBLIC_KEY, {"cipher": "paillier", "key": bad.to_bytes()})
+        line.ask(FrameKind.PUBLIC_KEY, {"cipher": "paillier", "key": bad.to_bytes()})
 
 
 def test_a_host_does_not_work_without_encryption() -> None:
     line = greeted(Host(X[:, 2:]), PLAIN)
     with pytest.raises(BadValue, match="the cipher 'none' is not allowed here"):
-        line.ask(Kind.PUBLIC_KEY, {"cipher": "none", "key": PLAIN.public.to_bytes()})
+        line.ask(FrameKind.PUBLIC_KEY, {"cipher": "none", "key": PLAIN.public.to_bytes()})
 
 
 def plain_tree(line: LocalChannel, plain: Any = None) -> dict[str, Any]:
     """Begin a tree without encryption, and ask for the root."""
     rows = len(line.session.host.x)  # type: ignore[attr-defined]
-    line.ask(Kind.PUBLIC_KEY, {"cipher": "none", "key": PLAIN.public.to_bytes()})
-    line.ask(Kind.TREE_START, {"rows": np.packbits(np.ones(rows, bool)).tobytes()})
+    line.ask(FrameKind.PUBLIC_KEY, {"cipher": "none", "key": PLAIN.public.to_bytes()})
+    line.ask(FrameKind.TREE_START, {"rows": np.packbits(np.ones(rows, bool)).tobytes()})
     data = PLAIN.encrypt(plain if plain is not None else plain_rows(rows)).to_bytes()
-    line.ask(Kind.ROWS, {"part": 0, "start": 0, "data": data})
-    return line.ask(Kind.LEVEL, {"nodes": 1, "node": np.zeros(rows, np.uint8), "build": np.zeros(1, np.int32)})
+    line.ask(FrameKind.ROWS, {"part": 0, "start": 0, "data": data})
+    return line.ask(FrameKind.LEVEL, {"nodes": 1, "node": np.zeros(rows, np.uint8), "build": np.zeros(1, np.int32)})
 
 
 def test_trees_that_were_begun_are_counted_whatever_a_guest_does(tmp_path: Path) -> None:
@@ -430,9 +434,9 @@ def test_a_split_does_not_leave_fewer_rows_than_a_host_allows() -> None:
     for rows in (1, ROWS - 1):
         few = np.flatnonzero(counts == rows)[:1].astype(np.int32)
         with pytest.raises(BadValue, match="a node of 1 rows, or a split that makes one"):
-            line.ask(Kind.SPLIT, {**first, "candidates": few})
+            line.ask(FrameKind.SPLIT, {**first, "candidates": few})
     enough = np.flatnonzero((counts >= 20) & (counts <= ROWS - 20))[:1].astype(np.int32)
-    line.ask(Kind.SPLIT, {**first, "candidates": enough})
+    line.ask(FrameKind.SPLIT, {**first, "candidates": enough})
 
 
 def test_sums_of_few_missing_values_are_not_shown() -> None:
@@ -493,27 +497,27 @@ def test_a_host_limits_trees_depth_and_the_size_of_nodes(key: PrivateKey) -> Non
     line = greeted(host, key, dataclasses.replace(SETTINGS, min_leaf_rows=5, sparse=False))
     begin(line, key)
     root = {"nodes": 1, "node": np.zeros(ROWS, np.uint8), "build": np.zeros(1, np.int32)}
-    line.ask(Kind.LEVEL, root)
+    line.ask(FrameKind.LEVEL, root)
     few = np.where(np.arange(ROWS) < 4, 0, 1).astype(np.uint8)  # node 0 has four people
     with pytest.raises(BadValue, match="a node of 4 rows"):
-        line.ask(Kind.LEVEL, {**root, "nodes": 2, "node": few}, level=1)
+        line.ask(FrameKind.LEVEL, {**root, "nodes": 2, "node": few}, level=1)
 
 
 def begin(line: LocalChannel, key: PrivateKey) -> None:
-    line.ask(Kind.PUBLIC_KEY, {"cipher": "paillier", "key": key.public.to_bytes()})
-    line.ask(Kind.TREE_START, {"rows": EVERY})
-    line.ask(Kind.ROWS, {"part": 0, "start": 0, "data": key.encrypt(plain_rows()).to_bytes()})
+    line.ask(FrameKind.PUBLIC_KEY, {"cipher": "paillier", "key": key.public.to_bytes()})
+    line.ask(FrameKind.TREE_START, {"rows": EVERY})
+    line.ask(FrameKind.ROWS, {"part": 0, "start": 0, "data": key.encrypt(plain_rows()).to_bytes()})
 
 
 @pytest.mark.parametrize("number", ["zero", "n", "n squared"])
 def test_a_host_refuses_ciphertexts_that_are_none(key: PrivateKey, number: str) -> None:
     line = greeted(Host(X[:, 2:]), key)
-    line.ask(Kind.PUBLIC_KEY, {"cipher": "paillier", "key": key.public.to_bytes()})
-    line.ask(Kind.TREE_START, {"rows": EVERY})
+    line.ask(FrameKind.PUBLIC_KEY, {"cipher": "paillier", "key": key.public.to_bytes()})
+    line.ask(FrameKind.TREE_START, {"rows": EVERY})
     good = key.encrypt(plain_rows()).to_bytes()
     bad = written(key.public, *{"zero": (0, 0), "n": (0, 1), "n squared": (0, key.public.n)}[number])
     with pytest.raises(BadValue, match=OUT_OF_RANGE if number == "n squared" else NOT_COPRIME):
-        line.ask(Kind.ROWS, {"part": 0, "start": 0, "data": bad + good[len(bad) :]})
+        line.ask(FrameKind.ROWS, {"part": 0, "start": 0, "data": bad + good[len(bad) :]})
 
 
 # Colluding hosts

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 from fedarena.cli.main import app
 from fedarena.config.errors import BadValue
 from fedarena.vertical.model import GuestModel
-from fedarena.vertical.party_tables import deal, load_ids, load_table
-from fedarena.vertical.task_file import Task
+from fedarena.vertical.party_tables import load_ids, load_table, split_columns
+from fedarena.vertical.task_file import TrainingTask
 from fedarena.vertical.training_task import training_rows
 
 SMALL = ("--trees", "2", "--depth", "2")
@@ -135,14 +135,14 @@ def test_a_table_with_two_hosts_and_a_label_of_any_kind(
 
 def test_columns_are_dealt_as_asked() -> None:
     table = load_table("breast_cancer")
-    assert {name: len(own) for name, own in deal(table).items()} == {"guest": 10, "host": 20}
-    assert {name: len(own) for name, own in deal(table, hosts=3).items()} == {
+    assert {name: len(own) for name, own in split_columns(table).items()} == {"guest": 10, "host": 20}
+    assert {name: len(own) for name, own in split_columns(table, hosts=3).items()} == {
         "guest": 10, "host-1": 7, "host-2": 7, "host-3": 6}  # fmt: skip
-    asked = deal(table, ["bank=mean area", "guest=*"])
+    asked = split_columns(table, ["bank=mean area", "guest=*"])
     assert list(asked) == ["guest", "bank"]
     assert asked["bank"] == [3]
     with pytest.raises(BadValue, match=r"'\.\./out' cannot be a party's name"):
-        deal(dataclasses.replace(table, parties=("guest", "../out") * 15))
+        split_columns(dataclasses.replace(table, parties=("guest", "../out") * 15))
 
 
 def test_an_interrupted_simulation_goes_on(
@@ -154,7 +154,7 @@ def test_an_interrupted_simulation_goes_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedarena.vertical.training_task.tree_told", stop)
+        patch.setattr("fedarena.vertical.training_task.tree_line", stop)
         result = run("train", "breast_cancer", *SMALL, "--out", broken, code=130)
     assert f"go on with: fedarena vertical train --resume {broken}" in result.stderr
     assert len(GuestModel.load(broken / "guest").trees) == 1
@@ -295,7 +295,7 @@ def test_nothing_secret_is_kept_beside_a_model(quiet: tuple[Path, Result]) -> No
         text = path.read_text(errors="replace") if path.suffix == ".json" else ""
         assert "PRIVATE" not in text
         assert not text or max(len(word) for word in text.replace('"', " ").replace(",", " ").split()) < 100
-    assert Task.load(quiet[0]).source.table == "breast_cancer"
+    assert TrainingTask.load(quiet[0]).source.table == "breast_cancer"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.bench.workloads import WORKS, MadeUp, Work
+from fedarena.bench.workloads import WORKLOADS, SyntheticImages, Workload
 
 Round = Callable[[float], float]  # seconds it may take -> share of a round that was done
 
@@ -22,20 +22,20 @@ PLAIN, OURS, FLOWER = "plain", "fedarena", "flower"
 EVALUATION_BATCH = 500  # rows at once in the plain loop; ours takes as many
 
 
-def designs_of(work: Work) -> list[str]:
+def designs_of(work: Workload) -> list[str]:
     """Who takes turns at a work: the plain loop first, the other ratios are to it."""
     return [PLAIN, "tensors", OURS, *([f"{OURS} {work.beside}"] if work.beside else [])]
 
 
 @contextlib.contextmanager
-def opened(work: Work, design: str) -> Iterator[Round]:
+def opened(work: Workload, design: str) -> Iterator[Round]:
     """The round of a work in this design, ready to be done, until it is over."""
     if design == FLOWER:
         from fedarena.bench.flower_simulation import simulation
 
         how: Any = simulation(work)
     elif design.startswith(OURS):
-        work = work if design == OURS else WORKS[design.split()[1]]
+        work = work if design == OURS else WORKLOADS[design.split()[1]]
         how = _our_training(work) if work.kind == "training" else _our_evaluation(work)
     else:
         how = contextlib.nullcontext((_training_loop if work.kind == "training" else _evaluation_loop)(work, design))
@@ -44,11 +44,11 @@ def opened(work: Work, design: str) -> Iterator[Round]:
 
 
 @contextlib.contextmanager
-def _our_training(work: Work) -> Iterator[Round]:
+def _our_training(work: Workload) -> Iterator[Round]:
     """Rounds of the real engine: selection, workers, local training, mean, checkpoint."""
     import fedarena as fa
 
-    with contextlib.closing(fa.rounds(MadeUp.of(work), **work.settings)) as rounds:  # type: ignore[type-var]
+    with contextlib.closing(fa.rounds(SyntheticImages.of(work), **work.settings)) as rounds:  # type: ignore[type-var]
 
         def do_round(_: float) -> float:
             next(rounds)
@@ -58,19 +58,19 @@ def _our_training(work: Work) -> Iterator[Round]:
 
 
 @contextlib.contextmanager
-def _our_evaluation(work: Work) -> Iterator[Round]:
+def _our_evaluation(work: Workload) -> Iterator[Round]:
     """What the engine does after a round: the test rows in pieces over the workers, each of them predicted once."""
     import fedarena as fa
     from fedarena.algorithms.base import Model
-    from fedarena.engine.client import Common
-    from fedarena.engine.evaluation import Evaluation
-    from fedarena.engine.setup import open_site
-    from fedarena.runtimes.processes import Processes
+    from fedarena.engine.client import Broadcast
+    from fedarena.engine.evaluation import LocalEvaluator
+    from fedarena.engine.setup import open_context
+    from fedarena.runtimes.processes import ProcessRuntime
 
-    site = open_site(fa.Experiment.make(MadeUp.of(work), **work.settings))
-    common = Common(Model(site.initial), site.task.buffers())
-    with contextlib.closing(Processes(site)) as pool:
-        evaluation = Evaluation(site, pool)
+    site = open_context(fa.Experiment.make(SyntheticImages.of(work), **work.settings))
+    common = Broadcast(Model(site.initial), site.task.buffers())
+    with contextlib.closing(ProcessRuntime(site)) as pool:
+        evaluation = LocalEvaluator(site, pool)
 
         def do_round(_: float) -> float:
             evaluation.shared(common)
@@ -79,10 +79,10 @@ def _our_evaluation(work: Work) -> Iterator[Round]:
         yield do_round
 
 
-class Loop:
+class ReferenceLoop:
     """What both loops have: the model, the rows as tensors, and a client's training with torch.optim."""
 
-    def __init__(self, work: Work, design: str) -> None:
+    def __init__(self, work: Workload, design: str) -> None:
         import torch
         from torch.utils.data import TensorDataset
 
@@ -93,7 +93,7 @@ class Loop:
         self.work, self.design = work, design
         settings = {key: value for key, value in work.model.items() if key != "name"}
         self.model: Any = find("model", work.model["name"]).build(settings)(work.shape, 10)
-        raw, labels = MadeUp.of(work).arrays()
+        raw, labels = SyntheticImages.of(work).arrays()
         self.x, self.y = torch.from_numpy(raw).float() / 255, torch.from_numpy(labels)
         self.everything = TensorDataset(self.x, self.y)
 
@@ -129,9 +129,9 @@ class Loop:
         return state
 
 
-def _training_loop(work: Work, design: str) -> Round:
+def _training_loop(work: Workload, design: str) -> Round:
     """Copy the model, train, average the state dictionaries."""
-    loop = Loop(work, design)
+    loop = ReferenceLoop(work, design)
 
     def do_round(seconds: float) -> float:
         chosen = np.random.default_rng().choice(work.clients, work.cohort, replace=False)
@@ -146,12 +146,12 @@ def _training_loop(work: Work, design: str) -> Round:
     return do_round
 
 
-def _evaluation_loop(work: Work, design: str) -> Round:
+def _evaluation_loop(work: Workload, design: str) -> Round:
     """Accuracy and loss on the test rows, in batches."""
     import torch
     from torch.nn.functional import cross_entropy
 
-    loop = Loop(work, design)
+    loop = ReferenceLoop(work, design)
 
     def do_round(_: float) -> float:
         loop.model.eval()

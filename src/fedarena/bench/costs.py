@@ -15,9 +15,9 @@ import numpy as np
 
 from fedarena.bench.baselines import OURS
 from fedarena.bench.machine import parameters
-from fedarena.bench.runner import take_turns
+from fedarena.bench.runner import run_interleaved
 from fedarena.bench.table_format import Row
-from fedarena.bench.workloads import WORKS
+from fedarena.bench.workloads import WORKLOADS
 from fedarena.runtimes.cleanup import temporary_folder
 
 CLIENTS_OF = ("W5", "W1", "W2")  # works of light, middling and heavy clients
@@ -48,8 +48,8 @@ def of_clients(turns: int) -> list[Row]:
     """A client's part in a round of our engine, everything included: draw, training, mean, checkpoint."""
     from fedarena.runtimes.processes import usable_cores
 
-    works = [WORKS[name] for name in CLIENTS_OF]
-    timings = take_turns([(work, OURS) for work in works], turns)
+    works = [WORKLOADS[name] for name in CLIENTS_OF]
+    timings = run_interleaved([(work, OURS) for work in works], turns)
     return [
         _row(
             "client",
@@ -78,9 +78,9 @@ def of_mean(turns: int, sizes: Sequence[int] = VECTORS) -> list[Row]:
 
 def _adding(size: int) -> Do:
     from fedarena.algorithms.base import Step
-    from fedarena.models.pytree import Mean
+    from fedarena.models.pytree import WeightedMean
 
-    rng, mean = np.random.default_rng(0), Mean()
+    rng, mean = np.random.default_rng(0), WeightedMean()
     vectors = [Step(rng.standard_normal(size, np.float32)) for _ in range(max(FRESH // (4 * size), 2))]
     numbers = itertools.count()
 
@@ -108,10 +108,10 @@ def of_checkpoint(turns: int, sizes: Sequence[int] = VECTORS, populations: Seque
 def _saving(folder: Path, size: int, clients: int) -> Iterator[Do]:
     from fedarena.algorithms.base import Model
     from fedarena.algorithms.fedavg import FedAvg
-    from fedarena.engine.checkpoint import Keeper, Snapshot
+    from fedarena.engine.checkpoint import CheckpointStore, Snapshot
     from fedarena.models.task import Buffers
 
-    keeper, nothing = Keeper(folder, FedAvg()), Buffers(np.empty(0, np.float32), np.empty(0, np.int64))
+    keeper, nothing = CheckpointStore(folder, FedAvg()), Buffers(np.empty(0, np.float32), np.empty(0, np.int64))
     last = Snapshot(0, Model(np.zeros(size, np.float32)), nothing, {}, np.zeros(clients))
     numbers = itertools.count(1)
 
@@ -126,13 +126,13 @@ def _saving(folder: Path, size: int, clients: int) -> Iterator[Do]:
 def of_memory(turns: int, sizes: Sequence[int] = VECTORS[:-1]) -> list[Row]:
     """What a client remembers of its round, such as SCAFFOLD's correction: a file of its own, written and read again."""
     from fedarena.algorithms.scaffold import Scaffold
-    from fedarena.engine.checkpoint import Keeper
-    from fedarena.engine.client import Memory
+    from fedarena.engine.checkpoint import CheckpointStore
+    from fedarena.engine.client import ClientState
 
     rows = []
     for size in sizes:
         with temporary_folder() as folder:
-            keeper, memory = Keeper(folder, Scaffold()), Memory(np.zeros(size, np.float32))
+            keeper, memory = CheckpointStore(folder, Scaffold()), ClientState(np.zeros(size, np.float32))
             write = seconds(partial(keeper.remember, 0, 1, memory), turns)
             read = seconds(partial(keeper.memory, 0), turns)
             written = sum(file.stat().st_size for file in (folder / "clients").iterdir())

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from fedarena.bench.baselines import PLAIN, Loop, Round
-from fedarena.bench.workloads import Work
+from fedarena.bench.baselines import PLAIN, ReferenceLoop, Round
+from fedarena.bench.workloads import Workload
 
 ACTORS = 2
-LOOPS: dict[str, Loop] = {}  # of this process
+LOOPS: dict[str, ReferenceLoop] = {}  # of this process
 
 
 def is_installed() -> bool:
@@ -26,7 +26,7 @@ def is_installed() -> bool:
 
 
 @contextlib.contextmanager
-def simulation(work: Work) -> Iterator[Round]:
+def simulation(work: Workload) -> Iterator[Round]:
     """Flower keeps the loop, so it waits in its own thread, at the end of each round, for the word to go on."""
     # Neither it nor Ray shall call home, or write into our table.
     os.environ |= {
@@ -60,7 +60,7 @@ def simulation(work: Work) -> Iterator[Round]:
         ray.shutdown()
 
 
-def _run(work: Work, go: queue.Queue[None], done: queue.Queue[BaseException | None]) -> None:
+def _run(work: Workload, go: queue.Queue[None], done: queue.Queue[BaseException | None]) -> None:
     from flwr.app import ArrayRecord
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
@@ -97,14 +97,14 @@ def _run(work: Work, go: queue.Queue[None], done: queue.Queue[BaseException | No
     )  # fmt: skip
 
 
-def _loop(work: Work) -> Loop:
+def _loop(work: Workload) -> ReferenceLoop:
     """Model and rows, once in every actor."""
     if work.name not in LOOPS:
-        LOOPS[work.name] = Loop(work, PLAIN)
+        LOOPS[work.name] = ReferenceLoop(work, PLAIN)
     return LOOPS[work.name]
 
 
-def _train(work: Work, message: Any, context: Any) -> Any:
+def _train(work: Workload, message: Any, context: Any) -> Any:
     """Flower's client: load, train, send."""
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedarena.bench.workloads import Work
+from fedarena.bench.workloads import Workload
 
 PAUSE = 0.1  # seconds between two looks at memory
 
@@ -32,7 +32,7 @@ def gemm_gflops(size: int = 2048, tries: int = 40) -> float:
     return 2 * size**3 / best / 1e9
 
 
-def flops(work: Work) -> int:
+def flops(work: Workload) -> int:
     """Floating-point operations that one row needs: those of linear and convolutional layers.
 
     Two for each multiply-add forward, four more backward; but nobody needs the gradient of the pixels.
@@ -59,12 +59,12 @@ def macs(module: Any, shape: tuple[int, ...]) -> list[int]:
     return found
 
 
-def parameters(work: Work) -> int:
+def parameters(work: Workload) -> int:
     """Numbers that a client of this work sends."""
     return sum(p.numel() for p in _module(work).parameters())
 
 
-def _module(work: Work) -> Any:
+def _module(work: Workload) -> Any:
     from fedarena.config.registry import find
 
     settings = {key: value for key, value in work.model.items() if key != "name"}
@@ -83,7 +83,7 @@ def proportional_megabytes(pid: int | str = "self") -> float | None:
     return kilobytes / 1024 + sum(proportional_megabytes(child) or 0.0 for child in children)
 
 
-class Peak:
+class PeakMemory:
     """The most memory that a process and those below it were seen with."""
 
     def __init__(self, pid: int | None) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedarena.bench.baselines import OURS
-from fedarena.bench.runner import take_turns
+from fedarena.bench.runner import run_interleaved
 from fedarena.bench.table_format import Row, number, print_table
-from fedarena.bench.workloads import MNIST, Work
+from fedarena.bench.workloads import MNIST, Workload
 
 POPULATIONS = (1_000, 10_000, 100_000)
 ROWS, COHORT = 10, 100
@@ -19,7 +19,7 @@ def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> lis
     """One row for each size of the population."""
     say(f"population: scaffold, logreg, {COHORT} clients a round x {ROWS} rows")
     works = [_work(clients) for clients in POPULATIONS]
-    timings = take_turns([(work, OURS) for work in works], turns)
+    timings = run_interleaved([(work, OURS) for work in works], turns)
     fewest = timings[0].median
     return [
         {
@@ -38,9 +38,11 @@ def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> lis
     ]
 
 
-def _work(clients: int) -> Work:
+def _work(clients: int) -> Workload:
     local = {"lr": 0.05, "epochs": 1, "batch": 10}
-    return Work(f"{clients:,} clients", {"name": "logreg"}, MNIST, ROWS, COHORT, clients, local, algorithm="scaffold")
+    return Workload(
+        f"{clients:,} clients", {"name": "logreg"}, MNIST, ROWS, COHORT, clients, local, algorithm="scaffold"
+    )
 
 
 def broken(rows: Sequence[Row]) -> list[str]:

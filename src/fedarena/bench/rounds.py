@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from fedarena.bench import flower_simulation
 from fedarena.bench.baselines import FLOWER, OURS, PLAIN, designs_of
 from fedarena.bench.machine import flops, gemm_gflops
-from fedarena.bench.runner import CannotMeasure, Timing, take_turns
+from fedarena.bench.runner import CannotMeasure, Timing, run_interleaved
 from fedarena.bench.table_format import Row, number, print_table
-from fedarena.bench.workloads import WORKS, Work
+from fedarena.bench.workloads import WORKLOADS, Workload
 
 NO_FLOWER = "Flower is not installed here (`pip install 'flwr[simulation]'`): it is left out"
 
@@ -20,7 +20,7 @@ def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> lis
         say(NO_FLOWER)
     peak = gemm_gflops()
     rows = []
-    for work in [WORKS[name] for name in names]:
+    for work in [WORKLOADS[name] for name in names]:
         say(str(work))
         rows.extend(_measure_one(work, turns, say))
         peak = max(peak, gemm_gflops())  # a roof is what the machine can do at its best hour
@@ -30,18 +30,18 @@ def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> lis
     return rows
 
 
-def _measure_one(work: Work, turns: int, say: Callable[[str], None]) -> list[Row]:
+def _measure_one(work: Workload, turns: int, say: Callable[[str], None]) -> list[Row]:
     designs = designs_of(work)
-    seen = dict(zip(designs, take_turns([(work, design) for design in designs], turns), strict=True))
+    seen = dict(zip(designs, run_interleaved([(work, design) for design in designs], turns), strict=True))
     if flower_simulation.is_installed() and work.kind == "training" and work.beside is None:
         try:  # apart from the others: Ray's own processes are never quite idle
-            seen[FLOWER] = take_turns([(work, FLOWER)], turns)[0]
+            seen[FLOWER] = run_interleaved([(work, FLOWER)], turns)[0]
         except CannotMeasure as error:
             say(str(error))
     return [_row(work, design, timing, seen) for design, timing in seen.items()]
 
 
-def _row(work: Work, design: str, timing: Timing, seen: dict[str, Timing]) -> Row:
+def _row(work: Workload, design: str, timing: Timing, seen: dict[str, Timing]) -> Row:
     promise = work.promise if design == OURS else type(work.promise)()
     beside = seen.get(f"{OURS} {work.beside}")
     scaled = f"{round(timing.share * work.cohort)} of {work.cohort} clients a turn, scaled"

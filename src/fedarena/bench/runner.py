@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fedarena.bench.baselines import Round, opened
-from fedarena.bench.machine import Peak
-from fedarena.bench.workloads import Work
+from fedarena.bench.machine import PeakMemory
+from fedarena.bench.workloads import Workload
 from fedarena.config.errors import FedarenaError
 
 LEAST = 1.0  # seconds of a turn
@@ -49,7 +49,7 @@ class Timing:
         return max(seconds - share * self.median, 0.0)
 
 
-def take_turns(works: Sequence[tuple[Work, str]], turns: int) -> list[Timing]:
+def run_interleaved(works: Sequence[tuple[Workload, str]], turns: int) -> list[Timing]:
     """Each work in its design, one after the other, again and again."""
     with contextlib.ExitStack() as stack:
         runners = [stack.enter_context(_running(work, design)) for work, design in works]
@@ -59,11 +59,11 @@ def take_turns(works: Sequence[tuple[Work, str]], turns: int) -> list[Timing]:
     return [runner.timing for runner in runners]
 
 
-class Runner:
+class DesignProcess:
     """The near end of a process that holds a design."""
 
     def __init__(self, pipe: Connection, pid: int | None, name: str) -> None:
-        self.pipe, self.peak, self.name = pipe, Peak(pid), name
+        self.pipe, self.peak, self.name = pipe, PeakMemory(pid), name
         self.timing = Timing()
 
     def ask(self, word: str) -> Any:
@@ -86,7 +86,7 @@ class Runner:
 
 
 @contextlib.contextmanager
-def _running(work: Work, design: str) -> Iterator[Runner]:
+def _running(work: Workload, design: str) -> Iterator[DesignProcess]:
     """A design in a process that has had its first turn."""
     context = multiprocessing.get_context("spawn")
     near, far = context.Pipe()
@@ -94,7 +94,7 @@ def _running(work: Work, design: str) -> Iterator[Runner]:
     process = context.Process(target=serve, args=(far, work, design))
     process.start()
     far.close()
-    runner = Runner(near, process.pid, f"{design} on {work.name}")
+    runner = DesignProcess(near, process.pid, f"{design} on {work.name}")
     try:
         runner.ask("open")
         opened_after = time.perf_counter() - began
@@ -110,7 +110,7 @@ def _running(work: Work, design: str) -> Iterator[Runner]:
             process.join()
 
 
-def serve(pipe: Connection, work: Work, design: str) -> None:
+def serve(pipe: Connection, work: Workload, design: str) -> None:
     """The far end: a turn at each word, until nobody asks any more."""
     with contextlib.suppress(EOFError, OSError):
         try:

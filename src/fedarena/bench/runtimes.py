@@ -37,7 +37,7 @@ def measure(turns: int, say: Callable[[str], None]) -> list[Row]:
     rows: list[Row] = []
     with temporary_folder() as folder:
         write_tables(folder)
-        for place, run in PLACES.items():
+        for place, run in RUNTIMES.items():
             say(f"scale: rounds in {place}")
             note, seconds = missing(place), None
             if not note:
@@ -134,7 +134,7 @@ def flower(folder: Path, rounds: int) -> list[float]:
     return [json.loads(line)["wall_seconds"] for line in lines]
 
 
-PLACES: dict[str, Callable[[Path, int], list[float]]] = {"processes": processes, "ray": ray, "flower": flower}
+RUNTIMES: dict[str, Callable[[Path, int], list[float]]] = {"processes": processes, "ray": ray, "flower": flower}
 SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedarena.bench.table_format import Row
-from fedarena.bench.workloads import WORKS
+from fedarena.bench.workloads import WORKLOADS
 from fedarena.config.errors import UnknownName, suggest
 
 ROUNDS = "rounds"
@@ -28,14 +28,14 @@ def measure(
     """What each suite measured, by its name: that of federated rounds unless others, or works of it, are named."""
     chosen: dict[str, list[str]] = {}
     for name in names or (ROUNDS,):
-        if name not in SUITES and name not in WORKS:
-            known = (*WORKS, *SUITES)
+        if name not in SUITES and name not in WORKLOADS:
+            known = (*WORKLOADS, *SUITES)
             raise UnknownName(
                 f"no work or suite is called '{name}'", remedy=suggest(name, known, f"they are: {', '.join(known)}")
             )
-        chosen.setdefault(ROUNDS if name in WORKS else name, []).extend([name] if name in WORKS else [])
+        chosen.setdefault(ROUNDS if name in WORKLOADS else name, []).extend([name] if name in WORKLOADS else [])
         if name == ROUNDS:
-            chosen[ROUNDS] = list(WORKS)
+            chosen[ROUNDS] = list(WORKLOADS)
     return {suite: _module(suite).measure(works, turns, say) for suite, works in chosen.items()}
 
 

@@ -48,7 +48,7 @@ CLASSES = {"3 classes, a tree for each": (), "3 classes, multi-output": ("multi_
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredTraining:
     """One training between two processes."""
 
     seconds: float  # a tree
@@ -92,7 +92,7 @@ def measure_vertical(
     return found
 
 
-def _row(design: str, rows: int, seconds: float, plain: float, more: Measured | None = None) -> dict[str, Any]:
+def _row(design: str, rows: int, seconds: float, plain: float, more: MeasuredTraining | None = None) -> dict[str, Any]:
     return {
         "work": "vertical",
         "design": design,
@@ -152,7 +152,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 def measure_training(
     folder: Path, rows: int, options: Sequence[str], *, classes: int = 2, trees: int = 3, per_round: int = 1
-) -> Measured:
+) -> MeasuredTraining:
     """A training of made-up columns between a guest and a host that are processes of their own."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         _write_tables(Path(place), rows, classes)
@@ -175,7 +175,7 @@ def measure_training(
     rounds = [sum(seconds[i : i + per_round]) for i in range(0, len(seconds), per_round)]
     up, down = (sum(h[way] for h in history) // len(rounds) for way in ("bytes_up", "bytes_down"))
     settled = rounds[-2:]  # the first makes tables of powers; two, because mix trees take turns
-    return Measured(sum(settled) / len(settled), up, down, guest_mb, host_mb)
+    return MeasuredTraining(sum(settled) / len(settled), up, down, guest_mb, host_mb)
 
 
 def _write_tables(folder: Path, rows: int, classes: int) -> None:

@@ -14,7 +14,7 @@ TEST_ROWS = 100  # of works that train; nobody looks at them
 
 
 @dataclass(frozen=True)
-class Promise:
+class SpeedTarget:
     """The least we owe on two cores; None where nothing is promised."""
 
     ratio: float | None = None  # to the plain loop, in samples a second
@@ -23,7 +23,7 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """A federated round, or an evaluation, to be measured."""
 
     name: str
@@ -36,7 +36,7 @@ class Work:
     algorithm: str = "fedavg"  # the plain loops always average
     test_rows: int = TEST_ROWS
     beside: str | None = None  # a work that our engine does too, turn by turn with this one
-    promise: Promise = Promise()
+    promise: SpeedTarget = SpeedTarget()
 
     @property
     def kind(self) -> Literal["training", "evaluation"]:
@@ -73,40 +73,42 @@ REPORT: dict[str, Any] = {"lr": 0.05, "epochs": 3, "batch": 64, "momentum": 0.9}
 # A sixth or so below what was measured on two cores with AVX-512 (docs/speed.md): timings drift by a quarter from hour to
 # hour, ratios by a tenth.
 FLOORS = {
-    "W1": Promise(ratio=13.0, roofline=50),
-    "W1b": Promise(ratio=9.0, roofline=55),
-    "W1c": Promise(ratio=3.0, roofline=55),
-    "W2": Promise(ratio=3.6, roofline=70),
-    "W3": Promise(ratio=5.5, roofline=55),
-    "W4": Promise(ratio=3.2, roofline=57),
-    "W5": Promise(ratio=26.0),
-    "W6": Promise(times=1.6),
-    "W7": Promise(ratio=8.0),
-    "W8": Promise(ratio=4.0, roofline=55),
+    "W1": SpeedTarget(ratio=13.0, roofline=50),
+    "W1b": SpeedTarget(ratio=9.0, roofline=55),
+    "W1c": SpeedTarget(ratio=3.0, roofline=55),
+    "W2": SpeedTarget(ratio=3.6, roofline=70),
+    "W3": SpeedTarget(ratio=5.5, roofline=55),
+    "W4": SpeedTarget(ratio=3.2, roofline=57),
+    "W5": SpeedTarget(ratio=26.0),
+    "W6": SpeedTarget(times=1.6),
+    "W7": SpeedTarget(ratio=8.0),
+    "W8": SpeedTarget(ratio=4.0, roofline=55),
 }
 
 
-def _works() -> list[Work]:
+def _works() -> list[Workload]:
     one_epoch = {"lr": 0.05, "epochs": 1, "batch": 10}
     return [
-        Work("W1", MLP, MNIST, 600, 10, 100, MCMAHAN),
-        Work("W1b", MLP, MNIST, 560, 10, 100, {"lr": 0.05, "epochs": 10, "batch": 20}),
-        Work("W1c", MLP, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": float("inf")}),
-        Work("W2", CNN, MNIST, 600, 10, 100, one_epoch),
-        Work("W3", {"name": "cnnnet", "norm": "bn"}, CIFAR, 500, 25, 100, REPORT),
-        Work("W4", {"name": "lenet5_mod"}, CIFAR, 500, 5, 100, REPORT),
-        Work("W5", {"name": "logreg"}, MNIST, 60, 1000, 1000, one_epoch),
-        Work("W6", MLP, MNIST, 600, 10, 100, MCMAHAN, algorithm="scaffold", beside="W1"),
-        Work("W7", MLP, MNIST, 560, 100, 100, {"lr": 0.05, "epochs": 1, "batch": 1}, algorithm="fsvrg"),
-        Work("W8", CNN, MNIST, 10, 0, 10, one_epoch, test_rows=10_000),
+        Workload("W1", MLP, MNIST, 600, 10, 100, MCMAHAN),
+        Workload("W1b", MLP, MNIST, 560, 10, 100, {"lr": 0.05, "epochs": 10, "batch": 20}),
+        Workload("W1c", MLP, MNIST, 600, 10, 100, {"lr": 0.05, "epochs": 5, "batch": float("inf")}),
+        Workload("W2", CNN, MNIST, 600, 10, 100, one_epoch),
+        Workload("W3", {"name": "cnnnet", "norm": "bn"}, CIFAR, 500, 25, 100, REPORT),
+        Workload("W4", {"name": "lenet5_mod"}, CIFAR, 500, 5, 100, REPORT),
+        Workload("W5", {"name": "logreg"}, MNIST, 60, 1000, 1000, one_epoch),
+        Workload("W6", MLP, MNIST, 600, 10, 100, MCMAHAN, algorithm="scaffold", beside="W1"),
+        Workload("W7", MLP, MNIST, 560, 100, 100, {"lr": 0.05, "epochs": 1, "batch": 1}, algorithm="fsvrg"),
+        Workload("W8", CNN, MNIST, 10, 0, 10, one_epoch, test_rows=10_000),
     ]
 
 
-WORKS = {work.name: Work(**{**vars(work), "promise": FLOORS.get(work.name, Promise())}) for work in _works()}
+WORKLOADS = {
+    work.name: Workload(**{**vars(work), "promise": FLOORS.get(work.name, SpeedTarget())}) for work in _works()
+}
 
 
 @dataclass(frozen=True)
-class MadeUp:
+class SyntheticImages:
     """Noise with labels, the same for everyone who asks: what counts is its shape."""
 
     shape: tuple[int, ...]
@@ -114,7 +116,7 @@ class MadeUp:
     test: int = TEST_ROWS
 
     @classmethod
-    def of(cls, work: Work) -> MadeUp:
+    def of(cls, work: Workload) -> SyntheticImages:
         """The rows of a work."""
         return cls(work.shape, work.clients * work.rows, work.test_rows)
 

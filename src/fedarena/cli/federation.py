@@ -196,9 +196,9 @@ def _consent(yes: bool, quiet: bool) -> Callable[[Any, list[str]], bool]:
     """Show the experiment and what will leave; ask, unless `--yes` was given."""
 
     def consent(experiment: Any, leaves: list[str]) -> bool:
-        from fedarena.federation.consent import as_text
+        from fedarena.federation.consent import experiment_as_text
 
-        told = ["the server's experiment:", *(f"  {line}" for line in as_text(experiment).splitlines())]
+        told = ["the server's experiment:", *(f"  {line}" for line in experiment_as_text(experiment).splitlines())]
         told += ["what will leave this machine:", *(f"  - {line}" for line in leaves)]
         _sayer(quiet and yes)("\n".join(told))
         return yes or typer.confirm("take part?", err=True)

@@ -18,7 +18,7 @@ from fedarena.cli.vertical import app as vertical_app
 from fedarena.config.errors import CannotWrite, FedarenaError
 
 
-class Doors(typer.core.TyperGroup):
+class CommandGroup(typer.core.TyperGroup):
     """All commands end alike: a user's mistake is one message and exit code 2, Ctrl-C is 130 and says how to go on."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -40,7 +40,7 @@ class Doors(typer.core.TyperGroup):
 
 
 app = typer.Typer(
-    cls=Doors,
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -65,7 +65,7 @@ Address = Annotated[
 ]
 
 
-class Where(StrEnum):
+class RuntimeChoice(StrEnum):
     """Where clients run."""
 
     serial = "serial"
@@ -73,14 +73,14 @@ class Where(StrEnum):
     ray = "ray"
 
 
-class SideBySide(StrEnum):
+class PoolRuntimeChoice(StrEnum):
     """Where whole runs are made."""
 
     processes = "processes"
     ray = "ray"
 
 
-class Method(StrEnum):
+class SearchMethodChoice(StrEnum):
     """How a search chooses what to try."""
 
     tpe = "tpe"
@@ -88,7 +88,7 @@ class Method(StrEnum):
     grid = "grid"
 
 
-class Per(Enum):
+class TuningScopeChoice(Enum):
     """How often a comparison is tuned."""
 
     split = "split"
@@ -96,28 +96,28 @@ class Per(Enum):
     once = "once"
 
 
-class Judged(StrEnum):
+class ScoreChoice(StrEnum):
     """Which accuracy of a run counts."""
 
     best = "best"
     final = "final"
 
 
-class Drawn(StrEnum):
+class FigureFormatChoice(StrEnum):
     """What figures are written as."""
 
     pdf = "pdf"
     png = "png"
 
 
-class Tabled(StrEnum):
+class TableFormatChoice(StrEnum):
     """What tables are written as."""
 
     latex = "latex"
     markdown = "markdown"
 
 
-class Listed(StrEnum):
+class ListChoice(StrEnum):
     """What can be listed."""
 
     algorithms = "algorithms"
@@ -128,7 +128,7 @@ class Listed(StrEnum):
     papers = "papers"
 
 
-class HowMuch(StrEnum):
+class SizeChoice(StrEnum):
     """How much of a published table or figure is run."""
 
     smoke = "smoke"
@@ -162,7 +162,7 @@ def run(
             "--from-intact", help="With --resume: if files of the newest round are damaged, use the last intact round."
         ),
     ] = False,
-    runtime: Annotated[Where, typer.Option(help="Where clients run.")] = Where.processes,
+    runtime: Annotated[RuntimeChoice, typer.Option(help="Where clients run.")] = RuntimeChoice.processes,
     workers: Workers = None,
     address: Address = None,
     file: File = None,
@@ -284,9 +284,12 @@ def compare(
         int | None, typer.Option(help="Trials for every algorithm, of its own search space, before they meet.")
     ] = None,
     tune_per: Annotated[
-        Per | None, typer.Option(help="Tune in each split, in each repetition, or once.  [default: split]")
+        TuningScopeChoice | None,
+        typer.Option(help="Tune in each split, in each repetition, or once.  [default: split]"),
     ] = None,
-    tune_method: Annotated[Method | None, typer.Option(help="How trials are chosen.  [default: tpe]")] = None,
+    tune_method: Annotated[
+        SearchMethodChoice | None, typer.Option(help="How trials are chosen.  [default: tpe]")
+    ] = None,
     spaces: Annotated[
         Path | None, typer.Option(help="Other search spaces: a TOML file with a table for an algorithm.")
     ] = None,
@@ -305,7 +308,7 @@ def compare(
         typer.Option("--leave-out", help="Only without this client: `--leave-out Cleveland`. May be repeated."),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Also write a report to this HTML file.")] = None,
-    runtime: Annotated[SideBySide, typer.Option(help="Where runs are made.")] = SideBySide.processes,
+    runtime: Annotated[PoolRuntimeChoice, typer.Option(help="Where runs are made.")] = PoolRuntimeChoice.processes,
     workers: Workers = None,
     address: Address = None,
     file: File = None,
@@ -443,9 +446,9 @@ def search(
     ] = None,
     trials: Annotated[int | None, typer.Option(help="How many, those of earlier calls included.")] = None,
     preset: Annotated[str | None, typer.Option(help="A published search, e.g. `nilsson-fedavg`.")] = None,
-    method: Annotated[Method | None, typer.Option(help="How trials are chosen.  [default: tpe]")] = None,
+    method: Annotated[SearchMethodChoice | None, typer.Option(help="How trials are chosen.  [default: tpe]")] = None,
     seed: Annotated[int, typer.Option(help="Of the search; the experiment's is `--set seed=1`.")] = 0,
-    score: Annotated[Judged, typer.Option(help="Accuracy that counts, on rows held out.")] = Judged.best,
+    score: Annotated[ScoreChoice, typer.Option(help="Accuracy that counts, on rows held out.")] = ScoreChoice.best,
     ahead: Annotated[int, typer.Option(help="Trials that may be under way at once; part of the result.")] = 4,
     prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Stop hopeless trials early.")] = True,
     study: Annotated[Path | None, typer.Option(help="SQLite file of the study; in the folder by default.")] = None,
@@ -454,7 +457,7 @@ def search(
         Path | None, typer.Option(help="Folder of the search; one under runs/ that belongs to it by default.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the search in this folder.")] = None,
-    runtime: Annotated[SideBySide, typer.Option(help="Where trials are made.")] = SideBySide.processes,
+    runtime: Annotated[PoolRuntimeChoice, typer.Option(help="Where trials are made.")] = PoolRuntimeChoice.processes,
     workers: Workers = None,
     address: Address = None,
     file: File = None,
@@ -512,8 +515,10 @@ def report(
         Path | None, typer.Option("--out", "-o", help="HTML file; report.html in the (first) folder by default.")
     ] = None,
     figures: Annotated[Path | None, typer.Option(help="Also draw figures for a paper into this folder.")] = None,
-    form: Annotated[Drawn, typer.Option("--format", help="What figures are written as.")] = Drawn.pdf,
-    table: Annotated[Tabled | None, typer.Option(help="Print the tables, for a paper or a page.")] = None,
+    form: Annotated[
+        FigureFormatChoice, typer.Option("--format", help="What figures are written as.")
+    ] = FigureFormatChoice.pdf,
+    table: Annotated[TableFormatChoice | None, typer.Option(help="Print the tables, for a paper or a page.")] = None,
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -530,7 +535,7 @@ def report(
     same splits. The file needs no network.
     """
     from fedarena.config.limits import check_paths
-    from fedarena.reports import gather, why_no_verdict, write_report
+    from fedarena.reports import collect_runs, why_no_verdict, write_report
     from fedarena.results.suite_plan import holds_suite
 
     _load(file)
@@ -538,7 +543,7 @@ def report(
     if len(runs) == 1 and holds_suite(runs[0]):
         _report_suite(runs[0], out, figures is not None or table is not None, json_, quiet)
         return
-    result = gather(runs)
+    result = collect_runs(runs)
     path = write_report(result, out or runs[0] / "report.html")
     drawn: list[Path] = []
     if figures is not None:
@@ -579,7 +584,7 @@ def _report_suite(folder: Path, out: Path | None, has_extras: bool, json_: bool,
 
 @app.command("list")
 def list_(
-    kind: Annotated[Listed, typer.Argument(help="What to list.")],
+    kind: Annotated[ListChoice, typer.Argument(help="What to list.")],
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -595,10 +600,10 @@ def list_(
     from fedarena.config.registry import components
 
     _load(file)
-    if kind is Listed.papers:
+    if kind is ListChoice.papers:
         _list_papers(json_)
         return
-    if kind is Listed.metrics:
+    if kind is ListChoice.metrics:
         _list_metrics(json_)
         return
     entries = components(kind.value[:-1]).values()  # type: ignore[arg-type]
@@ -635,9 +640,9 @@ def _list_metrics(json_: bool) -> None:
 
 
 def _list_papers(json_: bool) -> None:
-    from fedarena.reproduction.recipe_index import everything
+    from fedarena.reproduction.recipe_index import all_recipes
 
-    recipes = [recipe.describe() for recipe in everything()]
+    recipes = [recipe.describe() for recipe in all_recipes()]
     if json_:
         _print_json(recipes)
         return
@@ -654,7 +659,7 @@ def reproduce(
         typer.Argument(help="A published table or figure, an id of `fedarena list papers`.", show_default=False),
     ] = None,
     size: Annotated[
-        HowMuch | None, typer.Option(help="Does it work, does the order hold, or as published.  [default: small]")
+        SizeChoice | None, typer.Option(help="Does it work, does the order hold, or as published.  [default: small]")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them, one after the other.")] = False,
     only: Annotated[str | None, typer.Option(help="Cells to run now, as a pattern: `--only 'C=0.1 B=10 *'`.")] = None,
@@ -700,11 +705,11 @@ def reproduce(
         _print_json({"page": str(write_page(page, save))}) if json_ else print(write_page(page, save))
         return
     if judge is not None:
-        from fedarena.reproduction.reproduce import judge_anew
+        from fedarena.reproduction.reproduce import judge_again
 
         if asks_for_runs or save:
             raise typer.BadParameter("--judge goes with --json")
-        result = judge_anew(judge)
+        result = judge_again(judge)
         _print_json(result.as_dict()) if json_ else show_reproduction(result)
         if result.failures:
             raise typer.Exit(1)
@@ -737,11 +742,11 @@ def data_get(
 
     `fedarena data get mnist`
     """
-    from fedarena.common.progress import Download
-    from fedarena.data.download import get
+    from fedarena.common.progress import DownloadProgress
+    from fedarena.data.download import download_dataset
 
-    with Download(name, silent=quiet) as watch:
-        path = get(name, folder=folder, progress=watch, say=lambda text: _say(text, quiet))
+    with DownloadProgress(name, silent=quiet) as watch:
+        path = download_dataset(name, folder=folder, progress=watch, say=lambda text: _say(text, quiet))
     if json_:
         _print_json({"name": name, "path": str(path)})
     else:
@@ -766,13 +771,13 @@ def data_show(
     from fedarena.config.experiment import Experiment
     from fedarena.config.limits import check_paths
     from fedarena.data.partition_statistics import statistics
-    from fedarena.engine.setup import deal
+    from fedarena.engine.setup import partition_data
     from fedarena.reports.terminal_tables import show_partition
 
     _load(file)
     check_paths(("--plot", plot))
     exp = Experiment.make(experiment, set_ or [])
-    data, partition = deal(exp)
+    data, partition = partition_data(exp)
     facts = statistics(data, partition)
     if plot is not None:
         from fedarena.reports.partition_plots import plot_partition
@@ -796,7 +801,7 @@ def verify(
     row: Annotated[
         int | None, typer.Option(min=1, help="Of a result file: which of its runs; the quickest by default.")
     ] = None,
-    runtime: Annotated[Where, typer.Option(help="Where clients run.")] = Where.processes,
+    runtime: Annotated[RuntimeChoice, typer.Option(help="Where clients run.")] = RuntimeChoice.processes,
     workers: Workers = None,
     address: Address = None,
     file: File = None,

@@ -23,21 +23,21 @@ app = typer.Typer(
 )
 
 
-class Party(StrEnum):
+class PartyRole(StrEnum):
     """Who this process is."""
 
     guest = "guest"
     host = "host"
 
 
-class Algorithm(StrEnum):
+class AlgorithmChoice(StrEnum):
     """With or without the shortcuts of SecureBoost+; the trees are the same."""
 
     secureboost = "secureboost"
     secureboost_plus = "secureboost_plus"
 
 
-class Objective(StrEnum):
+class ObjectiveChoice(StrEnum):
     """What is predicted."""
 
     logistic = "logistic"
@@ -45,7 +45,7 @@ class Objective(StrEnum):
     squared_error = "squared_error"
 
 
-class Exponents(StrEnum):
+class ExponentsChoice(StrEnum):
     """Of encryption: short ones are faster and rest on an extra assumption."""
 
     full = "full"
@@ -53,7 +53,7 @@ class Exponents(StrEnum):
 
 
 SIMULATION = "simulation"
-ALONE, GUEST, HOST = (SIMULATION,), (Party.guest.value,), (Party.host.value,)
+ALONE, GUEST, HOST = (SIMULATION,), (PartyRole.guest.value,), (PartyRole.host.value,)
 ONLY = {  # options that are not for everyone
     **dict.fromkeys(("columns", "hosts", "check_pooled"), ALONE),
     **dict.fromkeys(("label", "resume", "to", "test_share", "set_"), ALONE + GUEST),
@@ -68,7 +68,7 @@ TableName = Annotated[
     str | None,
     typer.Argument(help="A .csv, .parquet or .npz file, or a data set, e.g. breast_cancer.", show_default=False),
 ]
-Who = Annotated[Party | None, typer.Option(help="Who this process is; a simulation of all parties if not named.")]
+Who = Annotated[PartyRole | None, typer.Option(help="Who this process is; a simulation of all parties if not named.")]
 Peers = Annotated[
     list[str] | None, typer.Option(help="Guest: a host and its address, `bank=machine:port`. May be repeated.")
 ]
@@ -113,14 +113,14 @@ def train(
     drop: Drop = None,
     columns: Columns = None,
     hosts: Hosts = None,
-    algorithm: Annotated[Algorithm | None, typer.Option(help="[default: secureboost_plus]")] = None,
+    algorithm: Annotated[AlgorithmChoice | None, typer.Option(help="[default: secureboost_plus]")] = None,
     trees: Annotated[
         int | None, typer.Option(min=1, help="Trees; with several classes, of each.  [default: 25]")
     ] = None,
     depth: Annotated[int | None, typer.Option(min=1, help="Levels of a tree.  [default: 5]")] = None,
-    objective: Annotated[Objective | None, typer.Option(help="What fits the label by default.")] = None,
+    objective: Annotated[ObjectiveChoice | None, typer.Option(help="What fits the label by default.")] = None,
     key_bits: Annotated[int | None, typer.Option(help="Size of the Paillier key.  [default: 2048]")] = None,
-    exponents: Annotated[Exponents | None, typer.Option(help="Of encryption.  [default: full]")] = None,
+    exponents: Annotated[ExponentsChoice | None, typer.Option(help="Of encryption.  [default: full]")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting of the trees: `--set lr=0.1`. May be repeated.")
     ] = None,
@@ -172,24 +172,24 @@ def train(
     stopped goes on when it is started again with the same command.
     """
     from fedarena.vertical import training_task
-    from fedarena.vertical.task_file import Task
+    from fedarena.vertical.task_file import TrainingTask
 
     if party is not None or resume is None:
         _refuse_others(ctx, party)
     matching = _matching(insecure_hashed_ids, min_rows, most_ids)
     limits = _named(min_leaf_rows=min_leaf_rows, min_bin_count=min_bin_count)
-    if party is Party.host:
+    if party is PartyRole.host:
         line = _line(party, keys, peers, listen, guest, deadline, patience)
         limits |= _named(most_trees=most_trees, most_bits=most_bits)
         _train_as_host(_source(table, None, id_, drop), line, out, limits, matching, json_, quiet)
         return
     if resume is not None:
-        task = _resumed(ctx, Task.load(resume))
+        task = _resumed(ctx, TrainingTask.load(resume))
     else:
         named = _named(algorithm=algorithm, trees=trees, depth=depth, objective=objective, **limits)
         settings = _settings({**named, **_named(key_bits=key_bits, exponents=exponents)}, set_)
-        quantity = settings.get("objective") == Objective.squared_error.value
-        task = Task(
+        quantity = settings.get("objective") == ObjectiveChoice.squared_error.value
+        task = TrainingTask(
             source=_source(table, label, id_, drop, columns, hosts, quantity),
             settings=settings,
             line=None if party is None else _line(party, keys, peers, listen, guest, deadline, patience),
@@ -199,7 +199,7 @@ def train(
         )
     place = lambda: resume or out or _free_folder(task.source.name)
     found = training_task.train(task, place, resume=resume is not None, on_tree=_tree_line(quiet), say=_sayer(quiet))
-    _show(found, json_, training_task.told(found))
+    _show(found, json_, training_task.training_summary(found))
     if found["splits_equal"] is False:
         raise typer.Exit(1)
 
@@ -276,7 +276,7 @@ def predict(
     source = _source(table, label, id_, None)
     line: Any = None if party is None else _line(party, keys, peers, listen, guest, deadline, patience)
     matching = _matching(insecure_hashed_ids, min_rows, most_ids)
-    if party is Party.host:
+    if party is PartyRole.host:
         found = prediction_task.serve_prediction(source, line, model, matching, _sayer(quiet))
         _show(found, json_, f"{found['rows']} rows")
         return
@@ -322,7 +322,7 @@ def align(
     _refuse_others(ctx, party)
     source = _source(table, None, id_, None)
     line = _line(party, keys, peers, listen, guest, deadline, patience)
-    work = host_service.align_as_host if party is Party.host else host_service.align_as_guest
+    work = host_service.align_as_host if party is PartyRole.host else host_service.align_as_guest
     found = work(source, line, _matching(insecure_hashed_ids, min_rows, most_ids), _sayer(quiet))
     told = ", ".join(f"{name} {count}" for name, count in found["counts"].items())
     _show(found, json_, f"{found['common']} people in common: {told}")
@@ -360,15 +360,15 @@ def _source(
     hosts: int | None = None,
     quantity: bool = False,
 ) -> Any:
-    from fedarena.vertical.task_file import Source
+    from fedarena.vertical.task_file import TableSource
 
     if table is None:
         raise typer.BadParameter("name a table, e.g. `fedarena vertical train breast_cancer`")
-    return Source(table, label, ids, tuple(drop or ()), tuple(columns or ()), hosts, quantity)
+    return TableSource(table, label, ids, tuple(drop or ()), tuple(columns or ()), hosts, quantity)
 
 
 def _line(
-    party: Party,
+    party: PartyRole,
     keys: Path | None,
     peers: list[str] | None,
     listen: str | None,
@@ -376,17 +376,17 @@ def _line(
     deadline: float,
     patience: float,
 ) -> Any:
-    from fedarena.vertical.task_file import Line
+    from fedarena.vertical.task_file import PartyConnection
 
     if keys is None:
         raise BadValue(
             f"a {party.value} shows a certificate", remedy="name its folder: --keys keys/NAME", where="--keys"
         )
-    if party is Party.host and not listen:
+    if party is PartyRole.host and not listen:
         raise BadValue("a host listens", remedy="say where: --listen 0.0.0.0:7001", where="--listen")
-    if party is Party.guest and not peers:
+    if party is PartyRole.guest and not peers:
         raise BadValue("a guest needs a host", remedy="name one: --peers bank=machine:7001", where="--peers")
-    return Line(str(keys), _every(peers or ()), listen or "", guest, deadline, patience)
+    return PartyConnection(str(keys), _every(peers or ()), listen or "", guest, deadline, patience)
 
 
 def _every(peers: Sequence[str]) -> tuple[str, ...]:
@@ -410,7 +410,7 @@ def _given(ctx: typer.Context) -> dict[str, str]:
     return {name: flag for name, flag in written.items() if name in typed}
 
 
-def _refuse_others(ctx: typer.Context, party: Party | None) -> None:
+def _refuse_others(ctx: typer.Context, party: PartyRole | None) -> None:
     """An option that means nothing here was meant for something."""
     here = SIMULATION if party is None else party.value
     for name, flag in _given(ctx).items():
@@ -447,9 +447,9 @@ def _tree_line(quiet: bool) -> Any:
     """Progress, one line a tree."""
 
     def see(record: Any) -> None:
-        from fedarena.vertical.training_task import tree_told
+        from fedarena.vertical.training_task import tree_line
 
-        print(tree_told(record), file=sys.stderr, flush=True)
+        print(tree_line(record), file=sys.stderr, flush=True)
 
     return (lambda record: None) if quiet else see
 

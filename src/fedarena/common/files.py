@@ -38,7 +38,7 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """At once, as others see it: half a folder, left by a kill, might look like a run that can be gone on with."""
     aside = folder.with_name(f"{folder.name}.old")
     shutil.rmtree(aside, ignore_errors=True)

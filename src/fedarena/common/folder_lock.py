@@ -8,26 +8,26 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fedarena.common.files import writing
-from fedarena.common.locks import HELD, at_work, locked
+from fedarena.common.locks import HELD_FOLDERS, is_locked, take_lock
 from fedarena.config.errors import CannotWrite
 
 PATIENCE = 10.0  # seconds for workers of a killed process to be gone
 
 
 @contextlib.contextmanager
-def alone(root: Path) -> Iterator[None]:
+def hold_folder(root: Path) -> Iterator[None]:
     """The folder is ours as long as this lasts, or it is refused."""
     place = root.resolve()
     with contextlib.ExitStack() as stack:
-        busy = place in HELD
+        busy = place in HELD_FOLDERS
         if not busy:
             with writing(root):
                 lock = stack.enter_context((root / "lock").open("w"))
-            busy = not locked(lock.fileno())
+            busy = not take_lock(lock.fileno())
         if busy:
             raise CannotWrite(f"another process is at work in {root}", remedy="wait for it, or choose another folder")
-        HELD.add(place)
-        stack.callback(HELD.discard, place)
+        HELD_FOLDERS.add(place)
+        stack.callback(HELD_FOLDERS.discard, place)
         yield
 
 
@@ -42,11 +42,11 @@ def interruptible(command: str, root: Path | None) -> Iterator[None]:
         raise
 
 
-def wait_until_left(runs: Iterable[Path]) -> None:
+def wait_until_released(runs: Iterable[Path]) -> None:
     """Workers of a process that was killed notice it at once, but not in no time."""
     deadline = time.monotonic() + PATIENCE
     for run in runs:
-        while at_work(run / "checkpoint", unknown=False):
+        while is_locked(run / "checkpoint", unknown=False):
             if time.monotonic() > deadline:
                 raise CannotWrite(f"another process is at work in {run}", remedy="end it, then resume")
             time.sleep(0.02)

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-HELD: set[Path] = set()  # folders at work in this process: the system's locks only tell processes apart
+HELD_FOLDERS: set[Path] = set()  # folders at work in this process: the system's locks only tell processes apart
 
 
-def locked(file: int) -> bool:
+def take_lock(file: int) -> bool:
     """Take a lock that ends with this process, however it ends, and that its workers do not inherit."""
     try:
         import fcntl
@@ -26,9 +26,9 @@ def locked(file: int) -> bool:
     return True
 
 
-def at_work(folder: Path, unknown: bool = True) -> bool:
+def is_locked(folder: Path, unknown: bool = True) -> bool:
     """Does a process hold the lock of this folder? `unknown` is the answer where the system cannot say."""
-    if folder.resolve() in HELD:  # ours; and closing a file of our own would let the lock go
+    if folder.resolve() in HELD_FOLDERS:  # ours; and closing a file of our own would let the lock go
         return True
     if sys.platform != "linux":
         return unknown

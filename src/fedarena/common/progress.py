@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedarena.config.experiment import Experiment
 
 
-class Record(Protocol):
+class ProgressRecord(Protocol):
     """What progress needs to know of a round."""
 
     round: int
@@ -22,7 +22,7 @@ class Record(Protocol):
     bytes_up: int
 
 
-class Silent:
+class SilentProgress:
     """Says nothing."""
 
     def start(self, experiment: Experiment, clients: int, participants: int, rounds: int) -> None:
@@ -35,7 +35,7 @@ class Silent:
         """Nothing."""
 
 
-class Line(Silent):
+class ProgressLine(SilentProgress):
     """Progress on stderr."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Line(Silent):
         return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-class Download:
+class DownloadProgress:
     """Bytes coming in: a bar on a terminal, a line each ten megabytes elsewhere."""
 
     def __init__(self, name: str, silent: bool = False) -> None:
@@ -128,7 +128,7 @@ class Download:
         self._bar: Any = None
         self._said = 0
 
-    def __enter__(self) -> Download:
+    def __enter__(self) -> DownloadProgress:
         if not self.silent:
             from rich.console import Console
             from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

@@ -97,7 +97,7 @@ class PartyFailed(FedarenaError):
 
 
 @contextmanager
-def told_at(where: str) -> Iterator[None]:
+def located_at(where: str) -> Iterator[None]:
     """Mistakes found inside say that they were found here.
 
     >>> with told_at("exp.toml"):

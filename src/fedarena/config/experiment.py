@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedarena.config.components import PATHS, Component
-from fedarena.config.errors import BadValue, UnknownName, quoted, repeated, suggest, told_at
+from fedarena.config.errors import BadValue, UnknownName, located_at, quoted, repeated, suggest
 from fedarena.config.limits import check_path, check_value
 from fedarena.config.registry import Kind
 from fedarena.config.seeds import SEED_KEYS, Purpose
@@ -35,7 +35,7 @@ GENERAL = {"algorithm": "fedavg", "partition": "iid", "model": "mlp_2nn", "clien
 EITHER_OR = {"share": "per_round", "per_round": "share", "rounds": "uploads", "uploads": "rounds"}
 
 
-class Table(BaseModel):
+class SettingsTable(BaseModel):
     """A table of an experiment: frozen, and a key it does not know is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
@@ -64,7 +64,7 @@ class Table(BaseModel):
         return values
 
 
-class Local(Table):
+class Local(SettingsTable):
     """How a client trains (algorithms 0.1, 0.5, 0.6)."""
 
     lr: Annotated[float, Field(gt=0)] = 0.1
@@ -101,7 +101,7 @@ class Local(Table):
         return self
 
 
-class Evaluate(Table):
+class Evaluate(SettingsTable):
     """When to look at the model, and when to stop."""
 
     every: Annotated[int, Field(ge=1)] = 1
@@ -131,7 +131,7 @@ class Evaluate(Table):
         return value
 
 
-class Devices(Table):
+class Devices(SettingsTable):
     """What clients compute and send with, for simulated time: the virtual clock, not the one on the wall."""
 
     speed: Annotated[float, Field(ge=1e-6)] = 1000.0  # rows a second, forward and backward
@@ -169,7 +169,7 @@ class Devices(Table):
         return value
 
 
-class Uplink(Table):
+class Uplink(SettingsTable):
     """What is done to an answer on its way up, in this order; the server sees nothing but means."""
 
     clip: Annotated[float, Field(gt=0)] | None = None  # largest L2 norm of all that a client sends
@@ -207,7 +207,7 @@ class Uplink(Table):
         return self
 
 
-class Experiment(Table):
+class Experiment(SettingsTable):
     """One experiment, complete. Build it with `Experiment.make`."""
 
     data: Component
@@ -289,7 +289,7 @@ class Experiment(Table):
         table, place = _read(source)
         where = where or place
         said = {key: value for key, value in settings.items() if value is not None}
-        for layer in (said, dict(map(assignment, overrides))):
+        for layer in (said, dict(map(parse_assignment, overrides))):
             for key, value in layer.items():
                 if EITHER_OR.get(key) in layer:
                     raise _both(key, EITHER_OR[key])
@@ -321,12 +321,12 @@ class Experiment(Table):
             table["freeze"] = (table["freeze"],)
         try:
             if isinstance(table.get("uplink"), Mapping):  # here: of a choice of types, complaints would name them all
-                with told_at(where):
+                with located_at(where):
                     table["uplink"] = Uplink.model_validate(table["uplink"])
         except ValidationError as error:
             raise _told(error, prefix, "uplink") from None
         try:
-            with told_at(where):
+            with located_at(where):
                 return cls.model_validate(table)
         except ValidationError as error:
             raise _told(error, prefix) from None
@@ -351,7 +351,7 @@ class Experiment(Table):
             value = getattr(self, key)
             if isinstance(value, Component):
                 table[key] = {"name": value.name, **({"own": True} if value.own else {}), **value.settings}
-            elif isinstance(value, Table):
+            elif isinstance(value, SettingsTable):
                 known = {
                     k: "none" if v is None and k in usual.get(key, {}) else v for k, v in value.model_dump().items()
                 }
@@ -420,7 +420,7 @@ def resolve_paths(table: Mapping[str, Any], folder: Path) -> None:
                 inner[name] = str(folder / inner[name])
 
 
-def assignment(text: str) -> tuple[str, Any]:
+def parse_assignment(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise BadValue(
@@ -439,7 +439,7 @@ def assignment(text: str) -> tuple[str, Any]:
     return key.strip(), parsed["v"] if len(parsed) == 1 else value.strip()  # a second line is no TOML of this key
 
 
-def laid_over(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_settings(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """A table of an experiment, not yet complete, with other settings over it.
 
     >>> below = {"model": "cnnnet", "rounds": 5, "local": {"lr": 1}}
@@ -510,7 +510,12 @@ def _told(error: ValidationError, prefix: str, *within: str) -> UnknownName | Ba
     keys = [*within, *(quoted(str(part)) for part in first["loc"])]
     where = prefix + ".".join(keys)
     if first["type"] == "extra_forbidden":
-        tables: dict[str, type[Table]] = {"local": Local, "evaluate": Evaluate, "devices": Devices, "uplink": Uplink}
+        tables: dict[str, type[SettingsTable]] = {
+            "local": Local,
+            "evaluate": Evaluate,
+            "devices": Devices,
+            "uplink": Uplink,
+        }
         known = tables[keys[0]].model_fields
         return UnknownName(
             f"{keys[0]} has no key '{keys[-1]}'",

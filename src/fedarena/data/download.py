@@ -59,7 +59,7 @@ class Mirror:
             if name.endswith(".tar.gz"):
                 found |= published_files.read_archive(io.BytesIO(raw), wanted)
             else:
-                found[published_files.plain_name(name)] = published_files.unpacked(raw)
+                found[published_files.plain_name(name)] = published_files.gunzipped(raw)
         return found
 
 
@@ -141,7 +141,7 @@ ROUTES: dict[str, tuple[Route, ...]] = {
 INSIDE_SKLEARN = ("digits", "breast_cancer")
 
 
-def get(
+def download_dataset(
     name: str,
     *,
     folder: Path | str | None = None,
@@ -180,7 +180,7 @@ def get(
 
 def _is_whole(name: str, path: Path) -> bool:
     try:
-        return published_files.read(name, path) is not None
+        return published_files.read_published(name, path) is not None
     except DataBroken:
         return False
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedarena.config.errors import BadValue, PartitionImpossible
 from fedarena.config.seeds import stream
 from fedarena.data.dataset import Dataset, Partition, Rows
-from fedarena.data.stratification import blocks_in_time, cells_of, spread_over, stratified_line, whole_groups
+from fedarena.data.stratification import blocks_in_time, cells_of, spread_over, stratified_order, whole_groups
 
 Mask = NDArray[np.bool_]
 
@@ -97,7 +97,7 @@ def hold_out_fold(data: Dataset, partitioner: Any, seed: int, folds: int, fold: 
         test = whole_groups(cells_of(classes, owner), data.group, np.full(folds, 1 / folds), rng) == fold
     else:
         test = np.zeros(len(data.x), bool)
-        test[stratified_line(classes, owner, rng)[fold::folds]] = True
+        test[stratified_order(classes, owner, rng)[fold::folds]] = True
     return HeldOut(~test, test, _rare(data, folds))
 
 
@@ -120,7 +120,7 @@ def hold_out_share(data: Dataset, partitioner: Any, seed: int) -> HeldOut:
     else:
         test = np.zeros(len(data.x), bool)
         strata = classes if owner is None else owner
-        test[spread_over(stratified_line(classes, owner, rng), strata, count)] = True
+        test[spread_over(stratified_order(classes, owner, rng), strata, count)] = True
     return HeldOut(~test, test)
 
 

@@ -58,14 +58,14 @@ class Published:
     hint: str  # the published files, in words
 
 
-def load(name: str) -> Arrays:
+def load_published(name: str) -> Arrays:
     """The arrays of a published data set, from the first complete copy on this machine."""
     published = PUBLISHED[name]
     broken: DataBroken | None = None
-    for folder in folders():
+    for folder in data_folders():
         for path in (folder / p for p in (published.npz, *published.places)):
             try:
-                arrays = read(name, path)
+                arrays = read_published(name, path)
             except DataBroken as error:  # a sound copy elsewhere will do: its hash says that it is the same
                 broken = broken or error
                 continue
@@ -77,11 +77,11 @@ def load(name: str) -> Arrays:
         f"'{name}' is not on this machine",
         remedy=f"`fedarena data get {name}`, or point FEDARENA_DATA at a folder with {published.npz}, or with "
         + published.hint,
-        where=f"looked in {', '.join(map(str, folders()))}",
+        where=f"looked in {', '.join(map(str, data_folders()))}",
     )
 
 
-def read(name: str, path: Path) -> Arrays | None:
+def read_published(name: str, path: Path) -> Arrays | None:
     """The verified arrays of a data set in this .npz, archive or folder; None if there is nothing of it."""
     published = PUBLISHED[name]
     with reading(path, remedy=f"`fedarena data get {name}` fetches a sound copy"):
@@ -93,7 +93,7 @@ def read(name: str, path: Path) -> Arrays | None:
         return verify(name, published.decode(files)) if files else None
 
 
-def folders() -> list[Path]:
+def data_folders() -> list[Path]:
     """Where data sets are looked for, in this order."""
     named = os.environ.get("FEDARENA_DATA")
     if not named:
@@ -151,7 +151,7 @@ def read_folder(folder: Path, wanted: frozenset[str]) -> Files:
     files: dict[str, bytes] = {}
     for path in sorted(folder.iterdir()):  # a plain file comes before its .gz
         if plain_name(path.name) in wanted and plain_name(path.name) not in files:
-            files[plain_name(path.name)] = unpacked(path.read_bytes())
+            files[plain_name(path.name)] = gunzipped(path.read_bytes())
     return files
 
 
@@ -163,7 +163,7 @@ def read_archive(source: Path | BinaryIO, wanted: frozenset[str]) -> Files:
             name = plain_name(PurePosixPath(member.name).name)
             content = archive.extractfile(member) if name in wanted and member.isfile() else None
             if content:
-                files[name] = unpacked(content.read())
+                files[name] = gunzipped(content.read())
     return files
 
 
@@ -172,7 +172,7 @@ def plain_name(name: str) -> str:
     return name.removesuffix(".gz").replace(".idx", "-idx")
 
 
-def unpacked(raw: bytes) -> bytes:
+def gunzipped(raw: bytes) -> bytes:
     """The bytes themselves, or what a gzip file holds."""
     return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
 

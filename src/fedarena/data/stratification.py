@@ -16,7 +16,7 @@ def cells_of(classes: Rows, owner: Rows | None) -> Rows:
     return cells
 
 
-def stratified_line(classes: Rows, owner: Rows | None, rng: np.random.Generator) -> Rows:
+def stratified_order(classes: Rows, owner: Rows | None, rng: np.random.Generator) -> Rows:
     """All samples by owner and class, in random order within: every n-th of them is stratified by both.
 
     The order of the classes is drawn for every owner: if it were the same for all, owners with few samples of each

@@ -12,7 +12,7 @@ from fedarena.config.seeds import stream
 from fedarena.data.client_tests import hold_out_together
 from fedarena.data.dataset import Dataset, Partition, Rows
 from fedarena.data.folds import sample_classes
-from fedarena.data.stratification import spread_over, stratified_line
+from fedarena.data.stratification import spread_over, stratified_order
 
 
 def hold_out_validation(data: Dataset, partition: Partition, share: float, seed: int) -> Partition:
@@ -47,5 +47,5 @@ def _stratified(data: Dataset, partition: Partition, share: float, seed: int) ->
         if count < 1:
             yield np.empty(0, np.int64)
             continue
-        line = stratified_line(classes[rows], None, stream(seed, "validation", client))
+        line = stratified_order(classes[rows], None, stream(seed, "validation", client))
         yield np.sort(rows[spread_over(line, np.zeros(len(rows), np.int64), count)])

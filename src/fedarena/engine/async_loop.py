@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Asynchronous
 from fedarena.config.seeds import stream
-from fedarena.engine.checkpoint import Keeper
-from fedarena.engine.client import Common, Memory
-from fedarena.engine.context import Site
-from fedarena.engine.loop import Loop
-from fedarena.engine.round import Facts
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.client import Broadcast, ClientState
+from fedarena.engine.context import ExperimentContext
+from fedarena.engine.loop import TrainingLoop
+from fedarena.engine.round import RoundFacts
 from fedarena.engine.runtime_interface import Runtime, in_order
 from fedarena.engine.solver import batch_sizes
-from fedarena.engine.tasks import Answer, ClientJob, Failed, Skipped
+from fedarena.engine.tasks import ClientAnswer, ClientTask, FailedTask, SkippedClient
 from fedarena.models.pytree import nbytes
 from fedarena.models.task import Buffers
 
@@ -42,12 +42,12 @@ AHEAD = 4  # trainings a worker computes ahead of the clock
 AGE = 8  # bytes of a model's age, asked or told
 
 
-def open_loop(site: Site, runtime: Runtime, keeper: Keeper) -> Loop:
+def open_loop(site: ExperimentContext, runtime: Runtime, keeper: CheckpointStore) -> TrainingLoop:
     """The loop that the algorithm needs: with rounds, or without."""
-    return (EventLoop if isinstance(site.algorithm, Asynchronous) else Loop)(site, runtime, keeper)
+    return (AsyncLoop if isinstance(site.algorithm, Asynchronous) else TrainingLoop)(site, runtime, keeper)
 
 
-class Flight(NamedTuple):
+class ClientTraining(NamedTuple):
     """A training under way. They are due in this order."""
 
     due: float  # when the answer arrives at the server
@@ -59,15 +59,15 @@ class Flight(NamedTuple):
     leaves: int = 0  # 1: there will be no answer, for this is when the device leaves
 
 
-class EventLoop(Loop):
+class AsyncLoop(TrainingLoop):
     """An experiment under way, without rounds."""
 
-    def __init__(self, site: Site, runtime: Runtime, keeper: Keeper) -> None:
+    def __init__(self, site: ExperimentContext, runtime: Runtime, keeper: CheckpointStore) -> None:
         super().__init__(site, runtime, keeper)
         assert isinstance(self.algorithm, Asynchronous)
         self.rules: Asynchronous = self.algorithm
         clients = len(self.sizes)
-        self.flights: list[Flight] = []
+        self.flights: list[ClientTraining] = []
         self.begun = np.zeros(clients, np.int64)  # trainings of each client
         self.merged = np.zeros(clients, np.int64)  # answers of each client that were taken
         self.at_age: dict[int, int] = {}  # d -> answers taken that were so old
@@ -75,9 +75,9 @@ class EventLoop(Loop):
         self.called = 0  # times a resting client was called to work
         self.waiting: set[int] = set()  # overactive since the server's model last changed, or anyone fetched it
         self.stuck = False
-        self._ready: dict[int, Answer | Skipped | Failed] = {}  # computed ahead of the clock, by client
+        self._ready: dict[int, ClientAnswer | SkippedClient | FailedTask] = {}  # computed ahead of the clock, by client
         # What clients train from before they fetch anything: they have it from the start, it is not sent.
-        self._first = Common(self.algorithm.broadcast(self.algorithm.init(site.initial)), self.buffers)
+        self._first = Broadcast(self.algorithm.broadcast(self.algorithm.init(site.initial)), self.buffers)
 
     @cached_property
     def _message_bytes(self) -> int:
@@ -90,11 +90,11 @@ class EventLoop(Loop):
         """Also when everyone waits for everyone else."""
         return self.stuck or super().over(done)
 
-    def advance(self, state: Any, round: int) -> tuple[Any, Facts]:
+    def advance(self, state: Any, round: int) -> tuple[Any, RoundFacts]:
         """So many answers as a synchronous round has participants, taken or lost."""
-        facts = Facts()
+        facts = RoundFacts()
         if not self.begun.any():
-            for client in self.select(0) if self.available is None else self._newcomers():
+            for client in self.select(0) if self.available is None else self._clients_to_start():
                 self._begin(client, 0, 0.0)
         while facts.selected < self.participants and not self.stuck:
             if self._has_room:
@@ -104,23 +104,23 @@ class EventLoop(Loop):
             state = self._next_event(state, round, facts)
         return state, facts
 
-    def _next_event(self, state: Any, round: int, facts: Facts) -> Any:
+    def _next_event(self, state: Any, round: int, facts: RoundFacts) -> Any:
         """The earliest answer arrives."""
         flight = heapq.heappop(self.flights)
         self.clock = flight.due
         return self._arrived(state, flight, round, facts)
 
-    def _arrived(self, state: Any, flight: Flight, round: int, facts: Facts) -> Any:
+    def _arrived(self, state: Any, flight: ClientTraining, round: int, facts: RoundFacts) -> Any:
         """What becomes of an answer, or of the question whether it is wanted."""
         client = flight.client
         if flight.leaves:
             self._ready.pop(client, None)
-            return self._lose(state, flight, round, facts)
+            return self._drop_answer(state, flight, round, facts)
         if flight.accepted >= 0:
             return self._merge(state, flight, flight.accepted, round, facts)
-        if self.fleet.stays_away(client, flight.number):
+        if self.fleet.drops_out(client, flight.number):
             self._ready.pop(client, None)
-            return self._lose(state, flight, round, facts)
+            return self._drop_answer(state, flight, round, facts)
         d = state.age - flight.age
         poll = self.rules.poll(state, d)
         memory = None
@@ -130,41 +130,41 @@ class EventLoop(Loop):
             sending = self._sending(client) if self.rules.asks else 0.0
             if sending == 0:
                 return self._merge(state, flight, d, round, facts)
-            self._take_off(flight._replace(due=self.clock + sending, accepted=d))
+            self._schedule(flight._replace(due=self.clock + sending, accepted=d))
             return state
-        if poll == "outdated" and not self._leaves_traces:  # nobody will ever see what it computed
+        if poll == "outdated" and not self._changes_client_state:  # nobody will ever see what it computed
             self._ready.pop(client, None)
             self._count_work(client)
         else:
             began = time.perf_counter()
             answer = self._answer(flight, state)
             facts.seconds_train += time.perf_counter() - began
-            if isinstance(answer, Skipped | Failed):
-                self.complain(client, round, answer)
-                return self._lose(state, flight, round, facts)
+            if isinstance(answer, SkippedClient | FailedTask):
+                self.report_failure(client, round, answer)
+                return self._drop_answer(state, flight, round, facts)
             self.totals["steps"] += answer.report.steps
             self.totals["samples"] += answer.report.samples
             memory = answer.report.memory
             if poll == "overactive":
-                return self._go_on(state, flight, answer, round)
+                return self._train_again(state, flight, answer, round)
         self.totals["outdated"] += 1
         return self._fetch(state, client, round, memory)
 
-    def _merge(self, state: Any, flight: Flight, d: int, round: int, facts: Facts) -> Any:
+    def _merge(self, state: Any, flight: ClientTraining, d: int, round: int, facts: RoundFacts) -> Any:
         """The server takes an answer that was d models old when it was asked for, and the client the new model."""
         client, began = flight.client, time.perf_counter()
         answer = self._answer(flight, state)
         facts.seconds_train += time.perf_counter() - began
-        if isinstance(answer, Skipped | Failed):
-            self.complain(client, round, answer)
-            return self._lose(state, flight, round, facts)
+        if isinstance(answer, SkippedClient | FailedTask):
+            self.report_failure(client, round, answer)
+            return self._drop_answer(state, flight, round, facts)
         report = answer.report
         facts.seconds_slowest = max(facts.seconds_slowest, report.seconds)
         self.count_up(report)
         if not report.finite and self.experiment.on_nan != "keep":
-            self.complain(client, round, report)
+            self.report_failure(client, round, report)
             facts.non_finite += 1
-            return self._lose(state, flight, round, facts)
+            return self._drop_answer(state, flight, round, facts)
         state = self.rules.merge(state, answer.reply.send, d)
         self._mix_buffers(answer.buffers, self.rules.share(d))
         self.merged[client] += 1
@@ -174,7 +174,7 @@ class EventLoop(Loop):
         self.finished += 1
         return self._fetch(state, client, round, report.memory)
 
-    def _lose(self, state: Any, flight: Flight, round: int, facts: Facts) -> Any:
+    def _drop_answer(self, state: Any, flight: ClientTraining, round: int, facts: RoundFacts) -> Any:
         """An answer that never came, or was no use: another client is called, or the same begins again with what it had."""
         facts.selected, facts.dropped = facts.selected + 1, facts.dropped + 1
         self.finished += 1
@@ -186,7 +186,7 @@ class EventLoop(Loop):
 
     # Who works next, on what
 
-    def _newcomers(self) -> list[int]:
+    def _clients_to_start(self) -> list[int]:
         """Who begins: as in a round those who are there; but where everyone works, all others too, once they come."""
         there = self.select(0)
         return list(self.population) if self.algorithm.everyone else there
@@ -209,7 +209,7 @@ class EventLoop(Loop):
 
     def _call(self, state: Any, round: int) -> bool:
         """Send the server's model to one that rests, by lot; was there one?"""
-        rests = self._rests().cumsum()  # how many of the population rest, up to each of them
+        rests = self._is_idle().cumsum()  # how many of the population rest, up to each of them
         if not rests[-1]:
             return False
         self.called += 1
@@ -217,14 +217,14 @@ class EventLoop(Loop):
         self._send(state, int(self._people[np.searchsorted(rests, lot + 1)]), round)
         return True
 
-    def _rests(self) -> NDArray[np.bool_]:
+    def _is_idle(self) -> NDArray[np.bool_]:
         """Of the population: is there, and not at work?"""
         free = np.ones(len(self.sizes), bool) if self.available is None else self.available.here(self.clock).copy()
         free[[flight.client for flight in self.flights]] = False
         rests: NDArray[np.bool_] = free[self._people]
         return rests
 
-    def _fetch(self, state: Any, client: int, round: int, memory: Memory | None = None) -> Any:
+    def _fetch(self, state: Any, client: int, round: int, memory: ClientState | None = None) -> Any:
         """The server's model goes to the client, or to the next one where not all work at once.
 
         `memory` is what the client has from a training that counts; a lost one leaves its memory as it was.
@@ -238,21 +238,21 @@ class EventLoop(Loop):
             self._call(state, round)
         return state
 
-    def _send(self, state: Any, client: int, round: int, memory: Memory | None = None) -> None:
-        start = Common(self.algorithm.broadcast(state), self.buffers)
+    def _send(self, state: Any, client: int, round: int, memory: ClientState | None = None) -> None:
+        start = Broadcast(self.algorithm.broadcast(state), self.buffers)
         self.totals["bytes_down"] += self._message_bytes
         self._keep(client, round, replace(memory or self._remembered(client), start=start))
         self._begin(client, state.age, self.fleet.message(client, self._message_bytes))
 
-    def _go_on(self, state: Any, flight: Flight, answer: Answer, round: int) -> Any:
+    def _train_again(self, state: Any, flight: ClientTraining, answer: ClientAnswer, round: int) -> Any:
         """An overactive client trains on from its own model; when all do, nothing will ever change again."""
         client = flight.client
         self.totals["overactive"] += 1
         self.waiting.add(client)
-        memory = replace(answer.report.memory or Memory(), start=Common(answer.reply.send, answer.buffers))
+        memory = replace(answer.report.memory or ClientState(), start=Broadcast(answer.reply.send, answer.buffers))
         self._keep(client, round, memory)
         self._begin(client, flight.age, self.fleet.message(client, AGE))
-        if self._all_wait:
+        if self._is_deadlocked:
             self.stuck = True
             merges = int(self.merged.sum())
             self.rules.deadlock(merges)
@@ -260,13 +260,13 @@ class EventLoop(Loop):
         return state
 
     @property
-    def _all_wait(self) -> bool:
+    def _is_deadlocked(self) -> bool:
         """Is there nobody whose answer could change the server's model?"""
         return len(self.waiting) == len(self.flights)
 
     def _begin(self, client: int, age: int, fetching: float) -> None:
         """The client fetches for so many seconds and trains; from its return on, if it is not there."""
-        stay = (self.clock, math.inf) if self.available is None else self.available.stay(client, self.clock)
+        stay = (self.clock, math.inf) if self.available is None else self.available.next_interval(client, self.clock)
         if stay is None:
             return
         number = int(self.begun[client])
@@ -274,53 +274,55 @@ class EventLoop(Loop):
         training = self.fleet.training(client, number, int(self.sizes[client]) * self.experiment.local.epochs)
         up = AGE if self.rules.asks else self._message_bytes
         due = stay[0] + fetching + training + self.fleet.message(client, up)
-        self._take_off(Flight(due, client, number, age, self.finished // self.participants), stay[1])
+        self._schedule(ClientTraining(due, client, number, age, self.finished // self.participants), stay[1])
 
-    def _take_off(self, flight: Flight, until: float | None = None) -> None:
+    def _schedule(self, flight: ClientTraining, until: float | None = None) -> None:
         """The flight is under way; if the device leaves before it is due, it ends there."""
         if until is None:
-            until = self._leaving(flight.client)
+            until = self._departure_time(flight.client)
         heapq.heappush(self.flights, flight if flight.due <= until else flight._replace(due=until, leaves=1))
 
-    def _leaving(self, client: int) -> float:
+    def _departure_time(self, client: int) -> float:
         """When does the client leave that is at work?"""
         if self.available is None:
             return math.inf
-        stay = self.available.stay(client, self.clock)
+        stay = self.available.next_interval(client, self.clock)
         return self.clock if stay is None or stay[0] > self.clock else stay[1]
 
     def _sending(self, client: int) -> float:
         """From asking to the arrival of the answer: the server's yes comes down, the model goes up."""
         return self.fleet.message(client, AGE) + self.fleet.message(client, self._message_bytes)
 
-    def _remembered(self, client: int) -> Memory:
-        return self.memory(client) or Memory(kept=self.algorithm.remember(self.site.initial))
+    def _remembered(self, client: int) -> ClientState:
+        return self.memory(client) or ClientState(kept=self.algorithm.remember(self.site.initial))
 
-    def _keep(self, client: int, round: int, memory: Memory) -> None:
+    def _keep(self, client: int, round: int, memory: ClientState) -> None:
         self.keeper.remember(client, round + 1, memory)
 
     # What they compute
 
-    def _answer(self, flight: Flight, state: Any) -> Answer | Skipped | Failed:
+    def _answer(self, flight: ClientTraining, state: Any) -> ClientAnswer | SkippedClient | FailedTask:
         """This training's, computed now with those that are due next, or already there."""
         if flight.client not in self._ready:
             workers = getattr(self.runtime, "workers", 1)
             batch = [flight]
             if workers > 1:
-                batch += [f for f in heapq.nsmallest(AHEAD * workers, self.flights) if self._is_wanted(f, state)]
-            jobs = (ClientJob(f.round, f.client, "client", self.memory(f.client), f.number) for f in batch)
+                batch += [
+                    f for f in heapq.nsmallest(AHEAD * workers, self.flights) if self._is_worth_computing(f, state)
+                ]
+            jobs = (ClientTask(f.round, f.client, "client", self.memory(f.client), f.number) for f in batch)
             for f, answer in zip(batch, in_order(self.runtime.map(jobs, self._first)), strict=True):
                 self._ready[f.client] = answer
         return self._ready.pop(flight.client)
 
-    def _is_wanted(self, flight: Flight, state: Any) -> bool:
+    def _is_worth_computing(self, flight: ClientTraining, state: Any) -> bool:
         """Is it worth computing ahead? Not if it is too old already: it will not get younger."""
         d = state.age - flight.age
         wanted = flight.client not in self._ready and not flight.leaves
-        return wanted and (self._leaves_traces or self.rules.poll(state, d) != "outdated")
+        return wanted and (self._changes_client_state or self.rules.poll(state, d) != "outdated")
 
     @cached_property
-    def _leaves_traces(self) -> bool:
+    def _changes_client_state(self) -> bool:
         """Does a training change anything on a client that outlives its model?"""
         local = self.experiment.local
         momentum = local.momentum > 0 and (self.algorithm.keeps_momentum or not local.reset_momentum)
@@ -357,9 +359,9 @@ class EventLoop(Loop):
             "stuck": self.stuck,
         }
 
-    def take_up(self, queue: dict[str, Any]) -> None:
+    def restore_queue(self, queue: dict[str, Any]) -> None:
         """Go on where they were."""
-        self.flights = [Flight(float(due), *map(int, rest)) for due, *rest in queue["flights"]]
+        self.flights = [ClientTraining(float(due), *map(int, rest)) for due, *rest in queue["flights"]]
         heapq.heapify(self.flights)
         self.begun, self.merged = queue["begun"].copy(), queue["merged"].copy()
         self.at_age = {int(d): int(n) for d, n in queue["at_age"].items()}
@@ -367,7 +369,7 @@ class EventLoop(Loop):
         self.waiting, self.stuck = set(queue["waiting"]), bool(queue["stuck"])
 
     @property
-    def never_moved(self) -> bool:
+    def never_updated(self) -> bool:
         """Also where a buffer never filled."""
         return bool(self.state.age == self.algorithm.init(self.site.initial).age)
 

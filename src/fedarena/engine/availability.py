@@ -80,7 +80,7 @@ class Availability:
         moment = base + float(self._arrivals[later])
         return moment if moment < math.inf else None
 
-    def stay(self, client: int, clock: float) -> tuple[float, float] | None:
+    def next_interval(self, client: int, clock: float) -> tuple[float, float] | None:
         """From when (now, if it is there) to when the client is there next; None if it never comes again."""
         base, now = self._split(clock)
         first, last = np.searchsorted(self.clients, [client, client + 1])

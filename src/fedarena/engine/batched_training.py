@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Adjust, Outcome, Pull, Vector
 from fedarena.engine import solver
-from fedarena.engine.context import Site
+from fedarena.engine.context import ExperimentContext
 from fedarena.models.compiled import can_shuffle, shuffled
 
 NOTHING = Pull()
 
 
-class Plan(NamedTuple):
+class StepPlan(NamedTuple):
     """The steps of a training, and what they come to whatever the rows are."""
 
     sizes: NDArray[np.int32]  # rows of each step
@@ -31,17 +31,17 @@ class Plan(NamedTuple):
     effective_steps: float
 
 
-class Ahead:
+class BatchedTraining:
     """The trainings of a bundle's clients, all from the same weights."""
 
-    def __init__(self, site: Site, round: int, clients: Sequence[int]) -> None:
+    def __init__(self, site: ExperimentContext, round: int, clients: Sequence[int]) -> None:
         self.site, self.round, self.clients = site, round, clients
         self._asked: tuple[Vector, Pull] | None = None
         self._found: dict[int, tuple[Outcome, int]] = {}
-        self._plans: dict[int, Plan] = {}
+        self._plans: dict[int, StepPlan] = {}
 
     @staticmethod
-    def serves(site: Site) -> bool:
+    def can_train(site: ExperimentContext) -> bool:
         """Is a client's training the same whoever trained before it, and known before it is asked for?"""
         local, task = site.experiment.local, site.task
         whole = site.last_batch != "drop"  # else an epoch ends before its order does
@@ -87,7 +87,7 @@ class Ahead:
             self._found[client] = outcome, local.epochs * plan.rows
             start += steps
 
-    def _plan(self, rows: int, mu: float) -> Plan:
+    def _plan(self, rows: int, mu: float) -> StepPlan:
         """The same for all clients with so many rows."""
         if rows not in self._plans:
             local = self.site.experiment.local
@@ -97,5 +97,5 @@ class Ahead:
                 unit.steps(rates)
                 lr_sum += float(rates.sum())
             steps = np.tile(np.array(sizes, np.int32), local.epochs)
-            self._plans[rows] = Plan(steps, sum(sizes), lr_sum, -unit.x, unit.effective_steps)
+            self._plans[rows] = StepPlan(steps, sum(sizes), lr_sum, -unit.x, unit.effective_steps)
         return self._plans[rows]

@@ -20,25 +20,34 @@ from typing import Any
 import numpy as np
 
 from fedarena.common.files import writing
-from fedarena.common.locks import HELD, locked
+from fedarena.common.locks import HELD_FOLDERS, take_lock
 from fedarena.config.errors import CannotWrite, DataBroken
 from fedarena.engine.checkpoint_files import (
     CheckpointFolder,
     ClientFiles,
-    Damage,
-    Intact,
+    DamagedCheckpoint,
+    IntactSnapshot,
     Snapshot,
     load_tree,
     save_tree,
 )
-from fedarena.engine.client import Common, Memory
+from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.task_metrics import FinalMetrics
 from fedarena.engine.tensor_file import sync_path
 from fedarena.engine.validated_round import ValidatedRound, ValidatedSnapshot
 from fedarena.models.pytree import types_in, types_near
 from fedarena.models.task import Buffers
 
-__all__ = ["HELD", "Keeper", "Snapshot", "load_tree", "locked", "save_tree", "stored_types", "writing"]
+__all__ = [
+    "HELD_FOLDERS",
+    "CheckpointStore",
+    "Snapshot",
+    "load_tree",
+    "save_tree",
+    "stored_types",
+    "take_lock",
+    "writing",
+]
 
 SYNC_SECONDS = 10.0  # at least, between two syncs to the disk
 SYNC_SHARE = 0.01  # of the time, at most, is spent in them
@@ -47,11 +56,11 @@ RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # of the run,
 
 def stored_types(algorithm: Any) -> dict[str, type]:
     """Return the classes that the files of a checkpoint may be made of, by name."""
-    stored = (Snapshot, ValidatedSnapshot, ValidatedRound, FinalMetrics, ClientFiles, Buffers, Memory, Common)
+    stored = (Snapshot, ValidatedSnapshot, ValidatedRound, FinalMetrics, ClientFiles, Buffers, ClientState, Broadcast)
     return {**types_near(algorithm), **{t.__qualname__: t for t in stored}}
 
 
-class Keeper:
+class CheckpointStore:
     """The checkpoint folder of a run. One that will not be resumed holds only the clients' states.
 
     `from_intact` says what to do about a damaged newest round: refuse it (False), continue from the last intact round
@@ -62,7 +71,7 @@ class Keeper:
         self.folder, self.resumable, self.from_intact = folder, resumable, from_intact
         self._types = stored_types(algorithm)
         self.files = CheckpointFolder(folder, self._types)
-        self._loaded: Intact | None = None
+        self._loaded: IntactSnapshot | None = None
         self._last: Snapshot | None = None  # saved
         self._durable = 0  # newest round that is synced to the disk
         self._rounds = np.zeros(0, np.int64)  # of each client's newest state, 0 without one
@@ -74,41 +83,43 @@ class Keeper:
         with writing(folder):
             (folder / "clients").mkdir(parents=True, exist_ok=True)
             self._place = folder.resolve()
-            busy = self._place in HELD
+            busy = self._place in HELD_FOLDERS
             if not busy:
                 self._lock = (folder / "lock").open("w")
-                busy = not locked(self._lock.fileno())
+                busy = not take_lock(self._lock.fileno())
         if busy:
             raise CannotWrite(
                 f"another process is at work in {folder.parent}", remedy="wait for it, or choose another folder"
             )
-        HELD.add(self._place)
+        HELD_FOLDERS.add(self._place)
 
     def close(self) -> None:
         """Let others have the folder."""
         self._lock.close()
-        HELD.discard(self._place)
+        HELD_FOLDERS.discard(self._place)
 
     @classmethod
-    def peek(cls, folder: Path, algorithm: Any, client: int) -> Memory | None:
+    def read_client_state(cls, folder: Path, algorithm: Any, client: int) -> ClientState | None:
         """Return a client's state at the end of a run, without touching anything."""
         rounds = [int(p.stem.partition("-")[2]) for p in (folder / "clients").glob(f"{client}-*.safetensors")]
         if not rounds:
             return None
         path = CheckpointFolder(folder, {}).state_path(client, max(rounds))
-        memory: Memory = load_tree(path, stored_types(algorithm))
+        memory: ClientState = load_tree(path, stored_types(algorithm))
         return memory
 
     # Client states
 
-    def memory(self, client: int) -> Memory | None:
+    def memory(self, client: int) -> ClientState | None:
         """Return the client's newest state; None before its first round."""
         if client >= len(self._rounds) or not self._rounds[client]:
             return None
-        memory: Memory = load_tree(self.files.state_path(client, int(self._rounds[client])), self._types, check=False)
+        memory: ClientState = load_tree(
+            self.files.state_path(client, int(self._rounds[client])), self._types, check=False
+        )
         return memory
 
-    def remember(self, client: int, round: int, memory: Memory) -> None:
+    def remember(self, client: int, round: int, memory: ClientState) -> None:
         """Save a client's state of this round; it is valid once the round's snapshot is saved."""
         before = int(self._rounds[client]) if client < len(self._rounds) else 0
         if not memory.holds_anything and not before:
@@ -157,7 +168,7 @@ class Keeper:
         if self.resumable and time.monotonic() >= self._due:
             self._sync()
 
-    def amend(self, records: list[dict[str, Any]]) -> None:
+    def replace_log(self, records: list[dict[str, Any]]) -> None:
         """Replace the log. The last snapshot is first made to accept both logs, so that a kill in between does no harm."""
         text = "".join(json.dumps(r) + "\n" for r in records).encode()
         changed = hashlib.sha256(text)
@@ -174,7 +185,7 @@ class Keeper:
             os.replace(temporary, self.files.log)
         self._log = hashlib.sha256(text)
 
-    def settle(self, *results: Path) -> None:
+    def sync_results(self, *results: Path) -> None:
         """Sync a finished run and its results to the disk, unless it took less time than may be lost anyway."""
         if self.resumable and (self._durable or time.monotonic() >= self._due):
             self._sync(*results)
@@ -203,11 +214,11 @@ class Keeper:
     def load(self) -> tuple[Snapshot | None, list[dict[str, Any]]]:
         """Return the last complete round, with the records up to it, and remove what a killed round left behind."""
         if self._loaded is None:
-            self._loaded = self._recover() if self.resumable else Intact()
+            self._loaded = self._recover() if self.resumable else IntactSnapshot()
             self._take(self._loaded)
         return self._loaded.snapshot, list(self._loaded.records)
 
-    def _recover(self) -> Intact:
+    def _recover(self) -> IntactSnapshot:
         """Find the round to continue from; damage to a later one is an error unless `from_intact`."""
         intact, damage = self.files.last_intact()
         if damage is None or self.from_intact:
@@ -221,7 +232,7 @@ class Keeper:
             where="checkpoint",
         )
 
-    def _take(self, intact: Intact) -> None:
+    def _take(self, intact: IntactSnapshot) -> None:
         """Continue from here: remove what belongs to no kept round, and keep the round before until the next is saved."""
         self._last, table = intact.snapshot, intact.files
         size = int(table.clients.max(initial=-1)) + 1
@@ -245,6 +256,6 @@ class Keeper:
     def _files_before(self, last: int) -> set[Path]:
         """Return the files of the newest snapshot before a round, if they are intact."""
         for round in [round for round in self.files.rounds() if round < last][:1]:
-            with contextlib.suppress(Damage):
+            with contextlib.suppress(DamagedCheckpoint):
                 return self.files.paths(round, self.files.check(round, self.files.lines()).files)
         return set()

@@ -21,7 +21,7 @@ from fedarena.common.files import writing
 from fedarena.config.errors import DataBroken
 from fedarena.engine.record import parse_records
 from fedarena.engine.tensor_file import file_hash, write_tensors
-from fedarena.models.pytree import UnknownType, assemble, dismantle
+from fedarena.models.pytree import UnknownType, from_plain, to_plain
 from fedarena.models.task import Buffers
 
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError)  # raised by damaged files
@@ -30,7 +30,7 @@ UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, Safet
 def save_tree(path: Path, tree: Any, *, hashed: bool = True, sync: bool = False) -> bytes:
     """Write a tree to one file, atomically, and return the file's hash (see `write_tensors`)."""
     arrays: dict[str, Any] = {}
-    plain = json.dumps(dismantle(tree, arrays))
+    plain = json.dumps(to_plain(tree, arrays))
     with writing(path):
         return write_tensors(path, arrays, plain, hashed=hashed, sync=sync)
 
@@ -42,7 +42,7 @@ def load_tree(path: Path, types: dict[str, type], *, check: bool = True) -> Any:
             file_hash(path)
         with safe_open(path, framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return assemble(json.loads(file.metadata()["tree"]), arrays, types)
+            return from_plain(json.loads(file.metadata()["tree"]), arrays, types)
     except UnknownType as error:
         raise DataBroken(
             f"{path} holds a '{error}', and no such class is in sight",
@@ -90,7 +90,7 @@ class Snapshot:
         return bool(self.log)
 
 
-class Damage(Exception):
+class DamagedCheckpoint(Exception):
     """A file that a snapshot needs is missing or is not the file that was written."""
 
     def __init__(self, file: Path, problem: str) -> None:
@@ -98,7 +98,7 @@ class Damage(Exception):
 
 
 @dataclass(frozen=True)
-class Intact:
+class IntactSnapshot:
     """A snapshot of which every file is there as it was written, with the records up to it."""
 
     snapshot: Snapshot | None = None  # None: round 0, before anything was saved
@@ -147,51 +147,51 @@ class CheckpointFolder:
             ) from error
         return text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
 
-    def last_intact(self) -> tuple[Intact, Damage | None]:
+    def last_intact(self) -> tuple[IntactSnapshot, DamagedCheckpoint | None]:
         """Return the newest round of which every file is as it was written, and what is wrong with the newest one."""
-        lines, intact = self.lines(), Intact()
-        damage: Damage | None = None
+        lines, intact = self.lines(), IntactSnapshot()
+        damage: DamagedCheckpoint | None = None
         for round in self.rounds():
             try:
                 intact = self.check(round, lines)
                 break
-            except Damage as found:
+            except DamagedCheckpoint as found:
                 damage = damage or found
         if damage is None and len(lines) > intact.round + 1:  # a record is logged when the snapshot before it is there
-            damage = Damage(self.snapshot_path(len(lines) - 1), "is missing")
+            damage = DamagedCheckpoint(self.snapshot_path(len(lines) - 1), "is missing")
         return intact, damage
 
-    def check(self, round: int, lines: list[bytes]) -> Intact:
-        """Return the snapshot of this round if all that it needs is there as it was written, or raise `Damage`."""
+    def check(self, round: int, lines: list[bytes]) -> IntactSnapshot:
+        """Return the snapshot of this round if all that it needs is there as it was written, or raise `DamagedCheckpoint`."""
         snapshot, known = self.snapshot(round), lines[:round]
         if len(known) < round:
-            raise Damage(self.log, f"has {len(lines)} of {round} rounds")
+            raise DamagedCheckpoint(self.log, f"has {len(lines)} of {round} rounds")
         if snapshot.names_its_files and hashlib.sha256(b"".join(known)).hexdigest() not in snapshot.log:
-            raise Damage(self.log, f"is not the log of rounds 1 to {round}, its SHA-256 differs")
+            raise DamagedCheckpoint(self.log, f"is not the log of rounds 1 to {round}, its SHA-256 differs")
         try:
             parse_records(known)
         except ValueError as error:
-            raise Damage(self.log, f"is damaged: {error}") from error
+            raise DamagedCheckpoint(self.log, f"is damaged: {error}") from error
         records = tuple(json.loads(line) for line in known)
-        return Intact(snapshot, self._checked_files(snapshot), records)
+        return IntactSnapshot(snapshot, self._checked_files(snapshot), records)
 
     def snapshot(self, round: int) -> Snapshot:
-        """Return a snapshot that is as it was written, or raise `Damage`."""
+        """Return a snapshot that is as it was written, or raise `DamagedCheckpoint`."""
         path = self.snapshot_path(round)
         try:
             _, hashed = file_hash(path)
         except UNREADABLE as error:
-            raise Damage(path, f"is damaged: {error}") from error
+            raise DamagedCheckpoint(path, f"is damaged: {error}") from error
         try:
             snapshot = load_tree(path, self.types, check=False)
         except DataBroken as error:
             if error.__cause__ is None:  # sound, but of a class that is not known here
                 raise
-            raise Damage(path, f"is damaged: {error.__cause__}") from error
+            raise DamagedCheckpoint(path, f"is damaged: {error.__cause__}") from error
         if not isinstance(snapshot, Snapshot) or snapshot.round != round:
-            raise Damage(path, f"is not the snapshot of round {round}")
+            raise DamagedCheckpoint(path, f"is not the snapshot of round {round}")
         if snapshot.names_its_files and not hashed:
-            raise Damage(path, "is damaged: its SHA-256 is missing")
+            raise DamagedCheckpoint(path, "is damaged: its SHA-256 is missing")
         return snapshot
 
     def paths(self, round: int, files: ClientFiles | None) -> set[Path]:
@@ -207,7 +207,7 @@ class CheckpointFolder:
         wanted = snapshot.files or ClientFiles.none()
         for client, round, digest in zip(wanted.clients.tolist(), wanted.rounds.tolist(), wanted.hashes, strict=True):
             if self._hash_of_state(client, round) != digest.tobytes():
-                raise Damage(self.state_path(client, round), f"is not the state that client {client} had")
+                raise DamagedCheckpoint(self.state_path(client, round), f"is not the state that client {client} had")
         return wanted
 
     def _found_files(self, last: int) -> ClientFiles:
@@ -227,6 +227,6 @@ class CheckpointFolder:
         try:
             return file_hash(path)[0]
         except FileNotFoundError:
-            raise Damage(path, "is missing") from None
+            raise DamagedCheckpoint(path, "is missing") from None
         except UNREADABLE as error:
-            raise Damage(path, f"is damaged: {error}") from error
+            raise DamagedCheckpoint(path, f"is damaged: {error}") from error

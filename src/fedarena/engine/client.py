@@ -16,9 +16,9 @@ from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
 from fedarena.config.seeds import Purpose, stream
 from fedarena.data.dataset import PADDING, Rows
 from fedarena.engine import solver
-from fedarena.engine.batched_training import Ahead
-from fedarena.engine.context import EVALUATION_ROWS, Site
-from fedarena.models.compiled import Source
+from fedarena.engine.batched_training import BatchedTraining
+from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
+from fedarena.models.compiled import KernelRows
 from fedarena.models.linear_features import spread
 from fedarena.models.task import Buffers, as_tensor
 
@@ -26,7 +26,7 @@ GRADIENT_ROWS = 100  # in a piece of a gradient by the kernels, which keep what 
 
 
 @dataclass(frozen=True)
-class Common:
+class Broadcast:
     """What clients hear: a message, and BatchNorm's statistics."""
 
     message: Any
@@ -34,14 +34,14 @@ class Common:
 
 
 @dataclass(frozen=True)
-class Memory:
+class ClientState:
     """What stays on a client between its rounds."""
 
     kept: Any = None  # the algorithm's own
     momentum: Vector | None = None  # where rounds do not reset it
     buffers: Buffers | None = None  # where BatchNorm's statistics are local
     steps: int = 0  # optimizer steps made so far
-    start: Common | None = None  # what it trains from, where clients do not all hear the same
+    start: Broadcast | None = None  # what it trains from, where clients do not all hear the same
     residual: dict[str, list[Any]] | None = None  # what compression left out of its answers (privacy/uplink.py)
 
     @property
@@ -60,12 +60,12 @@ class ClientWork:
 
     def __init__(
         self,
-        site: Site,
+        site: ExperimentContext,
         client: int,
         round: int,
-        memory: Memory,
+        memory: ClientState,
         decay_round: int | None = None,
-        ahead: Ahead | None = None,
+        ahead: BatchedTraining | None = None,
     ) -> None:
         self.site, self.client, self.round, self.memory = site, client, round, memory
         self._ahead = ahead  # until something about this client's training becomes its own
@@ -318,19 +318,19 @@ class ClientWork:
                 yield *self._to_read(order[start:stop]), block
                 start = stop
 
-    def _to_read(self, positions: NDArray[np.int64]) -> tuple[Source, NDArray[np.int64]]:
+    def _to_read(self, positions: NDArray[np.int64]) -> tuple[KernelRows, NDArray[np.int64]]:
         """Some rows for the kernels, and which of that source they are."""
         if self.site.source is not None:
             return self.site.source, self.index[positions]
         return self._as_read(positions), np.arange(len(positions))
 
     @cached_property
-    def _all_rows(self) -> Source:
+    def _all_rows(self) -> KernelRows:
         return self._as_read(np.arange(self.rows))
 
-    def _as_read(self, positions: NDArray[np.int64]) -> Source:
+    def _as_read(self, positions: NDArray[np.int64]) -> KernelRows:
         x, y = self._gather(positions)
-        return Source(np.ascontiguousarray(x.numpy(), np.float32), y.numpy())
+        return KernelRows(np.ascontiguousarray(x.numpy(), np.float32), y.numpy())
 
     def _gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         noise = None if self._noise is None else self._noise[positions]

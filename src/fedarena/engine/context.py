@@ -22,15 +22,15 @@ from fedarena.data.preprocessing import test_batch, training_batch
 from fedarena.engine.availability import Availability, build_availability
 from fedarena.engine.devices import Fleet, Stragglers, build_fleet
 from fedarena.engine.stopping import participants
-from fedarena.models.compiled import Source
+from fedarena.models.compiled import KernelRows
 from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor, build
-from fedarena.privacy.uplink import Steps
+from fedarena.privacy.uplink import UplinkSteps
 from fedarena.statistics.metric_registry import Metric, TaskName, find_metric
 
 EVALUATION_ROWS = 500  # rows in a batch when nothing is learned; fixed, so that sums do not depend on who computes them
 
 
-class Site:
+class ExperimentContext:
     """The rows and the model of an experiment, in this process."""
 
     def __init__(self, experiment: Experiment, data: Dataset, owners: Partition) -> None:
@@ -86,13 +86,13 @@ class Site:
         return build_availability(self.experiment, len(self.owners.clients), self.owners.population)
 
     @cached_property
-    def steps(self) -> Steps | None:
+    def steps(self) -> UplinkSteps | None:
         """What happens to answers on their way up; None where nothing does."""
         exp, wish = self.experiment, self.experiment.uplink
         if not isinstance(wish, Uplink) or not self.algorithm.communicates:
             return None
         asked = participants(exp, len(self.owners.population))
-        return Steps(wish, exp.algorithm.name, exp.seed_for("uplink"), float(self.partition.sizes.max()), asked)
+        return UplinkSteps(wish, exp.algorithm.name, exp.seed_for("uplink"), float(self.partition.sizes.max()), asked)
 
     @property
     def initial(self) -> Vector:
@@ -174,19 +174,19 @@ class Site:
         return self.data.y.ndim == 2
 
     @cached_property
-    def source(self) -> Source | None:
+    def source(self) -> KernelRows | None:
         """The data set's own rows for the kernels, where a row looks the same to every client and every time."""
         x, how = np.asarray(self.data.x), self.data.prepare
         if self.owners.noise is not None or self.is_text or not x.flags.c_contiguous:
             return None
         y = np.ascontiguousarray(self.data.y, np.int64)
         if x.dtype == np.float32 and how == "none":
-            return Source(x, y)
+            return KernelRows(x, y)
         if x.dtype != np.uint8 or x.ndim != 4 or how not in ("scale", "standardise"):
             return None
         every = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1).expand(256, x.shape[1], 1, 1)
         numbers = test_batch(every, how, self.data.pixel_stats, torch.float32).view(256, -1)
-        return Source(x, y, np.ascontiguousarray(numbers.T.numpy()))
+        return KernelRows(x, y, np.ascontiguousarray(numbers.T.numpy()))
 
     @cached_property
     def _x(self) -> Tensor:

@@ -50,13 +50,13 @@ class Fleet:
 
     def training(self, client: int, number: int, rows: float) -> float:
         """Seconds for forward and backward of so many rows, in this client's training of this number."""
-        return self.usual(client, rows) * float(self.paces([client], number)[0])
+        return self.usual_seconds(client, rows) * float(self.training_factors([client], number)[0])
 
-    def usual(self, client: int, rows: float) -> float:
+    def usual_seconds(self, client: int, rows: float) -> float:
         """The same for a training that is neither slow nor fast."""
         return float(rows / self.speed[client])
 
-    def paces(self, clients: Sequence[int], number: int) -> NDArray[np.float64]:
+    def training_factors(self, clients: Sequence[int], number: int) -> NDArray[np.float64]:
         """Of each client: this training's seconds over the usual ones."""
         if self.exponential or not can_shuffle(self.seed):
             return np.array([self._pace(stream(self.seed, "latency", number, client)) for client in clients])
@@ -78,7 +78,7 @@ class Fleet:
         """All rows in one place: there stands the fastest device of them all."""
         return replace(self, speed=np.full_like(self.speed, self.speed.max()))
 
-    def stays_away(self, client: int, number: int) -> bool:
+    def drops_out(self, client: int, number: int) -> bool:
         """Does this answer never arrive?"""
         chance = self.dropout[client]
         return bool(chance > 0 and stream(self.seed, "failure", number, client).random() < chance)

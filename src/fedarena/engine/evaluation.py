@@ -12,25 +12,25 @@ from numpy.typing import NDArray
 from fedarena.algorithms.base import Vector
 from fedarena.config.errors import BadValue, ClientFailed
 from fedarena.data.dataset import PADDING, Rows
-from fedarena.engine.client import Common
-from fedarena.engine.context import EVALUATION_ROWS, Site
+from fedarena.engine.client import Broadcast
+from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.engine.runtime_interface import Runtime, in_order
 from fedarena.engine.task_metrics import (
     MANY_CLASSES,
     Predictions,
-    Scoring,
+    TaskMetrics,
     Values,
     calibration_bins,
     confusion_counts,
     stacked,
 )
-from fedarena.engine.tasks import EvaluateJob, Failed
+from fedarena.engine.tasks import EvaluationTask, FailedTask
 from fedarena.models.task import Buffers, Scores
 from fedarena.statistics.metric_registry import Metric
 
 
 @dataclass(frozen=True)
-class Looked:
+class EvaluationResult:
     """What an evaluation found: accuracy and loss on the global test set, and each client's accuracy on its own rows."""
 
     accuracy: float | None
@@ -48,7 +48,7 @@ class Looked:
 OwnModel = tuple[Vector | None, Buffers | None]  # of a client; None for what it shares with all
 
 
-class Looks(Protocol):
+class Evaluator(Protocol):
     """A way to look at models: at one for all, or at one for each client.
 
     `metrics` are those that are asked for; `clients` asks for those of every client, and for the confusion matrix.
@@ -62,40 +62,40 @@ class Looks(Protocol):
         """Return how many labelled samples each client is compared on."""
         ...
 
-    def shared(self, common: Common, metrics: Sequence[Metric] = (), clients: bool = False) -> Looked:
+    def shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
         """One model for all."""
         ...
 
     def personal(
         self,
-        common: Common,
+        common: Broadcast,
         people: list[int],
         own_model: Callable[[int], OwnModel],
         metrics: Sequence[Metric] = (),
         clients: bool = False,
-    ) -> Looked:
+    ) -> EvaluationResult:
         """A model for each client, or its own buffers in a common one."""
         ...
 
 
-def open_evaluation(site: Site, runtime: Runtime) -> Looks:
+def open_evaluator(site: ExperimentContext, runtime: Runtime) -> Evaluator:
     """Rows that are here are looked at here; a runtime whose rows stay elsewhere brings its own way (`looks`)."""
-    looks: Looks | None = getattr(runtime, "looks", None)
+    looks: Evaluator | None = getattr(runtime, "looks", None)
     if looks is not None and site.metric not in looks.metrics:
         raise BadValue(
             f"clients of a real federation send counts and sums, from which '{site.metric.name}' cannot be computed",
             remedy=f"use one of: {', '.join(metric.name for metric in looks.metrics)}",
             where="evaluate.metric",
         )
-    return Evaluation(site, runtime) if looks is None else looks
+    return LocalEvaluator(site, runtime) if looks is None else looks
 
 
-class Evaluation:
+class LocalEvaluator:
     """Which rows are looked at, and what is made of them."""
 
-    def __init__(self, site: Site, runtime: Runtime) -> None:
+    def __init__(self, site: ExperimentContext, runtime: Runtime) -> None:
         self.runtime, self.owners = runtime, site.owners
-        self.scoring = Scoring(site)
+        self.scoring = TaskMetrics(site)
         self.metrics, self.failed = self.scoring.metrics, self.scoring.failed
         self.own_rows = self.owners.clients if site.experiment.evaluate.on == "train" else self.owners.client_tests
         self.rows = np.unique(np.concatenate([self.owners.test, *self.own_rows]))
@@ -110,12 +110,14 @@ class Evaluation:
         labels = (self.scoring.site.data.y[rows] for rows in self.own_rows)
         return np.array([int((y != PADDING).sum()) for y in labels], np.int64)
 
-    def shared(self, common: Common, metrics: Sequence[Metric] = (), clients: bool = False) -> Looked:
+    def shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
         """Evaluate one model for all, in pieces over the workers; `clients` asks for the metrics of every client."""
         pieces = [self.rows[i : i + EVALUATION_ROWS] for i in range(0, len(self.rows), EVALUATION_ROWS)]
         keep = self.scoring.keep(metrics)
-        scores = Scores.joined(list(self.scores((EvaluateJob(piece, keep=keep) for piece in pieces), common)))
-        found = Looked(accuracy(scores, self._test), mean_loss(scores, self._test), self._own_accuracy(scores))
+        scores = Scores.joined(list(self.scores((EvaluationTask(piece, keep=keep) for piece in pieces), common)))
+        found = EvaluationResult(
+            accuracy(scores, self._test), mean_loss(scores, self._test), self._own_accuracy(scores)
+        )
         if metrics:
             predictions = self.scoring.predictions(self.rows, scores)
             on_test = predictions.rows(self._test)
@@ -124,23 +126,23 @@ class Evaluation:
                 own = (predictions.rows(self._rows_of(k)) for k in range(len(self.own_rows)))
                 found = replace(found, client_values=self._of_clients(metrics, own), **self._pictures(on_test))
         if self.owners.noise is not None:  # clients with feature noise see it in their test rows too
-            jobs = (EvaluateJob(rows, k, keep=keep if clients else "") for k, rows in enumerate(self.own_rows))
+            jobs = (EvaluationTask(rows, k, keep=keep if clients else "") for k, rows in enumerate(self.own_rows))
             found = self._noisy(found, jobs, common, metrics if clients else ())
         return found
 
     def personal(
         self,
-        common: Common,
+        common: Broadcast,
         people: list[int],
         own_model: Callable[[int], OwnModel],
         metrics: Sequence[Metric] = (),
         clients: bool = False,
-    ) -> Looked:
+    ) -> EvaluationResult:
         """A model for each client (or its own buffers in a common one): the mean of accuracies, weighted by rows."""
         keep = self.scoring.keep(metrics)
 
-        def job(k: int, rows: Rows, noise_of: int | None = None) -> EvaluateJob:
-            return EvaluateJob(rows, noise_of, *own_model(k), keep=keep if noise_of is None or clients else "")
+        def job(k: int, rows: Rows, noise_of: int | None = None) -> EvaluationTask:
+            return EvaluationTask(rows, noise_of, *own_model(k), keep=keep if noise_of is None or clients else "")
 
         sizes = self.owners.sizes[people]
         own = np.full(len(self.own_rows), np.nan)
@@ -160,7 +162,7 @@ class Evaluation:
                     client_values[k] = self.values(metrics, predictions.rows(self._rows_of(k)), own[k])
         names = [metric.name for metric in metrics] if clients else []
         each = stacked((client_values.get(k, {}) for k in range(len(self.own_rows))), names)
-        seen = Looked(float(on_test), float(losses), own, values=_plain(values), client_values=each)
+        seen = EvaluationResult(float(on_test), float(losses), own, values=_plain(values), client_values=each)
         if self.owners.noise is not None:
             jobs = (job(k, rows, k) for k, rows in enumerate(self.own_rows))
             seen = self._noisy(seen, jobs, common, metrics if clients else ())
@@ -197,7 +199,9 @@ class Evaluation:
         right, count = (np.diff(sums[self._bounds]) for sums in (right, count))
         return np.where(count > 0, right / np.maximum(count, 1), np.nan)
 
-    def _noisy(self, found: Looked, jobs: Iterable[EvaluateJob], common: Common, metrics: Sequence[Metric]) -> Looked:
+    def _noisy(
+        self, found: EvaluationResult, jobs: Iterable[EvaluationTask], common: Broadcast, metrics: Sequence[Metric]
+    ) -> EvaluationResult:
         """The same, clients' own rows being those with their noise."""
         each = [
             self.scoring.predictions(rows, scores)
@@ -206,10 +210,10 @@ class Evaluation:
         own = np.array([accuracy(one.scores) for one in each], dtype=np.float64)
         return replace(found, own=own, client_values=self._of_clients(metrics, each) if metrics else {})
 
-    def scores(self, jobs: Iterable[EvaluateJob], common: Common) -> Iterator[Scores]:
+    def scores(self, jobs: Iterable[EvaluationTask], common: Broadcast) -> Iterator[Scores]:
         """Run evaluations on the workers and yield their scores in order."""
         for scores in in_order(self.runtime.map(jobs, common)):
-            if isinstance(scores, Failed):
+            if isinstance(scores, FailedTask):
                 raise ClientFailed(
                     f"evaluation failed: {scores.error}", remedy="is there memory enough? try --workers 1"
                 )

@@ -16,35 +16,35 @@ from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Model, Vec
 from fedarena.config.errors import ClientFailed
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream
-from fedarena.engine.checkpoint import Keeper, Snapshot
-from fedarena.engine.client import Common, Memory
-from fedarena.engine.client_batches import BufferMean, bundle_size
-from fedarena.engine.context import Site
-from fedarena.engine.evaluation import Looked, open_evaluation
+from fedarena.engine.checkpoint import CheckpointStore, Snapshot
+from fedarena.engine.client import Broadcast, ClientState
+from fedarena.engine.client_batches import BufferMean, client_batch_size
+from fedarena.engine.context import ExperimentContext
+from fedarena.engine.evaluation import EvaluationResult, open_evaluator
 from fedarena.engine.record import RoundRecord, plain_record
-from fedarena.engine.round import Exchange, Facts
+from fedarena.engine.round import RoundExchange, RoundFacts
 from fedarena.engine.runtime_interface import Runtime, in_order
 from fedarena.engine.stopping import StopRule, participants
 from fedarena.engine.task_metrics import FinalMetrics, mean_over_clients
-from fedarena.engine.tasks import Absent, Failed, Report, Skipped, StatisticsJob, bytes_up
+from fedarena.engine.tasks import AbsentClient, BatchNormTask, ClientReport, FailedTask, SkippedClient, bytes_up
 from fedarena.engine.validated_round import ValidatedRound, ValidatedSnapshot
 from fedarena.engine.validation import UNDEFINED, open_validation
-from fedarena.models.pytree import Mean, leaves, nbytes
+from fedarena.models.pytree import WeightedMean, leaves, nbytes
 from fedarena.models.task import Buffers
 from fedarena.privacy.accountant import Spent, epsilon, usual_delta
-from fedarena.privacy.secure_aggregation import Turn
-from fedarena.privacy.uplink import SealedSum
+from fedarena.privacy.secure_aggregation import MaskedExchange
+from fedarena.privacy.uplink import MaskedSum
 from fedarena.statistics.fairness import fairness, weighted_accuracy
 
 STILL = "the server's model never changed: no answer came, or too few for its buffer"
-DESERTED = "the trace of devices.available has ended: nobody is there any more"
+NO_CLIENTS_LEFT = "the trace of devices.available has ended: nobody is there any more"
 TOTALS = ("uploads", "bytes_up", "bytes_down", "steps", "samples", "outdated", "overactive")
 
 
-class Loop:
+class TrainingLoop:
     """An experiment under way."""
 
-    def __init__(self, site: Site, runtime: Runtime, keeper: Keeper) -> None:
+    def __init__(self, site: ExperimentContext, runtime: Runtime, keeper: CheckpointStore) -> None:
         self.site, self.runtime, self.keeper = site, runtime, keeper
         self.experiment: Experiment = site.experiment
         self.algorithm: Algorithm = site.algorithm
@@ -63,14 +63,14 @@ class Loop:
         self.overselects = self.experiment.devices.overselect > 1 and not (
             self.algorithm.everyone or isinstance(self.algorithm, Asynchronous)
         )
-        self.bundle = bundle_size(site, self.asked)
+        self.bundle = client_batch_size(site, self.asked)
         self._people = np.array(self.population)
         self._people_sizes = self.sizes[self._people]
         self._total_rows = int(self.sizes.sum())
         self._model_bytes = site.initial.nbytes
-        self._evaluation = open_evaluation(site, runtime)
+        self._evaluation = open_evaluator(site, runtime)
         self._validation = open_validation(site, self._evaluation)
-        self._last_look: Looked | None = None  # with all metrics, of the state as it is now
+        self._last_look: EvaluationResult | None = None  # with all metrics, of the state as it is now
 
     # Who takes part
 
@@ -83,9 +83,9 @@ class Loop:
 
     def here(self) -> list[int]:
         """Those of the population who are there now."""
-        return self.reached(list(self.population))
+        return self.available_among(list(self.population))
 
-    def reached(self, clients: list[int]) -> list[int]:
+    def available_among(self, clients: list[int]) -> list[int]:
         """Those of the clients who are there now."""
         if self.available is None:
             return clients
@@ -103,7 +103,7 @@ class Loop:
         return dict(zip(clients, np.minimum(left, deadline or np.inf).tolist(), strict=True))
 
     @property
-    def deserted(self) -> bool:
+    def has_no_clients_left(self) -> bool:
         """Is nobody there any more, nor ever again?"""
         return self.available is not None and self.available.next(self.clock) is None
 
@@ -128,9 +128,9 @@ class Loop:
         who: list[int] = np.sort(people[chosen]).tolist()
         return who
 
-    def stays_away(self, round: int, client: int) -> bool:
+    def drops_out(self, round: int, client: int) -> bool:
         """A simulated dropout: asked, but never answers."""
-        return self.algorithm.communicates and self.fleet.stays_away(client, round)
+        return self.algorithm.communicates and self.fleet.drops_out(client, round)
 
     def cohort(self, selected: list[int], answered: list[int]) -> Cohort:
         """Who was asked and who answered, with the numbers a server may need."""
@@ -145,7 +145,7 @@ class Loop:
 
     # What it costs
 
-    def count_down(self, clients: int, common: Common, turn: Turn | None = None) -> int:
+    def count_down(self, clients: int, common: Broadcast, turn: MaskedExchange | None = None) -> int:
         """Bytes to the clients: the message, buffers where they travel, keys. Returns those to each."""
         if not self.algorithm.communicates:
             return 0
@@ -156,7 +156,7 @@ class Loop:
         self.totals["bytes_down"] += clients * sent
         return sent
 
-    def count_up(self, report: Report) -> int:
+    def count_up(self, report: ClientReport) -> int:
         """Bytes, uploads and work of one answer. Returns its bytes."""
         totals = self.totals
         totals["steps"] += report.steps
@@ -168,7 +168,7 @@ class Loop:
         totals["uploads"] += max(round(report.sent / max(self._model_bytes, 1)), 1)
         return sent
 
-    def simulated_seconds(self, report: Report, down: int, up: int) -> float:
+    def simulated_seconds(self, report: ClientReport, down: int, up: int) -> float:
         """How long a client's part takes on the virtual clock: fetch, train, send."""
         if not self.algorithm.communicates:
             return report.device_seconds
@@ -176,13 +176,13 @@ class Loop:
 
     # What happens on the way up
 
-    def turn(self, round: int, exchange: int, asked: list[int], everyone: bool) -> Turn | None:
+    def turn(self, round: int, exchange: int, asked: list[int], everyone: bool) -> MaskedExchange | None:
         """An exchange, as the steps on the way up must know it; None where there are none."""
         if self.site.steps is None:
             return None
-        return Turn(round, exchange, tuple(asked), everyone or self.algorithm.everyone)
+        return MaskedExchange(round, exchange, tuple(asked), everyone or self.algorithm.everyone)
 
-    def receive(self, mean: Mean, sealed: SealedSum, turn: Turn, answered: list[int]) -> Any:
+    def receive(self, mean: WeightedMean, sealed: MaskedSum, turn: MaskedExchange, answered: list[int]) -> Any:
         """The mean as the server gets it; what it tells about clients is noted."""
         assert self.site.steps is not None
         tree = self.site.steps.receive(mean, sealed, turn, answered)
@@ -204,7 +204,7 @@ class Loop:
 
     # What clients remember
 
-    def memory(self, client: int) -> Memory | None:
+    def memory(self, client: int) -> ClientState | None:
         """What the client kept from its last round."""
         return self.keeper.memory(client)
 
@@ -215,21 +215,21 @@ class Loop:
             return None, None
         return (memory.kept if self.algorithm.personal else None), memory.buffers
 
-    def remember(self, report: Report, round: int) -> None:
+    def remember(self, report: ClientReport, round: int) -> None:
         """Keep it for the client; a dropped client's memory stays as it was."""
         if report.memory is not None:
             self.keeper.remember(report.client, round + 1, report.memory)
 
-    def complain(self, client: int, round: int, answer: Report | Skipped | Failed) -> None:
+    def report_failure(self, client: int, round: int, answer: ClientReport | SkippedClient | FailedTask) -> None:
         """A client without a usable answer: stop or note it, as the experiment says."""
-        name = f"{self.called_by_name(client)} in round {round + 1}"
-        if isinstance(answer, Absent):
+        name = f"{self.client_label(client)} in round {round + 1}"
+        if isinstance(answer, AbsentClient):
             self._note("answers were missing", f"{name}: {answer.reason}")
             return
-        if isinstance(answer, Skipped):
+        if isinstance(answer, SkippedClient):
             self._note(f"client {client} cannot take part: {answer.reason}")
             return
-        if isinstance(answer, Failed):
+        if isinstance(answer, FailedTask):
             if self.experiment.on_error == "stop":
                 raise ClientFailed(
                     f"{name} failed: {answer.error}",
@@ -245,7 +245,7 @@ class Loop:
             )
         self._note("updates were not finite and left out", name)
 
-    def called_by_name(self, client: int) -> str:
+    def client_label(self, client: int) -> str:
         """How messages call a client: by its number, and by its name where it has one of its own."""
         names = self.site.partition.names
         name = names[client] if names else str(client)
@@ -259,10 +259,14 @@ class Loop:
     def notes(self) -> list[str]:
         """What a user should know, each kind of trouble once, with its first case."""
         told = [f"{n} {what}, the first: {first}" if first else what for what, (n, first) in self._noted.items()]
-        return [*told, *([STILL] if self.never_moved else []), *([DESERTED] if self.deserted else [])]
+        return [
+            *told,
+            *([STILL] if self.never_updated else []),
+            *([NO_CLIENTS_LEFT] if self.has_no_clients_left else []),
+        ]
 
     @property
-    def never_moved(self) -> bool:
+    def never_updated(self) -> bool:
         """Did the server end with the model it began with, for want of answers?"""
         return self.algorithm.communicates and self.totals["uploads"] == 0
 
@@ -280,15 +284,15 @@ class Loop:
             self.client_accuracy = snapshot.client_accuracy
             self._noted = {what: (int(n), str(first)) for what, (n, first) in snapshot.noted.items()}
             self.spent = dict(snapshot.spent)
-            self.take_up(snapshot.queue)
+            self.restore_queue(snapshot.queue)
         self.state = state
         rule = self.rule
         past = []
         for plain in records:
-            past.append(self._as_due(RoundRecord(**plain)))
+            past.append(self._with_due_metrics(RoundRecord(**plain)))
             rule.see(past[-1])
         if records and plain_record(past[-1]) != records[-1]:
-            self.keeper.amend([plain_record(record) for record in past])
+            self.keeper.replace_log([plain_record(record) for record in past])
         if self._validation is not None and isinstance(snapshot, ValidatedSnapshot):
             self._validation.resume(snapshot.validated, past)
         yield from past
@@ -339,20 +343,20 @@ class Loop:
 
     def over(self, done: int) -> bool:
         """Is the budget spent or the goal reached?"""
-        return self.rule.over(done, self.totals["uploads"]) or self.deserted
+        return self.rule.over(done, self.totals["uploads"]) or self.has_no_clients_left
 
-    def advance(self, state: Any, round: int) -> tuple[Any, Facts]:
+    def advance(self, state: Any, round: int) -> tuple[Any, RoundFacts]:
         """One round."""
-        ask = Exchange(self, round)
+        ask = RoundExchange(self, round)
         state = self.algorithm.round(state, ask)
-        self._take_buffers(state, ask)
+        self._update_buffers(state, ask)
         return state, ask.facts
 
     def queue(self) -> Any:
         """Who is still at work when a round ends: nobody."""
         return None
 
-    def take_up(self, queue: Any) -> None:
+    def restore_queue(self, queue: Any) -> None:
         """Go on with those who were at work."""
 
     @property
@@ -360,7 +364,7 @@ class Loop:
         """How old answers were, where clients keep no rounds."""
         return {}
 
-    def _as_due(self, record: RoundRecord) -> RoundRecord:
+    def _with_due_metrics(self, record: RoundRecord) -> RoundRecord:
         """A past record as a run with today's budget would have it: its last round was evaluated because it was last."""
         due = record.round % self.experiment.evaluate.every == 0 or self.rule.over(record.round, record.uploads)
         if record.accuracy is None or due:
@@ -378,19 +382,19 @@ class Loop:
         unseen: dict[str, Any] = dict.fromkeys(seen)
         return replace(record, best_accuracy=self.rule.best(replace(record, accuracy=None, metric=None)), **unseen)
 
-    def _take_buffers(self, state: Any, ask: Exchange) -> None:
+    def _update_buffers(self, state: Any, ask: RoundExchange) -> None:
         """BatchNorm's statistics after the server's step, by policy (algorithms 0.4)."""
         if ask.buffers is None or not len(self.buffers.values) or self.site.buffer_policy in ("server", "local"):
             return
         if self.site.buffer_policy == "average":
             self.buffers = ask.buffers
             return
-        common = Common(Model(state.w), self.buffers)
+        common = Broadcast(Model(state.w), self.buffers)
         mean, answered = BufferMean(), ask.cohort.answered
-        jobs = [StatisticsJob(ask.round, k) for k in answered]
+        jobs = [BatchNormTask(ask.round, k) for k in answered]
         for client, buffers in zip(answered, in_order(self.runtime.map(jobs, common)), strict=True):
-            if isinstance(buffers, Failed | Absent):
-                self.complain(client, ask.round, buffers)
+            if isinstance(buffers, FailedTask | AbsentClient):
+                self.report_failure(client, ask.round, buffers)
                 continue
             mean.add(buffers, float(self.sizes[client]))
             self.totals["bytes_up"] += nbytes(buffers)
@@ -404,13 +408,13 @@ class Loop:
         """
         validation, value = self._validation, None
         if validation is not None:
-            value = validation.value(Common(Model(state.w), self.buffers), self.own_model)
+            value = validation.value(Broadcast(Model(state.w), self.buffers), self.own_model)
         chosen = validation is not None and value is not None and validation.is_best(value)
         seen = self._look(state, last or chosen)
         if validation is not None and value is not None and chosen:
             validation.choose(done, value, self._all_metrics(seen), done % self.experiment.evaluate.every == 0)
         for client in seen.missing:
-            self._note("evaluations were without the rows of a client", self.called_by_name(client))
+            self._note("evaluations were without the rows of a client", self.client_label(client))
         for note in seen.notes:
             self._note(note)
         self.client_accuracy = seen.own
@@ -427,9 +431,9 @@ class Loop:
             "validation": value,
         }
 
-    def _look(self, state: Any, last: bool) -> Looked:
+    def _look(self, state: Any, last: bool) -> EvaluationResult:
         """Evaluate every row once, for the metric of the experiment or for all metrics."""
-        common, evaluation = Common(Model(state.w), self.buffers), self._evaluation
+        common, evaluation = Broadcast(Model(state.w), self.buffers), self._evaluation
         followed = [] if self.site.metric.name in ("accuracy", "loss") else [self.site.metric]
         metrics = evaluation.metrics if last else followed
         if self.site.has_personal_models:
@@ -460,7 +464,7 @@ class Loop:
             "client_tests": site.owners.test_sizes,
         }
 
-    def _all_metrics(self, seen: Looked) -> FinalMetrics:
+    def _all_metrics(self, seen: EvaluationResult) -> FinalMetrics:
         """Return the metrics of an evaluation that computed all of them."""
         own, undefined = mean_over_clients(seen.client_values, self._evaluation.own_samples)
         return FinalMetrics(
@@ -490,12 +494,12 @@ class Loop:
             for client in self.population:
                 yield from (leaf for leaf in leaves(self.memory(client)) if isinstance(leaf, np.ndarray))
 
-    def look_again(self, records: list[RoundRecord]) -> None:
+    def evaluate_last_round(self, records: list[RoundRecord]) -> None:
         """Evaluate the last round of a run that was stopped between two evaluations."""
         seen = replace(records[-1], **self.evaluate(self.state, records[-1].round, last=True))
         records[-1] = replace(seen, best_accuracy=self.rule.best(seen))
         if self.keeper.resumable:
-            self.keeper.amend([plain_record(record) for record in records])
+            self.keeper.replace_log([plain_record(record) for record in records])
 
 
 def _mean(values: list[float]) -> float | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from fedarena.engine.client import Common
-from fedarena.engine.tasks import Job
+from fedarena.engine.client import Broadcast
+from fedarena.engine.tasks import RuntimeTask
 
 
 class Runtime(Protocol):
     """Where clients run. It maps jobs over processes and knows nothing of learning."""
 
-    def map(self, jobs: Iterable[Job], common: Common) -> Iterator[tuple[int, Any]]:
+    def map(self, jobs: Iterable[RuntimeTask], common: Broadcast) -> Iterator[tuple[int, Any]]:
         """Run every job; yield (position, result or Failed) in any order."""
         ...
 

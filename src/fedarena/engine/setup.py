@@ -17,7 +17,7 @@ from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.exclusion import without_clients
 from fedarena.data.folds import has_own_folds, hold_out_fold, hold_out_share, split_in_folds, split_pooled
 from fedarena.data.validation_samples import hold_out_validation
-from fedarena.engine.context import Site
+from fedarena.engine.context import ExperimentContext
 from fedarena.engine.devices import build_fleet
 from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import check_metric
@@ -25,7 +25,7 @@ from fedarena.models.linear_features import input_features
 from fedarena.privacy.accountant import need_accountant
 
 
-def deal(experiment: Experiment) -> tuple[Dataset, Partition]:
+def partition_data(experiment: Experiment) -> tuple[Dataset, Partition]:
     """The data, and who owns which rows of it, each client's own test rows included."""
     data: Dataset = experiment.data.made.load(experiment.seed_for("split"))
     pools = experiment.folds is not None or experiment.fold_seed is not None
@@ -108,13 +108,13 @@ def _check_rows(data: Dataset, partition: Partition) -> None:
         raise PartitionImpossible(problem, remedy="fix it; `fedarena check NAME` says more", where="partition")
 
 
-def open_site(experiment: Experiment) -> Site:
+def open_context(experiment: Experiment) -> ExperimentContext:
     """Load, deal, build the model: afterwards nothing in the experiment can be wrong."""
     check_device(experiment.device)
-    return settle(Site(experiment, *deal(experiment)))
+    return build_model_and_algorithm(ExperimentContext(experiment, *partition_data(experiment)))
 
 
-def settle(site: Site, clients: int | None = None) -> Site:
+def build_model_and_algorithm(site: ExperimentContext, clients: int | None = None) -> ExperimentContext:
     """Build the model and settle the algorithm; `clients` says how many have rows, where not all of them are known here."""
     experiment, local = site.experiment, site.experiment.local
     owners = len(site.owners.population) if clients is None else clients
@@ -151,7 +151,7 @@ def settle(site: Site, clients: int | None = None) -> Site:
     return site
 
 
-def _check_uplink(site: Site, clients: int) -> None:
+def _check_uplink(site: ExperimentContext, clients: int) -> None:
     """Refuse steps on the way up that would not do what they say."""
     exp, wish = site.experiment, site.experiment.uplink
     if not isinstance(wish, Uplink) or not site.algorithm.communicates:

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Pull, Vector
 from fedarena.config.experiment import Local
 from fedarena.data.dataset import PADDING
-from fedarena.models.compiled import Source
+from fedarena.models.compiled import KernelRows
 from fedarena.models.task import Task, as_tensor
 
 BLOCK = 1 << 23  # numbers gathered at once (32 MB): a client's epoch in one piece, a pooled one in several
@@ -237,7 +237,7 @@ def _scales(anchor: Anchor) -> bool:
     return anchor.scale is not None and not bool((anchor.scale == 1).all())
 
 
-Stretch = tuple[Source, NDArray[np.int64], list[int]]  # rows, the order they come in, sizes of batches
+Stretch = tuple[KernelRows, NDArray[np.int64], list[int]]  # rows, the order they come in, sizes of batches
 
 
 def train_compiled(
@@ -279,7 +279,7 @@ def train_compiled(
 
 
 def gradient_compiled(
-    task: Task, w: Vector, parts: Iterator[tuple[Source, NDArray[np.int64]]], whole: int
+    task: Task, w: Vector, parts: Iterator[tuple[KernelRows, NDArray[np.int64]]], whole: int
 ) -> tuple[Vector, float]:
     """Gradient and value of the mean loss of all parts, which have `whole` rows together."""
     assert task.network is not None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, UnknownName, suggest
 from fedarena.data.dataset import PADDING
-from fedarena.engine.context import Site
+from fedarena.engine.context import ExperimentContext
 from fedarena.models.task import Keep, Scores, predicted_classes
 from fedarena.statistics.metric_registry import Direction, Metric, measure, metrics_of
 from fedarena.statistics.metrics import reliability
@@ -65,10 +65,10 @@ class Predictions:
         return self.labels[known], self.predicted[known]
 
 
-class Scoring:
+class TaskMetrics:
     """The metrics of a site's task."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ExperimentContext) -> None:
         self.site = site
         self.metrics = list(metrics_of(site.task_name).values())
         self.failed: dict[str, str] = {}  # users' metrics that raised an error at the end of a run
@@ -186,7 +186,7 @@ def stacked(each: Iterable[Values], names: Sequence[str]) -> dict[str, NDArray[n
     return {name: np.array([row.get(name, math.nan) for row in rows], np.float64) for name in names}
 
 
-def check_metric(site: Site) -> None:
+def check_metric(site: ExperimentContext) -> None:
     """Refuse a metric, a positive class, a threshold or a target that does not fit the task."""
     chosen, names = site.experiment.evaluate, site.data.class_names or ("0", "1")
     metric, classes = site.metric, site.data.classes

@@ -16,18 +16,18 @@ import fedarena
 from fedarena.algorithms.base import Reply, Vector
 from fedarena.config.seeds import quick_seed, torch_seed
 from fedarena.data.dataset import Rows
-from fedarena.engine.batched_training import Ahead
-from fedarena.engine.client import ClientCannotTrain, ClientWork, Common, Memory
-from fedarena.engine.context import Site
+from fedarena.engine.batched_training import BatchedTraining
+from fedarena.engine.client import Broadcast, ClientCannotTrain, ClientState, ClientWork
+from fedarena.engine.context import ExperimentContext
 from fedarena.models.pytree import is_finite, nbytes
 from fedarena.models.task import Buffers, Keep, Scores, seed_torch, torch_seeded, torch_untouched
-from fedarena.privacy.secure_aggregation import Turn
-from fedarena.privacy.uplink import Residual, Sealed
+from fedarena.privacy.secure_aggregation import MaskedExchange
+from fedarena.privacy.uplink import MaskedVector, Residual
 
 OURS = str(Path(fedarena.__file__).parent)
 
 
-class Report(NamedTuple):
+class ClientReport(NamedTuple):
     """Facts about one client's work, and what it keeps for its next round."""
 
     client: int
@@ -39,26 +39,26 @@ class Report(NamedTuple):
     device_seconds: float  # on its own device, by the virtual clock
     sent: int  # bytes of its reply
     sent_buffers: int  # and of BatchNorm's statistics
-    memory: Memory | None  # None: it has nothing to remember, and never had
+    memory: ClientState | None  # None: it has nothing to remember, and never had
 
 
-def bytes_up(report: Report, site: Site) -> int:
+def bytes_up(report: ClientReport, site: ExperimentContext) -> int:
     """Bytes of an answer: the reply, n_k or the model's age, and BatchNorm's statistics where they travel with it."""
     travel = site.buffer_policy == "average"  # recomputed ones are sent later, once they are known
     return report.sent + 8 + (report.sent_buffers if travel else 0)
 
 
 @dataclass(frozen=True)
-class Answer:
+class ClientAnswer:
     """What comes back from a client."""
 
-    report: Report
+    report: ClientReport
     reply: Reply
     buffers: Buffers
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedClient:
     """A client that cannot take part, and why."""
 
     client: int
@@ -66,60 +66,62 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Late:
+class LateAnswer:
     """An answer that nobody waits for any more: its device has left, the deadline has passed, or there are enough."""
 
 
 @dataclass(frozen=True)
-class Absent(Skipped):
+class AbsentClient(SkippedClient):
     """A client of a real federation that gave no usable answer, and why: the round goes on without it."""
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedTask:
     """A job that raised: the error in words, and the line of the user's own code it came from."""
 
     error: str
     place: str = ""
 
     @classmethod
-    def by(cls, error: Exception) -> Failed:
+    def by(cls, error: Exception) -> FailedTask:
         """The error in words, with the last line of it that is not inside an installed package."""
         frames = traceback.extract_tb(error.__traceback__)
         own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(OURS)]
         return cls(f"{type(error).__name__}: {error}", f"{own[-1].filename}, line {own[-1].lineno}" if own else "")
 
 
-class Job(Protocol):
+class RuntimeTask(Protocol):
     """A piece of work for any process."""
 
-    def run(self, site: Site, common: Common) -> Any:
+    def run(self, site: ExperimentContext, common: Broadcast) -> Any:
         """Do it; depends on nothing but the arguments."""
         ...
 
 
 @dataclass(frozen=True)
-class ClientJob:
+class ClientTask:
     """One client's part in one exchange of a round."""
 
     round: int
     client: int
     do: str
-    memory: Memory | None
+    memory: ClientState | None
     number: int | None = None  # of the client's training, where that is not the round: its random numbers go by it
-    turn: Turn | None = None  # in which it is asked, where answers are changed on their way up
+    turn: MaskedExchange | None = None  # in which it is asked, where answers are changed on their way up
 
-    def run(self, site: Site, common: Common) -> Answer | Skipped:
+    def run(self, site: ExperimentContext, common: Broadcast) -> ClientAnswer | SkippedClient:
         """Let the client work as if it were alone in the world."""
         number = self.round if self.number is None else self.number
-        pace = site.fleet.paces([self.client], number)[0]
+        pace = site.fleet.training_factors([self.client], number)[0]
         with torch_untouched():
             return self.serve(site, common, pace)
 
-    def serve(self, site: Site, common: Common, pace: float, ahead: Ahead | None = None) -> Answer | Skipped:
+    def serve(
+        self, site: ExperimentContext, common: Broadcast, pace: float, ahead: BatchedTraining | None = None
+    ) -> ClientAnswer | SkippedClient:
         """Load the client's buffers, let the algorithm's client half work, bring back the answer."""
         started = time.perf_counter()
-        memory = self.memory or newcomer(site)
+        memory = self.memory or initial_client_state(site)
         common = memory.start or common
         buffers = memory.buffers or common.buffers
         if site.task.has_buffers:
@@ -131,7 +133,7 @@ class ClientJob:
         try:
             reply = site.algorithm.act(self.do, common.message, memory.kept, work)
         except ClientCannotTrain as error:
-            return Skipped(self.client, str(error))
+            return SkippedClient(self.client, str(error))
         policy = site.buffer_policy
         after = site.task.buffers() if policy != "server" and site.task.has_buffers else common.buffers
         # A constant buffer may well be infinite (a mask); what matters is what training made of it.
@@ -140,42 +142,50 @@ class ClientJob:
         size, residual = 0, memory.residual
         if self.turn is not None and site.steps is not None and finite:
             reply, size, residual = site.steps.send(reply, self.do, self.turn, self.client, residual)
-            finite = isinstance(reply.send, Sealed) or is_finite(reply.send)  # what was left before came on top
-        report = Report(
+            finite = isinstance(reply.send, MaskedVector) or is_finite(reply.send)  # what was left before came on top
+        report = ClientReport(
             self.client,
             finite=finite,
             steps=work.steps,
             samples=work.samples,
             loss=work.last_loss,
             seconds=time.perf_counter() - started,
-            device_seconds=site.fleet.usual(self.client, work.samples) * pace,
+            device_seconds=site.fleet.usual_seconds(self.client, work.samples) * pace,
             sent=size or nbytes(reply.send),
             sent_buffers=nbytes(after) if site.task.has_buffers else 0,
             memory=self._remembered(site, memory, reply, work, after, residual),
         )
-        return Answer(report, reply, after)
+        return ClientAnswer(report, reply, after)
 
     def _remembered(
-        self, site: Site, memory: Memory, reply: Reply, work: ClientWork, buffers: Buffers, residual: Residual | None
-    ) -> Memory | None:
+        self,
+        site: ExperimentContext,
+        memory: ClientState,
+        reply: Reply,
+        work: ClientWork,
+        buffers: Buffers,
+        residual: Residual | None,
+    ) -> ClientState | None:
         momentum = work.momentum_to_keep
         own = buffers if site.buffer_policy == "local" else None
         steps = memory.steps + work.steps if site.experiment.local.decay_counter == "per_client" else 0
         nothing = reply.keep is None and momentum is None and own is None and not steps and residual is None
-        return None if nothing and self.memory is None else Memory(reply.keep, momentum, own, steps, None, residual)
+        return (
+            None if nothing and self.memory is None else ClientState(reply.keep, momentum, own, steps, None, residual)
+        )
 
 
-NEW = Memory()
+NEW = ClientState()
 
 
-def newcomer(site: Site) -> Memory:
+def initial_client_state(site: ExperimentContext) -> ClientState:
     """What a client remembers that never took part."""
     kept = site.algorithm.remember(site.initial)
-    return NEW if kept is None else Memory(kept)
+    return NEW if kept is None else ClientState(kept)
 
 
 @dataclass(frozen=True)
-class EvaluateJob:
+class EvaluationTask:
     """A model on some rows: that of the common message, or a client's own."""
 
     rows: Rows
@@ -185,7 +195,7 @@ class EvaluateJob:
     keep: Keep = ""  # outputs to return for every sample
     validates: bool = False  # the rows are validation samples, whose noise is their own
 
-    def run(self, site: Site, common: Common) -> Scores:
+    def run(self, site: ExperimentContext, common: Broadcast) -> Scores:
         """Load and predict."""
         site.task.load(common.message.w if self.w is None else self.w)
         site.task.load_buffers(self.buffers or common.buffers)
@@ -201,18 +211,18 @@ class EvaluateJob:
 
 
 @dataclass(frozen=True)
-class StatisticsJob:
+class BatchNormTask:
     """BatchNorm's statistics of the common model on one client's rows, as a plain mean over its batches."""
 
     round: int
     client: int
 
-    def run(self, site: Site, common: Common) -> Buffers:
+    def run(self, site: ExperimentContext, common: Broadcast) -> Buffers:
         """One pass in training mode, nothing learned."""
         task = site.task
         task.load(common.message.w)
         task.load_buffers(common.buffers)
-        work = ClientWork(site, self.client, self.round, Memory())
+        work = ClientWork(site, self.client, self.round, ClientState())
         norms = [m for m in task.module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
         momenta = [m.momentum for m in norms]
         task.module.train()

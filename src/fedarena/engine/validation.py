@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from fedarena.engine.client import Common
-from fedarena.engine.context import EVALUATION_ROWS, Site
-from fedarena.engine.evaluation import Evaluation, Looks, OwnModel, accuracy
+from fedarena.engine.client import Broadcast
+from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
+from fedarena.engine.evaluation import Evaluator, LocalEvaluator, OwnModel, accuracy
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.task_metrics import FinalMetrics
-from fedarena.engine.tasks import EvaluateJob
+from fedarena.engine.tasks import EvaluationTask
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Scores
 
@@ -22,7 +22,7 @@ UNDEFINED = "no round has a defined value of {metric} on the validation samples,
 class Validation:
     """The validation samples of a site, and the best round on them so far; the first of several that are equal."""
 
-    def __init__(self, site: Site, evaluation: Evaluation) -> None:
+    def __init__(self, site: ExperimentContext, evaluation: LocalEvaluator) -> None:
         self.site, self.evaluation = site, evaluation
         self.metric, self.rows = site.metric, site.owners.validation
         self.owners = [k for k, rows in enumerate(self.rows) if len(rows)]
@@ -33,15 +33,15 @@ class Validation:
         """Return the best round so far; None if none has a defined value."""
         return self.candidates[-1] if self.candidates else None
 
-    def value(self, common: Common, own_model: Callable[[int], OwnModel]) -> float:
+    def value(self, common: Broadcast, own_model: Callable[[int], OwnModel]) -> float:
         """Return the metric over the validation samples of all clients, each predicted by the model of its client."""
         keep = self.evaluation.scoring.keep([self.metric])
         rows = np.concatenate([self.rows[k] for k in self.owners])
         noisy, personal = self.site.owners.noise is not None, self.site.has_personal_models
-        jobs: Iterable[EvaluateJob]
+        jobs: Iterable[EvaluationTask]
         if noisy or personal:
             jobs = (
-                EvaluateJob(
+                EvaluationTask(
                     self.rows[k],
                     k if noisy else None,
                     *(own_model(k) if personal else (None, None)),
@@ -52,7 +52,7 @@ class Validation:
             )
         else:
             pieces = (rows[start : start + EVALUATION_ROWS] for start in range(0, len(rows), EVALUATION_ROWS))
-            jobs = (EvaluateJob(piece, keep=keep, validates=True) for piece in pieces)
+            jobs = (EvaluationTask(piece, keep=keep, validates=True) for piece in pieces)
         scores = Scores.joined(list(self.evaluation.scores(jobs, common)))
         predictions = self.evaluation.scoring.predictions(rows, scores)
         found = self.evaluation.values([self.metric], predictions, accuracy(scores), strict=True)
@@ -79,9 +79,9 @@ class Validation:
         return ValidatedRound(records[-1].round, math.nan, measured)
 
 
-def open_validation(site: Site, evaluation: Looks) -> Validation | None:
+def open_validation(site: ExperimentContext, evaluation: Evaluator) -> Validation | None:
     """Return the validation of a site; None where no samples are held out for it."""
     if not site.experiment.evaluate.validation:
         return None
-    assert isinstance(evaluation, Evaluation)  # a real federation refuses it (federation/consent.py)
+    assert isinstance(evaluation, LocalEvaluator)  # a real federation refuses it (federation/consent.py)
     return Validation(site, evaluation)

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue, quoted
-from fedarena.config.experiment import assignment
+from fedarena.config.experiment import parse_assignment
 from fedarena.config.registry import name_of
 from fedarena.results.comparison import OWN_PARTS, folder_name
 
@@ -152,7 +152,7 @@ def _part(text: str, whole: str) -> Table:
             "a name is missing" if bad is None else f"'{quoted(bad)}' is no setting" if bad else "a setting is missing"
         )
         raise BadValue(what, remedy=SYNTAX, where=f"-a {quoted(whole)}")
-    return {"name": name.strip(), **dict(map(assignment, settings))}
+    return {"name": name.strip(), **dict(map(parse_assignment, settings))}
 
 
 def _split(text: str, mark: str) -> list[str]:

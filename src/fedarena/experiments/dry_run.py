@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.experiment import Experiment
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.experiments import time_estimate
-from fedarena.experiments.run_comparison import make_plan, open_all
+from fedarena.experiments.run_comparison import make_plan, open_all_cells
 from fedarena.experiments.until_decided import at_limit
 from fedarena.reproduction.agreement import lasting
 from fedarena.results.comparison import Plan
@@ -88,7 +88,7 @@ def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = N
     """Plan a comparison and check all of it as `compare` does, but run nothing; the arguments are those of `compare`."""
     resume = asked.get("resume")
     plan = make_plan(source, algorithms, **asked)
-    open_all(at_limit(plan))
+    open_all_cells(at_limit(plan))
     return estimated(plan, resume, workers)
 
 
@@ -138,4 +138,4 @@ def _disk(work: list[Experiment]) -> int:
     many: dict[str, list[Experiment]] = {}
     for experiment in work:
         many.setdefault(repr(experiment.algorithm), []).append(experiment)
-    return sum(len(same) * room_for(open_site(same[0])) for same in many.values())
+    return sum(len(same) * room_for(open_context(same[0])) for same in many.values())

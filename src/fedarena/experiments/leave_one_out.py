@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
 from fedarena.data.exclusion import client_names
-from fedarena.engine.setup import deal, open_site
+from fedarena.engine.setup import open_context, partition_data
 from fedarena.results.comparison import Plan
 
 LEAST_CLIENTS = 3  # of a federation that one client can leave
@@ -59,7 +59,7 @@ def with_left_out(plan: Plan, asked: LeaveOneOut) -> Plan:
 
 def _clients(plan: Plan) -> list[str]:
     """Return the clients that have samples; the folds of a repeat hold all samples of a client between them."""
-    _, partition = deal(plan.cell(plan.federated[0], plan.splits[0]))
+    _, partition = partition_data(plan.cell(plan.federated[0], plan.splits[0]))
     pairs = zip(client_names(partition), partition.clients, partition.client_tests, strict=True)
     return [name for name, train, test in pairs if len(train) or len(test)]
 
@@ -68,7 +68,7 @@ def open_left_out(plan: Plan) -> None:
     """Check that the other clients can go on without each client that is left out, in the first split."""
     for client in plan.leave_one_out:
         try:
-            open_site(plan.cell(plan.federated[0], plan.splits[0], client))
+            open_context(plan.cell(plan.federated[0], plan.splits[0], client))
         except BadValue as error:
             where = f"without {client}" + (f": {error.where}" if error.where else "")
             raise type(error)(error.what, remedy=error.remedy, where=where) from None

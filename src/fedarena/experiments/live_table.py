@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedarena.results.comparison import Plan
-from fedarena.results.run_status import OVER, Cell, Glance, glance, left_out_cells
+from fedarena.results.run_status import OVER, ComparisonCell, RunStatus, left_out_cells, read_status
 from fedarena.results.sequential_looks import LookRecord
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ NEXT = 3  # waiting cells that are shown before those that ended
 COLOURS = {"running": "cyan", "done": "green", "diverged": "yellow", "failed": "red"}
 
 
-class Unseen:
+class SilentView:
     """Shows nothing."""
 
-    def start(self, plan: Plan | str, cells: Sequence[Cell]) -> None:
+    def start(self, plan: Plan | str, cells: Sequence[ComparisonCell]) -> None:
         """The comparison begins, or goes on."""
 
-    def look(self, running: Sequence[Cell]) -> None:
+    def look(self, running: Sequence[ComparisonCell]) -> None:
         """A moment has passed."""
 
-    def over(self, cell: Cell) -> None:
+    def over(self, cell: ComparisonCell) -> None:
         """A cell has ended."""
 
     def looked(self, found: LookRecord) -> None:
@@ -43,27 +43,27 @@ class Unseen:
         """The comparison has ended, or was interrupted."""
 
 
-class Lines(Unseen):
+class LineView(SilentView):
     """A title, a plain line for each cell that ends, a last word."""
 
     def __init__(self, console: Any) -> None:
         self._console = console
-        self.seen: dict[Cell, Glance] = {}
+        self.seen: dict[ComparisonCell, RunStatus] = {}
         self._began = time.monotonic()
         self._done_before = 0.0
 
-    def start(self, plan: Plan | str, cells: Sequence[Cell]) -> None:
+    def start(self, plan: Plan | str, cells: Sequence[ComparisonCell]) -> None:
         """Print what is compared; a plan that has grown only adds its new cells."""
         if self.seen:
-            self.seen = {cell: self.seen.get(cell) or _before(glance(cell.folder)) for cell in cells}
+            self.seen = {cell: self.seen.get(cell) or _before(read_status(cell.folder)) for cell in cells}
             return
-        self.seen = {cell: _before(glance(cell.folder)) for cell in cells}
+        self.seen = {cell: _before(read_status(cell.folder)) for cell in cells}
         self._began, self._done_before = time.monotonic(), self.progress
         self._say(plan if isinstance(plan, str) else _title(plan))
 
-    def over(self, cell: Cell) -> None:
+    def over(self, cell: ComparisonCell) -> None:
         """How it ended."""
-        now = self.seen[cell] = glance(cell.folder)
+        now = self.seen[cell] = read_status(cell.folder)
         width = max(len(c.title) for c in self.seen)
         ended = sum(seen.over for seen in self.seen.values())
         facts = now.why if now.state == "failed" else f"best {_number(now.best)}  final {_number(now.accuracy)}"
@@ -97,32 +97,32 @@ class Lines(Unseen):
         self._console.print(text, markup=False, soft_wrap=True)
 
 
-class Board(Lines):
+class TableView(LineView):
     """A live table: every cell with its round, accuracy and state."""
 
     def __init__(self, console: Any) -> None:
         from rich.live import Live
 
         super().__init__(console)
-        self._ended: list[Cell] = []
+        self._ended: list[ComparisonCell] = []
         self._live = Live(
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
 
-    def start(self, plan: Plan | str, cells: Sequence[Cell]) -> None:
+    def start(self, plan: Plan | str, cells: Sequence[ComparisonCell]) -> None:
         """The title, and the table below it."""
         super().start(plan, cells)
         self._ended = [cell for cell, seen in self.seen.items() if seen.over]
         self._live.start()
 
-    def look(self, running: Sequence[Cell]) -> None:
+    def look(self, running: Sequence[ComparisonCell]) -> None:
         """Read what is running, and draw."""
-        self.seen |= {cell: _now(glance(cell.folder)) for cell in running}
+        self.seen |= {cell: _now(read_status(cell.folder)) for cell in running}
         self._live.update(self.table(running), refresh=True)
 
-    def over(self, cell: Cell) -> None:
+    def over(self, cell: ComparisonCell) -> None:
         """It moves down the table, where not all have room."""
-        self.seen[cell] = glance(cell.folder)
+        self.seen[cell] = read_status(cell.folder)
         self._ended.append(cell)
 
     def stop(self) -> None:
@@ -130,7 +130,7 @@ class Board(Lines):
         self._live.stop()
         self._say(self.summary())
 
-    def _shown(self, running: Sequence[Cell], room: int) -> list[Cell]:
+    def _shown(self, running: Sequence[ComparisonCell], room: int) -> list[ComparisonCell]:
         """All in order or, where not all have room: the running ones, the next, those that ended last, the others."""
         if len(self.seen) <= room:
             return list(self.seen)
@@ -138,7 +138,7 @@ class Board(Lines):
         waiting = [cell for cell in self.seen if cell not in known]
         return [*running, *waiting[:NEXT], *reversed(self._ended), *waiting[NEXT:]][:room]
 
-    def table(self, running: Sequence[Cell]) -> Table:
+    def table(self, running: Sequence[ComparisonCell]) -> Table:
         """A row a cell."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
@@ -171,25 +171,25 @@ def _title(plan: Plan) -> str:
     )
 
 
-def watcher(progress: bool) -> Unseen:
+def open_view(progress: bool) -> SilentView:
     """For a terminal, for a file, or for nobody."""
     if not progress:
-        return Unseen()
+        return SilentView()
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    return Board(console) if console.is_terminal else Lines(console)
+    return TableView(console) if console.is_terminal else LineView(console)
 
 
-def _now(seen: Glance) -> Glance:
+def _now(seen: RunStatus) -> RunStatus:
     """Who has only just begun, or works on another machine, has nothing to show for it yet."""
     return replace(seen, state="running") if seen.state == "waiting" else seen
 
 
-def _before(seen: Glance) -> Glance:
+def _before(seen: RunStatus) -> RunStatus:
     """What is not over waits for its turn, and what failed is tried again from the start."""
     if seen.state == "failed":
-        return Glance()
+        return RunStatus()
     return seen if seen.over else replace(seen, state="waiting")
 
 

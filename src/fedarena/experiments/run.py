@@ -13,30 +13,30 @@ from typing import Any, Literal
 import numpy as np
 
 from fedarena.common.folder_lock import interruptible
-from fedarena.common.progress import Line, Silent
+from fedarena.common.progress import ProgressLine, SilentProgress
 from fedarena.config.components import component_settings
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.experiment import Experiment
 from fedarena.config.limits import check_path, check_paths
 from fedarena.engine.async_loop import open_loop
-from fedarena.engine.checkpoint import Keeper
-from fedarena.engine.context import EVALUATION_ROWS, Site
-from fedarena.engine.loop import Loop
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
+from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.record import TIMES, RoundRecord
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import FinalMetrics
-from fedarena.experiments.runtime_options import Place, RuntimeName
-from fedarena.integrations.mlflow import Store, tracked
+from fedarena.experiments.runtime_options import RuntimeName, RuntimeOptions
+from fedarena.integrations.mlflow import MlflowStore, tracked
 from fedarena.models.task import sha256
-from fedarena.results import run_folder as files
+from fedarena.results import run_folder
 from fedarena.results.run import Run, load_as_it_is
 from fedarena.runtimes.cleanup import temporary_folder
-from fedarena.runtimes.processes import Processes
-from fedarena.runtimes.ray_nodes import Nodes
-from fedarena.runtimes.ray_runtime import Cluster
+from fedarena.runtimes.processes import ProcessRuntime
+from fedarena.runtimes.ray_nodes import ClusterNodes
+from fedarena.runtimes.ray_runtime import RayRuntime
 from fedarena.runtimes.run_task import one_thread
-from fedarena.runtimes.serial import Serial
+from fedarena.runtimes.serial import SerialRuntime
 
 Out = str | Path | Literal[False] | None
 
@@ -71,13 +71,13 @@ def run(
     >>> run.final.round, run.final.accuracy > 0.5
     (2, True)
     """
-    place = Place(runtime, workers, address)
+    place = RuntimeOptions(runtime, workers, address)
     if track is not None and "://" not in str(track):
         check_path(track, "--track")
     site = _open(source, out, resume, from_intact, place, overrides, settings)
-    store = None if track is None else Store.open(track)
+    store = None if track is None else MlflowStore.open(track)
     with (
-        _under_way(site, out, resume, from_intact, place) as (loop, kept),
+        _opened_run(site, out, resume, from_intact, place) as (loop, kept),
         tracked(store, site.experiment) as tracker,
         _watched(loop, progress) as watcher,
     ):
@@ -88,7 +88,7 @@ def run(
             tracker.see(record)
             if on_round is not None and on_round(record):
                 break
-        result = finish(loop, records, kept)
+        result = finish_run(loop, records, kept)
         tracker.finish(result)
         return result
 
@@ -113,18 +113,20 @@ def rounds(
     ...         break
     """
     kept: Out = False if out is None else out
-    place = Place(runtime, workers, address)
+    place = RuntimeOptions(runtime, workers, address)
     site = _open(source, kept, resume, from_intact, place, overrides, settings)  # now, not at the first `next`
     return _rounds(site, kept, resume, from_intact, place)
 
 
-def _rounds(site: Site, out: Out, resume: str | Path | None, from_intact: bool, place: Place) -> Iterator[RoundRecord]:
-    with _under_way(site, out, resume, from_intact, place) as (loop, kept):
+def _rounds(
+    site: ExperimentContext, out: Out, resume: str | Path | None, from_intact: bool, place: RuntimeOptions
+) -> Iterator[RoundRecord]:
+    with _opened_run(site, out, resume, from_intact, place) as (loop, kept):
         records = []
         for record in loop.rounds():
             records.append(record)
             yield record
-        finish(loop, records, kept)
+        finish_run(loop, records, kept)
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,9 @@ def verify(
     where: dict[str, Any] = {"runtime": runtime, "workers": workers, "address": address}
     again = run(first.experiment, out=False, progress=progress, on_round=stop, **where)
     differences = []
-    facts = files.read_facts(Path(path))
-    site = open_site(first.experiment)
-    for key, now in files.fingerprints(site).items():
+    facts = run_folder.read_facts(Path(path))
+    site = open_context(first.experiment)
+    for key, now in run_folder.fingerprints(site).items():
         if facts.get(key) != now:
             differences.append(f"{key}: {facts.get(key, '')[:16]} then, {now[:16]} now")
     for before, after in zip(first.records, again.records, strict=False):
@@ -178,7 +180,7 @@ def verify(
         differences += [f"validated round, {difference}" for difference in found]
     if first.weights_sha256 != again.weights_sha256:
         differences.append(f"weights: sha256 {first.weights_sha256[:16]} then, {again.weights_sha256[:16]} now")
-    differences += files.altered(Path(path), site, first.records, first.state, first.weights_sha256)
+    differences += run_folder.altered_files(Path(path), site, first.records, first.state, first.weights_sha256)
     return Verdict(not differences, differences, first, again)
 
 
@@ -205,10 +207,10 @@ def _open(
     out: Any,
     resume: str | Path | None,
     from_intact: bool,
-    place: Place,
+    place: RuntimeOptions,
     overrides: Sequence[str],
     settings: dict[str, Any],
-) -> Site:
+) -> ExperimentContext:
     """Everything that can be wrong is found here, before anything is made."""
     place.check()
     if out is True:
@@ -220,7 +222,7 @@ def _open(
         raise BadValue("there is no run to continue", remedy="name it: --resume RUN", where="--from-intact")
     experiment = _experiment(source, resume, overrides, settings)
     with one_thread():  # before workers are forked, nothing here may start threads of its own
-        return open_site(experiment)
+        return open_context(experiment)
 
 
 def _experiment(
@@ -229,19 +231,19 @@ def _experiment(
     if resume is None:
         return Experiment.make(source, overrides, **settings)
     if source is None:
-        source = files.read_experiment(Path(resume), **settings)
+        source = run_folder.read_experiment(Path(resume), **settings)
     experiment = Experiment.make(source, overrides, **settings)
-    files.same_experiment(Path(resume), experiment)
+    run_folder.check_same_experiment(Path(resume), experiment)
     return experiment
 
 
 @contextlib.contextmanager
-def _under_way(
-    site: Site, out: Out, resume: str | Path | None, from_intact: bool, place: Place
-) -> Iterator[tuple[Loop, Path | None]]:
+def _opened_run(
+    site: ExperimentContext, out: Out, resume: str | Path | None, from_intact: bool, place: RuntimeOptions
+) -> Iterator[tuple[TrainingLoop, Path | None]]:
     """A run with its folder, locked and begun, and its workers; and the folder's name, if it is to be kept."""
     useful = _useful_workers(site)
-    place = place.fitted(useful, f"a round has work for {useful}")
+    place = place.with_useful_workers(useful, f"a round has work for {useful}")
     with contextlib.ExitStack() as stack:
         nodes = stack.enter_context(place.ready(site.experiment.device))  # first: a cluster may be out of reach
         if resume is not None:
@@ -249,24 +251,24 @@ def _under_way(
         elif out is False:
             path = stack.enter_context(temporary_folder())
         else:
-            path = files.new_folder(site.experiment, out)
+            path = run_folder.new_folder(site.experiment, out)
         kept = None if out is False and resume is None else path
         stack.enter_context(interruptible("run", kept))
-        keeper = Keeper(path / "checkpoint", site.algorithm, kept is not None, from_intact)
+        keeper = CheckpointStore(path / "checkpoint", site.algorithm, kept is not None, from_intact)
         stack.callback(keeper.close)
         if resume is not None:
-            files.same_start(path, site)
+            run_folder.check_same_start(path, site)
             keeper.load()  # what is wrong with it shows before anything is changed
-            files.reopen(path, site)
+            run_folder.reopen(path, site)
         elif kept is not None:
             _begin(path, site)
-        files.check_room(path, site)
+        run_folder.check_room(path, site)
         pool = _pool(site, place, nodes)
         stack.callback(pool.close)
         yield open_loop(site, pool, keeper), kept
 
 
-def _useful_workers(site: Site) -> int:
+def _useful_workers(site: ExperimentContext) -> int:
     """Return how many jobs of a run can be ready at once: the clients of a round, or the parts of an evaluation."""
     experiment, owners = site.experiment, site.owners
     people = len(owners.population)
@@ -280,25 +282,27 @@ def _useful_workers(site: Site) -> int:
     return max(clients, math.ceil(rows / EVALUATION_ROWS))
 
 
-def _begin(path: Path, site: Site) -> None:
+def _begin(path: Path, site: ExperimentContext) -> None:
     """Write what is known before the first round; if that fails, nothing is left that a second try would stumble on."""
     try:
-        files.write_start(path, site)
+        run_folder.write_start(path, site)
     except CannotWrite:
         shutil.rmtree(path, ignore_errors=True)
         raise
 
 
-def _pool(site: Site, place: Place, nodes: Nodes | None) -> Serial | Processes | Cluster:
+def _pool(
+    site: ExperimentContext, place: RuntimeOptions, nodes: ClusterNodes | None
+) -> SerialRuntime | ProcessRuntime | RayRuntime:
     if nodes is not None:
-        return Cluster(site, nodes, place.workers)
-    return Serial(site) if place.runtime == "serial" else Processes(site, place.workers)
+        return RayRuntime(site, nodes, place.workers)
+    return SerialRuntime(site) if place.runtime == "serial" else ProcessRuntime(site, place.workers)
 
 
 @contextlib.contextmanager
-def _watched(loop: Loop, progress: bool) -> Iterator[Silent]:
+def _watched(loop: TrainingLoop, progress: bool) -> Iterator[SilentProgress]:
     """What a person sees meanwhile."""
-    watcher = Line() if progress else Silent()
+    watcher = ProgressLine() if progress else SilentProgress()
     watcher.start(loop.experiment, len(loop.site.owners.population), loop.asked, loop.rule.nominal_rounds)
     try:
         yield watcher
@@ -306,11 +310,11 @@ def _watched(loop: Loop, progress: bool) -> Iterator[Silent]:
         watcher.stop()
 
 
-def finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
+def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None) -> Run:
     """The result of a loop that is over, written to its folder if it has one."""
     site = loop.site
     if records[-1].accuracy is None:  # stopped between two evaluations
-        loop.look_again(records)
+        loop.evaluate_last_round(records)
     measured = loop.final_metrics()
     chosen = loop.validated_round(records, measured)
     site.task.load(loop.state.w)
@@ -322,9 +326,9 @@ def finish(loop: Loop, records: list[RoundRecord], path: Path | None) -> Run:
     own = loop.client_accuracy
     result = Run(site.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured, chosen)
     if path is not None:
-        files.write_rounds(path, records)
-        files.write_clients(path, site, np.asarray(own), files.client_columns(measured, chosen))
-        files.write_model(path, result.state)
-        files.write_table(path / "result.json", files.result_table(path, result.summary(), measured, chosen))
-        loop.keeper.settle(*(path / name for name in (*files.HASHED, "result.json")))
+        run_folder.write_rounds(path, records)
+        run_folder.write_clients(path, site, np.asarray(own), run_folder.client_columns(measured, chosen))
+        run_folder.write_model(path, result.state)
+        run_folder.write_table(path / "result.json", run_folder.result_table(path, result.summary(), measured, chosen))
+        loop.keeper.sync_results(*(path / name for name in (*run_folder.HASHED, "result.json")))
     return result

@@ -9,23 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedarena.common.folder_lock import alone, interruptible, wait_until_left
+from fedarena.common.folder_lock import hold_folder, interruptible, wait_until_released
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch, UnknownName, quoted, suggest
 from fedarena.config.experiment import Experiment
 from fedarena.config.limits import check_paths
 from fedarena.config.registry import name_of
-from fedarena.engine.setup import deal, open_site
+from fedarena.engine.setup import open_context, partition_data
 from fedarena.experiments import run
 from fedarena.experiments.contestants import Contestants, contestants
 from fedarena.experiments.leave_one_out import LeaveOneOut, open_left_out, with_left_out
-from fedarena.experiments.live_table import Unseen, watcher
-from fedarena.experiments.runtime_options import Place, SideBySide
+from fedarena.experiments.live_table import SilentView, open_view
+from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
 from fedarena.experiments.search import check_numbers
 from fedarena.experiments.search_space import Method
 from fedarena.experiments.split_options import Names, Splitting
-from fedarena.experiments.sweep import Sweep, swept
-from fedarena.experiments.task_folder import Problem, attempt, note, run_in
-from fedarena.experiments.tune import Per, tuned, with_tuning
+from fedarena.experiments.sweep import Sweep, with_sweep
+from fedarena.experiments.task_folder import Problem, record_failure, run_catching_errors, run_in_folder
+from fedarena.experiments.tune import Per, run_tuning, with_tuning
 from fedarena.experiments.until_decided import (
     at_first_look,
     at_limit,
@@ -35,14 +35,13 @@ from fedarena.experiments.until_decided import (
     with_limit,
 )
 from fedarena.experiments.validated_score import check_rescoring, with_validation
-from fedarena.results import run_folder as files
-from fedarena.results import tradeoff_points
+from fedarena.results import run_folder, tradeoff_points
 from fedarena.results.comparison import Comparison, Plan, Split
-from fedarena.results.run_status import Cell, all_cells, left_out_cells
+from fedarena.results.run_status import ComparisonCell, all_cells, left_out_cells
 from fedarena.results.scoring import SCORES, VIEWS, Score, Scoring, View
 from fedarena.runtimes.cleanup import temporary_folder
-from fedarena.runtimes.ray_nodes import Nodes
-from fedarena.runtimes.ray_pool import open_crew, with_rows
+from fedarena.runtimes.ray_nodes import ClusterNodes
+from fedarena.runtimes.ray_pool import embed_data, open_pool
 from fedarena.runtimes.run_task import one_thread
 from fedarena.statistics.metric_registry import all_metrics, find_metric
 
@@ -111,7 +110,7 @@ def compare(
     [2, 2]
     """
     check_numbers(workers=(workers, 1))
-    place = Place(runtime, workers, address)
+    place = RuntimeOptions(runtime, workers, address)
     place.check(SideBySide)
     check_places(out, resume, report)
     plan = make_plan(
@@ -140,19 +139,19 @@ def compare(
         overrides=overrides,
         **settings,
     )
-    open_all(at_limit(plan))
+    open_all_cells(at_limit(plan))
     runs = len(plan.splits) * len(plan.contestants)
     trials = 0 if plan.tuned else runs * plan.tuning.get("trials", 0)
     runs += len(left_out_cells(plan, Path()))
     work = f"{trials} trials" if trials > runs else f"{runs} runs"
-    place = place.fitted(max(runs, trials), f"it has {work}")
+    place = place.with_useful_workers(max(runs, trials), f"it has {work}")
     with place.ready(plan.experiment["device"]) as nodes, _folder(plan, out, resume) as root:
         if plan.tuning and not plan.tuned:
-            plan = tuned(plan, root, place.workers, progress, nodes)
+            plan = run_tuning(plan, root, place.workers, progress, nodes)
             plan.write(root)
-        view = watcher(progress)
+        view = open_view(progress)
         plan = play_until_decided(
-            plan, root, lambda plan, begun: _play(plan, root, place.workers, view, nodes, begun), view.looked
+            plan, root, lambda plan, begun: _run_cells(plan, root, place.workers, view, nodes, begun), view.looked
         )
         result = Comparison.of(plan, root)
         if plan.sweep:
@@ -208,7 +207,7 @@ def make_plan(
     if resume is not None and (source is None) != (not algorithms):
         raise unchanged
     if resume is not None and source is None and not algorithms:
-        plan = continued(_judged_anew(Plan.read(Path(resume)), judging), until_decided, at_most)
+        plan = continued(_with_judging(Plan.read(Path(resume)), judging), until_decided, at_most)
         without = not baseline and plan.reference is not None
         if any((overrides, settings, splitting, tune, tune_per, tune_method, spaces, without, sweep)):
             raise unchanged
@@ -218,14 +217,14 @@ def make_plan(
         experiment = experiment.with_(evaluate={"metric": metric})
     if sweep is not None and tune is not None:
         raise BadValue("a sweep is not tuned", remedy="leave out --tune or --sweep", where="--sweep")
-    entered, what = (contestants(algorithms), {}) if sweep is None else swept(algorithms, sweep)
+    entered, what = (contestants(algorithms), {}) if sweep is None else with_sweep(algorithms, sweep)
     plan = replace(_plan(experiment, entered, baseline, splitting, judging), sweep=what)
     plan = with_tuning(plan, tune, entered, tune_method, tune_per, spaces)
     if resume is None:
         return with_left_out(with_limit(plan, splitting, until_decided, at_most), leave_one_out)
     before = continued(Plan.read(Path(resume)), until_decided, at_most)
     plan = with_limit(plan, splitting, until_decided, before.at_most if until_decided else None)
-    plan = _judged_anew(_same_plan(plan, before, Path(resume)), judging)
+    plan = _with_judging(_same_plan(plan, before, Path(resume)), judging)
     return with_left_out(plan, leave_one_out)
 
 
@@ -239,7 +238,7 @@ def _without_folders(result: Comparison) -> Comparison:
     return replace(result, runs=runs, without=without, dir=None)
 
 
-def _judged_anew(plan: Plan, judging: Mapping[str, Any]) -> Plan:
+def _with_judging(plan: Plan, judging: Mapping[str, Any]) -> Plan:
     """Change how known scores are judged, and note it: choosing the judgement after the scores is not a fair test."""
     changed: dict[str, Any] = {key: new for key, new in judging.items() if getattr(plan, key) != new}
     if changed and plan.at_most is not None:
@@ -309,7 +308,7 @@ def _plan(
         experiment,
         named,
         reference=reference,
-        versions=files.versions(),
+        versions=run_folder.versions(),
         **splitting.of_plan,
         **{"rope": all_metrics()[metric].rope, **scoring},
     )
@@ -352,7 +351,7 @@ def _difference(key: str, old: Any, new: Any) -> str:
     return "" if old == new else f"its {key.removeprefix('experiment.')} is {old}, not {new}"
 
 
-def open_all(plan: Plan) -> None:
+def open_all_cells(plan: Plan) -> None:
     """Every split, and every contestant with each number of clients that have rows: what can be wrong shows here."""
     anyone = next(iter(plan.contestants))
     with one_thread():  # before workers are forked, nothing here may start threads of its own
@@ -360,7 +359,7 @@ def open_all(plan: Plan) -> None:
         tests: set[tuple[str, bytes]] = set()
         for split in plan.splits:
             with named_in_errors(split.name):
-                data, partition = deal(plan.cell(anyone, split))
+                data, partition = partition_data(plan.cell(anyone, split))
             populations.setdefault(len(partition.population), split)
             if "test" in plan.fixed:
                 tests.add((data.fingerprint(), partition.test.tobytes()))
@@ -373,7 +372,7 @@ def open_all(plan: Plan) -> None:
         for split in populations.values():
             for label in plan.contestants:
                 with named_in_errors(label):
-                    find_metric(plan.metric, open_site(plan.cell(label, split)).task_name, "--metric")
+                    find_metric(plan.metric, open_context(plan.cell(label, split)).task_name, "--metric")
         open_left_out(plan)
 
 
@@ -403,34 +402,36 @@ def _folder(plan: Plan, out: run.Out, resume: str | Path | None) -> Iterator[Pat
             root = _new_folder(plan, out)
         if resume is not None or out is not False:
             stack.enter_context(interruptible("compare", root))
-        stack.enter_context(alone(root))
-        wait_until_left(cell.folder for cell in all_cells(plan, root))
+        stack.enter_context(hold_folder(root))
+        wait_until_released(cell.folder for cell in all_cells(plan, root))
         plan.write(root)  # first: a folder that has it can be resumed
         yield root
 
 
 def _new_folder(plan: Plan, out: str | Path | None) -> Path:
     if out is None:
-        return files.free_folder(f"{plan.experiment['data']['name']}-compare")
+        return run_folder.free_folder(f"{plan.experiment['data']['name']}-compare")
     if (Path(out) / "comparison.json").exists():
         raise CannotWrite(
             f"{out} is there already and holds a comparison",
             remedy=f"go on with it: fedarena compare --resume {out}, or choose another folder",
             where="--out",
         )
-    return files.new_folder(plan.cell(next(iter(plan.contestants)), plan.splits[0]), out)
+    return run_folder.new_folder(plan.cell(next(iter(plan.contestants)), plan.splits[0]), out)
 
 
 # The work
 
 
-def _play(plan: Plan, root: Path, workers: int | None, view: Unseen, nodes: Nodes | None, begun: int = 0) -> None:
+def _run_cells(
+    plan: Plan, root: Path, workers: int | None, view: SilentView, nodes: ClusterNodes | None, begun: int = 0
+) -> None:
     """Run every cell that has no result yet, those of a split together: half a matrix is then a smaller comparison.
 
     Cells of the first `begun` repeats were run before, and those of them that failed are not tried again.
     """
 
-    def experiment_of(cell: Cell) -> Experiment:
+    def experiment_of(cell: ComparisonCell) -> Experiment:
         return plan.cell(cell.label, cell.split, cell.without)
 
     run_cells(plan, all_cells(plan, root), experiment_of, workers, view, nodes, begun)
@@ -438,19 +439,19 @@ def _play(plan: Plan, root: Path, workers: int | None, view: Unseen, nodes: Node
 
 def run_cells(
     title: Plan | str,
-    everyone: Sequence[Cell],
-    experiment_of: Callable[[Cell], Experiment],
+    everyone: Sequence[ComparisonCell],
+    experiment_of: Callable[[ComparisonCell], Experiment],
     workers: int | None,
-    view: Unseen,
-    nodes: Nodes | None,
+    view: SilentView,
+    nodes: ClusterNodes | None,
     begun: int = 0,
 ) -> None:
     """Run those of the cells that have no result yet, from repeat `begun` on, in their order, on one pool of workers."""
     todo = [c for c in everyone if c.split.repeat >= begun and not (c.folder / "result.json").exists()]
     work = [experiment_of(cell) for cell in todo]
     if nodes is not None:
-        work = with_rows(work)
-    crew = open_crew(lambda position, folder: _run(work[position], folder), workers, nodes)
+        work = embed_data(work)
+    crew = open_pool(lambda position, folder: _run(work[position], folder), workers, nodes)
     try:
         for position, cell in enumerate(todo):
             crew.give(position, cell.folder)
@@ -458,7 +459,7 @@ def run_cells(
         for news in crew.results(TICK):
             if news is not None:
                 position, problem = news
-                note(todo[position].folder, problem)
+                record_failure(todo[position].folder, problem)
                 view.over(todo[position])
             view.look([todo[position] for position in crew.running])
     finally:
@@ -468,4 +469,4 @@ def run_cells(
 
 def _run(experiment: Experiment, folder: Path) -> Problem:
     """One cell, in a worker: begun, or gone on with."""
-    return attempt(lambda: run_in(experiment, folder))
+    return run_catching_errors(lambda: run_in_folder(experiment, folder))

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from fedarena.config.errors import BadValue, quoted, repeated
 from fedarena.runtimes.processes import limited, usable_cores
 from fedarena.runtimes.ray_connection import connected, need_ray
-from fedarena.runtimes.ray_nodes import Nodes
+from fedarena.runtimes.ray_nodes import ClusterNodes
 from fedarena.runtimes.ray_runtime import check_device
 
 RuntimeName = Literal["serial", "processes", "ray"]
@@ -18,7 +18,7 @@ SideBySide = Literal["processes", "ray"]  # where whole runs can be made
 
 
 @dataclass(frozen=True)
-class Place:
+class RuntimeOptions:
     """A runtime, how many workers it may have, and the address of its cluster."""
 
     runtime: RuntimeName = "processes"
@@ -40,7 +40,7 @@ class Place:
         if self.runtime == "ray":
             need_ray()
 
-    def fitted(self, useful: int, work: str) -> Place:
+    def with_useful_workers(self, useful: int, work: str) -> RuntimeOptions:
         """Return the place with no more workers than have work; `work` says in words why they are enough."""
         if self.runtime == "serial":
             return self
@@ -50,7 +50,7 @@ class Place:
         return replace(self, workers=limited(self.workers, useful, work, here))
 
     @contextlib.contextmanager
-    def ready(self, device: str) -> Iterator[Nodes | None]:
+    def ready(self, device: str) -> Iterator[ClusterNodes | None]:
         """The nodes of the cluster, reached and checked; None where there is none."""
         if self.runtime != "ray":
             yield None

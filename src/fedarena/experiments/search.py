@@ -18,18 +18,18 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from fedarena.common.files import writing
-from fedarena.common.folder_lock import alone, interruptible, wait_until_left
+from fedarena.common.folder_lock import hold_folder, interruptible, wait_until_released
 from fedarena.config.errors import BadValue, ResumeMismatch, UnknownName, quoted, repeated
 from fedarena.config.experiment import COMPONENTS, Experiment
 from fedarena.config.limits import check_paths
 from fedarena.data.published_files import reading
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.experiments.run import Out
-from fedarena.experiments.runtime_options import Place, SideBySide
+from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
 from fedarena.experiments.search_space import Method, Space, own_space
 from fedarena.experiments.search_space import preset as published
 from fedarena.experiments.study import AHEAD, Search, Study, Trial, TrialScore, need_optuna
-from fedarena.experiments.trials import columns, conduct, in_lines, in_silence, written
+from fedarena.experiments.trials import columns, format_values, report_in_lines, report_nothing, run_trials
 from fedarena.results.run_folder import fingerprints, read_table, write_table, write_text
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.run_task import one_thread
@@ -105,7 +105,7 @@ class Found:
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<Found {written(self.best.values)}: {self.best.score:.4f} in {len(self.trials)} trials>"
+        return f"<Found {format_values(self.best.values)}: {self.best.score:.4f} in {len(self.trials)} trials>"
 
 
 def search(
@@ -144,7 +144,7 @@ def search(
     check_numbers(trials=(trials, 1), workers=(workers, 1), ahead=(ahead, 1), seed=(seed, 0))
     check_names(method=(method, Method), score=(score, TrialScore))
     need_optuna()
-    place = Place(runtime, workers, address)
+    place = RuntimeOptions(runtime, workers, address)
     place.check(SideBySide)
     check_paths(("--out", out), ("--resume", resume), ("--study", study))
     if resume is not None:
@@ -159,7 +159,7 @@ def search(
         wanted, trials = _wanted(experiment, space, preset, trials, method)
         wanted = replace(wanted, seed=seed, score=score, ahead=ahead, prune=prune)
     with one_thread():  # before workers are forked, nothing here may start threads of its own
-        begins = fingerprints(open_site(wanted.validating))
+        begins = fingerprints(open_context(wanted.validating))
     name = wanted.name(begins)
     if resume is not None and _read_table(Path(resume))["name"] != name:
         raise ResumeMismatch(
@@ -168,7 +168,7 @@ def search(
             where="--resume",
         )
     at_once = min(wanted.ahead, trials)
-    place = place.fitted(at_once, f"{at_once} trial{'s' * (at_once != 1)} may be under way at once")
+    place = place.with_useful_workers(at_once, f"{at_once} trial{'s' * (at_once != 1)} may be under way at once")
     with (
         place.ready(wanted.experiment.device) as nodes,
         _folder(wanted, trials, name, out, study) as (root, file),
@@ -176,7 +176,7 @@ def search(
         under_way = Study(wanted, trials, root / "trials", file, name)
         if progress and under_way.all:
             print(f"{len(under_way.all)} of {under_way.trials} trials are there already", file=sys.stderr)
-        conduct([under_way], place.workers, in_lines if progress else in_silence, nodes)
+        run_trials([under_way], place.workers, report_in_lines if progress else report_nothing, nodes)
         found = _found(under_way, root, file)
         return replace(found, dir=None, study=None) if out is False else found
 
@@ -228,8 +228,8 @@ def _folder(wanted: Search, trials: int, name: str, out: Out, study: Any) -> Ite
         else:
             root = _home(wanted, name, out)
             stack.enter_context(interruptible("search", root))
-        stack.enter_context(alone(root))
-        wait_until_left(sorted((root / "trials").glob("*")))
+        stack.enter_context(hold_folder(root))
+        wait_until_released(sorted((root / "trials").glob("*")))
         told = {"name": name, "trials": trials, "study": None if study is None else str(study), **wanted.as_dict()}
         write_table(root / "search.json", told)
         yield root, root / "study.db" if study is None else Path(study)
@@ -288,7 +288,7 @@ def _read(root: Path, trials: int | None) -> tuple[Search, int, str | None]:
 
 def _found(study: Study, root: Path, file: Path) -> Found:
     """The result, and best.toml."""
-    found = Found(study.search, study.all, study.winner, root, file)
+    found = Found(study.search, study.all, study.best_or_error, root, file)
     text = f"# trial {found.best.number} of a search: {found.best.score:.4f} on rows held out of the training rows\n"
     write_text(root / "best.toml", text + found.experiment.to_toml())
     return found

@@ -24,7 +24,7 @@ from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissin
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream, torch_seed
 from fedarena.engine.record import RoundRecord
-from fedarena.engine.tasks import Failed
+from fedarena.engine.tasks import FailedTask
 from fedarena.experiments.run import run
 from fedarena.experiments.search_space import Method, Range, Space
 from fedarena.results.run import Run
@@ -104,7 +104,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class TrialTask:
     """A trial to be made: what a process needs for it, beside the search."""
 
     number: int
@@ -115,7 +115,7 @@ class Attempt:
     def make(self, search: Search) -> Trial:
         """Run the experiment, or go on with it; stop where it is hopeless. What these values cannot do is a failure."""
         curve: dict[int, float] = {}
-        judge = Judge(self.rivals if search.prune else [])
+        judge = Pruner(self.rivals if search.prune else [])
         every = search.experiment.evaluate.every
         apart = every * max((search.experiment.rounds or 1) // (every * POINTS), 1)
 
@@ -131,7 +131,7 @@ class Attempt:
         except OUR_TROUBLE:
             raise
         except Exception as error:
-            why = error.what if isinstance(error, FedarenaError) else Failed.by(error).error
+            why = error.what if isinstance(error, FedarenaError) else FailedTask.by(error).error
             return Trial(self.number, self.values, "failed", None, curve, why)
         record = done.best if search.score == "best" else done.final
         return Trial(self.number, self.values, "pruned" if judge.hopeless else "done", record.accuracy, curve)
@@ -143,7 +143,7 @@ class Attempt:
         return run(experiment, out=self.folder, runtime="serial", on_round=watch)
 
 
-class Judge:
+class Pruner:
     """Says when a trial is hopeless: below the median of finished trials at the same round, by Optuna's rule."""
 
     def __init__(self, rivals: list[dict[int, float]]) -> None:
@@ -200,7 +200,7 @@ class Study:
         """All trials are known."""
         return all(number in self.known for number in range(self.trials))
 
-    def next(self) -> Attempt | None:
+    def next(self) -> TrialTask | None:
         """The next trial that may begin now: all that it must know is known."""
         number = len(self.values)
         first = range(number - self.search.ahead + 1)
@@ -209,7 +209,7 @@ class Study:
         past = [self.known[n] for n in first]
         self.values[number] = self._suggest(number, past)
         rivals = [t.curve for t in past if t.state == "done" and t.curve]
-        return Attempt(number, self.values[number], self._folder(number), rivals)
+        return TrialTask(number, self.values[number], self._folder(number), rivals)
 
     def take(self, trial: Trial) -> None:
         """A trial is known. On disk they stand in order: one that came too early waits in its folder."""
@@ -249,7 +249,7 @@ class Study:
         return max(finished, key=lambda t: t.score or 0.0, default=None)
 
     @property
-    def winner(self) -> Trial:
+    def best_or_error(self) -> Trial:
         """The best; an error if no trial came to its end."""
         if self.best is not None:
             return self.best

@@ -11,23 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedarena.common.folder_lock import alone, interruptible, wait_until_left
+from fedarena.common.folder_lock import hold_folder, interruptible, wait_until_released
 from fedarena.config.errors import BadValue, CannotWrite, ResumeMismatch, quoted
-from fedarena.config.experiment import COMPONENTS, Experiment, laid_over, read_toml, resolve_paths
+from fedarena.config.experiment import COMPONENTS, Experiment, read_toml, resolve_paths, with_settings
 from fedarena.config.limits import check_path
 from fedarena.config.seeds import derived_seed
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.experiments import run
 from fedarena.experiments.contestants import LONGEST
-from fedarena.experiments.live_table import watcher
-from fedarena.experiments.run_comparison import check_places, make_plan, named_in_errors, open_all, run_cells
-from fedarena.experiments.runtime_options import Place, SideBySide
+from fedarena.experiments.live_table import open_view
+from fedarena.experiments.run_comparison import check_places, make_plan, named_in_errors, open_all_cells, run_cells
+from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
 from fedarena.experiments.search import check_numbers
-from fedarena.experiments.tune import tuned
-from fedarena.results import run_folder as files
+from fedarena.experiments.tune import run_tuning
+from fedarena.results import run_folder
 from fedarena.results.comparison import Plan, folder_name
 from fedarena.results.run_folder import as_json, write_text
-from fedarena.results.run_status import Cell, cells
+from fedarena.results.run_status import ComparisonCell, comparison_cells
 from fedarena.results.suite import SuiteComparison, has_units
 from fedarena.results.suite_plan import RESULT, SuitePlan, holds_suite
 from fedarena.runtimes.cleanup import temporary_folder
@@ -75,18 +75,18 @@ def compare_suite(
 ) -> SuiteComparison:
     """Compare algorithms on several federations and judge the next federation like them; see `compare` for the rest."""
     check_numbers(workers=(workers, 1))
-    place = Place(runtime, workers, address)
+    place = RuntimeOptions(runtime, workers, address)
     place.check(SideBySide)
     check_places(out, resume, report)
     suite = plan_suite(source, algorithms, resume=resume, **asked)
     all_cells = sum(len(plan.splits) * len(plan.contestants) for plan in suite.plans.values())
-    place = place.fitted(all_cells, f"it has {all_cells} runs")
+    place = place.with_useful_workers(all_cells, f"it has {all_cells} runs")
     devices = {str(plan.experiment["device"]) for plan in suite.plans.values()}
     device = next((name for name in sorted(devices) if name != "cpu"), "cpu")
     with place.ready(device) as nodes, _folder(suite, out, resume) as root:
         for name, plan in suite.plans.items():
             if plan.tuning and not plan.tuned:
-                found = tuned(plan, suite.folder(root, name), place.workers, progress, nodes)
+                found = run_tuning(plan, suite.folder(root, name), place.workers, progress, nodes)
                 found.write(suite.folder(root, name))
                 suite = suite.with_plan(name, found)
         everyone = _cells(suite, root)
@@ -95,7 +95,7 @@ def compare_suite(
             list(everyone),
             lambda cell: suite.plans[everyone[cell][0]].cell(everyone[cell][1], cell.split),
             place.workers,
-            watcher(progress),
+            open_view(progress),
             nodes,
         )
         result = SuiteComparison.of(suite, root)
@@ -149,9 +149,9 @@ def plan_suite(
     tasks: dict[str, str] = {}
     for name, plan in suite.plans.items():
         with named_in_errors(name):
-            open_all(plan)
+            open_all_cells(plan)
             with one_thread():
-                task = open_site(plan.cell(next(iter(plan.contestants)), plan.splits[0])).task_name
+                task = open_context(plan.cell(next(iter(plan.contestants)), plan.splits[0])).task_name
             tasks[name] = "classification" if task in CLASSES else task
     _check_same("task", tasks, "compare federations of one task at a time")
     return suite
@@ -313,7 +313,7 @@ def _sources(source: Any) -> list[Source]:
         own = dict(block)
         name = str(own.pop("name", ""))
         resolve_paths(own, folder)
-        found.append(Source(laid_over(table, own), name, _flat(own)))
+        found.append(Source(with_settings(table, own), name, _flat(own)))
     return found
 
 
@@ -437,18 +437,18 @@ def _folder(suite: SuitePlan, out: run.Out, resume: str | Path | None) -> Iterat
             root = _new_folder(suite, out)
         if resume is not None or out is not False:
             stack.enter_context(interruptible("compare", root))
-        stack.enter_context(alone(root))
+        stack.enter_context(hold_folder(root))
         suite.write(root)
         for name, plan in suite.plans.items():
             folder = suite.folder(root, name)
-            stack.enter_context(alone(folder))
-            wait_until_left(cell.folder for cell in cells(plan, folder))
+            stack.enter_context(hold_folder(folder))
+            wait_until_released(cell.folder for cell in comparison_cells(plan, folder))
         yield root
 
 
 def _new_folder(suite: SuitePlan, out: str | Path | None) -> Path:
     if out is None:
-        return files.free_folder("suite-compare")
+        return run_folder.free_folder("suite-compare")
     if holds_suite(out):
         raise CannotWrite(
             f"{out} is there already and holds a suite",
@@ -456,15 +456,15 @@ def _new_folder(suite: SuitePlan, out: str | Path | None) -> Path:
             where="--out",
         )
     plan = suite.first
-    return files.new_folder(plan.cell(next(iter(plan.contestants)), plan.splits[0]), out)
+    return run_folder.new_folder(plan.cell(next(iter(plan.contestants)), plan.splits[0]), out)
 
 
-def _cells(suite: SuitePlan, root: Path) -> dict[Cell, tuple[str, str]]:
+def _cells(suite: SuitePlan, root: Path) -> dict[ComparisonCell, tuple[str, str]]:
     """Return all cells in the order they are run, federation by federation, each with its federation and label."""
     found = {}
     for name, plan in suite.plans.items():
-        for cell in cells(plan, suite.folder(root, name)):
-            found[Cell(f"{name} · {cell.label}", cell.split, cell.folder)] = name, cell.label
+        for cell in comparison_cells(plan, suite.folder(root, name)):
+            found[ComparisonCell(f"{name} · {cell.label}", cell.split, cell.folder)] = name, cell.label
     return found
 
 

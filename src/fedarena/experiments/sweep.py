@@ -11,18 +11,18 @@ from typing import Any
 
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
-from fedarena.config.experiment import Uplink, assignment
+from fedarena.config.experiment import Uplink, parse_assignment
 from fedarena.experiments.contestants import Contestants, contestants
 
 Sweep = str | Mapping[str, Any]
 SYNTAX = "write a key of the uplink and its values, e.g. --sweep uplink.noise=0,0.5,1,2"
 
 
-def sweep_of(text: Sweep) -> tuple[str, list[Any]]:
+def parse_sweep(text: Sweep) -> tuple[str, list[Any]]:
     """A key and its values, as typed or from Python."""
     if isinstance(text, str):
         key, _, listed = text.partition("=")
-        given = {key.strip(): [assignment(f"value={one}")[1] for one in listed.split(",") if one.strip()]}
+        given = {key.strip(): [parse_assignment(f"value={one}")[1] for one in listed.split(",") if one.strip()]}
     else:
         given = {key: list(values) for key, values in text.items()}
     if len(given) != 1:
@@ -43,9 +43,9 @@ def sweep_of(text: Sweep) -> tuple[str, list[Any]]:
     return key, values
 
 
-def swept(choices: Any, wish: Sweep) -> tuple[Contestants, dict[str, Any]]:
+def with_sweep(choices: Any, wish: Sweep) -> tuple[Contestants, dict[str, Any]]:
     """Everyone at every value, and the plan's record of it; who sends nothing takes part once, as a level."""
-    key, values = sweep_of(wish)
+    key, values = parse_sweep(wish)
     name = key.removeprefix("uplink.")
     entered, of = {}, {}
     for label, table in contestants(choices, least=1).items():

@@ -15,7 +15,7 @@ from fedarena.experiments import run as run_module
 WASTED = 2.0  # trainings of an asynchronous algorithm for each that counts (algorithms 10)
 
 
-class Pace(NamedTuple):
+class RoundTimes(NamedTuple):
     """Clients, and the seconds to begin, to end a round, and for one client's training."""
 
     people: int
@@ -24,19 +24,19 @@ class Pace(NamedTuple):
     training: float
 
 
-def seconds(experiments: Iterable[Experiment]) -> float:
+def estimate_seconds(experiments: Iterable[Experiment]) -> float:
     """Of all of them one after the other, on one core: about, and at most where a run may stop at a target."""
     return sum(seconds_of_each(experiments))
 
 
 def seconds_of_each(experiments: Iterable[Experiment]) -> list[float]:
     """Return the time of each experiment on one core, in their order; experiments of one kind are timed once."""
-    paces: dict[str, Pace] = {}
+    paces: dict[str, RoundTimes] = {}
     found = []
     for experiment in experiments:
         kind = _kind(experiment)
         if kind not in paces:
-            paces[kind] = _pace(experiment)
+            paces[kind] = _round_times(experiment)
         pace = paces[kind]
         rounds, clients = _amount(experiment, pace.people)
         found.append(pace.opening + rounds * (pace.ending + clients * pace.training))
@@ -62,7 +62,7 @@ def _amount(experiment: Experiment, people: int) -> tuple[int, float]:
     return StopRule(experiment, algorithm, cohort).nominal_rounds, cohort if algorithm.communicates else people
 
 
-def _pace(experiment: Experiment) -> Pace:
+def _round_times(experiment: Experiment) -> RoundTimes:
     """One client, one round."""
     began = time.perf_counter()
     algorithm = experiment.algorithm.made
@@ -74,4 +74,4 @@ def _pace(experiment: Experiment) -> Pace:
     asked = people if algorithm.everyone and not isinstance(algorithm, Asynchronous) else 1
     opening = max(time.perf_counter() - began - record.wall_seconds, 0.0)
     ending = record.seconds_evaluate + record.seconds_aggregate + record.seconds_select
-    return Pace(people, opening, ending, record.seconds_train / asked)
+    return RoundTimes(people, opening, ending, record.seconds_train / asked)

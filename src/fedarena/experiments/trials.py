@@ -10,24 +10,26 @@ from typing import Any, get_args
 
 from fedarena.config.errors import FedarenaError
 from fedarena.config.registry import Entry, Kind, adopt, components
-from fedarena.experiments.study import OUR_TROUBLE, Attempt, Search, Study, Trial
-from fedarena.runtimes.process_pool import Lost
+from fedarena.experiments.study import OUR_TROUBLE, Search, Study, Trial, TrialTask
+from fedarena.runtimes.process_pool import LostTask
 from fedarena.runtimes.processes import usable_cores
-from fedarena.runtimes.ray_nodes import Nodes
-from fedarena.runtimes.ray_pool import open_crew, with_rows
+from fedarena.runtimes.ray_nodes import ClusterNodes
+from fedarena.runtimes.ray_pool import embed_data, open_pool
 
-Tell = Callable[[Study, Trial], None]
+TrialReporter = Callable[[Study, Trial], None]
 TICK = 60.0  # seconds; nothing is done at a tick
 
 
-def conduct(studies: Sequence[Study], workers: int | None, tell: Tell, nodes: Nodes | None = None) -> None:
+def run_trials(
+    studies: Sequence[Study], workers: int | None, tell: TrialReporter, nodes: ClusterNodes | None = None
+) -> None:
     """Make the trials of all studies, in worker processes; the earlier study goes first where several could go on."""
     searches, own = [study.search for study in studies], _own_components()
     if nodes is not None:
-        there = with_rows([search.experiment for search in searches])
+        there = embed_data([search.experiment for search in searches])
         searches = [replace(search, experiment=exp) for search, exp in zip(searches, there, strict=True)]
-    crew = open_crew(lambda order, folder: _make(searches, own, order, folder), workers, nodes)
-    given: dict[int, tuple[int, Attempt]] = {}
+    crew = open_pool(lambda order, folder: _make(searches, own, order, folder), workers, nodes)
+    given: dict[int, tuple[int, TrialTask]] = {}
 
     def fill() -> None:
         """Work for every free hand and no more: what comes next may depend on what comes back."""
@@ -45,7 +47,7 @@ def conduct(studies: Sequence[Study], workers: int | None, tell: Tell, nodes: No
             place, attempt = given.pop(position)
             if isinstance(trial, FedarenaError):
                 raise trial
-            if isinstance(trial, Lost):
+            if isinstance(trial, LostTask):
                 trial = Trial(attempt.number, attempt.values, "failed", None, {}, f"its process {trial}")
             studies[place].take(trial)
             tell(studies[place], trial)
@@ -64,7 +66,7 @@ def _own_components() -> list[Entry]:
 
 
 def _make(
-    searches: Sequence[Search], own: Sequence[Entry], order: tuple[int, Attempt], folder: Path
+    searches: Sequence[Search], own: Sequence[Entry], order: tuple[int, TrialTask], folder: Path
 ) -> Trial | FedarenaError:
     adopt(own)
     place, attempt = order
@@ -74,7 +76,7 @@ def _make(
         return error
 
 
-def in_lines(study: Study, trial: Trial) -> None:
+def report_in_lines(study: Study, trial: Trial) -> None:
     """A line a trial; they end in any order, so what is counted is how many are known."""
     width, best = len(str(study.trials)), study.best
     parts = [
@@ -83,17 +85,17 @@ def in_lines(study: Study, trial: Trial) -> None:
         f"trial {trial.number:<{width}}",
         "     -" if trial.score is None else f"{trial.score:.4f}",
         "" if best is None else f"best {best.score:.4f} (trial {best.number:<{width}})",
-        written(trial.values),
+        format_values(trial.values),
         {"done": "", "pruned": "hopeless", "failed": f"failed: {trial.reason}"}[trial.state],
     ]
     print("  ".join(filter(None, parts)), file=sys.stderr, flush=True)
 
 
-def in_silence(study: Study, trial: Trial) -> None:
+def report_nothing(study: Study, trial: Trial) -> None:
     """Nothing."""
 
 
-def written(values: Mapping[str, Any]) -> str:
+def format_values(values: Mapping[str, Any]) -> str:
     """Values in a line."""
     return "  ".join(f"{key} {_short(value)}" for key, value in values.items())
 

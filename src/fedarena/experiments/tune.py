@@ -12,15 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fedarena.common.folder_lock import wait_until_left
+from fedarena.common.folder_lock import wait_until_released
 from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
 from fedarena.experiments.search import check_names, check_numbers
 from fedarena.experiments.search_space import Method, Space, own_space, read_tables
 from fedarena.experiments.study import HELD_OUT, Search, Study, need_optuna
-from fedarena.experiments.trials import conduct, in_lines, in_silence
+from fedarena.experiments.trials import report_in_lines, report_nothing, run_trials
 from fedarena.results.comparison import OWN_PARTS, Plan, Split, folder_name
 from fedarena.results.run_folder import as_json, write_text
-from fedarena.runtimes.ray_nodes import Nodes
+from fedarena.runtimes.ray_nodes import ClusterNodes
 
 Per = Literal["split", "repeat", "once"]
 
@@ -107,37 +107,37 @@ def _rest(space: Space, given: Mapping[str, Any]) -> Space:
     return Space({key: dimension for key, dimension in space.keys.items() if key not in fixed})
 
 
-def tuned(
-    plan: Plan, root: Path, workers: int | None = None, progress: bool = False, nodes: Nodes | None = None
+def run_tuning(
+    plan: Plan, root: Path, workers: int | None = None, progress: bool = False, nodes: ClusterNodes | None = None
 ) -> Plan:
     """Make all trials, or those that are missing; the plan with what was found, which tuning.json has in full."""
     how = plan.tuning
     home = root / "tuning"
-    wait_until_left(sorted(home.glob("*/*")))
+    wait_until_released(sorted(home.glob("*/*")))
     studies = {}
     for label, table in how["spaces"].items():
         for split in plan.splits if table else ():
-            source = tuned_on(plan, split, how["per"])
+            source = tuning_split(plan, split, how["per"])
             if (label, source) not in studies:
                 studies[label, source] = _study(plan, label, source, home)
-    conduct(list(studies.values()), workers, in_lines if progress else in_silence, nodes)
+    run_trials(list(studies.values()), workers, report_in_lines if progress else report_nothing, nodes)
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    notes = [note(plan)]
+    notes = [tuning_note(plan)]
     for label, table in how["spaces"].items():
         if table:
-            best = {split.name: studies[label, tuned_on(plan, split, how["per"])].best for split in plan.splits}
+            best = {split.name: studies[label, tuning_split(plan, split, how["per"])].best for split in plan.splits}
             found[label] = {name: trial.values for name, trial in best.items() if trial is not None}
-            notes += _left_alone(label, [name for name, trial in best.items() if trial is None], len(plan.splits))
+            notes += _untuned_note(label, [name for name, trial in best.items() if trial is None], len(plan.splits))
     write_text(root / "tuning.json", as_json({**how, "found": _in_full(studies)}))
     return replace(plan, tuned=found, notes=(*plan.notes, *notes))
 
 
-def tuned_on(plan: Plan, split: Split, per: Per) -> Split:
+def tuning_split(plan: Plan, split: Split, per: Per) -> Split:
     """The split whose training rows decide the settings of another."""
     return {"split": split, "repeat": replace(split, fold=split.fold and 0), "once": plan.splits[0]}[per]
 
 
-def note(plan: Plan) -> str:
+def tuning_note(plan: Plan) -> str:
     """How it was tuned, for the record."""
     how = plan.tuning
     where = {"split": "in every split", "repeat": "in every repetition", "once": "once, on the first split"}[how["per"]]
@@ -155,7 +155,7 @@ def note(plan: Plan) -> str:
     )
 
 
-def _left_alone(label: str, splits: list[str], of: int) -> list[str]:
+def _untuned_note(label: str, splits: list[str], of: int) -> list[str]:
     """Whose trials all failed is compared as it came, and everybody should know."""
     if not splits:
         return []

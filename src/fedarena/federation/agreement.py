@@ -15,17 +15,17 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
 from fedarena.data.dataset import PADDING, Dataset, Partition, Rows
 from fedarena.data.sources.class_codes import MOST_CLASSES
-from fedarena.data.sources.table_files import MOST_CATEGORIES, Table
+from fedarena.data.sources.table_files import MOST_CATEGORIES, TableFile
 from fedarena.federation.client_data import MOST_ROWS, features_of
-from fedarena.federation.messages import Agreement, Column, Counted, Described
-from fedarena.federation.requests import Declined
+from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
+from fedarena.federation.requests import RequestDeclined
 from fedarena.federation.statistics_release import Totals
 
-Descriptions = Mapping[str, Described]  # by name
+Descriptions = Mapping[str, TableDescription]  # by name
 LARGEST = 1e300  # of a sum that a participant tells: those of all can be added
 
 
-def unlike(new: Described, other: str, known: Described) -> str:
+def table_differences(new: TableDescription, other: str, known: TableDescription) -> str:
     """Why two tables do not go together, in words; nothing if they do."""
     theirs, ours = ({c.name: c.kind for c in table.columns} for table in (new, known))
     if theirs.keys() != ours.keys():
@@ -45,7 +45,7 @@ def _some(names: Sequence[str]) -> str:
     return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def in_order(names: Sequence[str]) -> list[str]:
+def client_order(names: Sequence[str]) -> list[str]:
     """Participants as clients 0, 1, ...: sorted as a column of names would be, numbers by their size."""
     numbers = all(name.isascii() and name.isdigit() for name in names)
     return sorted(names, key=lambda name: (int(name), name) if numbers else (0, name))
@@ -53,7 +53,7 @@ def in_order(names: Sequence[str]) -> list[str]:
 
 def first_agreement(described: Descriptions) -> dict[str, Agreement]:
     """Classes, columns and places: from what the tables look like."""
-    order = in_order(list(described))
+    order = client_order(list(described))
     tables = [described[name] for name in order]
     classes = _classes(tables)
     columns = tuple(_column(column.name, tables) for column in tables[0].columns)
@@ -76,7 +76,7 @@ def first_agreement(described: Descriptions) -> dict[str, Agreement]:
     }
 
 
-def _classes(tables: Sequence[Described]) -> tuple[str, ...]:
+def _classes(tables: Sequence[TableDescription]) -> tuple[str, ...]:
     """The labels of all, in the order in which one table of them would number them."""
     every = {label for table in tables for label in table.classes}
     numbers = tables[0].label_kind == "numbers"
@@ -90,7 +90,7 @@ def _classes(tables: Sequence[Described]) -> tuple[str, ...]:
     return classes
 
 
-def _column(name: str, tables: Sequence[Described]) -> Column:
+def _column(name: str, tables: Sequence[TableDescription]) -> ColumnDescription:
     found = [next(column for column in table.columns if column.name == name) for table in tables]
     words = tuple(sorted({word for column in found for word in column.words}))
     if len(words) > MOST_CATEGORIES:
@@ -99,18 +99,20 @@ def _column(name: str, tables: Sequence[Described]) -> Column:
             remedy=f"add it to drop, or have at most {MOST_CATEGORIES}",
             where="data.drop",
         )
-    return Column(name=name, kind=found[0].kind, words=words)
+    return ColumnDescription(name=name, kind=found[0].kind, words=words)
 
 
-def check_counted(told: Counted, described: Described) -> None:
+def check_counted(told: SampleCounts, described: TableDescription) -> None:
     """Decline sample counts that differ from what the client described."""
     rows = described.rows + described.test_rows
     if told.train < 1 or told.train + told.test != rows:
-        raise Declined(f"it has {told.train} training and {told.test} test rows, and said that it has {rows} in all")
+        raise RequestDeclined(
+            f"it has {told.train} training and {told.test} test rows, and said that it has {rows} in all"
+        )
 
 
 def with_statistics(
-    agreed: Mapping[str, Agreement], counted: Mapping[str, Counted], totals: Totals, experiment: Experiment
+    agreed: Mapping[str, Agreement], counted: Mapping[str, SampleCounts], totals: Totals, experiment: Experiment
 ) -> dict[str, Agreement]:
     """Add what follows from the totals over all clients: means, deviations and class counts."""
     samples = sum(c.train for c in counted.values())
@@ -131,7 +133,7 @@ def with_statistics(
 
 
 def with_counts(
-    agreed: Mapping[str, Agreement], counted: Mapping[str, Counted], experiment: Experiment
+    agreed: Mapping[str, Agreement], counted: Mapping[str, SampleCounts], experiment: Experiment
 ) -> dict[str, Agreement]:
     """Add the largest number of training samples of a client, where updates are masked."""
     if not getattr(experiment.uplink, "secure", False):
@@ -142,10 +144,10 @@ def with_counts(
 
 
 def without_rows(
-    experiment: Experiment, agreed: Mapping[str, Agreement], counted: Mapping[str, Counted]
+    experiment: Experiment, agreed: Mapping[str, Agreement], counted: Mapping[str, SampleCounts]
 ) -> tuple[Dataset, Partition]:
     """The federation as the organiser knows it: how many rows everybody has, and none of them."""
-    order = in_order(list(agreed))
+    order = client_order(list(agreed))
     one = agreed[order[0]]
     train = [counted[name].train for name in order]
     test = [counted[name].test for name in order]
@@ -155,7 +157,7 @@ def without_rows(
     x = np.broadcast_to(np.float32(0), (n + m, features_of(one.columns)))
     owner = np.concatenate([np.repeat(np.arange(len(order)), train), np.repeat(np.arange(len(order)), test)])
     source = experiment.data.made
-    assert isinstance(source, Table)
+    assert isinstance(source, TableFile)
     data = Dataset(
         "participants",
         x,

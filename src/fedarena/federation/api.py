@@ -10,15 +10,15 @@ from fedarena.config.errors import BadValue, PartyFailed
 from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord
 from fedarena.federation import server
-from fedarena.federation.client import LEAST, Participant
-from fedarena.federation.client_data import OwnFile
-from fedarena.federation.consent import federated, same_but_for_data
+from fedarena.federation.client import LEAST, FederationClient
+from fedarena.federation.client_data import ClientFile
+from fedarena.federation.consent import federated_experiment, first_difference
 from fedarena.federation.release_log import LOG
-from fedarena.federation.requests import Rule
-from fedarena.federation.server import WAIT, Terms
-from fedarena.results import run_folder as files
+from fedarena.federation.requests import ResponseRule
+from fedarena.federation.server import WAIT, ServerOptions
+from fedarena.results import run_folder
 from fedarena.results.run import Run
-from fedarena.transport import flower_link as line
+from fedarena.transport import flower_link
 
 Speak = Callable[[str], None]
 ADDRESS = "0.0.0.0:8440"
@@ -30,8 +30,8 @@ def serve(
     *,
     participants: int | None = None,
     minimum: int | None = None,
-    deadline: float = Rule.deadline,
-    attempts: int = Rule.attempts,
+    deadline: float = ResponseRule.deadline,
+    attempts: int = ResponseRule.attempts,
     wait: float = WAIT,
     address: str = ADDRESS,
     keys: str | Path = KEYS,
@@ -50,16 +50,16 @@ def serve(
     come, within `wait` seconds. A round goes on when all have answered, or after `deadline` seconds when `minimum` have;
     with fewer they are asked again, `attempts` times in all.
     """
-    from fedarena.transport.federation_keys import ORGANISER, OrganiserKeys
+    from fedarena.transport.federation_keys import ORGANISER, ServerKeys
 
     experiment = _experiment(source, resume, list(overrides), settings)
-    own = OrganiserKeys.load(_folder_of(keys, ORGANISER))
+    own = ServerKeys.load(_folder_of(keys, ORGANISER))
     wanted = len(own.participants) if participants is None else participants
     _check_terms(wanted, len(own.participants), minimum)
-    terms = Terms(wanted, Rule(deadline, minimum, attempts), wait, shares_models)
+    terms = ServerOptions(wanted, ResponseRule(deadline, minimum, attempts), wait, shares_models)
 
-    def open_link(folder: Path) -> line.Link:
-        opened = line.open_link(folder, address, own, say=speak)
+    def open_link(folder: Path) -> flower_link.Link:
+        opened = flower_link.open_link(folder, address, own, say=speak)
         speak(f"listening on {opened.address}")
         return opened
 
@@ -70,9 +70,11 @@ def _experiment(source: Any, resume: str | Path | None, overrides: list[str], se
     if resume is None:
         if source is None:
             raise BadValue("no experiment is named", remedy="`fedarena serve exp.toml`, or --resume RUN")
-        return federated(source, overrides, **settings)
-    experiment = federated(files.read_experiment(Path(resume)) if source is None else source, overrides, **settings)
-    files.same_experiment(Path(resume), experiment)
+        return federated_experiment(source, overrides, **settings)
+    experiment = federated_experiment(
+        run_folder.read_experiment(Path(resume)) if source is None else source, overrides, **settings
+    )
+    run_folder.check_same_experiment(Path(resume), experiment)
     return experiment
 
 
@@ -108,7 +110,7 @@ def join(
     least: int = LEAST,
     runs: int = 1,
     new_release: bool = False,
-    patience: float = line.PATIENCE,
+    patience: float = flower_link.PATIENCE,
     speak: Speak = lambda text: None,
 ) -> dict[str, Any]:
     """Take part in an experiment with the rows of a file, which stays here, until the server ends it.
@@ -119,13 +121,13 @@ def join(
     `consent` sees the experiment and what will leave; None refuses everything. An `experiment` that is given must be the
     server's. The process takes part in `runs` runs. The result names them and lists what was released and refused.
     """
-    from fedarena.transport.federation_keys import ParticipantKeys
+    from fedarena.transport.federation_keys import ClientKeys
 
-    own = ParticipantKeys.load(_folder_of(keys, name or ""))
+    own = ClientKeys.load(_folder_of(keys, name or ""))
     if name is not None and name != own.name:
         raise BadValue(f"the keys are those of '{own.name}', not of '{name}'", remedy="check --keys", where="--name")
-    mine = None if experiment is None else federated(experiment, [])
-    file = OwnFile(Path(data), None if test is None else Path(test), label, separator)
+    mine = None if experiment is None else federated_experiment(experiment, [])
+    file = ClientFile(Path(data), None if test is None else Path(test), label, separator)
     file.check()
     if consent is None:
         raise BadValue(
@@ -135,13 +137,13 @@ def join(
         )
 
     def agrees(theirs: Experiment, leaves: list[str]) -> str:
-        other = "" if mine is None else same_but_for_data(mine, theirs)
+        other = "" if mine is None else first_difference(mine, theirs)
         if other:
             return f"the experiment is not the one it agreed to: {other}"
         return "" if consent(theirs, leaves) else "it does not agree to the experiment"
 
     state = Path(folder) if folder is not None else Path("federation") / own.name
-    me = Participant(
+    me = FederationClient(
         file,
         state,
         consent=agrees,
@@ -155,11 +157,11 @@ def join(
     def handle(content: bytes) -> bytes:
         answer = me.handle(content)
         if me.over is not None:
-            raise line.Over(answer)
+            raise flower_link.FederationEnded(answer)
         return answer
 
     try:
-        line.join(server, own, handle, patience=patience, say=speak)
+        flower_link.join(server, own, handle, patience=patience, say=speak)
     except KeyboardInterrupt as stopped:
         stopped.add_note("start it again with the same command, and it continues where it was")
         raise

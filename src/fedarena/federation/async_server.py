@@ -17,32 +17,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Reply
-from fedarena.engine.async_loop import EventLoop, Flight
-from fedarena.engine.checkpoint import Keeper
-from fedarena.engine.client import Memory
-from fedarena.engine.context import Site
-from fedarena.engine.round import Facts
-from fedarena.engine.tasks import Absent, Answer, Failed, Skipped
-from fedarena.federation import messages as say
+from fedarena.engine.async_loop import AsyncLoop, ClientTraining
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.client import ClientState
+from fedarena.engine.context import ExperimentContext
+from fedarena.engine.round import RoundFacts
+from fedarena.engine.tasks import AbsentClient, ClientAnswer, FailedTask, SkippedClient
+from fedarena.federation import messages
 from fedarena.federation.client_states import ticket
-from fedarena.federation.remote_runtime import Participants, check_round, ticket_of
-from fedarena.federation.requests import Inquiry, TooFewAnswers
-from fedarena.federation.wire_format import NOTHING, Load, Message, WireRefused, pack
+from fedarena.federation.remote_runtime import RemoteRuntime, check_round, ticket_of
+from fedarena.federation.requests import RequestBatch, TooFewAnswers
+from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, pack
 from fedarena.privacy.uplink import CannotSend
 
-Landed = Answer | Skipped | Failed | CannotSend
+Landed = ClientAnswer | SkippedClient | FailedTask | CannotSend
 
 
-class LiveLoop(EventLoop):
+class AsyncServerLoop(AsyncLoop):
     """An experiment under way between participants, without rounds."""
 
-    def __init__(self, site: Site, runtime: Participants, keeper: Keeper) -> None:
+    def __init__(self, site: ExperimentContext, runtime: RemoteRuntime, keeper: CheckpointStore) -> None:
         super().__init__(site, runtime, keeper)
         self.people = runtime
         self.away: dict[int, int] = {}  # lost, and not yet heard of again -> age of the model it had
-        self._told: dict[int, say.Trained] = {}  # of each client: the training about which it asked
+        self._told: dict[int, messages.AsyncTrainResponse] = {}  # of each client: the training about which it asked
         self._keep_from: dict[int, int] = {}  # of each client: the oldest training that the checkpoint may need
-        self._line: Inquiry | None = None
+        self._line: RequestBatch | None = None
         self._began = time.monotonic()
         self._enough = time.monotonic()  # when there were last as many at work as there must be
         runtime.patterns.prepare("client", self._first, None)
@@ -53,11 +53,11 @@ class LiveLoop(EventLoop):
         with self.people.board.inquiry(self._read) as self._line:
             yield
 
-    def take_up(self, queue: dict[str, Any]) -> None:
+    def restore_queue(self, queue: dict[str, Any]) -> None:
         """Also ask those who were at work once more."""
-        super().take_up(queue)
+        super().restore_queue(queue)
         self._began = time.monotonic() - self.clock
-        self._told = {int(k): say.Trained.model_validate(told) for k, told in queue["told"].items()}
+        self._told = {int(k): messages.AsyncTrainResponse.model_validate(told) for k, told in queue["told"].items()}
         self._remember_oldest()
         self.away = {int(client): int(age) for client, age in queue["away"].items()}
         for flight in self.flights:
@@ -69,9 +69,9 @@ class LiveLoop(EventLoop):
         told = {client: trained.model_dump() for client, trained in self._told.items()}
         return {**super().queue(), "told": told, "away": dict(self.away)}
 
-    def advance(self, state: Any, round: int) -> tuple[Any, Facts]:
+    def advance(self, state: Any, round: int) -> tuple[Any, RoundFacts]:
         """So many answers as a synchronous round has participants, taken or lost; where nobody is, one waits."""
-        facts = Facts()
+        facts = RoundFacts()
         if not self.begun.any():
             for client in self.select(0):
                 self._begin(client, 0, 0.0)
@@ -92,37 +92,37 @@ class LiveLoop(EventLoop):
         """After a yes the answer is still to come."""
         return 1.0
 
-    def _remembered(self, client: int) -> Memory:
-        return self.memory(client) or Memory()
+    def _remembered(self, client: int) -> ClientState:
+        return self.memory(client) or ClientState()
 
-    def _rests(self) -> NDArray[np.bool_]:
+    def _is_idle(self) -> NDArray[np.bool_]:
         """Also not lost."""
-        rests = super()._rests()
+        rests = super()._is_idle()
         return rests & ~np.isin(self._people, list(self.away))
 
     @property
-    def _all_wait(self) -> bool:
+    def _is_deadlocked(self) -> bool:
         """As long as somebody is lost, it may come back and change something."""
-        return super()._all_wait and not self.away
+        return super()._is_deadlocked and not self.away
 
-    def _take_off(self, flight: Flight, until: float | None = None) -> None:
+    def _schedule(self, flight: ClientTraining, until: float | None = None) -> None:
         """There is no time at which it is due: it is asked for, now."""
         flight = flight._replace(due=self.clock)
         heapq.heappush(self.flights, flight)
         self._ask(flight)
 
-    def _ask(self, flight: Flight) -> None:
+    def _ask(self, flight: ClientTraining) -> None:
         assert self._line is not None
         client, rule, load = flight.client, self.people.rule, NOTHING
-        words: say.Words
+        words: messages.MessageBody
         if flight.accepted >= 0:
-            words = say.Send(trained=self._told[client])
+            words = messages.SendResultRequest(trained=self._told[client])
         else:
             memory = self.memory(client)
             start = (memory.start if memory is not None else None) or self._first
             goes_on = isinstance(start.message, str)  # the ticket of a result that never came here
-            load = NOTHING if goes_on else Load.of(start)
-            words = say.Train(
+            load = NOTHING if goes_on else Payload.of(start)
+            words = messages.AsyncTrainRequest(
                 number=flight.number,
                 memory=ticket_of(memory),
                 own_model=str(start.message) if goes_on else "",
@@ -136,14 +136,14 @@ class LiveLoop(EventLoop):
         """What participants must keep, should this process end now and go on from its checkpoint."""
         under_way = {flight.client: flight.number for flight in self.flights}
         for client in self.population:
-            memory = self.memory(client) or Memory()
+            memory = self.memory(client) or ClientState()
             known = [memory.kept, None if memory.start is None else memory.start.message]
             numbers = [int(one.partition(".")[0]) for one in known if isinstance(one, str) and one]
             self._keep_from[client] = min([under_way.get(client, int(self.begun[client])), *numbers])
 
     # Listening
 
-    def _next_event(self, state: Any, round: int, facts: Facts) -> Any:
+    def _next_event(self, state: Any, round: int, facts: RoundFacts) -> Any:
         """Somebody answers, or is lost; until then those who are back begin again."""
         began = time.perf_counter()
         client, answer = self._wait(state, round)
@@ -154,11 +154,11 @@ class LiveLoop(EventLoop):
         self.clock = max(self.clock, time.monotonic() - self._began)
         if isinstance(answer, CannotSend):
             raise answer
-        if not isinstance(answer, Answer):
-            self.complain(client, round, answer)
-            if isinstance(answer, Absent):
+        if not isinstance(answer, ClientAnswer):
+            self.report_failure(client, round, answer)
+            if isinstance(answer, AbsentClient):
                 self.away[client] = flight.age
-            return self._lose(state, flight, round, facts)
+            return self._drop_answer(state, flight, round, facts)
         self._ready[client] = answer
         return self._arrived(state, flight, round, facts)
 
@@ -167,22 +167,22 @@ class LiveLoop(EventLoop):
         assert line is not None
         while True:
             self._check_enough()
-            self._take_back(state, round)
-            board.attend(line, 1.0)
+            self._readmit(state, round)
+            board.process_messages(line, 1.0)
             for name in [*line.got, *line.bad]:
                 client = names.index(name)
-                answer = line.got[name] if name in line.got else self._lost(client, line.bad[name])
+                answer = line.got[name] if name in line.got else self._lost_client(client, line.bad[name])
                 line.take(name)
                 return client, answer
 
-    def _lost(self, client: int, why: str) -> Absent:
+    def _lost_client(self, client: int, why: str) -> AbsentClient:
         name = self.people.names[client]
         self.people.board.give_up(name, f"'{name}' is lost: {why}")
-        return Absent(client, why)
+        return AbsentClient(client, why)
 
-    def _take_back(self, state: Any, round: int) -> None:
+    def _readmit(self, state: Any, round: int) -> None:
         """Who is heard of again begins where it was, or is there to be called."""
-        for client in [k for k in self.away if self.people.board.is_here(self.people.names[k])]:
+        for client in [k for k in self.away if self.people.board.is_connected(self.people.names[k])]:
             age = self.away.pop(client)
             if self.algorithm.everyone:
                 self._begin(client, age, 0.0)
@@ -207,17 +207,20 @@ class LiveLoop(EventLoop):
         flight = self._flight_of(client)
         check_round(message, flight.round)
         own, is_asking = ticket(flight.number, 0), self.rules.asks and flight.accepted < 0
-        if isinstance(told, say.Done | say.Trained) and isinstance(told, say.Trained) != is_asking:
+        if (
+            isinstance(told, messages.RoundResponse | messages.AsyncTrainResponse)
+            and isinstance(told, messages.AsyncTrainResponse) != is_asking
+        ):
             raise WireRefused(f"'{told.what}' where the other kind of answer belongs")
-        if not isinstance(told, say.Trained):
+        if not isinstance(told, messages.AsyncTrainResponse):
             return self.people.answer(client, message, "client", self.buffers, own)
         if told.memory != own:
             raise WireRefused("an answer about another training")
         self._told[client] = told
         report = self.people.report(client, message.round, told, told.finite)
-        kept = report.memory if self._leaves_traces else None
+        kept = report.memory if self._changes_client_state else None
         # In place of the result, which has not been sent: by what name its owner keeps it.
-        return Answer(report._replace(memory=kept), Reply(told.memory), self.buffers)
+        return ClientAnswer(report._replace(memory=kept), Reply(told.memory), self.buffers)
 
-    def _flight_of(self, client: int) -> Flight:
+    def _flight_of(self, client: int) -> ClientTraining:
         return next(flight for flight in self.flights if flight.client == client)

@@ -21,11 +21,11 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
 from fedarena.data.dataset import Dataset, Partition, Rows
 from fedarena.data.sources.class_codes import MOST_CLASSES, numbered
-from fedarena.data.sources.table_files import Csv, Parquet, Table, column, features, filled, holds_numbers
+from fedarena.data.sources.table_files import Csv, Parquet, TableFile, column, features, filled, holds_numbers
 from fedarena.federation.exact_sums import exact_sum, exact_sum_of_squares
-from fedarena.federation.messages import Agreement, Column, Counted, Described
-from fedarena.federation.redaction import Told
-from fedarena.federation.statistics_release import Layout, Totals
+from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
+from fedarena.federation.redaction import ShareableError
+from fedarena.federation.statistics_release import StatisticsLayout, Totals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ FEW = 10  # classes that are few however few the rows
 
 
 @dataclass(frozen=True)
-class OwnFile:
+class ClientFile:
     """Where a participant's rows are, and what it calls the label."""
 
     path: Path
@@ -49,11 +49,11 @@ class OwnFile:
             if not path.is_file():
                 raise DataMissing(f"there is no file {path}", remedy="check the path", where="--data")
 
-    def opened(self, wish: Table) -> OwnTable:
+    def opened(self, wish: TableFile) -> ClientTable:
         """Its rows, read as the experiment's data set says."""
         settings = {name: getattr(wish, name) for name in ("missing", "standardise", "one_hot", "split_seed")}
         label, drop = self.label or wish.label, (*wish.drop, *([wish.client] if wish.client else []))
-        own: Table
+        own: TableFile
         if self.path.suffix == ".parquet":
             own = Parquet(str(self.path), label, drop=drop, test=wish.test, **settings)
         else:
@@ -68,16 +68,18 @@ class OwnFile:
                 where="--label",
             )
         if self.test is None:
-            return OwnTable(own, first, 0)
+            return ClientTable(own, first, 0)
         second = own.whole(str(self.test))
-        return OwnTable(own, own.joined(first, second, str(self.test)), len(second))
+        return ClientTable(own, own.joined(first, second, str(self.test)), len(second))
 
-    def _check_test(self, wish: Table) -> None:
+    def _check_test(self, wish: TableFile) -> None:
         """Either all participants have files to test on, or none."""
         if wish.test_path is not None and self.test is None:
-            raise Told("the experiment tests on rows of their own file", remedy="name it: --test", where="--test")
+            raise ShareableError(
+                "the experiment tests on rows of their own file", remedy="name it: --test", where="--test"
+            )
         if wish.test_path is None and self.test is not None:
-            raise Told(
+            raise ShareableError(
                 f"the experiment takes {wish.test:g} of the rows to test on, and no file",
                 remedy="leave out --test, or ask the organiser to set data.test_path",
                 where="--test",
@@ -85,10 +87,10 @@ class OwnFile:
 
 
 @dataclass(frozen=True)
-class OwnTable:
+class ClientTable:
     """The rows of a participant, those of its test file last."""
 
-    source: Table
+    source: TableFile
     table: pa.Table
     test_rows: int
 
@@ -104,7 +106,7 @@ class OwnTable:
         kind = "numbers" if values.dtype.kind in "iuf" else "truths" if values.dtype.kind == "b" else "words"
         codes, names = numbered(values)
         if len(names) > min(MOST_CLASSES, max(FEW, len(values) // 2)):  # they would be told to all
-            raise Told(
+            raise ShareableError(
                 f"the label has {len(names)} distinct values in {len(values)} rows: that looks like a name, not like a class",
                 remedy="choose a column of classes",
                 where="--label",
@@ -116,12 +118,12 @@ class OwnTable:
         codes, names, _ = self._labels
         return dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
 
-    def described(self, session: str) -> Described:
+    def described(self, session: str) -> TableDescription:
         """What the others must know of it to agree."""
         _, classes, kind = self._labels
         rows = len(self.table) - self.test_rows
         names = self.source.feature_names(self.table)
-        return Described(
+        return TableDescription(
             session=session,
             rows=rows,
             test_rows=self.test_rows,
@@ -130,19 +132,19 @@ class OwnTable:
             columns=tuple(map(self._column, names)),
         )
 
-    def _column(self, name: str) -> Column:
+    def _column(self, name: str) -> ColumnDescription:
         if holds_numbers(self.table, name):
-            return Column(name=name, kind="numbers")
-        return Column(name=name, kind="words", words=self.source.categories(self.table, name)[1])
+            return ColumnDescription(name=name, kind="numbers")
+        return ColumnDescription(name=name, kind="words", words=self.source.categories(self.table, name)[1])
 
-    def placed(self, agreed: Agreement) -> OwnRows:
+    def placed(self, agreed: Agreement) -> ClientSamples:
         """The rows in the place that was agreed."""
         codes, classes, _ = self._labels
         numbers = {label: number for number, label in enumerate(agreed.classes)}
         y = np.array([numbers[label] for label in classes], np.int64)[codes]
         rows = len(self.table) - self.test_rows
         if not agreed.rows_before + rows <= agreed.rows <= MOST_ROWS:
-            raise Told(f"a table of {agreed.rows} rows in all", remedy="is it fedarena on the other side?")
+            raise ShareableError(f"a table of {agreed.rows} rows in all", remedy="is it fedarena on the other side?")
         if self.test_rows:
             train, test = np.split(np.arange(len(y)), [rows])
         else:
@@ -151,24 +153,24 @@ class OwnTable:
         words = {column.name: column.words for column in agreed.columns}
         # The label and what is dropped are no features; they are left out here so that the order is the agreed one.
         columns = self.source.feature_columns(self.table.select(names), words)
-        return OwnRows(self.source, columns, y, train, test)
+        return ClientSamples(self.source, columns, y, train, test)
 
 
 @dataclass(frozen=True)
-class OwnRows:
+class ClientSamples:
     """The rows as numbers, dealt into those to train on and those to test on."""
 
-    source: Table
+    source: TableFile
     columns: dict[str, NDArray[np.float64]]
     y: Rows
     train: Rows
     test: Rows
 
-    def counted(self) -> Counted:
+    def counted(self) -> SampleCounts:
         """Return how many samples there are."""
-        return Counted(train=len(self.train), test=len(self.test))
+        return SampleCounts(train=len(self.train), test=len(self.test))
 
-    def statistics(self, layout: Layout, least: int) -> Totals:
+    def statistics(self, layout: StatisticsLayout, least: int) -> Totals:
         """Return exact sums over the training samples, as many of them as the experiment needs."""
         self._refuse_few(least)
         present, sums, squares = [], [], []
@@ -190,7 +192,7 @@ class OwnRows:
     def _refuse_few(self, least: int) -> None:
         """Refuse sums over few samples: a sum over one sample is that sample."""
         if len(self.train) < least:
-            raise Told(
+            raise ShareableError(
                 f"sums over {len(self.train)} training rows would tell too much of each, and the experiment needs sums",
                 remedy=f"have {least} rows or more, lower --least, or ask the server to set standardise = false",
                 where="--least",
@@ -216,20 +218,20 @@ class OwnRows:
         return data, partition
 
 
-def needs_means(source: Table) -> bool:
+def needs_means(source: TableFile) -> bool:
     """Return whether preparing a sample takes the means of all training samples."""
     return source.standardise or source.missing == "mean"
 
 
-def statistics_layout(experiment: Experiment, agreed: Agreement) -> Layout:
+def statistics_layout(experiment: Experiment, agreed: Agreement) -> StatisticsLayout:
     """Return which statistics the experiment needs of every client."""
     source = experiment.data.made
     features = features_of(agreed.columns) if needs_means(source) else 0
     classes = len(agreed.classes) if experiment.algorithm.made.counts_classes else 0
-    return Layout(features, source.standardise, classes)
+    return StatisticsLayout(features, source.standardise, classes)
 
 
-def features_of(columns: Sequence[Column]) -> int:
+def features_of(columns: Sequence[ColumnDescription]) -> int:
     """Return how many numbers a sample has."""
     return sum(max(len(column.words), column.kind == "numbers") for column in columns)
 

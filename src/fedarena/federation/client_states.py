@@ -14,8 +14,8 @@ from typing import Any
 
 from fedarena.common.files import writing
 from fedarena.engine.checkpoint import load_tree, save_tree
-from fedarena.engine.client import Common, Memory
-from fedarena.federation.redaction import Told
+from fedarena.engine.client import Broadcast, ClientState
+from fedarena.federation.redaction import ShareableError
 from fedarena.models.pytree import types_in, types_near
 from fedarena.models.task import Buffers
 
@@ -27,38 +27,38 @@ def ticket(round: int, exchange: int) -> str:
     return f"{round}.{exchange}"
 
 
-class Memories:
+class ClientStateStore:
     """The memories of one run."""
 
     def __init__(self, folder: Path, algorithm: Any) -> None:
         self.folder = folder
         self._types: dict[str, type] = {
             **types_near(algorithm),
-            **{t.__qualname__: t for t in (Buffers, Memory, Common)},
+            **{t.__qualname__: t for t in (Buffers, ClientState, Broadcast)},
         }
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
     def _path(self, ticket: str) -> Path:
         if not TICKET.fullmatch(ticket):
-            raise Told(f"'{ticket[:40]}' names no memory", remedy="is it fedarena on the other side?")
+            raise ShareableError(f"'{ticket[:40]}' names no memory", remedy="is it fedarena on the other side?")
         return self.folder / f"memory-{ticket}.safetensors"
 
-    def load(self, ticket: str) -> Memory | None:
+    def load(self, ticket: str) -> ClientState | None:
         """The memory of this ticket; None for one that is new."""
         if not ticket:
             return None
         path = self._path(ticket)
         if not path.exists():
-            raise Told(
+            raise ShareableError(
                 f"the memory of round {int(ticket.partition('.')[0]) + 1} is not in its folder",
                 remedy=f"start it with the folder it had, not {self.folder}: what was remembered cannot be made anew",
                 where="--folder",
             )
-        memory: Memory = load_tree(path, self._types)
+        memory: ClientState = load_tree(path, self._types)
         return memory
 
-    def save(self, ticket: str, memory: Memory) -> None:
+    def save(self, ticket: str, memory: ClientState) -> None:
         """Keep it, whole or not at all."""
         self._types |= types_in(memory)
         save_tree(self._path(ticket), memory)
@@ -71,7 +71,7 @@ class Memories:
             with writing(path):
                 path.write_text(now, encoding="utf-8")
         elif path.read_text(encoding="utf-8") != now:
-            raise Told(
+            raise ShareableError(
                 "shares were revealed for another sum of this exchange", remedy="the round must go on without this sum"
             )
 

@@ -17,7 +17,7 @@ KINDS = ("float32", "float64", "uint32")  # by their number in a form
 DENSE, PLACES, BITMAP = range(3)
 
 
-def squeezed(arrays: Arrays) -> Arrays:
+def compress(arrays: Arrays) -> Arrays:
     """Each array, or its parts under names with a colon where these are smaller."""
     found: Arrays = {}
     for name, array in arrays.items():
@@ -79,7 +79,7 @@ def _unpacked(packed: NDArray[np.uint8], count: int, width: int) -> NDArray[np.u
     return codes
 
 
-def released(arrays: Arrays, limit: int) -> Arrays:
+def decompress(arrays: Arrays, limit: int) -> Arrays:
     """The arrays again; anything that does not fit together is a ValueError, as are more bytes than the limit in all."""
     names = list(dict.fromkeys(name.partition(":")[0] for name in arrays))
     found: Arrays = {}

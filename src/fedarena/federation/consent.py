@@ -10,9 +10,9 @@ from fedarena.algorithms.base import Asynchronous
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.data.published_files import ELSEWHERE
-from fedarena.data.sources.table_files import Table
+from fedarena.data.sources.table_files import TableFile
 from fedarena.federation.client_data import needs_means
-from fedarena.federation.messages import Described
+from fedarena.federation.messages import TableDescription
 from fedarena.federation.metric_sums import followed_from
 from fedarena.federation.statistics_release import MASKED_FROM
 from fedarena.statistics.metric_registry import find_metric
@@ -21,7 +21,7 @@ OWNER = "participant"  # the column that would name the owner in a table of all 
 BUDGET = ("rounds", "uploads")
 
 
-def federated(source: Any, overrides: list[str], **settings: Any) -> Experiment:
+def federated_experiment(source: Any, overrides: list[str], **settings: Any) -> Experiment:
     """The organiser's experiment: on a table that lies with the participants, each with its own rows."""
     experiment = Experiment.make(source, [*overrides, *_filled_in(source, overrides)], **settings)
     check_experiment(experiment)
@@ -37,7 +37,7 @@ def _filled_in(source: Any, overrides: list[str]) -> list[str]:
         if path in overrides or not error.where.endswith("data") or "'path'" not in error.what:
             raise
         return [path, *_filled_in(source, [*overrides, path])]
-    return [f'data.client="{OWNER}"'] if isinstance(data, Table) and data.client is None else []
+    return [f'data.client="{OWNER}"'] if isinstance(data, TableFile) and data.client is None else []
 
 
 def check_experiment(experiment: Experiment) -> None:
@@ -49,7 +49,7 @@ def check_experiment(experiment: Experiment) -> None:
     needs = followed_from(metric or "accuracy")
     problems = [
         (
-            not isinstance(exp.data.made, Table),
+            not isinstance(exp.data.made, TableFile),
             f"'{exp.data.name}' is not a table of the participants' own",
             'write data = { name = "csv", label = "..." }: every participant brings its file',
             "data",
@@ -116,7 +116,7 @@ def _changed(settings: dict[str, Any]) -> bool:
     return any(value not in (None, 1) for value in settings.values())
 
 
-def as_text(experiment: Experiment) -> str:
+def experiment_as_text(experiment: Experiment) -> str:
     """The experiment as participants see it: without paths of the organiser's machine."""
     table = tomllib.loads(experiment.to_toml())
     for key in ("path", "test_path"):
@@ -126,7 +126,7 @@ def as_text(experiment: Experiment) -> str:
     return Experiment.make(table).to_toml()
 
 
-def from_text(text: str) -> Experiment:
+def experiment_from_text(text: str) -> Experiment:
     """The organiser's experiment, checked here: it names components that are installed, and no file of this machine."""
     try:
         table = tomllib.loads(text)
@@ -141,18 +141,18 @@ def from_text(text: str) -> Experiment:
     return experiment
 
 
-def same_but_for_data(mine: Experiment, theirs: Experiment) -> str:
+def first_difference(mine: Experiment, theirs: Experiment) -> str:
     """The first key in which the organiser's experiment is not the one that was agreed; nothing if it is."""
-    ours, other = (tomllib.loads(as_text(exp)) for exp in (mine, theirs))
+    ours, other = (tomllib.loads(experiment_as_text(exp)) for exp in (mine, theirs))
     for key in {**ours, **other}:
         if ours.get(key) != other.get(key):
             return f"{key} = {other.get(key)}, not {ours.get(key)}"
     return ""
 
 
-def beyond_budget(before: Experiment, now: Experiment) -> bool:
+def differs_beyond_budget(before: Experiment, now: Experiment) -> bool:
     """Is more than the number of rounds another?"""
-    ours, other = (tomllib.loads(as_text(exp)) for exp in (before, now))
+    ours, other = (tomllib.loads(experiment_as_text(exp)) for exp in (before, now))
     return any(ours.get(key) != other.get(key) for key in {**ours, **other} if key not in BUDGET)
 
 
@@ -245,7 +245,7 @@ def _visibility(clients: int, consequence: str = COLUMNS) -> str:
     )
 
 
-def description_lines(described: Described) -> list[str]:
+def description_lines(described: TableDescription) -> list[str]:
     """Return what the first message says of this table, with its values."""
     counts = f"{described.rows} rows" + (f" and {described.test_rows} test rows" if described.test_rows else "")
     columns = ", ".join(f"'{column.name}'" for column in described.columns)

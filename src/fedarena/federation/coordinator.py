@@ -13,10 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedarena.federation import messages as say
-from fedarena.federation.requests import Declined, Errand, Host, Inquiry, Rule, TooFewAnswers
+from fedarena.federation import messages
+from fedarena.federation.requests import (
+    AdmissionPolicy,
+    RequestBatch,
+    RequestDeclined,
+    ResponseRule,
+    SentRequest,
+    TooFewAnswers,
+)
 from fedarena.federation.wire_format import Message, OtherVersion, Types, WireRefused, pack, unpack
-from fedarena.transport.flower_link import Arrival, Link
+from fedarena.transport.flower_link import Link, ReceivedMessage
 
 LOOK = 0.5  # seconds between two looks at who is connected
 PROBE = 5.0  # seconds of silence after which a greeting asks whether it is still the same process; then twice as many
@@ -30,7 +37,7 @@ Speak = Callable[[str], None]
 
 
 @dataclass
-class Member:
+class ClientConnection:
     """A participant, as the organiser sees it."""
 
     name: str
@@ -53,21 +60,27 @@ class Member:
         return not self.awaits or time.monotonic() - self.greeted > self.patience
 
 
-class Switchboard:
+class Coordinator:
     """Conversations with all participants over one link."""
 
     def __init__(
-        self, link: Link, run: str, hello: say.Hello, host: Host, speak: Speak, types: Types | None = None
+        self,
+        link: Link,
+        run: str,
+        hello: messages.Invitation,
+        host: AdmissionPolicy,
+        speak: Speak,
+        types: Types | None = None,
     ) -> None:
         self.link, self.run, self.host, self.types = link, run, host, types or {}
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClientConnection] = {}
         self._hello = pack(run, 0, hello)
         self._speak = speak
-        self._errands: dict[str, Errand] = {}  # by ticket
-        self._inquiries: list[Inquiry] = []  # under way
+        self._errands: dict[str, SentRequest] = {}  # by ticket
+        self._inquiries: list[RequestBatch] = []  # under way
         self._looked = -LOOK
 
-    def those(self, *stages: Stage) -> list[str]:
+    def clients_at(self, *stages: Stage) -> list[str]:
         """Participants at these stages."""
         return [name for name, member in self.members.items() if member.stage in stages]
 
@@ -77,7 +90,7 @@ class Switchboard:
         self,
         questions: Mapping[str, bytes],
         read: Callable[[str, Message], Any],
-        rule: Rule,
+        rule: ResponseRule,
         what: str,
         stages: tuple[Stage, ...] = ("ready",),
     ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -97,9 +110,9 @@ class Switchboard:
         return inquiry.got, {**inquiry.bad, **late}
 
     @contextlib.contextmanager
-    def inquiry(self, read: Callable[[str, Message], Any]) -> Iterator[Inquiry]:
+    def inquiry(self, read: Callable[[str, Message], Any]) -> Iterator[RequestBatch]:
         """Questions under way, until this ends; what comes later is late."""
-        inquiry = Inquiry(read)
+        inquiry = RequestBatch(read)
         self._inquiries.append(inquiry)
         try:
             yield inquiry
@@ -107,7 +120,7 @@ class Switchboard:
             self._inquiries.remove(inquiry)
             self._forget(inquiry)
 
-    def attend(self, inquiry: Inquiry, seconds: float) -> None:
+    def process_messages(self, inquiry: RequestBatch, seconds: float) -> None:
         """Send what is to be sent, and listen; what is still open after its time is withdrawn, as a bad answer."""
         for name in inquiry.open:
             left = inquiry.until[name] - time.monotonic()
@@ -119,18 +132,18 @@ class Switchboard:
         if not inquiry.got and not inquiry.bad:
             self.turn(seconds)
 
-    def _forget(self, inquiry: Inquiry, name: str | None = None) -> None:
+    def _forget(self, inquiry: RequestBatch, name: str | None = None) -> None:
         """Questions that nobody waits for any more take no room."""
         done = [t for t, e in self._errands.items() if e.inquiry is inquiry and (name is None or e.name == name)]
         for ticket in done:
             del self._errands[ticket]
 
-    def is_here(self, name: str) -> bool:
+    def is_connected(self, name: str) -> bool:
         """Can it be asked, and is it likely to answer?"""
         member = self._member(name)
         return member.stage == "ready" and not member.gone
 
-    def _too_few(self, inquiry: Inquiry, needed: int, what: str, attempt: int, rule: Rule) -> None:
+    def _too_few(self, inquiry: RequestBatch, needed: int, what: str, attempt: int, rule: ResponseRule) -> None:
         count, asked = len(inquiry.got), len(inquiry.questions)
         told = f"{what}: {count} of {asked} answered, and {needed} must"
         if attempt == rule.attempts:
@@ -142,7 +155,7 @@ class Switchboard:
             )
         self._speak(f"{told}; asking again ({attempt + 1} of {rule.attempts})")
 
-    def _wait(self, inquiry: Inquiry, needed: int, stages: tuple[Stage, ...]) -> None:
+    def _wait(self, inquiry: RequestBatch, needed: int, stages: tuple[Stage, ...]) -> None:
         """Until all have answered whom one waits for, or time is up."""
         while inquiry.open and (left := inquiry.until[inquiry.open[0]] - time.monotonic()) > 0:
             for name in inquiry.open:
@@ -152,7 +165,7 @@ class Switchboard:
                 return
             self.turn(min(left, 1.0))
 
-    def _send(self, name: str, inquiry: Inquiry, left: float, stages: tuple[Stage, ...]) -> None:
+    def _send(self, name: str, inquiry: RequestBatch, left: float, stages: tuple[Stage, ...]) -> None:
         member, now = self._member(name), time.monotonic()
         if name in inquiry.asked:
             if now - max(inquiry.asked[name], member.greeted) > member.patience:
@@ -166,29 +179,29 @@ class Switchboard:
             return
         inquiry.asked[name] = now
         question = inquiry.questions[name]
-        self._errands[self.link.send(member.node, question, left)] = Errand(name, "question", inquiry, question)
+        self._errands[self.link.send(member.node, question, left)] = SentRequest(name, "question", inquiry, question)
 
     def _is_given_up(self, name: str) -> bool:
         member = self._member(name)
         return member.gone or member.stage == "refused"
 
-    def _member(self, name: str) -> Member:
-        return self.members.setdefault(name, Member(name))
+    def _member(self, name: str) -> ClientConnection:
+        return self.members.setdefault(name, ClientConnection(name))
 
     # Listening
 
     def turn(self, seconds: float) -> None:
         """See who has come or gone, and take in what has arrived, waiting so long at most for the first."""
         if time.monotonic() - self._looked > LOOK:
-            self._look_around()
+            self._refresh_connections()
         for arrival in self.link.receive(seconds):
             self._take(arrival)
 
-    def tell_all(self) -> None:
+    def send_agreement_to_all(self) -> None:
         """Something was agreed: tell those who are there."""
         for member in self.members.values():
             if member.stage == "known":
-                self._tell_agreement(member)
+                self._send_agreement(member)
 
     def give_up(self, name: str, told: str = "") -> None:
         """Do not wait for one that is not there, until it is heard of."""
@@ -197,7 +210,7 @@ class Switchboard:
             self._speak(told)
         member.gone = True
 
-    def _look_around(self) -> None:
+    def _refresh_connections(self) -> None:
         self._looked = time.monotonic()
         connected = {name: node for node, name in self.link.nodes().items()}
         for member in self.members.values():
@@ -211,27 +224,27 @@ class Switchboard:
                 member.node = node
             if member.stage in ("away", "greeted") and member.is_silent:
                 self._greet(member)
-        self.tell_all()
+        self.send_agreement_to_all()
 
-    def _greet(self, member: Member) -> None:
+    def _greet(self, member: ClientConnection) -> None:
         if member.node is None:
             return
         member.greeted, member.unanswered = time.monotonic(), min(member.unanswered + 1, 10)
         if member.stage == "away":
             member.stage = "greeted"
         member.awaits = self.link.send(member.node, self._hello, GREETING)
-        self._errands[member.awaits] = Errand(member.name, "greeting")
+        self._errands[member.awaits] = SentRequest(member.name, "greeting")
 
-    def _tell_agreement(self, member: Member) -> None:
+    def _send_agreement(self, member: ClientConnection) -> None:
         agreement = self.host.agreement(member.name)
         if agreement is None or member.node is None or not member.is_silent:
             return
         member.greeted, member.unanswered = time.monotonic(), min(member.unanswered + 1, 10)
-        content = pack(self.run, 0, say.Agree(agreement=agreement, tell="ready"))
+        content = pack(self.run, 0, messages.AgreementRequest(agreement=agreement, tell="ready"))
         member.awaits = self.link.send(member.node, content, GREETING)
-        self._errands[member.awaits] = Errand(member.name, "agreement")
+        self._errands[member.awaits] = SentRequest(member.name, "agreement")
 
-    def _take(self, arrival: Arrival) -> None:
+    def _take(self, arrival: ReceivedMessage) -> None:
         errand = self._errands.pop(arrival.ticket, None)
         if errand is None:
             return  # too late
@@ -243,7 +256,7 @@ class Switchboard:
         try:
             message = self._message(arrival)
         except WireRefused as error:
-            self._misunderstood(member, errand, error)
+            self._reject_message(member, errand, error)
             return
         if message is None:
             self._line_failed(member, errand, arrival.problem)
@@ -251,8 +264,8 @@ class Switchboard:
         if member.gone:
             self._speak(f"'{member.name}' is back; what it answered too late is not used")
             member.gone = False
-        if isinstance(message.words, say.Refused) and message.words.kind == "unready":
-            self._meet_anew(member, errand)
+        if isinstance(message.words, messages.RefusalResponse) and message.words.kind == "unready":
+            self._reset_client(member, errand)
         elif errand.what == "greeting":
             self._greeted(member, message)
         elif errand.what == "agreement":
@@ -260,15 +273,15 @@ class Switchboard:
         elif errand.what == "question":
             self._answered(member, errand, message)
 
-    def _message(self, arrival: Arrival) -> Message | None:
+    def _message(self, arrival: ReceivedMessage) -> Message | None:
         if arrival.content is None:
             return None
         message = unpack(arrival.content, self.types)
-        if message.run != self.run and not isinstance(message.words, say.Refused):
+        if message.run != self.run and not isinstance(message.words, messages.RefusalResponse):
             raise WireRefused("an answer of another run")
         return message
 
-    def _misunderstood(self, member: Member, errand: Errand, error: WireRefused) -> None:
+    def _reject_message(self, member: ClientConnection, errand: SentRequest, error: WireRefused) -> None:
         """What came is no message: the participant is named, its answer dropped."""
         self._speak(f"'{member.name}' sent {error.what}")
         if errand.is_open and errand.inquiry is not None:
@@ -278,7 +291,7 @@ class Switchboard:
             if isinstance(error, OtherVersion):
                 self.dismiss(member, error.what)
 
-    def _line_failed(self, member: Member, errand: Errand, problem: str) -> None:
+    def _line_failed(self, member: ClientConnection, errand: SentRequest, problem: str) -> None:
         """Nothing came: it is greeted once it is there, and asked again."""
         if errand.is_open and errand.inquiry is not None:
             errand.inquiry.asked.pop(member.name, None)
@@ -286,7 +299,7 @@ class Switchboard:
             self._speak(problem if problem.startswith(f"'{member.name}'") else f"'{member.name}': {problem}")
             member.node, member.stage = None, "away"
 
-    def _meet_anew(self, member: Member, errand: Errand) -> None:
+    def _reset_client(self, member: ClientConnection, errand: SentRequest) -> None:
         """Another process than the one that was greeted: it must be told everything again."""
         if errand.is_open and errand.inquiry is not None:
             errand.inquiry.asked.pop(member.name, None)
@@ -294,15 +307,17 @@ class Switchboard:
         if member.is_silent:
             self._greet(member)
 
-    def _greeted(self, member: Member, message: Message) -> None:
+    def _greeted(self, member: ClientConnection, message: Message) -> None:
         told = message.words
-        if not isinstance(told, say.Described):
-            why = told.why if isinstance(told, say.Refused) else f"it answered a greeting with '{told.what}'"
+        if not isinstance(told, messages.TableDescription):
+            why = (
+                told.why if isinstance(told, messages.RefusalResponse) else f"it answered a greeting with '{told.what}'"
+            )
             self._refuse(member, why)
             return
         if told.session == member.session and member.stage == "ready":
             return  # a busy one, asked whether it is still there
-        why = self.host.meets(member.name, told)
+        why = self.host.admit(member.name, told)
         if why:
             self._refuse(member, why)
             self.dismiss(member, why)
@@ -312,29 +327,33 @@ class Switchboard:
                 inquiry.asked.pop(member.name, None)
             self._speak(f"'{member.name}' is here")
         member.session, member.stage = told.session, "known"
-        self._tell_agreement(member)
+        self._send_agreement(member)
 
-    def _agreed(self, member: Member, message: Message) -> None:
-        if isinstance(message.words, say.Ready):
+    def _agreed(self, member: ClientConnection, message: Message) -> None:
+        if isinstance(message.words, messages.ReadyResponse):
             member.stage = "ready"
             self.host.is_ready(member.name, message.words)
             return
-        why = message.words.why if isinstance(message.words, say.Refused) else f"it said '{message.words.what}'"
+        why = (
+            message.words.why
+            if isinstance(message.words, messages.RefusalResponse)
+            else f"it said '{message.words.what}'"
+        )
         self._refuse(member, why)
 
-    def _refuse(self, member: Member, why: str) -> None:
+    def _refuse(self, member: ClientConnection, why: str) -> None:
         member.stage = "refused"
         self._speak(f"'{member.name}' does not take part: {why}")
 
-    def _answered(self, member: Member, errand: Errand, message: Message) -> None:
+    def _answered(self, member: ClientConnection, errand: SentRequest, message: Message) -> None:
         name, inquiry = member.name, errand.inquiry
         if inquiry is None or not errand.is_open:
             return  # a second time
         try:
-            if isinstance(message.words, say.Refused):
-                raise Declined(message.words.why)
+            if isinstance(message.words, messages.RefusalResponse):
+                raise RequestDeclined(message.words.why)
             inquiry.got[name] = inquiry.read(name, message)
-        except (Declined, WireRefused) as error:
+        except (RequestDeclined, WireRefused) as error:
             inquiry.bad[name] = error.what if isinstance(error, WireRefused) else str(error)
         except Exception as error:  # of whatever kind: one strange answer does not stop the others
             inquiry.bad[name] = f"an answer that cannot be used: {type(error).__name__}"
@@ -343,11 +362,11 @@ class Switchboard:
 
     # The end
 
-    def dismiss(self, member: Member, reason: str, finished: bool = False) -> None:
+    def dismiss(self, member: ClientConnection, reason: str, finished: bool = False) -> None:
         """Tell one that it is not needed any more."""
         if member.node is not None:
-            content = pack(self.run, 0, say.Goodbye(reason=reason, finished=finished))
-            self._errands[self.link.send(member.node, content, 60.0)] = Errand(member.name, "goodbye")
+            content = pack(self.run, 0, messages.GoodbyeRequest(reason=reason, finished=finished))
+            self._errands[self.link.send(member.node, content, 60.0)] = SentRequest(member.name, "goodbye")
 
     @property
     def _are_leaving(self) -> bool:

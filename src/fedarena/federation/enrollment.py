@@ -7,26 +7,26 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedarena.config.experiment import Experiment
-from fedarena.federation import messages as say
+from fedarena.federation import messages
 from fedarena.federation.agreement import check_counted, first_agreement, with_counts, with_statistics
 from fedarena.federation.client_data import statistics_layout
-from fedarena.federation.coordinator import Switchboard
+from fedarena.federation.coordinator import Coordinator
 from fedarena.federation.masked_totals import masked_total
-from fedarena.federation.requests import Declined, Rule, TooFewAnswers
+from fedarena.federation.requests import RequestDeclined, ResponseRule, TooFewAnswers
 from fedarena.federation.roster import Roster
-from fedarena.federation.statistics_release import Layout, Totals
+from fedarena.federation.statistics_release import StatisticsLayout, Totals
 from fedarena.federation.wire_format import Message, pack
 
 Speak = Callable[[str], None]
 TELLING = 300.0  # seconds for sums over a table
 
 
-def gather(board: Switchboard, roster: Roster, seconds: float, speak: Speak) -> None:
+def wait_for_clients(board: Coordinator, roster: Roster, seconds: float, speak: Speak) -> None:
     """Wait until as many have come as are wanted, and their tables go together."""
     until = time.monotonic() + seconds
     speak(f"waiting for {roster.wanted} participants")
     while True:
-        here = [name for name in board.those("known", "ready") if name in roster.described]
+        here = [name for name in board.clients_at("known", "ready") if name in roster.described]
         if len(here) >= roster.wanted:
             return
         for name in [name for name in roster.described if name not in here]:
@@ -40,21 +40,21 @@ def gather(board: Switchboard, roster: Roster, seconds: float, speak: Speak) -> 
         board.turn(1.0)
 
 
-def agree(board: Switchboard, roster: Roster, experiment: Experiment) -> None:
+def agree_with_clients(board: Coordinator, roster: Roster, experiment: Experiment) -> None:
     """Agree with all clients on columns, classes and places; then on statistics, where the experiment needs any."""
     agreed = {
         name: one.model_copy(update={"shares_models": roster.shares_models})
         for name, one in first_agreement(roster.described).items()
     }
 
-    def counts(name: str, message: Message) -> say.Counted:
+    def counts(name: str, message: Message) -> messages.SampleCounts:
         told = message.words
-        if not isinstance(told, say.Counted):
-            raise Declined(f"it answered with '{told.what}'")
+        if not isinstance(told, messages.SampleCounts):
+            raise RequestDeclined(f"it answered with '{told.what}'")
         check_counted(told, roster.described[name])
         return told
 
-    asked = {name: say.Agree(agreement=one, tell="counts") for name, one in agreed.items()}
+    asked = {name: messages.AgreementRequest(agreement=one, tell="counts") for name, one in agreed.items()}
     counted, missing = _ask_all(board, asked, counts)
     _require_all(missing)
     agreed = with_counts(agreed, counted, experiment)
@@ -64,22 +64,22 @@ def agree(board: Switchboard, roster: Roster, experiment: Experiment) -> None:
     roster.counted, roster.agreed = counted, agreed
 
 
-def _total(board: Switchboard, agreed: dict[str, say.Agreement], layout: Layout) -> Totals:
+def _total(board: Coordinator, agreed: dict[str, messages.Agreement], layout: StatisticsLayout) -> Totals:
     """Ask for the statistics of all clients."""
     numbers = {name: one.client for name, one in agreed.items()}
     ask = lambda questions, read: _ask_all(board, questions, read)
-    request = lambda name, keys: say.StatisticsRequest(agreement=agreed[name], keys=keys)
-    total, missing = masked_total(numbers, ask, request, say.Statistics, layout)
+    request = lambda name, keys: messages.StatisticsRequest(agreement=agreed[name], keys=keys)
+    total, missing = masked_total(numbers, ask, request, messages.StatisticsResponse, layout)
     _require_all(missing)
     return Totals.of(total, layout)
 
 
 def _ask_all(
-    board: Switchboard, questions: Mapping[str, say.Words], read: Callable[[str, Message], Any]
+    board: Coordinator, questions: Mapping[str, messages.MessageBody], read: Callable[[str, Message], Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the answers of all clients, and of those that gave none the reason."""
     packed = {name: pack(board.run, 0, question) for name, question in questions.items()}
-    return board.ask(packed, read, Rule(TELLING, minimum=0), "agreeing", ("known", "ready"))
+    return board.ask(packed, read, ResponseRule(TELLING, minimum=0), "agreeing", ("known", "ready"))
 
 
 def _require_all(missing: Mapping[str, str]) -> None:
@@ -89,12 +89,12 @@ def _require_all(missing: Mapping[str, str]) -> None:
         raise TooFewAnswers(f"agreeing: {why}", remedy="fix it, and start the server again")
 
 
-def assemble(board: Switchboard, roster: Roster, rule: Rule, seconds: float, speak: Speak) -> None:
+def wait_until_ready(board: Coordinator, roster: Roster, rule: ResponseRule, seconds: float, speak: Speak) -> None:
     """Wait until everybody is ready; after a while as many are enough as a round needs."""
     until = time.monotonic() + seconds
-    board.tell_all()
+    board.send_agreement_to_all()
     while True:
-        ready = [name for name in board.those("ready") if name in roster.agreed]
+        ready = [name for name in board.clients_at("ready") if name in roster.agreed]
         missing = [name for name in roster.names if name not in ready]
         if not missing:
             break

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.federation.redaction import Told
+from fedarena.federation.redaction import ShareableError
 
 POINT = 1074  # binary places of a sum: every float64 is a multiple of 2**-1074
 SQUARE_POINT = 2 * POINT  # binary places of a sum of squares
@@ -48,7 +48,9 @@ def exact_sum_of_squares(values: NDArray[np.float64]) -> int:
 def _grouped(values: NDArray[np.float64]) -> tuple[Integers, Integers, Integers]:
     """Return integer mantissas sorted by exponent, the distinct exponents, and where each of them starts."""
     if not (np.abs(values) <= 2.0**LARGEST_POWER).all():
-        raise Told("a column holds values above 2**500: sums of squares would overflow", remedy="rescale or drop it")
+        raise ShareableError(
+            "a column holds values above 2**500: sums of squares would overflow", remedy="rescale or drop it"
+        )
     fractions, powers = np.frexp(values)
     order = np.argsort(powers, kind="stable")
     exponents, starts = np.unique(powers[order], return_index=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedarena.federation import messages as say
-from fedarena.federation.requests import Declined
+from fedarena.federation import messages
+from fedarena.federation.requests import RequestDeclined
 from fedarena.federation.secure_aggregation import is_public_key
 from fedarena.federation.statistics_release import MASKED_FROM, STALE_KEY, Masked, Sized, is_vector, signed_total
 from fedarena.federation.wire_format import Message
 
 Read = Callable[[str, Message], Any]
-AskAll = Callable[[Mapping[str, say.Words], Read], tuple[dict[str, Any], dict[str, str]]]
+AskAll = Callable[[Mapping[str, messages.MessageBody], Read], tuple[dict[str, Any], dict[str, str]]]
 
 KEY_ATTEMPTS = 3  # how often keys are drawn, where a client is restarted in between
 
@@ -20,8 +20,8 @@ KEY_ATTEMPTS = 3  # how often keys are drawn, where a client is restarted in bet
 def masked_total(
     clients: Mapping[str, int],
     ask: AskAll,
-    request: Callable[[str, dict[int, str]], say.Words],
-    answer: type[say.Words],
+    request: Callable[[str, dict[int, str]], messages.MessageBody],
+    answer: type[messages.MessageBody],
     layout: Sized,
 ) -> tuple[list[int], dict[str, str]]:
     """Return the total over all clients (names with their numbers), or why a client's vector is missing.
@@ -31,14 +31,14 @@ def masked_total(
 
     def vector(name: str, message: Message) -> Masked:
         if not isinstance(message.words, answer) or not is_vector(message.load, layout):
-            raise Declined(f"it answered with '{message.words.what}'")
+            raise RequestDeclined(f"it answered with '{message.words.what}'")
         integers: Masked = message.load
         return integers
 
     for _ in range(KEY_ATTEMPTS):
         keys: dict[int, str] = {}
         if len(clients) >= MASKED_FROM:
-            found, missing = ask(dict.fromkeys(clients, say.StatisticsKeyRequest()), _key)
+            found, missing = ask(dict.fromkeys(clients, messages.StatisticsKeyRequest()), _key)
             if missing:
                 return [], missing
             keys = {clients[name]: key for name, key in found.items()}
@@ -49,8 +49,8 @@ def masked_total(
 
 
 def _key(name: str, message: Message) -> str:
-    if not isinstance(message.words, say.StatisticsKey):
-        raise Declined(f"it answered with '{message.words.what}'")
+    if not isinstance(message.words, messages.StatisticsKey):
+        raise RequestDeclined(f"it answered with '{message.words.what}'")
     if not is_public_key(message.words.key):
-        raise Declined("it sent a public key that is none")
+        raise RequestDeclined("it sent a public key that is none")
     return message.words.key

@@ -23,7 +23,7 @@ from fedarena.common.files import writing
 from fedarena.config.errors import DataBroken
 from fedarena.data.dataset import Rows
 from fedarena.federation.messages import Agreement
-from fedarena.federation.redaction import Told
+from fedarena.federation.redaction import ShareableError
 
 LOG, BINDING = "releases.jsonl", "binding.json"
 RELEASED, REFUSED, ALLOWED = "released", "refused", "allowed"
@@ -61,7 +61,7 @@ def _hash(*parts: bytes) -> str:
     return digest.hexdigest()
 
 
-class Releases:
+class ReleaseLog:
     """The log of one client, and its binding. Both lie in the client's folder and outlive its processes."""
 
     def __init__(self, folder: Path, server: str = "", allow_new: bool = False) -> None:
@@ -76,7 +76,7 @@ class Releases:
         if known is not None:
             what = known.differences(binding)
             if not self._may_replace:
-                raise Told(
+                raise ShareableError(
                     f"releases of this client are bound to what its first run used, and this run asks for {what}",
                     remedy="two releases that differ in one sample reveal that sample: ask the server for the same "
                     "federation, or start with --new-release if you accept that",

@@ -12,22 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.engine.client import Common
-from fedarena.engine.evaluation import Looked
+from fedarena.engine.client import Broadcast
+from fedarena.engine.evaluation import EvaluationResult
 from fedarena.engine.task_metrics import stacked
-from fedarena.engine.tasks import Absent
-from fedarena.federation import messages as say
+from fedarena.engine.tasks import AbsentClient
+from fedarena.federation import messages
 from fedarena.federation.masked_totals import Read, masked_total
 from fedarena.federation.metric_sums import BY_CLASS, BY_ORDER, BY_SUM, COUNTED, MetricSums, layout_of, why_no_sums
-from fedarena.federation.remote_runtime import Participants, check_round
-from fedarena.federation.wire_format import NOTHING, Load, Message, WireRefused, pack
+from fedarena.federation.remote_runtime import RemoteRuntime, check_round
+from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, pack
 from fedarena.statistics.metric_registry import Metric, metrics_of
 
 
 class ReleasedMetrics:
     """Asks clients for sums and for their own metrics, and adds the values to what an evaluation found."""
 
-    def __init__(self, runtime: Participants) -> None:
+    def __init__(self, runtime: RemoteRuntime) -> None:
         self.runtime, self.site = runtime, runtime.site
         self._bins = self.site.experiment.evaluate.histograms or 0
         self._summed = not why_no_sums(self.site)
@@ -36,7 +36,7 @@ class ReleasedMetrics:
         known |= {*BY_ORDER} if self._summed and self._bins else set()
         self.metrics = [one for name, one in metrics_of(self.site.task_name).items() if name in known]
 
-    def with_sums(self, found: Looked, common: Common, metrics: Sequence[Metric]) -> Looked:
+    def with_sums(self, found: EvaluationResult, common: Broadcast, metrics: Sequence[Metric]) -> EvaluationResult:
         """Add the metrics that are asked for; those that need the sums of a missing client are left out, with a note."""
         names = [metric.name for metric in metrics]
         counted = {"accuracy": found.accuracy, "loss": found.loss, "log_loss": found.loss}
@@ -51,39 +51,43 @@ class ReleasedMetrics:
                 found = replace(found, confusion=total.matrix, calibration=total.calibration, bounds=bounds)
         return replace(found, values={name: values[name] for name in names if name in values})
 
-    def with_own(self, found: Looked, common: Common, tickets: Mapping[int, str | None]) -> Looked:
+    def with_own(
+        self, found: EvaluationResult, common: Broadcast, tickets: Mapping[int, str | None]
+    ) -> EvaluationResult:
         """Add the accuracy of every client and, where no histograms were agreed on, its AUC and average precision."""
         if self.site.task_name != "classification":
             return found
         values: dict[str, Any] = {"accuracy": found.own}
         if not self._bins:
-            asked = {k: say.OwnMetricsRequest(memory=ticket) for k, ticket in tickets.items()}
+            asked = {k: messages.OwnMetricsRequest(memory=ticket) for k, ticket in tickets.items()}
             rule = replace(self.runtime.rule, minimum=0)
-            told = self.runtime.ask(asked, 0, Load.of(common), self._own, "metrics of clients", rule)
+            told = self.runtime.ask(asked, 0, Payload.of(common), self._own, "metrics of clients", rule)
             each = (told.get(k, {}) for k in range(len(self.site.owners.clients)))
-            values |= stacked(({} if isinstance(one, Absent) else one for one in each), list(BY_ORDER))
+            values |= stacked(({} if isinstance(one, AbsentClient) else one for one in each), list(BY_ORDER))
         return replace(found, client_values=values)
 
-    def _total(self, common: Common, found: Looked, bins: int) -> tuple[MetricSums | None, str]:
+    def _total(self, common: Broadcast, found: EvaluationResult, bins: int) -> tuple[MetricSums | None, str]:
         """Return the total over all clients, or say why there is none."""
-        names, load = self.runtime.names, Load.of(common)
+        names, load = self.runtime.names, Payload.of(common)
         if found.missing:
             return None, f"'{names[found.missing[0]]}' gave no answer"
         board, rule = self.runtime.board, replace(self.runtime.rule, minimum=0)
 
-        def ask(questions: Mapping[str, say.Words], read: Read) -> tuple[dict[str, Any], dict[str, str]]:
+        def ask(questions: Mapping[str, messages.MessageBody], read: Read) -> tuple[dict[str, Any], dict[str, str]]:
             def of_this_evaluation(name: str, message: Message) -> Any:
                 check_round(message, 0)
                 return read(name, message)
 
-            loads = {n: load if isinstance(one, say.EvaluationSumsRequest) else NOTHING for n, one in questions.items()}
+            loads = {
+                n: load if isinstance(one, messages.EvaluationSumsRequest) else NOTHING for n, one in questions.items()
+            }
             packed = {name: pack(board.run, 0, one, loads[name]) for name, one in questions.items()}
             return board.ask(packed, of_this_evaluation, rule, "metrics")
 
         clients = {name: k for k, name in enumerate(names)}
         layout = layout_of(self.site, bins)
-        request = lambda name, keys: say.EvaluationSumsRequest(keys=keys, histograms=bins)
-        integers, missing = masked_total(clients, ask, request, say.EvaluationSums, layout)
+        request = lambda name, keys: messages.EvaluationSumsRequest(keys=keys, histograms=bins)
+        integers, missing = masked_total(clients, ask, request, messages.EvaluationSums, layout)
         for name, why in missing.items():
             return None, f"'{name}': {why}"
         try:
@@ -96,6 +100,6 @@ class ReleasedMetrics:
     def _own(self, name: str, message: Message) -> dict[str, float]:
         """Read the metrics of one client."""
         told = message.words
-        if not isinstance(told, say.OwnMetrics) or {*told.values} != {*BY_ORDER}:
+        if not isinstance(told, messages.OwnMetrics) or {*told.values} != {*BY_ORDER}:
             raise WireRefused(f"'{told.what}' where metrics of a client belong")
         return {name: np.nan if value is None else value for name, value in told.values.items()}

@@ -14,72 +14,80 @@ import numpy as np
 from fedarena.algorithms.base import Reply
 from fedarena.config.experiment import Experiment, Uplink
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.engine.client import Common, Memory
-from fedarena.engine.client_batches import Bundle, Folded
-from fedarena.engine.context import Site
+from fedarena.engine.client import Broadcast, ClientState
+from fedarena.engine.client_batches import BatchResult, ClientBatch
+from fedarena.engine.context import ExperimentContext
 from fedarena.engine.stopping import participants
-from fedarena.engine.tasks import Absent, Answer, Failed, Job, Report, Skipped, StatisticsJob
-from fedarena.federation import messages as say
+from fedarena.engine.tasks import (
+    AbsentClient,
+    BatchNormTask,
+    ClientAnswer,
+    ClientReport,
+    FailedTask,
+    RuntimeTask,
+    SkippedClient,
+)
+from fedarena.federation import messages
 from fedarena.federation.client_states import ticket
-from fedarena.federation.coordinator import Switchboard
-from fedarena.federation.reply_pattern import Patterns, unlike
-from fedarena.federation.requests import Rule
-from fedarena.federation.secure_aggregation import HouseSeals
-from fedarena.federation.wire_format import NOTHING, Load, Message, WireRefused, pack
+from fedarena.federation.coordinator import Coordinator
+from fedarena.federation.reply_pattern import ReplyPatterns, first_mismatch
+from fedarena.federation.requests import ResponseRule
+from fedarena.federation.secure_aggregation import ServerMasks
+from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, pack
 from fedarena.models.pytree import is_finite, types_near
 from fedarena.models.task import Buffers
-from fedarena.privacy.uplink import CannotSend, Sealed, Steps
+from fedarena.privacy.uplink import CannotSend, MaskedVector, UplinkSteps
 
 Read = Callable[[str, Message], Any]
 
 
-class RowlessSite(Site):
+class RemoteContext(ExperimentContext):
     """An experiment whose rows are with the participants: their numbers are known here, and nothing else."""
 
     def __init__(self, experiment: Experiment, data: Dataset, owners: Partition, secret: int) -> None:
         super().__init__(experiment, data, owners)
         self.secret = secret
-        self.seals: HouseSeals | None = None  # of whoever can ask the participants
+        self.seals: ServerMasks | None = None  # of whoever can ask the participants
 
     @cached_property
-    def steps(self) -> Steps | None:
+    def steps(self) -> UplinkSteps | None:
         """What happens to answers; noise comes from a secret, not from the experiment's seed, which everybody knows."""
         exp, wish = self.experiment, self.experiment.uplink
         if not isinstance(wish, Uplink) or not self.algorithm.communicates:
             return None
         asked, heaviest = participants(exp, len(self.owners.population)), float(self.partition.sizes.max())
-        return Steps(
+        return UplinkSteps(
             wish, exp.algorithm.name, exp.seed_for("uplink"), heaviest, asked, noise_seed=self.secret, seals=self.seals
         )
 
 
 def answer_types(algorithm: Any) -> dict[str, type]:
     """What answers may be made of."""
-    return {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, Sealed)}}
+    return {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, MaskedVector)}}
 
 
-class Participants:
+class RemoteRuntime:
     """The runtime of a federation."""
 
-    def __init__(self, site: RowlessSite, board: Switchboard, rule: Rule) -> None:
+    def __init__(self, site: RemoteContext, board: Coordinator, rule: ResponseRule) -> None:
         self.site, self.board, self.rule = site, board, rule
         if getattr(site.experiment.uplink, "secure", False):
-            site.seals = HouseSeals(site.experiment.seed_for("masks"), self._ask_for)
+            site.seals = ServerMasks(site.experiment.seed_for("masks"), self._ask_for)
             site.__dict__.pop("steps", None)
         self.names = site.owners.names
         self.looks: Any = None  # set by whoever can say what clients remember
-        self.patterns = Patterns(site)
+        self.patterns = ReplyPatterns(site)
         self._rule_now = rule  # with how many the exchange began
         self._exchange = (-1, -1)  # the round, and how often its participants were asked
 
-    def map(self, jobs: Iterable[Job], common: Common) -> Iterator[tuple[int, Any]]:
+    def map(self, jobs: Iterable[RuntimeTask], common: Broadcast) -> Iterator[tuple[int, Any]]:
         """Ask those whose part it is, all at once; by the rule, some may be missing."""
         todo = list(jobs)
         if not todo:
             return
-        if all(isinstance(job, Bundle) for job in todo):
+        if all(isinstance(job, ClientBatch) for job in todo):
             yield from enumerate(self._trained(todo, common))  # type: ignore[arg-type]
-        elif all(isinstance(job, StatisticsJob) for job in todo):
+        elif all(isinstance(job, BatchNormTask) for job in todo):
             yield from enumerate(self._recomputed(todo, common))  # type: ignore[arg-type]
         else:
             raise TypeError(f"{type(todo[0]).__name__} needs rows, and there are none here")
@@ -89,7 +97,7 @@ class Participants:
 
     # Training
 
-    def _trained(self, bundles: list[Bundle], common: Common) -> Iterator[Folded]:
+    def _trained(self, bundles: list[ClientBatch], common: Broadcast) -> Iterator[BatchResult]:
         round, do, turn = bundles[0].round, bundles[0].do, bundles[0].turn
         exchange = self._exchange[1] + 1 if self._exchange[0] == round else 0
         self._exchange = (round, exchange)
@@ -97,34 +105,36 @@ class Participants:
         self._rule_now = replace(self.rule, selected=len(memories))
         told = None
         if turn is not None:
-            told = say.Exchange(number=turn.exchange, asked=turn.asked, everyone=turn.everyone)
+            told = messages.ExchangeInfo(number=turn.exchange, asked=turn.asked, everyone=turn.everyone)
         self.patterns.prepare(do, common, turn)
         shares: dict[int, dict[int, str]] = {}
-        absent: dict[int, Absent] = {}
+        absent: dict[int, AbsentClient] = {}
         if self.site.seals is not None:
             shares, absent = self.site.seals.exchange(round, exchange, list(memories))
         questions = {
-            k: say.Work(do=do, exchange=exchange, memory=ticket_of(memory), turn=told, shares=shares.get(k))
+            k: messages.RoundRequest(
+                do=do, exchange=exchange, memory=ticket_of(memory), turn=told, shares=shares.get(k)
+            )
             for k, memory in memories.items()
             if k not in absent
         }
         own = ticket(round, exchange)
         read = lambda name, message: self.answer(self.names.index(name), message, do, common.buffers, own)
-        answers = self.ask(questions, round, Load.of(common), read, f"round {round + 1}", self._rule_now) | absent
+        answers = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}", self._rule_now) | absent
         for bundle in bundles:
-            folded = Folded()
+            folded = BatchResult()
             for client in bundle.clients:
-                fold(folded, answers[client], self.site)
+                add_answer(folded, answers[client], self.site)
             yield folded
 
     def ask(
         self,
-        questions: Mapping[int, say.Words],
+        questions: Mapping[int, messages.MessageBody],
         round: int,
-        load: Load,
+        load: Payload,
         read: Read,
         what: str,
-        rule: Rule | None = None,
+        rule: ResponseRule | None = None,
     ) -> dict[int, Any]:
         """An answer of each client, or that it is absent."""
 
@@ -135,19 +145,21 @@ class Participants:
         packed = {self.names[k]: pack(self.board.run, round, asked, load) for k, asked in questions.items()}
         found, missing = self.board.ask(packed, of_this_round, rule or self.rule, what)
         answers = {self.names.index(name): answer for name, answer in found.items()}
-        return answers | {self.names.index(name): Absent(self.names.index(name), why) for name, why in missing.items()}
+        return answers | {
+            self.names.index(name): AbsentClient(self.names.index(name), why) for name, why in missing.items()
+        }
 
     def _ask_for(
         self,
-        questions: Mapping[int, say.Words],
+        questions: Mapping[int, messages.MessageBody],
         round: int,
-        kind: type[say.Words],
+        kind: type[messages.MessageBody],
         what: str,
         minimum: int | None = None,
     ) -> dict[int, Any]:
         """Answers of one kind, without a load."""
 
-        def read(name: str, message: Message) -> say.Words:
+        def read(name: str, message: Message) -> messages.MessageBody:
             if not isinstance(message.words, kind):
                 raise WireRefused(f"'{message.words.what}' where '{kind.what}' belongs")
             return message.words
@@ -157,62 +169,67 @@ class Participants:
 
     def answer(
         self, client: int, message: Message, do: str, before: Buffers, own: str
-    ) -> Answer | Skipped | Failed | CannotSend:
+    ) -> ClientAnswer | SkippedClient | FailedTask | CannotSend:
         """What a participant sent, if it is what it should be; whether its numbers are finite is seen here again."""
         done, name = message.words, self.names[client]
-        if isinstance(done, say.Skips):
-            return Skipped(client, done.reason)
-        if isinstance(done, say.Broke):
-            return Failed(f"{name}: {done.error}", done.place)
-        if isinstance(done, say.Unsendable):
+        if isinstance(done, messages.CannotTrainResponse):
+            return SkippedClient(client, done.reason)
+        if isinstance(done, messages.ErrorResponse):
+            return FailedTask(f"{name}: {done.error}", done.place)
+        if isinstance(done, messages.UnsendableResponse):
             return CannotSend(f"{name}: {done.error}", remedy=done.remedy, where=done.where)
-        if not isinstance(done, say.Done) or not isinstance(message.load, dict):
+        if not isinstance(done, messages.RoundResponse) or not isinstance(message.load, dict):
             raise WireRefused(f"'{done.what}' where an answer belongs")
         if done.memory not in ("", own):
             raise WireRefused("an answer of another training")
         send, buffers = message.load.get("send"), before
         if not done.finite and self.site.experiment.on_nan != "keep":  # then nothing else is told
-            return Answer(self.report(client, message.round, done, False), Reply(None), buffers)
+            return ClientAnswer(self.report(client, message.round, done, False), Reply(None), buffers)
         self.patterns.check(send, do)
         if self.site.task.has_buffers and self.site.buffer_policy == "average":
             buffers = self._buffers(message.load.get("buffers"))
         still = buffers.values == before.values  # a constant may well be infinite
         sound = bool((np.isfinite(buffers.values) | still).all()) and math.isfinite(done.weight) and done.weight >= 0
-        finite = done.finite and sound and (isinstance(send, Sealed) or is_finite(send))
-        return Answer(self.report(client, message.round, done, finite), Reply(send, weight=done.weight), buffers)
+        finite = done.finite and sound and (isinstance(send, MaskedVector) or is_finite(send))
+        return ClientAnswer(self.report(client, message.round, done, finite), Reply(send, weight=done.weight), buffers)
 
-    def report(self, client: int, round: int, done: say.Done | say.Trained, finite: bool) -> Report:
+    def report(
+        self, client: int, round: int, done: messages.RoundResponse | messages.AsyncTrainResponse, finite: bool
+    ) -> ClientReport:
         """The facts, with the time that the client's device would take on the virtual clock."""
         fleet = self.site.fleet
-        return Report(
+        return ClientReport(
             client,
             finite=finite,
             steps=done.steps,
             samples=done.samples,
             loss=done.loss,
             seconds=done.seconds,
-            device_seconds=fleet.usual(client, done.samples) * float(fleet.paces([client], round)[0]),
+            device_seconds=fleet.usual_seconds(client, done.samples)
+            * float(fleet.training_factors([client], round)[0]),
             sent=done.sent,
             sent_buffers=done.sent_buffers,
-            memory=Memory(kept=done.memory) if done.memory else None,
+            memory=ClientState(kept=done.memory) if done.memory else None,
         )
 
     # BatchNorm's statistics
 
-    def _recomputed(self, jobs: list[StatisticsJob], common: Common) -> Iterator[Buffers | Failed | Absent]:
+    def _recomputed(
+        self, jobs: list[BatchNormTask], common: Broadcast
+    ) -> Iterator[Buffers | FailedTask | AbsentClient]:
         round = jobs[0].round
 
-        def read(name: str, message: Message) -> Buffers | Failed:
-            if isinstance(message.words, say.Broke):
-                return Failed(f"{name}: {message.words.error}", message.words.place)
+        def read(name: str, message: Message) -> Buffers | FailedTask:
+            if isinstance(message.words, messages.ErrorResponse):
+                return FailedTask(f"{name}: {message.words.error}", message.words.place)
             return self._buffers(message.load)
 
-        questions = {job.client: say.Recompute() for job in jobs}
-        found = self.ask(questions, round, Load.of(common), read, f"round {round + 1}, statistics")
+        questions = {job.client: messages.BatchNormRequest() for job in jobs}
+        found = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}, statistics")
         yield from (found[job.client] for job in jobs)
 
     def _buffers(self, told: Any) -> Buffers:
-        problem = unlike(told, self.site.task.buffers(), "BatchNorm's statistics")
+        problem = first_mismatch(told, self.site.task.buffers(), "BatchNorm's statistics")
         if problem:
             raise WireRefused(problem)
         buffers: Buffers = told
@@ -225,17 +242,19 @@ def check_round(message: Message, round: int) -> None:
         raise WireRefused(f"an answer of round {message.round + 1}, where one of round {round + 1} belongs")
 
 
-def ticket_of(memory: Memory | None) -> str:
+def ticket_of(memory: ClientState | None) -> str:
     """By which a participant finds what it remembers."""
     return "" if memory is None else str(memory.kept or "")
 
 
-def fold(folded: Folded, answer: Answer | Skipped | Failed | CannotSend, site: Site) -> None:
+def add_answer(
+    folded: BatchResult, answer: ClientAnswer | SkippedClient | FailedTask | CannotSend, site: ExperimentContext
+) -> None:
     """Take in what became of one client."""
     if isinstance(answer, CannotSend):
         folded.refused = answer
-        folded.reports.append(Failed(answer.what))
-    elif isinstance(answer, Answer):
+        folded.reports.append(FailedTask(answer.what))
+    elif isinstance(answer, ClientAnswer):
         folded.take(answer, site)
     else:
         folded.reports.append(answer)

@@ -8,28 +8,28 @@ from typing import Any
 import numpy as np
 
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.engine.client import Common
-from fedarena.engine.context import Site
-from fedarena.engine.setup import settle
-from fedarena.engine.tasks import Answer, ClientJob
+from fedarena.engine.client import Broadcast
+from fedarena.engine.context import ExperimentContext
+from fedarena.engine.setup import build_model_and_algorithm
+from fedarena.engine.tasks import ClientAnswer, ClientTask
 from fedarena.federation.wire_format import WireRefused
-from fedarena.models.pytree import leaves, treatment
-from fedarena.privacy.secure_aggregation import Turn
-from fedarena.privacy.uplink import CannotSend, seal_of
+from fedarena.models.pytree import leaves, reductions
+from fedarena.privacy.secure_aggregation import MaskedExchange
+from fedarena.privacy.uplink import CannotSend, masked_vector
 from fedarena.runtimes.run_task import one_thread
 
 ROWS = 4
 
 
-class Patterns:
+class ReplyPatterns:
     """Answers of the made-up client, one for each part that clients play."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ExperimentContext) -> None:
         self._of = site
-        self._site: Site | None = None
+        self._site: ExperimentContext | None = None
         self._known: dict[str, Any] = {}
 
-    def prepare(self, do: str, common: Common, turn: Turn | None) -> None:
+    def prepare(self, do: str, common: Broadcast, turn: MaskedExchange | None) -> None:
         """Play the part once; what cannot go up shows here, before anybody is asked."""
         if do in self._known:
             return
@@ -44,33 +44,35 @@ class Patterns:
         """Refuse an answer of another make."""
         if self._known[do] is None:
             self._known[do] = sent
-        problem = unlike(sent, self._known[do], "answer")
+        problem = first_mismatch(sent, self._known[do], "answer")
         if problem:
             raise WireRefused(problem)
 
-    def _made_up(self, do: str, common: Common, turn: Turn | None) -> Any:
+    def _made_up(self, do: str, common: Broadcast, turn: MaskedExchange | None) -> Any:
         if self._site is None:
             self._site = self._stand_in()
         with one_thread():
-            answer = ClientJob(0, 0, do, None).run(self._site, common)
-        assert isinstance(answer, Answer)
+            answer = ClientTask(0, 0, do, None).run(self._site, common)
+        assert isinstance(answer, ClientAnswer)
         sent, steps = answer.reply.send, self._site.steps
         if turn is None or steps is None:
             return sent
         parts = leaves(sent)
-        steps.check(parts, list(treatment(sent)))
-        return seal_of(np.zeros(1 + sum(map(np.size, parts)), np.uint32), sent) if steps.wish.secure else sent
+        steps.check(parts, list(reductions(sent)))
+        return masked_vector(np.zeros(1 + sum(map(np.size, parts)), np.uint32), sent) if steps.wish.secure else sent
 
-    def _stand_in(self) -> Site:
+    def _stand_in(self) -> ExperimentContext:
         site, data = self._of, self._of.data
         rows = max(ROWS, data.classes)
         x = np.zeros((rows, *data.x.shape[1:]), np.float32)
         everyone = [np.arange(rows)] * len(site.owners.clients)
         made_up = Dataset("made up", x, np.arange(rows) % data.classes, rows, data.classes)
-        return settle(Site(site.experiment, made_up, Partition(everyone, np.empty(0, np.int64))))
+        return build_model_and_algorithm(
+            ExperimentContext(site.experiment, made_up, Partition(everyone, np.empty(0, np.int64)))
+        )
 
 
-def unlike(tree: Any, pattern: Any, where: str) -> str:
+def first_mismatch(tree: Any, pattern: Any, where: str) -> str:
     """The first place in which two trees differ in type or shape, in words; nothing if they do not."""
     if isinstance(pattern, np.ndarray):
         if isinstance(tree, np.ndarray) and (tree.shape, tree.dtype) == (pattern.shape, pattern.dtype):
@@ -95,5 +97,5 @@ def unlike(tree: Any, pattern: Any, where: str) -> str:
         if tree.keys() != pattern.keys():
             return f"other keys in {where}"
         parts = [(f"{where}[{key!r}]", tree[key], pattern[key]) for key in pattern]
-    problems = (unlike(a, b, place) for place, a, b in parts)
+    problems = (first_mismatch(a, b, place) for place, a, b in parts)
     return next((problem for problem in problems if problem), "")

@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedarena.common.files import writing
-from fedarena.federation import messages as say
-from fedarena.federation.client_context import OwnSite
+from fedarena.federation import messages
+from fedarena.federation.client_context import ClientContext
 from fedarena.federation.metric_sums import followed_from
-from fedarena.federation.redaction import Told
+from fedarena.federation.redaction import ShareableError
 from fedarena.federation.wire_format import load_parts
 
 FILE = "requests.jsonl"
@@ -31,20 +31,20 @@ EXCHANGES = 8  # of a round: no algorithm here needs more than three
 class RequestLimits:
     """The requests of one run that were answered."""
 
-    def __init__(self, folder: Path, site: OwnSite, shares_models: bool) -> None:
+    def __init__(self, folder: Path, site: ClientContext, shares_models: bool) -> None:
         self._path, self._site, self._shares_models = folder / FILE, site, shares_models
         self._seen: dict[str, Counter[str]] = {}
         for key, digest in self._read():
             self._seen.setdefault(key, Counter())[digest] += 1
 
-    def check(self, asked: say.Words, round: int, content: bytes) -> None:
+    def check(self, asked: messages.MessageBody, round: int, content: bytes) -> None:
         """Count a request; refuse one that asks for more than the agreed experiment needs."""
         key, most = self._place(asked, round)
         if not key:
             return
         digest, seen = request_digest(asked, content), self._seen.setdefault(key, Counter())
         if digest not in seen and len(seen) >= most:
-            raise Told(
+            raise ShareableError(
                 f"asked {most + 1} different questions as '{key}', and the agreed experiment needs {most} at most",
                 remedy="the server must send the request that it sent before",
             )
@@ -52,25 +52,25 @@ class RequestLimits:
         with writing(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps([key, digest]) + "\n")
 
-    def _place(self, asked: say.Words, round: int) -> tuple[str, int]:
+    def _place(self, asked: messages.MessageBody, round: int) -> tuple[str, int]:
         """Return what a request counts as, and how many different ones are answered."""
-        if isinstance(asked, say.Work):
+        if isinstance(asked, messages.RoundRequest):
             if asked.exchange >= EXCHANGES:
-                raise Told(
+                raise ShareableError(
                     f"asked for exchange {asked.exchange + 1} of a round", remedy=f"at most {EXCHANGES} are answered"
                 )
             return f"round {round + 1}, exchange {asked.exchange + 1}", 1 if self._is_protected else 1 + REPEATS
-        if isinstance(asked, say.Recompute):
+        if isinstance(asked, messages.BatchNormRequest):
             return f"round {round + 1}, statistics", 1 + REPEATS
-        if isinstance(asked, say.Train):
+        if isinstance(asked, messages.AsyncTrainRequest):
             return "training", self._rounds * self._site.agreed.clients + REPEATS
-        if isinstance(asked, say.Look):
+        if isinstance(asked, messages.EvaluateRequest):
             return "evaluation", self._evaluations + REPEATS
-        if isinstance(asked, say.EvaluationSumsRequest):
+        if isinstance(asked, messages.EvaluationSumsRequest):
             what = "histograms" if asked.histograms else "sums"
             times = self._evaluations if followed_from(self._site.metric.name) == what else 1  # else at the end alone
             return f"evaluation {what}", times + REPEATS
-        if isinstance(asked, say.OwnMetricsRequest):
+        if isinstance(asked, messages.OwnMetricsRequest):
             return "metrics of this client", 1 + REPEATS
         return "", 0
 
@@ -99,7 +99,7 @@ class RequestLimits:
                 yield str(key), str(digest)
 
 
-def request_digest(asked: say.Words, content: bytes) -> str:
+def request_digest(asked: messages.MessageBody, content: bytes) -> str:
     """Hash a request without the shares and the keys of masks, which are drawn again whenever it is sent."""
     digest = hashlib.sha256(asked.model_dump_json(exclude={"shares", "keys"}).encode())
     for part in load_parts(content):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from fedarena.config.errors import FedarenaError
-from fedarena.federation import messages as say
+from fedarena.federation import messages
 from fedarena.federation.wire_format import Message
 
 
@@ -16,12 +16,12 @@ class TooFewAnswers(FedarenaError):
     """Fewer participants answered than the organiser's rule asks for."""
 
 
-class Declined(Exception):
+class RequestDeclined(Exception):
     """A participant said no, or something that is no answer."""
 
 
 @dataclass(frozen=True)
-class Rule:
+class ResponseRule:
     """When a round goes on: all have answered; or the deadline has passed, and so many have."""
 
     deadline: float = 300.0
@@ -35,24 +35,24 @@ class Rule:
         return min(of // 2 + 1 if self.minimum is None else self.minimum, of)
 
 
-class Host(Protocol):
+class AdmissionPolicy(Protocol):
     """Decides who takes part."""
 
-    def meets(self, name: str, described: say.Described) -> str:
+    def admit(self, name: str, described: messages.TableDescription) -> str:
         """A participant has described its table. Why it cannot take part, or nothing."""
         ...
 
-    def agreement(self, name: str) -> say.Agreement | None:
+    def agreement(self, name: str) -> messages.Agreement | None:
         """What was agreed with it; None while that is still open."""
         ...
 
-    def is_ready(self, name: str, ready: say.Ready) -> None:
+    def is_ready(self, name: str, ready: messages.ReadyResponse) -> None:
         """It can be asked."""
         ...
 
 
 @dataclass(eq=False)
-class Inquiry:
+class RequestBatch:
     """Questions to several participants, and their answers so far."""
 
     read: Callable[[str, Message], Any]
@@ -82,12 +82,12 @@ class Inquiry:
 
 
 @dataclass(frozen=True)
-class Errand:
+class SentRequest:
     """A message that went out: to whom, and what for."""
 
     name: str
     what: Literal["greeting", "agreement", "question", "goodbye"]
-    inquiry: Inquiry | None = None
+    inquiry: RequestBatch | None = None
     question: bytes = b""
 
     @property

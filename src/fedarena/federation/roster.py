@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fedarena.config.errors import DataBroken, ResumeMismatch
-from fedarena.federation import messages as say
-from fedarena.federation.agreement import in_order, unlike
+from fedarena.federation import messages
+from fedarena.federation.agreement import client_order, table_differences
 from fedarena.federation.client_data import MOST_ROWS
 from fedarena.results.run_folder import write_text
 from fedarena.transport.certificates import write_secret
@@ -29,20 +29,20 @@ class Roster:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     secret: int = field(default_factory=lambda: uuid.uuid4().int)  # seeds noise that the organiser adds
     shares_models: bool = False
-    described: dict[str, say.Described] = field(default_factory=dict)
-    counted: dict[str, say.Counted] = field(default_factory=dict)
-    agreed: dict[str, say.Agreement] = field(default_factory=dict)  # empty while open
+    described: dict[str, messages.TableDescription] = field(default_factory=dict)
+    counted: dict[str, messages.SampleCounts] = field(default_factory=dict)
+    agreed: dict[str, messages.Agreement] = field(default_factory=dict)  # empty while open
     initial: str = ""  # sha256 of the organiser's initial weights
     speak: Callable[[str], None] = lambda text: None
 
     @property
     def names(self) -> list[str]:
         """In the order of clients."""
-        return in_order(list(self.agreed))
+        return client_order(list(self.agreed))
 
     # As the host of the switchboard
 
-    def meets(self, name: str, described: say.Described) -> str:
+    def admit(self, name: str, described: messages.TableDescription) -> str:
         """Admit it while there is room, if its table goes with the others; later only as it was."""
         if self.agreed:
             if name not in self.described:
@@ -54,16 +54,16 @@ class Roster:
             return f"there are {self.wanted} participants already"
         problem = _odd(described)
         for other, table in others.items():
-            problem = problem or unlike(described, other, table)
+            problem = problem or table_differences(described, other, table)
         if not problem:
             self.described[name] = described
         return problem
 
-    def agreement(self, name: str) -> say.Agreement | None:
+    def agreement(self, name: str) -> messages.Agreement | None:
         """What was agreed with it."""
         return self.agreed.get(name)
 
-    def is_ready(self, name: str, ready: say.Ready) -> None:
+    def is_ready(self, name: str, ready: messages.ReadyResponse) -> None:
         """Weights that begin otherwise come from another build of torch; the organiser's are sent anyway."""
         if self.initial and ready.initial != self.initial:
             self.speak(f"'{name}' draws other initial weights (torch {ready.torch}): its last digits may differ")
@@ -100,11 +100,14 @@ class Roster:
                 len(plain["agreed"]),
                 run=plain["run"],
                 shares_models=plain["shares_models"],
-                described={name: say.Described.model_validate(one) for name, one in plain["described"].items()},
-                counted={
-                    name: say.Counted(train=one["train"], test=one["test"]) for name, one in plain["counted"].items()
+                described={
+                    name: messages.TableDescription.model_validate(one) for name, one in plain["described"].items()
                 },
-                agreed={name: say.Agreement.model_validate(one) for name, one in plain["agreed"].items()},
+                counted={
+                    name: messages.SampleCounts(train=one["train"], test=one["test"])
+                    for name, one in plain["counted"].items()
+                },
+                agreed={name: messages.Agreement.model_validate(one) for name, one in plain["agreed"].items()},
             )
             if (folder / SECRET).exists():
                 roster.secret = int((folder / SECRET).read_text(encoding="utf-8"), 16)
@@ -113,7 +116,7 @@ class Roster:
             raise DataBroken(f"{path} is damaged: {error}", remedy="start a new run", where="--resume") from None
 
 
-def _odd(described: say.Described) -> str:
+def _odd(described: messages.TableDescription) -> str:
     """What no table can be."""
     if described.rows < 1 or described.test_rows < 0:
         return "it has no rows"

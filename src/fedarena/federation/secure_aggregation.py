@@ -21,16 +21,26 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedarena.config.errors import DataMissing
-from fedarena.engine.tasks import Absent
-from fedarena.federation import messages as say
-from fedarena.federation.redaction import Told
-from fedarena.privacy.secure_aggregation import PRIME, Circle, Secrets, Shares, Turn, Words, circle, open_sum, share_out
+from fedarena.engine.tasks import AbsentClient
+from fedarena.federation import messages
+from fedarena.federation.redaction import ShareableError
+from fedarena.privacy.secure_aggregation import (
+    PRIME,
+    ClientSecrets,
+    MaskedExchange,
+    ShareRing,
+    Shares,
+    Words,
+    secret_shares,
+    share_ring,
+    unmask_sum,
+)
 
 SHARE = 16  # bytes of a share
 NONCE = 12
 
 
-def library() -> Any:
+def cryptography_modules() -> Any:
     """The parts of `cryptography` that we use, or how to get it."""
     try:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -57,7 +67,7 @@ def library() -> Any:
 
 def _derived(material: bytes, purpose: str) -> bytes:
     """32 bytes for one purpose."""
-    crypto = library()
+    crypto = cryptography_modules()
     key: bytes = crypto.HKDF(crypto.SHA256(), 32, None, f"fedarena {purpose}".encode()).derive(material)
     return key
 
@@ -65,23 +75,23 @@ def _derived(material: bytes, purpose: str) -> bytes:
 def agreed_key(private: Any, public: bytes, purpose: str) -> bytes:
     """What only the owners of two keys can know."""
     try:
-        return _derived(private.exchange(library().Public.from_public_bytes(public)), purpose)
+        return _derived(private.exchange(cryptography_modules().Public.from_public_bytes(public)), purpose)
     except ValueError:
-        raise Told("a public key that is none", remedy="is it fedarena on the other side?") from None
+        raise ShareableError("a public key that is none", remedy="is it fedarena on the other side?") from None
 
 
 def key_stream(key: bytes, size: int) -> Words:
-    crypto = library()
+    crypto = cryptography_modules()
     encryptor = crypto.Cipher(crypto.ChaCha20(key, bytes(16)), mode=None).encryptor()
     return np.frombuffer(encryptor.update(bytes(4 * size)), "<u4").astype(np.uint32)
 
 
-class Curve:
+class CurveGroup:
     """The group (privacy/secure_aggregation.py) of real federations: secrets are numbers that can be shared, keys
     follow from them."""
 
     def _private(self, secret: int) -> Any:
-        return library().Private.from_private_bytes(_derived(secret.to_bytes(SHARE, "big"), "pair key"))
+        return cryptography_modules().Private.from_private_bytes(_derived(secret.to_bytes(SHARE, "big"), "pair key"))
 
     def public(self, secret: int) -> bytes:
         """A point on the curve."""
@@ -97,7 +107,7 @@ class Curve:
         return key_stream(_derived(secret.to_bytes(SHARE, "big"), "own mask"), size)
 
 
-CURVE = Curve()
+CURVE = CurveGroup()
 
 
 def _draw() -> int:
@@ -105,41 +115,48 @@ def _draw() -> int:
 
 
 @dataclass
-class OwnSeals:
+class ClientMasks:
     """A participant's half of one exchange (privacy.secure_aggregation.Seals). Its secrets are in no file."""
 
     seed: int
     client: int
     place: str  # run, round and exchange, which shares are bound to
-    kept: Secrets = field(default_factory=lambda: Secrets(_draw(), _draw()))
-    _channel: Any = field(default_factory=lambda: library().Private.generate())
-    _ring: Circle | None = None
-    _keys: dict[int, say.KeyPair] = field(default_factory=dict)
+    kept: ClientSecrets = field(default_factory=lambda: ClientSecrets(_draw(), _draw()))
+    _channel: Any = field(default_factory=lambda: cryptography_modules().Private.generate())
+    _ring: ShareRing | None = None
+    _keys: dict[int, messages.KeyPair] = field(default_factory=dict)
     _held: dict[int, tuple[int, int]] = field(default_factory=dict)  # of each client: shares of its pairs, of its own
     _question: str = ""  # sha256 of the one whose answer is masked
     _opened: frozenset[int] | None = None  # whose sum shares were revealed for
 
-    def keyed(self) -> say.Keyed:
+    def keyed(self) -> messages.KeysResponse:
         """Step 1: public keys."""
-        mine = say.KeyPair(
+        mine = messages.KeyPair(
             mask=CURVE.public(self.kept.pairs).hex(), channel=self._channel.public_key().public_bytes_raw().hex()
         )
-        return say.Keyed(keys=mine)
+        return messages.KeysResponse(keys=mine)
 
-    def dealt(self, keys: Mapping[int, say.KeyPair], turn: Turn) -> say.Dealt:
+    def dealt(self, keys: Mapping[int, messages.KeyPair], turn: MaskedExchange) -> messages.SharesResponse:
         """Step 2: shares of both secrets, each encrypted for its holder."""
         if self.client not in keys or len(keys) < 2:
-            raise Told("an answer cannot hide among fewer than two", remedy="more participants are needed")
+            raise ShareableError("an answer cannot hide among fewer than two", remedy="more participants are needed")
         if keys[self.client] != self.keyed().keys or (self._keys and self._keys != dict(keys)):
-            raise Told("keys that are not those of this exchange", remedy="is it fedarena on the other side?")
-        self._keys, self._ring = dict(keys), circle(self.seed, Turn(turn.round, turn.exchange, tuple(sorted(keys))))
-        pairs = share_out(self.kept.pairs, self.client, self._ring, _draw)
-        own = share_out(self.kept.own, self.client, self._ring, _draw)
+            raise ShareableError("keys that are not those of this exchange", remedy="is it fedarena on the other side?")
+        self._keys, self._ring = (
+            dict(keys),
+            share_ring(self.seed, MaskedExchange(turn.round, turn.exchange, tuple(sorted(keys)))),
+        )
+        pairs = secret_shares(self.kept.pairs, self.client, self._ring, _draw)
+        own = secret_shares(self.kept.own, self.client, self._ring, _draw)
         self._held = {self.client: (pairs.pop(self.client), own.pop(self.client))}
-        return say.Dealt(shares={holder: self._closed(holder, pairs[holder], own[holder]) for holder in pairs})
+        return messages.SharesResponse(
+            shares={holder: self._closed(holder, pairs[holder], own[holder]) for holder in pairs}
+        )
 
     def _box(self, other: int) -> Any:
-        return library().Sealed(agreed_key(self._channel, bytes.fromhex(self._keys[other].channel), "shares"))
+        return cryptography_modules().Sealed(
+            agreed_key(self._channel, bytes.fromhex(self._keys[other].channel), "shares")
+        )
 
     def _closed(self, holder: int, *shares: int) -> str:
         nonce = secrets.token_bytes(NONCE)
@@ -151,7 +168,7 @@ class OwnSeals:
         """Before step 3: the shares of others, of which one is the holder."""
         assert self._ring is not None
         if {*shares} != {*self._ring.beside(self.client)}:
-            raise Told("shares of a neighbour are missing", remedy="is it fedarena on the other side?")
+            raise ShareableError("shares of a neighbour are missing", remedy="is it fedarena on the other side?")
         for other, text in shares.items():
             raw = bytes.fromhex(text)
             try:
@@ -159,7 +176,7 @@ class OwnSeals:
                     raw[:NONCE], raw[NONCE:], f"{self.place} {other} {self.client}".encode()
                 )
             except Exception as error:  # of the library's own kinds: it was changed on its way
-                raise Told(
+                raise ShareableError(
                     f"shares of client {other} cannot be opened: {type(error).__name__}", remedy="is the line sound?"
                 ) from None
             self._held[other] = (int.from_bytes(opened[:SHARE], "big"), int.from_bytes(opened[SHARE:], "big"))
@@ -173,50 +190,52 @@ class OwnSeals:
         """One mask hides one answer: two under the same mask would tell their difference."""
         now = hashlib.sha256(question).hexdigest()
         if self._question not in ("", now):
-            raise Told("secrets of this exchange have masked another answer", remedy="draw keys anew")
+            raise ShareableError("secrets of this exchange have masked another answer", remedy="draw keys anew")
         self._question = now
 
-    def mask(self, size: int, turn: Turn, client: int) -> Words:
+    def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
         """Step 3."""
         if self._ring is None or len(self._held) != self._ring.holders:
-            raise Told("keys have not been exchanged", remedy="is it fedarena on the other side?")
+            raise ShareableError("keys have not been exchanged", remedy="is it fedarena on the other side?")
         publics = {other: bytes.fromhex(pair.mask) for other, pair in self._keys.items()}
         return self.kept.mask(self.client, self._ring, publics, size, CURVE)
 
-    def unmask(self, total: Words, turn: Turn, answered: Collection[int]) -> Words | None:
+    def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
         """Not here."""
         raise NotImplementedError("sums are opened by the organiser")
 
-    def revealed(self, answered: Collection[int]) -> say.Revealed:
+    def revealed(self, answered: Collection[int]) -> messages.RevealResponse:
         """Step 4: of those who answered the share of their own mask, of the others that of the key to their pairs."""
         if self._ring is None:
-            raise Told("keys have not been exchanged", remedy="is it fedarena on the other side?")
+            raise ShareableError("keys have not been exchanged", remedy="is it fedarena on the other side?")
         people = frozenset(answered)
         if not people <= {*self._ring.order}:
-            raise Told("answers of clients that are not in this exchange", remedy="is it fedarena on the other side?")
+            raise ShareableError(
+                "answers of clients that are not in this exchange", remedy="is it fedarena on the other side?"
+            )
         if len(people) < max(2, self._ring.threshold) or self.client not in people:
-            raise Told(
+            raise ShareableError(
                 f"{len(people)} answers are too few to hide among",
                 remedy="ask for the round again, with more answers",
             )
         if self._opened not in (None, people):
-            raise Told(
+            raise ShareableError(
                 "shares were revealed for another sum of this exchange", remedy="the round must go on without this sum"
             )
         self._opened = people
-        return say.Revealed(
+        return messages.RevealResponse(
             shares={other: f"{own if other in people else pairs:x}" for other, (pairs, own) in self._held.items()}
         )
 
 
-class Ask(Protocol):
+class RequestSender(Protocol):
     """Asks clients for words of one kind; `minimum` are enough, or as many as the organiser's rule says."""
 
     def __call__(
         self,
-        questions: Mapping[int, say.Words],
+        questions: Mapping[int, messages.MessageBody],
         round: int,
-        kind: type[say.Words],
+        kind: type[messages.MessageBody],
         what: str,
         minimum: int | None = None,
     ) -> dict[int, Any]:
@@ -227,71 +246,82 @@ class Ask(Protocol):
 def is_public_key(public: str) -> bool:
     """Return whether others can agree on a key with its owner: one that is not valid would make all of them fail."""
     try:
-        agreed_key(library().Private.generate(), bytes.fromhex(public), "trial")
-    except Told:
+        agreed_key(cryptography_modules().Private.generate(), bytes.fromhex(public), "trial")
+    except ShareableError:
         return False
     return True
 
 
-class HouseSeals:
+class ServerMasks:
     """The organiser's half (privacy.secure_aggregation.Seals): it passes on keys and shares, and opens sums."""
 
-    def __init__(self, seed: int, ask: Ask) -> None:
+    def __init__(self, seed: int, ask: RequestSender) -> None:
         self.seed, self._ask = seed, ask
         self._exchange = 0
-        self._keys: dict[int, say.KeyPair] = {}
-        self._ring: Circle | None = None
+        self._keys: dict[int, messages.KeyPair] = {}
+        self._ring: ShareRing | None = None
 
     def exchange(
         self, round: int, exchange: int, clients: list[int]
-    ) -> tuple[dict[int, dict[int, str]], dict[int, Absent]]:
+    ) -> tuple[dict[int, dict[int, str]], dict[int, AbsentClient]]:
         """Steps 1 and 2 with all that are there: the shares for each, and who is missing. Who fails is left out, and keys
         are drawn anew among the others."""
-        absent: dict[int, Absent] = {}
+        absent: dict[int, AbsentClient] = {}
         self._exchange, left = exchange, clients
         while True:
-            keyed = self._all(dict.fromkeys(left, say.Keys(exchange=exchange)), round, say.Keyed, absent)
+            keyed = self._all(
+                dict.fromkeys(left, messages.KeysRequest(exchange=exchange)), round, messages.KeysResponse, absent
+            )
             for client in [
                 k
                 for k, told in keyed.items()
                 if not (is_public_key(told.keys.mask) and is_public_key(told.keys.channel))
             ]:
-                absent[client] = Absent(client, "it sent a public key that is none")
+                absent[client] = AbsentClient(client, "it sent a public key that is none")
                 del keyed[client]
             left = sorted(keyed)
             self._keys = {k: told.keys for k, told in keyed.items()}
-            dealt = self._all({k: say.Deal(exchange=exchange, keys=self._keys) for k in left}, round, say.Dealt, absent)
+            dealt = self._all(
+                {k: messages.SharesRequest(exchange=exchange, keys=self._keys) for k in left},
+                round,
+                messages.SharesResponse,
+                absent,
+            )
             if len(dealt) == len(left):
                 break
             left = sorted(dealt)
-        self._ring = circle(self.seed, Turn(round, exchange, tuple(left)))
+        self._ring = share_ring(self.seed, MaskedExchange(round, exchange, tuple(left)))
         to_each = {k: {other: dealt[other].shares.get(k, "") for other in self._ring.beside(k)} for k in left}
         return to_each, absent
 
     def _all(
-        self, questions: Mapping[int, say.Words], round: int, kind: type[say.Words], absent: dict[int, Absent]
+        self,
+        questions: Mapping[int, messages.MessageBody],
+        round: int,
+        kind: type[messages.MessageBody],
+        absent: dict[int, AbsentClient],
     ) -> dict[int, Any]:
         found = self._ask(questions, round, kind, f"round {round + 1}, keys")
-        absent |= {k: one for k, one in found.items() if isinstance(one, Absent)}
-        return {k: one for k, one in found.items() if not isinstance(one, Absent)}
+        absent |= {k: one for k, one in found.items() if isinstance(one, AbsentClient)}
+        return {k: one for k, one in found.items() if not isinstance(one, AbsentClient)}
 
-    def mask(self, size: int, turn: Turn, client: int) -> Words:
+    def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
         """Not here."""
         raise NotImplementedError("answers are masked by their owners")
 
-    def unmask(self, total: Words, turn: Turn, answered: Collection[int]) -> Words | None:
+    def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
         """Step 4: those who answered reveal what they hold, and the sum is opened."""
         if self._ring is None or len(answered) < 2:
             return None
-        asked = say.Reveal(exchange=self._exchange, answered=tuple(sorted(answered)))
+        asked = messages.RevealRequest(exchange=self._exchange, answered=tuple(sorted(answered)))
         what = f"round {turn.round + 1}, opening"
-        told = self._ask(dict.fromkeys(sorted(answered), asked), turn.round, say.Revealed, what, minimum=0)
+        told = self._ask(dict.fromkeys(sorted(answered), asked), turn.round, messages.RevealResponse, what, minimum=0)
         revealed: dict[int, Shares] = {client: {} for client in self._ring.order}
         for holder, one in told.items():
-            if isinstance(one, Absent):
+            if isinstance(one, AbsentClient):
                 continue
             for client, share in one.shares.items():
                 if client in revealed and holder in self._ring.holders_of(client):
                     revealed[client][holder] = int(share, 16) % PRIME
         publics = {k: bytes.fromhex(pair.mask) for k, pair in self._keys.items()}
-        return open_sum(total, self._ring, answered, publics, revealed, CURVE)
+        return unmask_sum(total, self._ring, answered, publics, revealed, CURVE)

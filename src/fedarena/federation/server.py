@@ -11,23 +11,23 @@ from pathlib import Path
 from fedarena.algorithms.base import Asynchronous
 from fedarena.common.folder_lock import interruptible
 from fedarena.config.experiment import Experiment
-from fedarena.engine.checkpoint import Keeper
-from fedarena.engine.loop import Loop
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.record import RoundRecord
-from fedarena.engine.setup import check_device, settle
-from fedarena.experiments.run import finish
-from fedarena.federation import messages as say
+from fedarena.engine.setup import build_model_and_algorithm, check_device
+from fedarena.experiments.run import finish_run
+from fedarena.federation import messages
 from fedarena.federation.agreement import without_rows
-from fedarena.federation.async_server import LiveLoop
-from fedarena.federation.consent import as_text
-from fedarena.federation.coordinator import Switchboard
-from fedarena.federation.enrollment import agree, assemble, gather
-from fedarena.federation.evaluation import PooledLooks
-from fedarena.federation.remote_runtime import Participants, RowlessSite, answer_types
-from fedarena.federation.requests import Rule
+from fedarena.federation.async_server import AsyncServerLoop
+from fedarena.federation.consent import experiment_as_text
+from fedarena.federation.coordinator import Coordinator
+from fedarena.federation.enrollment import agree_with_clients, wait_for_clients, wait_until_ready
+from fedarena.federation.evaluation import FederatedEvaluator
+from fedarena.federation.remote_runtime import RemoteContext, RemoteRuntime, answer_types
+from fedarena.federation.requests import ResponseRule
 from fedarena.federation.roster import Roster
 from fedarena.models.task import sha256
-from fedarena.results import run_folder as files
+from fedarena.results import run_folder
 from fedarena.results.run import Run
 from fedarena.runtimes.run_task import one_thread
 from fedarena.transport.flower_link import Link
@@ -38,11 +38,11 @@ WAIT = 600.0  # seconds for participants to come
 
 
 @dataclass(frozen=True)
-class Terms:
+class ServerOptions:
     """How the organiser goes about it; none of it changes what is computed, as long as all answer."""
 
     participants: int
-    rule: Rule = Rule()
+    rule: ResponseRule = ResponseRule()
     wait: float = WAIT
     shares_models: bool = False
     secret: int | None = None  # seeds noise; drawn anew for every run unless given
@@ -51,7 +51,7 @@ class Terms:
 def serve(
     experiment: Experiment,
     open_link: OpenLink,
-    terms: Terms,
+    terms: ServerOptions,
     *,
     out: str | Path | None = None,
     resume: str | Path | None = None,
@@ -62,7 +62,7 @@ def serve(
     check_device(experiment.device)
     with contextlib.ExitStack() as stack:
         if resume is None:
-            path = files.new_folder(experiment, out)
+            path = run_folder.new_folder(experiment, out)
             stack.callback(_leave_nothing, path)
         else:
             path = Path(resume)
@@ -74,22 +74,26 @@ def serve(
         roster.speak = speak
         link = open_link(path)
         stack.callback(link.close)
-        hello = say.Hello(experiment=as_text(experiment), clients=roster.wanted, shares_models=roster.shares_models)
-        board = Switchboard(link, roster.run, hello, roster, speak, answer_types(experiment.algorithm.made))
+        hello = messages.Invitation(
+            experiment=experiment_as_text(experiment), clients=roster.wanted, shares_models=roster.shares_models
+        )
+        board = Coordinator(link, roster.run, hello, roster, speak, answer_types(experiment.algorithm.made))
         if not roster.agreed:
-            gather(board, roster, terms.wait, speak)
-            agree(board, roster, experiment)
-        site = open_rowless(experiment, roster)
-        keeper = Keeper(path / "checkpoint", site.algorithm, from_intact=None)  # clients keep no earlier states
+            wait_for_clients(board, roster, terms.wait, speak)
+            agree_with_clients(board, roster, experiment)
+        site = open_remote_context(experiment, roster)
+        keeper = CheckpointStore(
+            path / "checkpoint", site.algorithm, from_intact=None
+        )  # clients keep no earlier states
         stack.callback(keeper.close)
         if resume is not None:
             keeper.load()  # what is wrong with it shows before anything is changed
-            files.go_on(path, site)
+            run_folder.check_resume(path, site)
         else:
             roster.save(path)
-            files.write_start(path, site)
+            run_folder.write_start(path, site)
         stack.enter_context(interruptible("serve", path))
-        assemble(board, roster, terms.rule, terms.wait, speak)
+        wait_until_ready(board, roster, terms.rule, terms.wait, speak)
         result = _run(site, board, terms.rule, keeper, path, roster, speak, on_round)
         roster.forget_secret(path)
         board.dismiss_all("the run is finished")
@@ -102,39 +106,43 @@ def _leave_nothing(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def open_rowless(experiment: Experiment, roster: Roster) -> RowlessSite:
+def open_remote_context(experiment: Experiment, roster: Roster) -> RemoteContext:
     """The organiser's site."""
     with one_thread():
-        site = RowlessSite(experiment, *without_rows(experiment, roster.agreed, roster.counted), roster.secret)
-        settle(site)
+        site = RemoteContext(experiment, *without_rows(experiment, roster.agreed, roster.counted), roster.secret)
+        build_model_and_algorithm(site)
     roster.initial = sha256(site.initial)
     return site
 
 
 def _run(
-    site: RowlessSite,
-    board: Switchboard,
-    rule: Rule,
-    keeper: Keeper,
+    site: RemoteContext,
+    board: Coordinator,
+    rule: ResponseRule,
+    keeper: CheckpointStore,
     path: Path,
     roster: Roster,
     speak: Speak,
     on_round: Callable[[RoundRecord], bool | None] | None,
 ) -> Run:
-    runtime = Participants(site, board, rule)
-    runtime.looks = PooledLooks(runtime, keeper.memory, roster.shares_models)
-    loop = LiveLoop(site, runtime, keeper) if isinstance(site.algorithm, Asynchronous) else Loop(site, runtime, keeper)
+    runtime = RemoteRuntime(site, board, rule)
+    runtime.looks = FederatedEvaluator(runtime, keeper.memory, roster.shares_models)
+    loop = (
+        AsyncServerLoop(site, runtime, keeper)
+        if isinstance(site.algorithm, Asynchronous)
+        else TrainingLoop(site, runtime, keeper)
+    )
     records: list[RoundRecord] = []
-    with loop.listening() if isinstance(loop, LiveLoop) else contextlib.nullcontext():
+    with loop.listening() if isinstance(loop, AsyncServerLoop) else contextlib.nullcontext():
         for record in loop.rounds():
             records.append(record)
-            speak(round_told(record, loop.rule.nominal_rounds, [runtime.names[k] for k in runtime.looks.missing]))
+            speak(round_line(record, loop.rule.nominal_rounds, [runtime.names[k] for k in runtime.looks.missing]))
             if on_round is not None and on_round(record):
                 break
-    return finish(loop, records, path)
+    return finish_run(loop, records, path)
 
 
-def round_told(record: RoundRecord, rounds: int, untested: Sequence[str]) -> str:
+def round_line(record: RoundRecord, rounds: int, untested: Sequence[str]) -> str:
     """A round in a line; `untested` are those whose rows the accuracy is without."""
     seen = "" if record.accuracy is None else f"  accuracy {record.accuracy:.4f}  loss {record.loss:.4f}"
     if seen and untested:

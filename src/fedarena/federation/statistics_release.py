@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.federation.exact_sums import LARGEST_POWER, POINT, SQUARE_POINT, WIDTH, WORDS
-from fedarena.federation.redaction import Told
-from fedarena.federation.secure_aggregation import agreed_key, key_stream, library
+from fedarena.federation.redaction import ShareableError
+from fedarena.federation.secure_aggregation import agreed_key, cryptography_modules, key_stream
 
 MASKED_FROM = 3  # clients: with two, the total and one's own sums give those of the other
 MODULUS = 1 << WIDTH
@@ -35,7 +35,7 @@ class Sized(Protocol):
 
 
 @dataclass(frozen=True)
-class Layout:
+class StatisticsLayout:
     """Which integers a client releases, in which order; the server and every client derive it from the experiment."""
 
     features: int  # 0 where no sums are needed
@@ -58,7 +58,7 @@ class Totals:
     class_counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, integers: Sequence[int], layout: Layout) -> Totals:
+    def of(cls, integers: Sequence[int], layout: StatisticsLayout) -> Totals:
         """Take the integers apart."""
         n, numbers = layout.features, tuple(integers)
         squares = numbers[2 * n : 3 * n] if layout.squares else ()
@@ -98,7 +98,7 @@ class StatisticsMask:
     """A client's key for one release of its statistics; it masks one vector, for one list of keys."""
 
     def __init__(self) -> None:
-        self._private = library().Private.generate()
+        self._private = cryptography_modules().Private.generate()
         self._used: tuple[dict[int, str], tuple[int, ...]] | None = None  # the keys and the integers of its release
 
     @property
@@ -110,10 +110,12 @@ class StatisticsMask:
     def masked(self, integers: Iterable[int], client: int, keys: Mapping[int, str]) -> Masked:
         """Add the masks of all pairs: the client with the lower number adds, the other subtracts."""
         if keys.get(client) != self.public or len({*keys.values()}) < len(keys):
-            raise Told(STALE_KEY, remedy="the server must ask for keys again")
+            raise ShareableError(STALE_KEY, remedy="the server must ask for keys again")
         total = [integer % MODULUS for integer in integers]
         if self._used not in (None, (dict(keys), tuple(total))):  # two vectors under one mask reveal their difference
-            raise Told("a key masks one release, for one list of clients", remedy="the server must ask for keys again")
+            raise ShareableError(
+                "a key masks one release, for one list of clients", remedy="the server must ask for keys again"
+            )
         self._used = dict(keys), tuple(total)
         for other, key in keys.items():
             if other != client:
@@ -135,7 +137,7 @@ def decoded(rows: Masked) -> list[int]:
     return [int.from_bytes(row.astype("<u4").tobytes(), "little") for row in rows]
 
 
-def total_of(parts: Iterable[Masked], layout: Layout) -> Totals:
+def total_of(parts: Iterable[Masked], layout: StatisticsLayout) -> Totals:
     """Add the vectors of all clients."""
     return Totals.of(signed_total(parts, layout.size), layout)
 

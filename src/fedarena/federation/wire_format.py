@@ -21,9 +21,9 @@ from safetensors.numpy import load, save
 
 import fedarena
 from fedarena.config.errors import FedarenaError
-from fedarena.federation.compression import released, squeezed
-from fedarena.federation.messages import KINDS, Words
-from fedarena.models.pytree import UnknownType, assemble, dismantle
+from fedarena.federation.compression import compress, decompress
+from fedarena.federation.messages import KINDS, MessageBody
+from fedarena.models.pytree import UnknownType, from_plain, to_plain
 
 PROTOCOL = 2
 MAGIC = b"fedarena"
@@ -47,22 +47,22 @@ class OtherVersion(WireRefused):
 
 
 @dataclass(frozen=True)
-class Load:
+class Payload:
     """A tree of arrays, packed once for all who get it."""
 
     tree: bytes
     arrays: bytes
 
     @classmethod
-    def of(cls, tree: Any, squeeze: bool = False) -> Load:
+    def of(cls, tree: Any, squeeze: bool = False) -> Payload:
         """Its numbers and texts as JSON, its arrays beside them, in fewer bytes where that is worth it."""
         arrays: dict[str, NDArray[Any]] = {}
-        plain = json.dumps(dismantle(tree, arrays), separators=(",", ":"))
+        plain = json.dumps(to_plain(tree, arrays), separators=(",", ":"))
         whole = {name: np.asarray(a, order="C") for name, a in arrays.items()}
-        return cls(plain.encode(), save(squeezed(whole) if squeeze else whole))
+        return cls(plain.encode(), save(compress(whole) if squeeze else whole))
 
 
-NOTHING = Load.of(None)
+NOTHING = Payload.of(None)
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Message:
 
     run: str
     round: int
-    words: Words
+    words: MessageBody
     load: Any = None
 
 
-def pack(run: str, round: int, words: Words, load: Load = NOTHING) -> bytes:
+def pack(run: str, round: int, words: MessageBody, load: Payload = NOTHING) -> bytes:
     """A message as bytes."""
     head = {"protocol": PROTOCOL, "fedarena": fedarena.__version__, "run": run, "round": round, "what": words.what}
     told = json.dumps({**head, "body": words.model_dump()}, separators=(",", ":")).encode()
@@ -84,7 +84,7 @@ def pack(run: str, round: int, words: Words, load: Load = NOTHING) -> bytes:
 
 def unpack(content: bytes, types: Types | None = None) -> Message:
     """The message again, its load made of these types alone; anything else is refused in words."""
-    message = words_of(content)
+    message = body_of(content)
     tree, arrays, _ = _cut(content)
     return replace(message, load=_load(tree, arrays, types or {}))
 
@@ -95,7 +95,7 @@ def load_parts(content: bytes) -> tuple[bytes, bytes]:
     return tree, arrays
 
 
-def words_of(content: bytes) -> Message:
+def body_of(content: bytes) -> Message:
     """The message without its load."""
     if len(content) > LIMIT:
         raise WireRefused(f"a message of {len(content) / 1e6:.1f} MB, and {LIMIT / 1e6:.1f} MB are allowed")
@@ -151,7 +151,7 @@ def _check_version(head: dict[str, Any]) -> None:
 def _load(tree: bytes, arrays: bytes, types: Types) -> Any:
     plain = _json(tree, "the tree")
     try:
-        return assemble(plain, released(load(arrays), LIMIT), dict(types))
+        return from_plain(plain, decompress(load(arrays), LIMIT), dict(types))
     except UnknownType as error:
         raise WireRefused(f"a message with a '{str(error)[:80]}', which has no place in it") from None
     except Exception as error:  # of whatever kind: the classes of an algorithm may check what they are made of

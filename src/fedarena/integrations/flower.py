@@ -29,15 +29,15 @@ from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.sources import arrays
-from fedarena.engine.client import Common, Memory
+from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.client_batches import BufferMean
-from fedarena.engine.context import Site
-from fedarena.engine.setup import settle
+from fedarena.engine.context import ExperimentContext
+from fedarena.engine.setup import build_model_and_algorithm
 from fedarena.engine.stopping import participants
-from fedarena.engine.tasks import ClientJob, Failed, Skipped
-from fedarena.models.pytree import Mean, UnknownType, assemble, dismantle, is_finite, leaves, types_near
+from fedarena.engine.tasks import ClientTask, FailedTask, SkippedClient
+from fedarena.models.pytree import UnknownType, WeightedMean, from_plain, is_finite, leaves, to_plain, types_near
 from fedarena.models.task import Buffers
-from fedarena.runtimes.run_task import one_thread, run_job
+from fedarena.runtimes.run_task import one_thread, run_task
 
 OURS = "fedarena"  # the record of a message that is ours; the arrays beside it are those it names
 ARRAYS = "arrays"
@@ -45,7 +45,7 @@ HONOURED = {"local", "share", "per_round", "seed"}  # keys of an experiment that
 log = logging.getLogger("flwr")
 
 
-class OwnRows(Site):
+class FlowerClientContext(ExperimentContext):
     """A client's own rows; of the others only what they have told is known."""
 
     told: tuple[int, ...] | None = None
@@ -62,7 +62,7 @@ class OwnRows(Site):
 
 
 @dataclass(frozen=True)
-class Federation:
+class FederationSettings:
     """What all must agree on: the experiment as text, and what the nodes told of themselves."""
 
     settings: dict[str, Any]  # algorithm, local, seed, share
@@ -70,16 +70,16 @@ class Federation:
     sizes: tuple[int, ...]  # rows of each client
     class_counts: tuple[int, ...] | None  # of all clients together; None where the algorithm need not know
 
-    def site(self, model: nn.Module, client: int, x: NDArray[Any], y: NDArray[np.int64]) -> Site:
+    def site(self, model: nn.Module, client: int, x: NDArray[Any], y: NDArray[np.int64]) -> ExperimentContext:
         """The model and a client's own rows, as the engine wants them."""
         clients = len(self.sizes)
         experiment = Experiment.make(arrays(x, y), model=model, clients=clients, partition="iid", **self.settings)
         data = Dataset("rows", x, y, len(x), self.classes, prepare="scale" if x.dtype == np.uint8 else "none")
         nobody = np.empty(0, np.int64)
         rows = [np.arange(len(x)) if k == client else nobody for k in range(clients)]
-        site = OwnRows(experiment, data, Partition(rows, nobody))
+        site = FlowerClientContext(experiment, data, Partition(rows, nobody))
         site.told = self.class_counts
-        settle(site, clients)
+        build_model_and_algorithm(site, clients)
         if isinstance(site.algorithm, Asynchronous) or site.algorithm.pooled:
             raise BadValue(
                 f"{experiment.algorithm.name} has no rounds in which clients are asked",
@@ -122,7 +122,7 @@ class Strategy:
         """Run so many rounds; the result is Flower's own."""
         if initial_arrays is not None:
             self.model.load_state_dict(initial_arrays.to_torch_state_dict())
-        server = Server(self, grid, timeout)
+        server = FlowerServer(self, grid, timeout)
         result = Result()
         for round in range(num_rounds):
             loss = server.round(round)
@@ -138,7 +138,7 @@ class Strategy:
         return result
 
 
-class Server:
+class FlowerServer:
     """A strategy under way: who takes part, and what the server believes."""
 
     def __init__(self, strategy: Strategy, grid: Grid, timeout: float) -> None:
@@ -147,7 +147,9 @@ class Server:
         sizes = tuple(one["rows"] for one in told)
         counts = tuple(map(sum, zip(*(one["class_counts"] for one in told), strict=True)))
         classes = max(one["classes"] for one in told)
-        self.federation = Federation(strategy.settings, classes, sizes, counts if strategy.counts_classes else None)
+        self.federation = FederationSettings(
+            strategy.settings, classes, sizes, counts if strategy.counts_classes else None
+        )
         nothing = np.zeros((0, *told[0]["shape"]), told[0]["dtype"])
         self.site = self.federation.site(strategy.model, -1, nothing, np.empty(0, np.int64))
         self.algorithm, self.buffers = self.site.algorithm, self.site.task.buffers()
@@ -170,12 +172,12 @@ class Server:
 
     def round(self, round: int) -> float:
         """One round of the algorithm. Returns the mean loss in training."""
-        ask = Exchange(self, round)
+        ask = FlowerExchange(self, round)
         self.state = self.algorithm.round(self.state, ask)
         self.buffers = ask.buffers.result() or self.buffers
         return float(np.mean(ask.losses)) if ask.losses else float("nan")
 
-    def send(self, round: int, exchange: int, clients: list[int], do: str, common: Common) -> dict[int, Message]:
+    def send(self, round: int, exchange: int, clients: list[int], do: str, common: Broadcast) -> dict[int, Message]:
         """Ask these clients; their answers by client, those that came in time."""
         same = {"do": do, "round": round, "exchange": exchange, "federation": asdict(self.federation)}
         questions = {self.nodes[k]: {**same, "client": k, "memory": self.remembered[k]} for k in clients}
@@ -184,7 +186,7 @@ class Server:
         return {number[node]: replies[node] for node in sorted(replies, key=number.__getitem__)}
 
     def _exchange(
-        self, questions: dict[int, dict[str, Any]], round: int, common: Common | None = None
+        self, questions: dict[int, dict[str, Any]], round: int, common: Broadcast | None = None
     ) -> dict[int, Message]:
         def message(node: int, question: dict[str, Any]) -> Message:
             content = written(question, common)
@@ -214,10 +216,10 @@ class Server:
         return MetricRecord({n: float(np.average([one[n] for one in seen], weights=weights)) for n in names})
 
 
-class Exchange:
+class FlowerExchange:
     """`ask`: one exchange of a round with the selected clients (algorithms.base.RequestSender)."""
 
-    def __init__(self, server: Server, round: int) -> None:
+    def __init__(self, server: FlowerServer, round: int) -> None:
         self.server, self.round_number = server, round
         sizes = np.array(server.federation.sizes)
         self.wanted = participants(server.site.experiment, len(sizes))
@@ -242,12 +244,12 @@ class Exchange:
 
     def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
         """Send, let them work, average what comes back in the order of clients."""
-        server, mean, answered = self.server, Mean(), []
+        server, mean, answered = self.server, WeightedMean(), []
         if everyone:
             self.selected = list(range(len(server.nodes)))
         self.buffers = BufferMean()
         first: Any = None
-        common = Common(message, server.buffers)
+        common = Broadcast(message, server.buffers)
         replies = server.send(self.round_number, self.exchanges, self.selected, do, common)
         self.exchanges += 1
         for client, reply in replies.items():
@@ -287,15 +289,15 @@ def train(message: Message, context: Context, model: nn.Module, x: Any, y: Any) 
         counts = np.bincount(labels, minlength=classes).tolist() if asked["count_classes"] else []
         told = {"rows": len(rows), "shape": rows.shape[1:], "dtype": str(rows.dtype), "name": name}
         return Message(written({**told, "classes": classes, "class_counts": counts}), reply_to=message)
-    federation, client, round = Federation(**asked["federation"]), asked["client"], asked["round"]
+    federation, client, round = FederationSettings(**asked["federation"]), asked["client"], asked["round"]
     site = federation.site(model, client, rows, labels)
     memory = _recalled(context, asked["memory"], site)
     with one_thread():
-        answer = run_job(site, ClientJob(round, client, asked["do"], memory), tree(message.content, site.algorithm))
-    if isinstance(answer, Failed):
+        answer = run_task(site, ClientTask(round, client, asked["do"], memory), tree(message.content, site.algorithm))
+    if isinstance(answer, FailedTask):
         log.error("%s (%s)", answer.error, answer.place)  # here: a text may quote rows, and what is raised is sent
         raise RuntimeError(answer.error.partition(":")[0])
-    if isinstance(answer, Skipped):
+    if isinstance(answer, SkippedClient):
         raise RuntimeError(answer.reason)
     report = answer.report
     kept = asked["memory"]
@@ -328,7 +330,7 @@ def wait_for_nodes(grid: Grid, count: int, timeout: float) -> list[int]:
 def written(told: dict[str, Any], about: Any = None) -> RecordDict:
     """Facts, and a tree, as records."""
     parts: dict[str, NDArray[Any]] = {}
-    plain = json.dumps(dismantle(about, parts))
+    plain = json.dumps(to_plain(about, parts))
     ours = ConfigRecord({"facts": json.dumps(told), "tree": plain})
     return RecordDict({ARRAYS: ArrayRecord({key: Array(part) for key, part in parts.items()}), OURS: ours})
 
@@ -341,23 +343,23 @@ def facts(message: Message) -> dict[str, Any]:
 
 def tree(content: RecordDict, algorithm: Any) -> Any:
     """The tree again; of classes only those that the algorithm and the engine use are made."""
-    types = {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, Memory, Common)}}
+    types = {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, ClientState, Broadcast)}}
     parts = {key: array.numpy() for key, array in content.array_records[ARRAYS].items()}
-    return assemble(json.loads(str(content.config_records[OURS]["tree"])), parts, types)
+    return from_plain(json.loads(str(content.config_records[OURS]["tree"])), parts, types)
 
 
 # What a client remembers: in its context, by round and exchange. An answer that was never taken is as if never given.
 
 
-def _recalled(context: Context, ticket: str, site: Site) -> Memory | None:
+def _recalled(context: Context, ticket: str, site: ExperimentContext) -> ClientState | None:
     if not ticket:
         return None
     parts = RecordDict({part: context.state[_place(ticket, part)] for part in (ARRAYS, OURS)})
-    memory: Memory = tree(parts, site.algorithm)
+    memory: ClientState = tree(parts, site.algorithm)
     return memory
 
 
-def _kept(context: Context, ticket: str, memory: Memory, before: str) -> str:
+def _kept(context: Context, ticket: str, memory: ClientState, before: str) -> str:
     """Keep it, and forget all but it and the one that the server knows of."""
     for part, record in written({}, memory).items():
         context.state[_place(ticket, part)] = record

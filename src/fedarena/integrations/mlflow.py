@@ -37,14 +37,14 @@ LONGEST = 500  # characters of a parameter, of which older servers take no more
 
 
 @dataclass(frozen=True)
-class Store:
+class MlflowStore:
     """An MLflow tracking store that answered, and the MLflow experiment in it that holds our runs."""
 
     client: MlflowClient
     group: str
 
     @classmethod
-    def open(cls, where: str | Path) -> Store:
+    def open(cls, where: str | Path) -> MlflowStore:
         """A server's address, a database's, or a folder that will hold an SQLite database and the files."""
         mlflow = _mlflow()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedarena")
@@ -111,10 +111,10 @@ class Store:
         self.client.set_terminated(id, status, end_time=None if at is None else int(1000 * at))
 
 
-class Tracker:
+class MlflowTracker:
     """One run on its way to a store; without a store it does nothing."""
 
-    def __init__(self, store: Store | None, experiment: Experiment) -> None:
+    def __init__(self, store: MlflowStore | None, experiment: Experiment) -> None:
         self._store, self._id = store, ""
         self._waiting: list[RoundRecord] = []
         self._sent = time.monotonic()
@@ -136,7 +136,7 @@ class Tracker:
         self._flush()
         self._send(lambda store: store.end(self._id, status))
 
-    def _begin(self, store: Store, experiment: Experiment) -> None:
+    def _begin(self, store: MlflowStore, experiment: Experiment) -> None:
         self._id = store.begin(_name(experiment), _tags())
         store.describe(self._id, experiment)
 
@@ -146,7 +146,7 @@ class Tracker:
             self._send(lambda store: store.rounds(self._id, records, start))
         self._waiting, self._sent = [], time.monotonic()
 
-    def _send(self, what: Callable[[Store], None]) -> None:
+    def _send(self, what: Callable[[MlflowStore], None]) -> None:
         if self._store is None:
             return
         try:
@@ -157,9 +157,9 @@ class Tracker:
 
 
 @contextlib.contextmanager
-def tracked(store: Store | None, experiment: Experiment) -> Iterator[Tracker]:
+def tracked(store: MlflowStore | None, experiment: Experiment) -> Iterator[MlflowTracker]:
     """A run under way, told to a store."""
-    tracker = Tracker(store, experiment)
+    tracker = MlflowTracker(store, experiment)
     try:
         yield tracker
     except BaseException as error:
@@ -173,11 +173,11 @@ def track(result: Run | Comparison, where: str | Path) -> str:
 
     A comparison becomes one MLflow run with its scores and its verdict, and a nested run for every cell.
     """
-    store = Store.open(where)
+    store = MlflowStore.open(where)
     return _track_run(store, result, {}) if isinstance(result, Run) else _track_comparison(store, result)
 
 
-def _track_run(store: Store, run: Run, tags: dict[str, str]) -> str:
+def _track_run(store: MlflowStore, run: Run, tags: dict[str, str]) -> str:
     last = run.records[-1].wall_seconds
     made = run.dir / "result.json" if run.dir is not None else None
     end = made.stat().st_mtime if made is not None and made.exists() else time.time()
@@ -189,7 +189,7 @@ def _track_run(store: Store, run: Run, tags: dict[str, str]) -> str:
     return id
 
 
-def _track_comparison(store: Store, comparison: Comparison) -> str:
+def _track_comparison(store: MlflowStore, comparison: Comparison) -> str:
     name = comparison.dir.name if comparison.dir is not None else "comparison"
     id = store.begin(name, {**_tags(), "fedarena.test": comparison.plan.test})
     for label, runs in comparison.runs.items():

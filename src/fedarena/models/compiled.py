@@ -99,7 +99,7 @@ def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
 
 
 @dataclass(frozen=True)
-class Source:
+class KernelRows:
     """Rows as data sets have them: floats, or bytes with the number that each byte stands for, channel by channel."""
 
     x: NDArray[Any]  # float32 or bytes, the channels of an image first
@@ -115,7 +115,7 @@ class Source:
         return self.x.ctypes.data, tables, channels, numbers // channels, self.y.ctypes.data
 
 
-class Network:
+class CompiledNetwork:
     """A stack of layers that the kernels know, with their working memory."""
 
     def __init__(self, build: str, kernels: Any, handle: int, drops: Sequence[tuple[int, float]] = ()) -> None:
@@ -127,7 +127,7 @@ class Network:
         self._kernels.fedarena_free(self._handle)
 
     @classmethod
-    def of(cls, tape: Tape, shape: tuple[int, ...] | None = None) -> Network | None:
+    def of(cls, tape: Tape, shape: tuple[int, ...] | None = None) -> CompiledNetwork | None:
         """The compiled form of a tape for rows of this shape, or None where a layer or this machine has none."""
         switch = os.environ.get(SWITCH, "")
         found = None if switch == "off" else library(switch)
@@ -165,7 +165,7 @@ class Network:
 
     def train(
         self,
-        source: Source,
+        source: KernelRows,
         order: NDArray[np.int64],
         sizes: Sequence[int],
         rates: NDArray[np.float64],
@@ -192,7 +192,7 @@ class Network:
 
     def train_each(
         self,
-        source: Source,
+        source: KernelRows,
         order: NDArray[np.int64],
         sizes: NDArray[np.int32],
         rates: NDArray[np.float64],
@@ -216,13 +216,13 @@ class Network:
         self.load(w)
         if buffers.size:
             self.load_buffers(buffers)
-        rows = Source(_floats(x), np.empty(0, np.int64))
+        rows = KernelRows(_floats(x), np.empty(0, np.int64))
         out = np.empty((len(x), self._kernels.fedarena_classes(self._handle)), np.float32)
         self._kernels.fedarena_predict(self._handle, *rows.arguments[:4], len(x), _at(out))
         return out
 
     def gradient(
-        self, w: Vector, source: Source, order: NDArray[np.int64], class_weights: Vector | None, normalise: bool
+        self, w: Vector, source: KernelRows, order: NDArray[np.int64], class_weights: Vector | None, normalise: bool
     ) -> tuple[NDArray[np.float32], float]:
         """That of the mean loss of these rows, and the loss: the momentum that a step of rate 0 leaves behind."""
         g = np.zeros(len(w), np.float32)
@@ -249,7 +249,7 @@ class _Steps:
 
     def __init__(
         self,
-        source: Source,
+        source: KernelRows,
         order: NDArray[np.int64],
         sizes: Sequence[int] | NDArray[np.int32],
         rates: NDArray[np.float64],

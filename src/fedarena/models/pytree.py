@@ -77,19 +77,19 @@ def is_finite(tree: Any) -> bool:
     return all(all_finite(leaf) if isinstance(leaf, np.ndarray) else math.isfinite(leaf) for leaf in leaves(tree))
 
 
-def dismantle(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
+def to_plain(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """The tree as plain JSON values; its arrays go to `arrays` under numbered names."""
     if isinstance(tree, np.ndarray):
         name = f"array{len(arrays)}"
         arrays[name] = tree
         return {"array": name}
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = {f.name: dismantle(getattr(tree, f.name), arrays) for f in dataclasses.fields(tree)}
+        fields = {f.name: to_plain(getattr(tree, f.name), arrays) for f in dataclasses.fields(tree)}
         return {"type": type(tree).__qualname__, "fields": fields}
     if type(tree) in (list, tuple):
-        return {"list": [dismantle(item, arrays) for item in tree], "tuple": isinstance(tree, tuple)}
+        return {"list": [to_plain(item, arrays) for item in tree], "tuple": isinstance(tree, tuple)}
     if isinstance(tree, dict):
-        return {"dict": [[dismantle(k, arrays), dismantle(v, arrays)] for k, v in tree.items()]}
+        return {"dict": [[to_plain(k, arrays), to_plain(v, arrays)] for k, v in tree.items()]}
     if isinstance(tree, np.generic):
         return tree.item()
     if tree is None or isinstance(tree, str | bool | int | float):
@@ -104,22 +104,22 @@ class UnknownType(Exception):
     """A stored tree asks for a class that was not given."""
 
 
-def assemble(plain: Any, arrays: dict[str, NDArray[Any]], types: dict[str, type]) -> Any:
+def from_plain(plain: Any, arrays: dict[str, NDArray[Any]], types: dict[str, type]) -> Any:
     """The tree again. Only types that are given by name are ever made: a file cannot ask for anything else."""
     if not isinstance(plain, dict):
         return plain
     if "array" in plain:
         return arrays[plain["array"]]
     if "type" in plain:
-        fields = {name: assemble(value, arrays, types) for name, value in plain["fields"].items()}
+        fields = {name: from_plain(value, arrays, types) for name, value in plain["fields"].items()}
         cls = find_class(plain["type"], types)
         if cls is None:
             raise UnknownType(plain["type"])
         return cls(**fields)
     if "list" in plain:
-        items = [assemble(item, arrays, types) for item in plain["list"]]
+        items = [from_plain(item, arrays, types) for item in plain["list"]]
         return tuple(items) if plain["tuple"] else items
-    return {assemble(k, arrays, types): assemble(v, arrays, types) for k, v in plain["dict"]}
+    return {from_plain(k, arrays, types): from_plain(v, arrays, types) for k, v in plain["dict"]}
 
 
 def types_in(tree: Any) -> dict[str, type]:
@@ -166,10 +166,10 @@ def read_only(tree: Any) -> Any:
             leaf.flags.writeable = False
         return leaf
 
-    return rebuild(tree, map(locked, leaves(tree)))
+    return replace_leaves(tree, map(locked, leaves(tree)))
 
 
-class Mean:
+class WeightedMean:
     """A weighted mean of trees, taken one by one in the order they are added.
 
     Weights enter as ratios to the first one, in double precision: equal weights give a plain sum divided by the count,
@@ -188,13 +188,13 @@ class Mean:
         """Take one tree in."""
         if self.first is None:
             self.first, self._unit = tree, weight or 1.0
-            self._total, self._treatment = weight / self._unit, list(treatment(tree))
+            self._total, self._treatment = weight / self._unit, list(reductions(tree))
             return
         ratio = weight / self._unit
         self._take(leaves(tree), ratio)
         self._total += ratio
 
-    def merge(self, later: Mean) -> None:
+    def merge(self, later: WeightedMean) -> None:
         """Take in the sum of trees that were added elsewhere, and come after those here."""
         if later.first is None:
             return
@@ -230,12 +230,12 @@ class Mean:
         if self.first is None:
             return None
         parts = zip(self._opened(), self._treatment, strict=True)
-        return rebuild(self.first, (total / self._total if how == "mean" else total for total, how in parts))
+        return replace_leaves(self.first, (total / self._total if how == "mean" else total for total, how in parts))
 
 
 def refuse_single_updates(tree: Any, name: str) -> None:
     """Where only means go up, nothing may be collected, whatever an algorithm says it needs."""
-    if "collect" in treatment(tree):
+    if "collect" in reductions(tree):
         raise BadValue(
             f"{name} collects what each client sends, and the uplink lets only means through",
             remedy='declare needs = "each update" in the algorithm, and set uplink = "plain"',
@@ -249,26 +249,26 @@ def _nothing(leaf: Any, how: str) -> Any:
     return np.zeros(leaf.shape) if isinstance(leaf, np.ndarray) else 0.0
 
 
-def treatment(tree: Any, how: str = "mean") -> Iterator[str]:
+def reductions(tree: Any, how: str = "mean") -> Iterator[str]:
     """What becomes of each leaf: mean, sum or collect."""
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         for field in dataclasses.fields(tree):
             marks = [mark for mark in ("sum", "collect") if field.metadata.get(mark)]
-            yield from treatment(getattr(tree, field.name), marks[0] if marks else how)
+            yield from reductions(getattr(tree, field.name), marks[0] if marks else how)
     else:
         yield from (how for _ in leaves(tree))
 
 
-def rebuild(tree: Any, values: Iterator[Any]) -> Any:
+def replace_leaves(tree: Any, values: Iterator[Any]) -> Any:
     """A tree of the same shape with other leaves, arrays in the types of those before."""
     if tree is None or isinstance(tree, str):
         return tree
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = {f.name: rebuild(getattr(tree, f.name), values) for f in dataclasses.fields(tree)}
+        fields = {f.name: replace_leaves(getattr(tree, f.name), values) for f in dataclasses.fields(tree)}
         return type(tree)(**fields)
     if isinstance(tree, list | tuple):
-        return type(tree)(rebuild(item, values) for item in tree)
+        return type(tree)(replace_leaves(item, values) for item in tree)
     if isinstance(tree, dict):
-        return {key: rebuild(item, values) for key, item in tree.items()}
+        return {key: replace_leaves(item, values) for key, item in tree.items()}
     value = next(values)
     return value.astype(tree.dtype, copy=False) if isinstance(value, np.ndarray) else value

@@ -16,6 +16,9 @@ RENAMED_CLASSES = {  # as written by earlier versions -> the class of today
     "Paced": "CoLearningState",
     "Page": "FedPAGEState",
     "Sprung": "FedProxState",
+    "Common": "Broadcast",
+    "Memory": "ClientState",
+    "Sealed": "MaskedVector",
 }
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fedarena.config.errors import BadValue, FedarenaError, ModelMismatch, quoted
 from fedarena.data.dataset import PADDING
-from fedarena.models.compiled import Network
+from fedarena.models.compiled import CompiledNetwork
 from fedarena.models.initialization import glorot
 from fedarena.models.tape import Tape
 from fedarena.models.torch_compile import compiled
@@ -112,7 +112,7 @@ class Task:
         self._loss: Callable[[Tensor, Tensor], Tensor] = own_loss if callable(own_loss) else self._cross_entropy
         self.initial = self.vector()  # w_0, whatever becomes of the module
         self._tape = Tape.of(self.module, self.weights) if fast and own_loss is None else None
-        self.network = None if self._tape is None else Network.of(self._tape, shape)
+        self.network = None if self._tape is None else CompiledNetwork.of(self._tape, shape)
         self._training_loss, self.is_compiled = self._loss, False
         if compile_batch is not None and self.network is None:  # kernels are faster still
             self._training_loss, self.is_compiled = compiled(self._loss, compile_batch, self.device), True

@@ -31,7 +31,7 @@ Words = NDArray[np.uint32]  # sums of them wrap around: arithmetic modulo 2^32
 Shares = dict[int, int]  # holder -> its share
 
 
-class Turn:
+class MaskedExchange:
     """One exchange of a round, and everyone who was asked in it; `everyone` if that was no draw, but all there are.
 
     No dataclass: every job has it, and trees need not look into it.
@@ -46,14 +46,14 @@ class Turn:
         return self.round, self.exchange, self.asked
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Turn) and self._key() == other._key()
+        return isinstance(other, MaskedExchange) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash(self._key())
 
 
 @dataclass(frozen=True)
-class Circle:
+class ShareRing:
     """Who holds shares of whom: those that are asked stand in a ring, in an order of the exchange's own."""
 
     order: tuple[int, ...]
@@ -83,15 +83,15 @@ class Circle:
 
 
 @functools.lru_cache(maxsize=4)
-def circle(seed: int, turn: Turn) -> Circle:
+def share_ring(seed: int, turn: MaskedExchange) -> ShareRing:
     """The ring of an exchange: log2(n) neighbours on each side."""
     people = np.array(turn.asked)
     order = tuple(stream(seed, "masks", turn.round, turn.exchange).permutation(people).tolist())
     reach = max(math.ceil(math.log2(max(len(order), 2))), 1)
-    return Circle(order, {client: place for place, client in enumerate(order)}, reach)
+    return ShareRing(order, {client: place for place, client in enumerate(order)}, reach)
 
 
-class Group(Protocol):
+class KeyGroup(Protocol):
     """How a secret number becomes a public key, and what masks follow from secrets."""
 
     def public(self, secret: int) -> Any:
@@ -107,7 +107,7 @@ class Group(Protocol):
         ...
 
 
-class Small:
+class SimulationGroup:
     """A group for simulations."""
 
     def public(self, secret: int) -> int:
@@ -123,17 +123,19 @@ class Small:
         return np.random.Generator(np.random.PCG64(secret)).integers(0, 2**32, size, dtype=np.uint32)
 
 
-SMALL = Small()
+SIMULATION_GROUP = SimulationGroup()
 
 
 @dataclass(frozen=True)
-class Secrets:
+class ClientSecrets:
     """What a client keeps to itself during an exchange: the key to its pairs, and that of its own mask."""
 
     pairs: int
     own: int
 
-    def mask(self, client: int, ring: Circle, publics: Mapping[int, Any], size: int, group: Group = SMALL) -> Words:
+    def mask(
+        self, client: int, ring: ShareRing, publics: Mapping[int, Any], size: int, group: KeyGroup = SIMULATION_GROUP
+    ) -> Words:
         """To be added to what it sends; `publics` are the keys of its neighbours."""
         total = group.of_own(self.own, size)
         for other in ring.beside(client):
@@ -141,17 +143,17 @@ class Secrets:
         return total
 
 
-def share_out(secret: int, client: int, ring: Circle, draw: Callable[[], int]) -> Shares:
+def secret_shares(secret: int, client: int, ring: ShareRing, draw: Callable[[], int]) -> Shares:
     """A point of a polynomial for each holder; `draw` gives its other coefficients."""
     polynomial = [secret, *(draw() for _ in range(ring.threshold - 1))]
     return {holder: _value(polynomial, holder + 1) for holder in ring.holders_of(client)}
 
 
-class Party:
+class SimulatedParty:
     """A client's half in a simulation: its secrets, its mask, and the shares it deals out."""
 
-    def __init__(self, seed: int, turn: Turn, client: int) -> None:
-        self.client, self.circle = client, circle(seed, turn)
+    def __init__(self, seed: int, turn: MaskedExchange, client: int) -> None:
+        self.client, self.circle = client, share_ring(seed, turn)
         self._key = (seed, turn.round, turn.exchange, client)
         rng = stream(seed, "masks", *self._key[1:])
         self._secret, self._own = _number(rng), _number(rng)
@@ -159,56 +161,56 @@ class Party:
     @property
     def public(self) -> int:
         """What everybody may know."""
-        return SMALL.public(self._secret)
+        return SIMULATION_GROUP.public(self._secret)
 
     def mask(self, size: int, publics: Mapping[int, int]) -> Words:
         """To be added to what it sends; `publics` are the keys of its neighbours."""
-        return Secrets(self._secret, self._own).mask(self.client, self.circle, publics, size)
+        return ClientSecrets(self._secret, self._own).mask(self.client, self.circle, publics, size)
 
     def shares(self, of_pairs: bool) -> Shares:
         """Of the key to its pairs, or of its own mask."""
         seed, *key = self._key
         rng = stream(seed, "masks", *key, 1 + of_pairs)
         secret = self._secret if of_pairs else self._own
-        return share_out(secret, self.client, self.circle, lambda: _number(rng))
+        return secret_shares(secret, self.client, self.circle, lambda: _number(rng))
 
 
-class Seals(Protocol):
+class MaskProvider(Protocol):
     """How answers are masked, and sums opened."""
 
-    def mask(self, size: int, turn: Turn, client: int) -> Words:
+    def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
         """To be added to what a client sends."""
         ...
 
-    def unmask(self, total: Words, turn: Turn, answered: Collection[int]) -> Words | None:
+    def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
         """The sum of those who answered; None if too few are left to open it."""
         ...
 
 
 @dataclass(frozen=True)
-class SimulatedSeals:
+class SimulatedMasks:
     """All clients in one place, their keys from one seed."""
 
     seed: int
 
-    def mask(self, size: int, turn: Turn, client: int) -> Words:
+    def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
         """With the keys of its neighbours."""
-        party = Party(self.seed, turn, client)
-        publics = {other: Party(self.seed, turn, other).public for other in party.circle.beside(client)}
+        party = SimulatedParty(self.seed, turn, client)
+        publics = {other: SimulatedParty(self.seed, turn, other).public for other in party.circle.beside(client)}
         return party.mask(size, publics)
 
-    def unmask(self, total: Words, turn: Turn, answered: Collection[int]) -> Words | None:
+    def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
         """See `removed`."""
-        return removed(total, self.seed, turn, answered)
+        return simulate_unmasking(total, self.seed, turn, answered)
 
 
-def open_sum(
+def unmask_sum(
     total: Words,
-    ring: Circle,
+    ring: ShareRing,
     answered: Collection[int],
     publics: Mapping[int, Any],
     revealed: Mapping[int, Shares],
-    group: Group = SMALL,
+    group: KeyGroup = SIMULATION_GROUP,
 ) -> Words | None:
     """The server's half: the sum without masks, from public keys and revealed shares; None if too few are left for it.
 
@@ -230,23 +232,23 @@ def open_sum(
     return opened
 
 
-def removed(total: Words, seed: int, turn: Turn, answered: Collection[int]) -> Words | None:
+def simulate_unmasking(total: Words, seed: int, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
     """The unmasking as a conversation: clients that answered say what they hold, the server opens the sum.
 
     They do not where one is left: the sum would be its answer.
     """
     if len(answered) < 2:
         return None
-    parties = {client: Party(seed, turn, client) for client in turn.asked}
+    parties = {client: SimulatedParty(seed, turn, client) for client in turn.asked}
     revealed: dict[int, Shares] = {}
     for client, party in parties.items():
         dealt = party.shares(of_pairs=client not in answered)
         revealed[client] = {holder: share for holder, share in dealt.items() if holder in answered}
     publics = {client: party.public for client, party in parties.items()}
-    return open_sum(total, circle(seed, turn), answered, publics, revealed)
+    return unmask_sum(total, share_ring(seed, turn), answered, publics, revealed)
 
 
-def overhead(ring: Circle) -> tuple[int, int]:
+def mask_overhead_bytes(ring: ShareRing) -> tuple[int, int]:
     """Bytes of keys and shares that a client sends beside its vector, and that it is sent."""
     others = ring.holders - 1
     up = KEY + 2 * KEY * others + KEY * ring.holders  # its key; shares of two secrets; one share of each revealed

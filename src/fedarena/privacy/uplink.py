@@ -22,10 +22,10 @@ from fedarena.algorithms.base import Reply
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Uplink
 from fedarena.config.seeds import stream
-from fedarena.models.pytree import Mean, leaves, nbytes, rebuild, treatment
+from fedarena.models.pytree import WeightedMean, leaves, nbytes, reductions, replace_leaves
 from fedarena.privacy import secure_aggregation
 from fedarena.privacy.accountant import Release
-from fedarena.privacy.secure_aggregation import SimulatedSeals, Turn
+from fedarena.privacy.secure_aggregation import MaskedExchange, SimulatedMasks
 
 WORD = 32  # bits in which masked numbers are summed
 RANGE = 8.0  # of a number in fixed point, where no clip says it (Flower's)
@@ -40,7 +40,7 @@ class CannotSend(BadValue):
     """What the algorithm sends does not go through these steps."""
 
 
-class Sent(NamedTuple):
+class SentReply(NamedTuple):
     """What leaves the client, in how many bytes; and what stays."""
 
     reply: Reply
@@ -49,7 +49,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sealed:
+class MaskedVector:
     """A masked vector, and the tree it stands for without its numbers."""
 
     words: secure_aggregation.Words
@@ -57,35 +57,37 @@ class Sealed:
     shapes: tuple[tuple[int, ...], ...]
 
 
-def seal_of(words: secure_aggregation.Words, tree: Any) -> Sealed:
+def masked_vector(words: secure_aggregation.Words, tree: Any) -> MaskedVector:
     """The masked numbers of a tree, with what it takes to make it again."""
     parts = leaves(tree)
-    skeleton = rebuild(tree, (np.empty(0, part.dtype) if isinstance(part, np.ndarray) else 0.0 for part in parts))
-    return Sealed(words, skeleton, tuple(np.shape(part) for part in parts))
+    skeleton = replace_leaves(
+        tree, (np.empty(0, part.dtype) if isinstance(part, np.ndarray) else 0.0 for part in parts)
+    )
+    return MaskedVector(words, skeleton, tuple(np.shape(part) for part in parts))
 
 
-class SealedSum:
+class MaskedSum:
     """Masked vectors added up; nothing else can be done with them."""
 
     def __init__(self) -> None:
-        self.first: Sealed | None = None
+        self.first: MaskedVector | None = None
         self.words: secure_aggregation.Words = np.empty(0, np.uint32)
 
-    def add(self, sealed: Sealed) -> None:
+    def add(self, sealed: MaskedVector) -> None:
         """Take one in, or the sum of several."""
         if self.first is None:
             self.first, self.words = sealed, sealed.words.copy()
         else:
             self.words += sealed.words
 
-    def merge(self, later: SealedSum) -> None:
+    def merge(self, later: MaskedSum) -> None:
         """Take in those of other clients."""
         if later.first is not None:
-            self.add(Sealed(later.words, later.first.skeleton, later.first.shapes))
+            self.add(MaskedVector(later.words, later.first.skeleton, later.first.shapes))
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedPointCode:
     """Numbers of [-largest, largest] as whole ones, so few bits that the sum of all fits into a word."""
 
     largest: float
@@ -93,7 +95,7 @@ class Fixed:
     width: int  # of the sum
 
     @classmethod
-    def of(cls, largest: float, asked: int, bits: int | None) -> Fixed:
+    def of(cls, largest: float, asked: int, bits: int | None) -> FixedPointCode:
         """For so many clients."""
         carry = math.ceil(math.log2(max(asked, 1)))
         bits = min(bits or WORD, WORD - carry)
@@ -114,7 +116,7 @@ class Fixed:
         return total * (2 * self.largest / self.levels) - count * self.largest
 
 
-class Steps:
+class UplinkSteps:
     """Both halves of the way up, for one experiment."""
 
     def __init__(
@@ -125,20 +127,20 @@ class Steps:
         heaviest: float,
         participants: int,
         noise_seed: int | None = None,
-        seals: secure_aggregation.Seals | None = None,
+        seals: secure_aggregation.MaskProvider | None = None,
     ) -> None:
         self.wish, self.algorithm, self.seed = wish, algorithm, seed
         self.noise_seed = seed if noise_seed is None else noise_seed  # a secret, where there is something to hide
-        self.seals: secure_aggregation.Seals = SimulatedSeals(seed) if seals is None else seals
+        self.seals: secure_aggregation.MaskProvider = SimulatedMasks(seed) if seals is None else seals
         self.heaviest = 1.0 if wish.noise else max(heaviest, 1.0)  # largest weight of a client
         self.participants = participants
 
     # On the client
 
-    def send(self, reply: Reply, do: str, turn: Turn, client: int, kept: Residual | None) -> Sent:
+    def send(self, reply: Reply, do: str, turn: MaskedExchange, client: int, kept: Residual | None) -> SentReply:
         """What the client sends in place of its reply."""
         wish = self.wish
-        how, parts = list(treatment(reply.send)), list(leaves(reply.send))
+        how, parts = list(reductions(reply.send)), list(leaves(reply.send))
         self.check(parts, how)
         size = nbytes(reply.send)
         residual = kept
@@ -155,8 +157,8 @@ class Steps:
         weight = 1.0 if wish.noise else reply.weight
         if wish.secure:
             sealed, size = self._sealed(reply.send, parts, how, weight, turn, client, rng)
-            return Sent(replace(reply, send=sealed, weight=weight), size, residual)
-        return Sent(replace(reply, send=rebuild(reply.send, iter(parts)), weight=weight), size, residual)
+            return SentReply(replace(reply, send=sealed, weight=weight), size, residual)
+        return SentReply(replace(reply, send=replace_leaves(reply.send, iter(parts)), weight=weight), size, residual)
 
     def check(self, parts: list[Leaf], how: list[str]) -> None:
         """Refuse what cannot be right."""
@@ -235,10 +237,10 @@ class Steps:
         parts: list[Leaf],
         how: list[str],
         weight: float,
-        turn: Turn,
+        turn: MaskedExchange,
         client: int,
         rng: np.random.Generator,
-    ) -> tuple[Sealed, int]:
+    ) -> tuple[MaskedVector, int]:
         """Weighted, with its share of the noise, in fixed point, masked; the weight comes last."""
         fixed = self._fixed(turn)
         if not 0 <= weight <= self.heaviest:
@@ -265,34 +267,34 @@ class Steps:
             values += self._share(turn) * self._noise(turn, client).standard_normal(len(values))
         words = np.append(fixed.encode(values, rng), np.uint32(share))
         words = words + self.seals.mask(len(words), turn, client)
-        keys_and_shares = secure_aggregation.overhead(secure_aggregation.circle(self.seed, turn))[0]
-        return seal_of(words, tree), -(-len(words) * fixed.width // 8) + keys_and_shares
+        keys_and_shares = secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, turn))[0]
+        return masked_vector(words, tree), -(-len(words) * fixed.width // 8) + keys_and_shares
 
-    def _fixed(self, turn: Turn) -> Fixed:
+    def _fixed(self, turn: MaskedExchange) -> FixedPointCode:
         reach = self.wish.clip or self.wish.range or RANGE
         if self.wish.noise:
             reach += TAILS * self._share(turn)
-        return Fixed.of(reach, len(turn.asked), self.wish.quantise)
+        return FixedPointCode.of(reach, len(turn.asked), self.wish.quantise)
 
-    def used_bits(self, turn: Turn) -> np.uint32:
+    def used_bits(self, turn: MaskedExchange) -> np.uint32:
         """Those bits of a masked number that the sum needs: what is above them is nothing but mask."""
         return np.uint32(2 ** self._fixed(turn).width - 1)
 
-    def _share(self, turn: Turn) -> float:
+    def _share(self, turn: MaskedExchange) -> float:
         """Deviation of one client's noise, where all that are asked add up to what was wished."""
         return self.wish.noise * (self.wish.clip or 0.0) / math.sqrt(len(turn.asked))
 
-    def _noise(self, turn: Turn, *client: int) -> np.random.Generator:
+    def _noise(self, turn: MaskedExchange, *client: int) -> np.random.Generator:
         return stream(self.noise_seed, "privacy", turn.round, turn.exchange, *client)
 
     # On the server
 
-    def receive(self, mean: Mean, sealed: SealedSum, turn: Turn, answered: list[int]) -> Any:
+    def receive(self, mean: WeightedMean, sealed: MaskedSum, turn: MaskedExchange, answered: list[int]) -> Any:
         """The mean as the server gets it; None where nobody answered, or too few to open the sum."""
         tree = self._opened(sealed, turn, answered) if self.wish.secure else mean.result()
         if tree is None:
             return None
-        parts, how = list(leaves(tree)), list(treatment(tree))
+        parts, how = list(leaves(tree)), list(reductions(tree))
         count = len(answered)
         if self._by_coins(turn):  # a round's size would tell who is in: all are divided by what is expected of one
             parts = [
@@ -306,9 +308,9 @@ class Steps:
                 part + (deviation / count if way == "mean" else deviation) * rng.standard_normal(np.shape(part))
                 for part, way in zip(parts, how, strict=True)
             ]
-        return rebuild(tree, iter(parts))
+        return replace_leaves(tree, iter(parts))
 
-    def _opened(self, sealed: SealedSum, turn: Turn, answered: list[int]) -> Any:
+    def _opened(self, sealed: MaskedSum, turn: MaskedExchange, answered: list[int]) -> Any:
         """From the sum of masked vectors to the mean."""
         if sealed.first is None:
             return None
@@ -324,15 +326,15 @@ class Steps:
         skeleton, shapes = sealed.first.skeleton, sealed.first.shapes
         cuts = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
         parts = []
-        for part, shape, way in zip(np.split(values, cuts), shapes, treatment(skeleton), strict=True):
+        for part, shape, way in zip(np.split(values, cuts), shapes, reductions(skeleton), strict=True):
             scaled = part / weight if way == "mean" else part
             parts.append(scaled.reshape(shape) if shape else float(scaled[0]))
-        return rebuild(skeleton, iter(parts))
+        return replace_leaves(skeleton, iter(parts))
 
-    def _by_coins(self, turn: Turn) -> bool:
+    def _by_coins(self, turn: MaskedExchange) -> bool:
         return self.wish.sampling == "poisson" and not turn.everyone
 
-    def released(self, turn: Turn, answered: int, population: int) -> Release | None:
+    def released(self, turn: MaskedExchange, answered: int, population: int) -> Release | None:
         """What the accountant must know of an exchange; shares of the noise of those who left are missing in it."""
         wish = self.wish
         if not wish.noise or (wish.secure and not answered):
@@ -343,10 +345,10 @@ class Steps:
         asked = len(turn.asked)
         return ("everyone" if asked == population else "fixed"), asked, noise
 
-    def bytes_down(self, turn: Turn) -> int:
+    def bytes_down(self, turn: MaskedExchange) -> int:
         """Keys and shares that a client is sent."""
         return (
-            secure_aggregation.overhead(secure_aggregation.circle(self.seed, turn))[1]
+            secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, turn))[1]
             if self.wish.secure and turn.asked
             else 0
         )

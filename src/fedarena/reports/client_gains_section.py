@@ -10,7 +10,7 @@ from fedarena.reports.charts.intervals import Interval, Row, histogram, interval
 from fedarena.reports.charts.lines import Series, legend
 from fedarena.reports.charts.posteriors import chance, typeset
 from fedarena.reports.charts.svg import NARROW, WIDE, escape
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.results.client_gains import MOST_SHRUNK, ClientGain, ClientGains, GainShares, Share
 from fedarena.results.comparison import Comparison
 from fedarena.results.leave_one_out import ClientEffect, LeaveOneOut, about
@@ -25,12 +25,12 @@ Draw = Callable[[float], str]
 Both = Callable[[Draw], str]  # a chart for a desk and one for a telephone, as the page shows them
 
 
-def gains(subject: Subject) -> str:
+def gains(subject: ReportData) -> str:
     """Return the section of the report about what clients gain; nothing where local training takes no part."""
     return gains_section(subject.result, _both) if subject.why_not is None else ""
 
 
-def effects(subject: Subject) -> str:
+def effects(subject: ReportData) -> str:
     """Return the section of the report about clients that were left out; nothing where none was."""
     return effects_section(subject.result, _both) if subject.why_not is None else ""
 

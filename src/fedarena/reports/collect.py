@@ -8,7 +8,7 @@ from typing import Any
 
 from fedarena.config.errors import BadValue
 from fedarena.config.limits import check_path
-from fedarena.engine.setup import deal
+from fedarena.engine.setup import partition_data
 from fedarena.results.comparison import OWN_PARTS, PARTS, Comparison, Plan
 from fedarena.results.run import Run, load
 from fedarena.results.run_folder import read_facts
@@ -19,7 +19,7 @@ SAME = ("data_sha256", "partition_sha256", "model_sha256")  # of a split, whatev
 MAX_NAMED = 3
 
 
-def gather(paths: Sequence[str | Path]) -> Comparison:
+def collect_runs(paths: Sequence[str | Path]) -> Comparison:
     """A comparison folder, or runs taken together. Whether a verdict may be given is for `why_no_verdict` to say."""
     folders = [check_path(path, "the folder of a run") for path in paths]
     if not folders:
@@ -35,10 +35,10 @@ def gather(paths: Sequence[str | Path]) -> Comparison:
             f"{folders[holds.index(True)]} is a comparison of its own",
             remedy="give one comparison by itself, or runs only",
         )
-    return together([load(folder) for folder in dict.fromkeys(folders)])
+    return combine_runs([load(folder) for folder in dict.fromkeys(folders)])
 
 
-def together(runs: Sequence[Run]) -> Comparison:
+def combine_runs(runs: Sequence[Run]) -> Comparison:
     """Runs as a comparison, grouped by what they have of their own; training on pooled rows is shown beside."""
     labels = _labels(runs)
     grouped: dict[str, list[Run]] = {label: [] for label in labels}
@@ -90,7 +90,7 @@ def _protocol(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _test_share(run: Run) -> float:
     """The share of the pooled samples that a run without folds tested."""
-    data, partition = deal(run.experiment)
+    data, partition = partition_data(run.experiment)
     return len(partition.test) / len(data.x)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedarena.config.components import PATHS
 from fedarena.config.experiment import Experiment
-from fedarena.reports.contestant_text import entered, in_python, is_own
+from fedarena.reports.contestant_text import in_python, is_own, typed_contestants
 from fedarena.results.comparison import PARTS, Comparison, Plan, Split
 from fedarena.results.run_folder import read_facts
 
@@ -58,7 +58,7 @@ def is_gathered(result: Comparison) -> bool:
 
 
 def _command(plan: Plan) -> str:
-    words = [f"-a {shlex.quote(text)}" for text in entered(plan).values() if text is not None]
+    words = [f"-a {shlex.quote(text)}" for text in typed_contestants(plan).values() if text is not None]
     words += [" ".join(_option(key, value) for key, value in group.items()) for group in _how(plan)]
     if not _has_baseline(plan):
         words.append("--no-baseline")
@@ -126,7 +126,7 @@ def _name(algorithm: Any) -> str:
 
 
 def _needs_python(plan: Plan) -> bool:
-    return bool(_own_keys(plan)) or None in entered(plan).values()
+    return bool(_own_keys(plan)) or None in typed_contestants(plan).values()
 
 
 def _own_keys(plan: Plan) -> list[str]:

@@ -14,7 +14,7 @@ WORD = re.compile(r"(?!(true|false|inf|nan)$)[A-Za-z_][\w.-]*")  # a text that n
 
 
 @dataclass(frozen=True)
-class Part:
+class TypedPart:
     """A name with its settings: an algorithm, or a companion."""
 
     name: str
@@ -22,7 +22,7 @@ class Part:
     told: dict[str, Any]  # those that must be said
 
     @classmethod
-    def of(cls, table: Any, local: dict[str, Any], fixed: Sequence[str] = ()) -> Part:
+    def of(cls, table: Any, local: dict[str, Any], fixed: Sequence[str] = ()) -> TypedPart:
         """What is usual goes without saying, unless it is `fixed`: what is not said is searched."""
         settings = dict(table) if isinstance(table, Mapping) else {"name": table}
         name = str(settings.pop("name"))
@@ -46,7 +46,7 @@ class Part:
         return self.name + ":" * bool(self.told) + ",".join(f"{k}={_value(v)}" for k, v in self.told.items())
 
 
-def entered(plan: Plan) -> dict[str, str | None]:
+def typed_contestants(plan: Plan) -> dict[str, str | None]:
     """Everyone as it is typed; None where no text gives it this name and these settings."""
     return {label: typed(label, table, _fixed(plan, label)) for label, table in _named(plan).items()}
 
@@ -100,10 +100,10 @@ def _fixed(plan: Plan, label: str) -> list[str]:
     return [key.removeprefix("algorithm.") for key in plan.tuning.get("fixed", {}).get(label, ())]
 
 
-def _parts(table: Mapping[str, Any], fixed: Sequence[str], local: dict[str, Any] | None = None) -> list[Part]:
+def _parts(table: Mapping[str, Any], fixed: Sequence[str], local: dict[str, Any] | None = None) -> list[TypedPart]:
     algorithm = table["algorithm"]
     companions = algorithm.get("with", []) if isinstance(algorithm, Mapping) else []
-    return [Part.of(algorithm, local or {}, fixed), *(Part.of(companion, {}) for companion in companions)]
+    return [TypedPart.of(algorithm, local or {}, fixed), *(TypedPart.of(companion, {}) for companion in companions)]
 
 
 def _defaults(name: str) -> dict[str, Any]:

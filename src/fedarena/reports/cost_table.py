@@ -9,7 +9,7 @@ from typing import Any
 from fedarena.common.formatting import format_duration, format_size
 from fedarena.reports.charts import Series, escape, legend
 from fedarena.reports.charts.posteriors import chance
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.results.scoring import OPTIMISTIC, VIEW_NAMES
 
 Row = dict[str, Any]
@@ -17,7 +17,7 @@ MANY_COLUMNS = 7  # from which a table is wider than the text
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column: under which heading, by which name alone, how a row is written, and which end of it is the good one."""
 
     group: str
@@ -34,7 +34,7 @@ class Column:
         return "–" if value is None or free else self.write(row)
 
 
-def tables(subject: Subject) -> list[list[Column]]:
+def tables(subject: ReportData) -> list[list[TableColumn]]:
     """Two tables, of the columns that tell something about these runs."""
     several, scoring = max(row["runs"] for row in subject.rows) > 1, subject.result.scoring()
     metric, loss, top = scoring.metric, scoring.loss, max if scoring.sign > 0 else min
@@ -46,11 +46,11 @@ def tables(subject: Subject) -> list[list[Column]]:
         return scoring.shown(row[key]) + (f" ± {scoring.shown(row[f'{key}_sd']).rstrip('%')}" if several else "")
 
     first = [
-        Column(score, "final", f"final {metric}", "final", lambda r: mean(r, "final"), top),
-        Column(score, "validated", f"validated {metric}", "validated", lambda r: mean(r, "validated"), top),
-        Column(score, "best round*", f"best {metric}*", "best", lambda r: mean(r, "best"), top),
-        Column("Joint posterior", "P(best)", "P(best)", "p_best", lambda r: chance(r["p_best"]), max),
-        Column(
+        TableColumn(score, "final", f"final {metric}", "final", lambda r: mean(r, "final"), top),
+        TableColumn(score, "validated", f"validated {metric}", "validated", lambda r: mean(r, "validated"), top),
+        TableColumn(score, "best round*", f"best {metric}*", "best", lambda r: mean(r, "best"), top),
+        TableColumn("Joint posterior", "P(best)", "P(best)", "p_best", lambda r: chance(r["p_best"]), max),
+        TableColumn(
             "Joint posterior",
             "expected loss",
             "expected loss",
@@ -58,13 +58,17 @@ def tables(subject: Subject) -> list[list[Column]]:
             lambda r: loss(r["expected_loss"]),
             min,
         ),
-        Column(goal, "runs", f"runs at {target}", "reached", lambda r: f"{r['reached']} of {r['runs']}"),
-        Column(goal, "rounds", f"rounds to {target}", "rounds_to_target", lambda r: f"{r['rounds_to_target']:g}", min),
-        Column(
+        TableColumn(goal, "runs", f"runs at {target}", "reached", lambda r: f"{r['reached']} of {r['runs']}"),
+        TableColumn(
+            goal, "rounds", f"rounds to {target}", "rounds_to_target", lambda r: f"{r['rounds_to_target']:g}", min
+        ),
+        TableColumn(
             goal, "uploads", f"uploads to {target}", "uploads_to_target", lambda r: f"{r['uploads_to_target']:,g}", min
         ),
-        Column(goal, "sent", f"sent to {target}", "bytes_to_target", lambda r: format_size(r["bytes_to_target"]), min),
-        Column(
+        TableColumn(
+            goal, "sent", f"sent to {target}", "bytes_to_target", lambda r: format_size(r["bytes_to_target"]), min
+        ),
+        TableColumn(
             goal,
             "simulated",
             f"simulated time to {target}",
@@ -75,21 +79,27 @@ def tables(subject: Subject) -> list[list[Column]]:
     ]
     own = "Accuracy on clients' own test samples"
     second = [
-        Column(own, "mean", "own samples", "weighted_accuracy", lambda r: _percent(r["weighted_accuracy"]), max),
-        Column(own, "of pooled", "of pooled", "relative_accuracy", lambda r: _percent(r["relative_accuracy"]), max),
-        Column(own, "worst tenth", "worst tenth", "client_worst", lambda r: _percent(r["client_worst"]), max),
-        Column(own, "deviation", "deviation over clients", "client_std", lambda r: f"{100 * r['client_std']:.1f}", min),
-        Column("Whole run", "uploads", "uploads", "uploads", lambda r: f"{r['uploads']:,g}"),
-        Column("Whole run", "sent", "sent", "bytes", lambda r: format_size(r["bytes"])),
-        Column("Whole run", "epsilon", "epsilon", "epsilon", lambda r: f"{r['epsilon']:.3g}", min),
-        Column("Whole run", "simulated", "simulated time", "clock", lambda r: format_duration(r["clock"])),
-        Column("Whole run", "real time", "real time", "wall_seconds", lambda r: format_duration(r["wall_seconds"])),
-        Column("Whole run", "diverged", "diverged", "diverged", lambda r: f"{r['diverged']} of {r['runs']}"),
+        TableColumn(own, "mean", "own samples", "weighted_accuracy", lambda r: _percent(r["weighted_accuracy"]), max),
+        TableColumn(
+            own, "of pooled", "of pooled", "relative_accuracy", lambda r: _percent(r["relative_accuracy"]), max
+        ),
+        TableColumn(own, "worst tenth", "worst tenth", "client_worst", lambda r: _percent(r["client_worst"]), max),
+        TableColumn(
+            own, "deviation", "deviation over clients", "client_std", lambda r: f"{100 * r['client_std']:.1f}", min
+        ),
+        TableColumn("Whole run", "uploads", "uploads", "uploads", lambda r: f"{r['uploads']:,g}"),
+        TableColumn("Whole run", "sent", "sent", "bytes", lambda r: format_size(r["bytes"])),
+        TableColumn("Whole run", "epsilon", "epsilon", "epsilon", lambda r: f"{r['epsilon']:.3g}", min),
+        TableColumn("Whole run", "simulated", "simulated time", "clock", lambda r: format_duration(r["clock"])),
+        TableColumn(
+            "Whole run", "real time", "real time", "wall_seconds", lambda r: format_duration(r["wall_seconds"])
+        ),
+        TableColumn("Whole run", "diverged", "diverged", "diverged", lambda r: f"{r['diverged']} of {r['runs']}"),
     ]
     return [[c for c in columns if any(row[c.key] for row in subject.rows)] for columns in (first, second)]
 
 
-def rows_tables(subject: Subject) -> str:
+def rows_tables(subject: ReportData) -> str:
     """As HTML; the best of a column stands out, the reference aside."""
     first, second = tables(subject)
     several = max(row["runs"] for row in subject.rows) > 1
@@ -110,7 +120,7 @@ def rows_tables(subject: Subject) -> str:
     )
 
 
-def about_scores(subject: Subject) -> str:
+def about_scores(subject: ReportData) -> str:
     """Say in one sentence which score the final column holds."""
     several = max(row["runs"] for row in subject.rows) > 1
     over = ", mean over splits ± standard deviation" if several else ""
@@ -118,7 +128,7 @@ def about_scores(subject: Subject) -> str:
     return f"Final: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}, after the last round{over}."
 
 
-def _table(subject: Subject, shown: list[Column], caption: str) -> str:
+def _table(subject: ReportData, shown: list[TableColumn], caption: str) -> str:
     groups: dict[str, int] = {}
     for column in shown:
         groups[column.group] = groups.get(column.group, 0) + 1
@@ -150,7 +160,7 @@ def scrolling(table: str, caption: str, kind: str = "") -> str:
     )
 
 
-def _best(subject: Subject, column: Column) -> float | None:
+def _best(subject: ReportData, column: TableColumn) -> float | None:
     """Of the judged ones, unless most of them have it: then it distinguishes nobody."""
     values = [row[column.key] for row in subject.rows if not subject.is_aside(row["algorithm"])]
     known = [value for value in values if value is not None]
@@ -160,7 +170,7 @@ def _best(subject: Subject, column: Column) -> float | None:
     return best if values.count(best) <= max(len(values) // 2, 1) and known.count(best) < len(known) else None
 
 
-def _cell(row: Row, column: Column, edge: bool, best: bool) -> str:
+def _cell(row: Row, column: TableColumn, edge: bool, best: bool) -> str:
     text = escape(column.text(row))
     return f"<td{_edge(edge)}>{f'<b>{text}</b>' if best and text != '–' else text}</td>"
 
@@ -169,7 +179,7 @@ def _edge(first: bool) -> str:
     return ' class="edge"' if first else ""
 
 
-def _about_clients(shown: list[Column]) -> str:
+def _about_clients(shown: list[TableColumn]) -> str:
     keys = {c.key for c in shown}
     if "weighted_accuracy" not in keys:
         return ""

@@ -25,7 +25,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Curve:
+class SplitCurve:
     """One point a round at which somebody looked; over costs, it stands at the mean cost of that round."""
 
     x: Values
@@ -49,7 +49,7 @@ def axes(runs: Sequence[Run]) -> list[Axis]:
     return [axis for axis in known if any(axis.of(run.records[-1]) > 0 for run in runs)]
 
 
-def curve(runs: Sequence[Run], axis: Axis) -> Curve:
+def curve(runs: Sequence[Run], axis: Axis) -> SplitCurve:
     """Over all runs, aligned by round. A run that stopped keeps what it had."""
     rounds = np.unique([r.round for run in runs for r in run.evaluations])
     x, y, best = (np.full((len(runs), len(rounds)), np.nan) for _ in range(3))
@@ -62,7 +62,7 @@ def curve(runs: Sequence[Run], axis: Axis) -> Curve:
         x[k, began] = np.array([axis.of(r) for r in seen], dtype=float)[at[began]]
         y[k, began] = values[at[began]]
         best[k, began] = so_far.accumulate(values)[at[began]]
-    return Curve(
+    return SplitCurve(
         np.nanmean(x, axis=0),
         np.nanmean(y, axis=0),
         np.nanmin(y, axis=0),
@@ -71,7 +71,7 @@ def curve(runs: Sequence[Run], axis: Axis) -> Curve:
     )
 
 
-def cut(curves: Sequence[Curve], rising: bool = True) -> float | None:
+def cut(curves: Sequence[SplitCurve], rising: bool = True) -> float | None:
     """Return where to cut the axis so that steep beginnings do not flatten what matters; None where they do not.
 
     It is the lower end of a metric that rises, and the upper end of one that falls.

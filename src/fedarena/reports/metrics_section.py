@@ -14,7 +14,7 @@ from fedarena.reports.charts.distributions import heat_map
 from fedarena.reports.charts.lines import Series, legend, line_chart
 from fedarena.reports.charts.svg import NARROW, WIDE, escape
 from fedarena.reports.cost_table import scrolling
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.statistics.metric_registry import all_metrics
 from fedarena.statistics.metrics import BINS
 
@@ -23,7 +23,7 @@ MANY_CLASSES = 20  # from which a confusion matrix is too large to draw
 Bins = Sequence[Mapping[str, float]]
 
 
-def metrics(subject: Subject) -> str:
+def metrics(subject: ReportData) -> str:
     """Return the tables of metrics and the charts; nothing for runs from before there were metrics."""
     runs, scoring = subject.result.runs, subject.result.scoring()
     measured = {label: _measured(subject, label) for label in subject.everyone}
@@ -51,7 +51,7 @@ def metrics(subject: Subject) -> str:
     return f'{tables}<p class="how">{told}</p>{_calibration(subject)}{_confusions(subject)}'
 
 
-def _table(subject: Subject, caption: str, values: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def _table(subject: ReportData, caption: str, values: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     names = list(dict.fromkeys(name for each in values.values() for one in each for name in one))
     if not names:
         return ""
@@ -96,7 +96,7 @@ def short(value: float, digits: int = 4) -> str:
     return "?" if not math.isfinite(value) else f"{value:.{digits}f}" if abs(value) < 100 else f"{value:.4g}"
 
 
-def _calibration(subject: Subject) -> str:
+def _calibration(subject: ReportData) -> str:
     series = []
     for label in subject.everyone:
         bins = pooled([one.calibration or () for one in _measured(subject, label)])
@@ -148,7 +148,7 @@ def pooled(each: Iterable[Bins]) -> list[dict[str, float]]:
     return means
 
 
-def _confusions(subject: Subject) -> str:
+def _confusions(subject: ReportData) -> str:
     return "".join(
         f"<details><summary>Confusion matrix of {escape(label)}</summary>{_confusion(_measured(subject, label))}</details>"
         for label in subject.everyone
@@ -156,7 +156,7 @@ def _confusions(subject: Subject) -> str:
     )
 
 
-def _measured(subject: Subject, label: str) -> list[FinalMetrics]:
+def _measured(subject: ReportData, label: str) -> list[FinalMetrics]:
     """Return all metrics of the round that counts, of every run of an algorithm."""
     scoring = subject.result.scoring()
     return [scoring.measured(run) for run in subject.result.runs[label]]

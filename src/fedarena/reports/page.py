@@ -13,9 +13,9 @@ from fedarena.config.errors import BadValue, repeated
 from fedarena.config.limits import check_paths
 from fedarena.reports import client_gains_section, sections
 from fedarena.reports.charts import escape, style_sheet
-from fedarena.reports.collect import gather
+from fedarena.reports.collect import collect_runs
 from fedarena.reports.metrics_section import metrics
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.results.comparison import Comparison
 from fedarena.results.run import Run
 from fedarena.results.run_folder import write_text
@@ -25,7 +25,7 @@ from fedarena.results.suite_plan import holds_suite
 # Nothing may be fetched from anywhere: the browser itself holds the page to that.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
-Section = Callable[[Subject], str]
+Section = Callable[[ReportData], str]
 SECTIONS: dict[str, tuple[str, Section]] = {
     "verdict": ("The verdict", sections.verdict),
     "question": ("What was compared", sections.question),
@@ -64,7 +64,7 @@ def report(
         return write_suite_report(suite, out or (suite.dir or Path()) / "report.html")
     several = isinstance(source, Sequence) and not isinstance(source, str)
     folders = [_folder(one) for one in (source if several else [source])]  # type: ignore[union-attr]
-    result = gather(folders)
+    result = collect_runs(folders)
     return write_report(result, out or folders[0] / "report.html")
 
 
@@ -88,11 +88,11 @@ def write_report(result: Comparison, path: str | Path) -> Path:
             remedy="; ".join(f"{label}: {why}" for label, why in result.failures.items()) or "run one first",
         )
     path = Path(path)
-    write_text(path, render(Subject(result)))
+    write_text(path, render(ReportData(result)))
     return path
 
 
-def render(subject: Subject) -> str:
+def render(subject: ReportData) -> str:
     """The whole page; a section that has nothing to say is left out."""
     told = {key: (name, body) for key, (name, make) in SECTIONS.items() if (body := make(subject))}
     return whole_page(subject.title, subject.subtitle, told)

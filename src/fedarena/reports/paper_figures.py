@@ -12,7 +12,7 @@ import numpy as np
 from fedarena.common.files import writing
 from fedarena.reports.charts.distributions import jitter
 from fedarena.reports.charts.posteriors import (
-    Pair,
+    PosteriorPair,
     areas,
     axis_label,
     chance,
@@ -22,7 +22,7 @@ from fedarena.reports.charts.posteriors import (
     shown_range,
     typeset,
 )
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.results import tradeoff_points
 from fedarena.results.comparison import Comparison
 from fedarena.results.scoring import OPTIMISTIC
@@ -50,8 +50,8 @@ def write_figures(result: Comparison, folder: str | Path, form: Format = "pdf") 
     """All figures that these runs allow, into a folder; without a verdict, the curves and the clients alone."""
     import matplotlib as mpl
 
-    subject, folder = Subject(result), Path(folder)
-    wanted: dict[str, Callable[[Subject], Figure]] = {"curves": draw_curves}
+    subject, folder = ReportData(result), Path(folder)
+    wanted: dict[str, Callable[[ReportData], Figure]] = {"curves": draw_curves}
     if subject.why_not is None:
         wanted |= {"posteriors": draw_posteriors, "verdicts": draw_verdicts}
     wanted["clients"] = draw_clients
@@ -75,7 +75,7 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _look(subject: Subject, label: str) -> dict[str, Any]:
+def _look(subject: ReportData, label: str) -> dict[str, Any]:
     if subject.is_aside(label):
         return {"color": QUIET, "ls": "--"}
     index = subject.index(label)
@@ -83,7 +83,7 @@ def _look(subject: Subject, label: str) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "ls": dash, "marker": MARKERS[index % len(MARKERS)]}
 
 
-def draw_curves(subject: Subject) -> Figure:
+def draw_curves(subject: ReportData) -> Figure:
     """Mean of the metric that the runs followed, with the range over splits, over rounds and every cost."""
     shown, followed = subject.axes, subject.followed
     columns = min(len(shown), 2)
@@ -111,13 +111,13 @@ def draw_curves(subject: Subject) -> Figure:
     return figure
 
 
-def _places(subject: Subject, label: str, points: int) -> tuple[int, int]:
+def _places(subject: ReportData, label: str, points: int) -> tuple[int, int]:
     """Where a line carries its marks: neighbours at other places, so that none hides another."""
     step = max(points // 6, 1)
     return step * (subject.index(label) % 4) // 4, step
 
 
-def draw_posteriors(subject: Subject) -> Figure:
+def draw_posteriors(subject: ReportData) -> Figure:
     """The leader against each other, with the region of practical equivalence."""
     plan, (leader, *others) = subject.result.plan, subject.ranked
     pairs = [subject.pair(leader, other) for other in others]
@@ -141,7 +141,7 @@ def draw_posteriors(subject: Subject) -> Figure:
     return figure
 
 
-def named(subject: Subject) -> str:
+def named(subject: ReportData) -> str:
     """Return the score of a comparison as figures and tables name it: round, metric, view."""
     scoring = subject.result.scoring()
     return scoring.name + (f" ({OPTIMISTIC})" if scoring.score == "best" else "")
@@ -155,7 +155,7 @@ def _beside(ax: Axes, y: float, texts: list[str], colour: str) -> None:
         ax.annotate(text, (1, y), ha="right", color=colour, **place)
 
 
-def _density(ax: Axes, pair: Pair, rope: float, low: float, high: float, base: float) -> None:
+def _density(ax: Axes, pair: PosteriorPair, rope: float, low: float, high: float, base: float) -> None:
     known, times = pair.known, pair.scoring.scale
     colours = {"better": BETTER, "equal": EQUAL, "worse": WORSE}
     if side := far_side(pair, low, high):  # an arrow at the edge, with its number
@@ -175,7 +175,7 @@ def _density(ax: Axes, pair: Pair, rope: float, low: float, high: float, base: f
     ax.plot(times * known.mean, base, "o", ms=4, mfc="white", mec="black")
 
 
-def draw_verdicts(subject: Subject) -> Figure:
+def draw_verdicts(subject: ReportData) -> Figure:
     """The table of + = - ? with the three probabilities, and P(best) of every candidate."""
     names, standings = subject.ranked, subject.result.ranking.standings if subject.result.ranking else {}
     duels = {(d.row, d.column): d for d in subject.result.duels()}
@@ -213,7 +213,7 @@ def _rgb(colour: str) -> tuple[float, float, float]:
     return to_rgb(colour)
 
 
-def draw_clients(subject: Subject) -> Figure:
+def draw_clients(subject: ReportData) -> Figure:
     """Accuracy on the clients' own test samples: every client a dot, the middle half a box, the median a line."""
     figure = _figure(7, 0.34 * len(subject.everyone) + 0.8)
     ax = figure.subplots()

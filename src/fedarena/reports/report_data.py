@@ -10,9 +10,9 @@ from fedarena.config.components import without_folders
 from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.reports.charts import Pair, Series
+from fedarena.reports.charts import PosteriorPair, Series
 from fedarena.reports.collect import why_no_verdict
-from fedarena.reports.curves import Axis, Curve, axes, curve
+from fedarena.reports.curves import Axis, SplitCurve, axes, curve
 from fedarena.results.comparison import Comparison
 from fedarena.results.run import Run
 from fedarena.results.scoring import Scoring
@@ -21,7 +21,7 @@ NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".sp
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReportData:
     """A comparison and how it is shown: who has which colour, who leads, what may be said."""
 
     result: Comparison
@@ -74,14 +74,14 @@ class Subject:
         """What curves can be drawn over."""
         return axes([run for runs in self.result.runs.values() for run in runs])
 
-    def curve(self, label: str, axis: Axis) -> Curve:
+    def curve(self, label: str, axis: Axis) -> SplitCurve:
         """Of one algorithm, over its splits."""
         if (label, axis.name) not in self._curves:
             self._curves[label, axis.name] = curve(self.result.runs[label], axis)
         return self._curves[label, axis.name]
 
     @cached_property
-    def _curves(self) -> dict[tuple[str, str], Curve]:
+    def _curves(self) -> dict[tuple[str, str], SplitCurve]:
         return {}
 
     def series(self, axis: Axis) -> list[Series]:
@@ -104,20 +104,20 @@ class Subject:
             )
         return drawn
 
-    def pair(self, row: str, column: str) -> Pair:
+    def pair(self, row: str, column: str) -> PosteriorPair:
         """Return one algorithm against another, by the score of the comparison."""
         result = self.result
         known, sign = result.posterior(row, column), result.duel(row, column).verdict
         beside = any(result.is_reference(label) for label in (row, column))
-        return Pair(row, column, known, sign, result.scoring(), is_reference=beside)
+        return PosteriorPair(row, column, known, sign, result.scoring(), is_reference=beside)
 
     @cached_property
     def dealt(self) -> tuple[Dataset, Partition] | FedarenaError:
         """The rows and their owners, of the first split; or why they cannot be had any more."""
-        from fedarena.engine.setup import deal
+        from fedarena.engine.setup import partition_data
 
         try:
-            return deal(self.experiment)
+            return partition_data(self.experiment)
         except FedarenaError as error:
             return error
 

@@ -32,7 +32,7 @@ from fedarena.reports.charts.tradeoff import tradeoff
 from fedarena.reports.collect import split_names
 from fedarena.reports.cost_table import rows_tables, scrolling
 from fedarena.reports.curves import cut
-from fedarena.reports.report_data import Subject, budget, counted, described
+from fedarena.reports.report_data import ReportData, budget, counted, described
 from fedarena.results.comparison import SIGNS
 from fedarena.results.scoring import OPTIMISTIC, Score, Scoring
 
@@ -60,7 +60,7 @@ def paragraphs(texts: Iterable[str], kind: str = "") -> str:
 # What was asked, and the answer
 
 
-def question(subject: Subject) -> str:
+def question(subject: ReportData) -> str:
     """What was compared, and how."""
     result, exp = subject.result, subject.experiment
     facts = {
@@ -91,7 +91,7 @@ def question(subject: Subject) -> str:
     return f"<p>{escape(_asked(subject))}</p><dl>{rows}</dl>"
 
 
-def _asked(subject: Subject) -> str:
+def _asked(subject: ReportData) -> str:
     n, swept = len(subject.result.labels), subject.result.plan.sweep.get("key")
     if subject.why_not is not None:
         return "What did the runs achieve, what did they cost, and on which samples?"
@@ -102,7 +102,7 @@ def _asked(subject: Subject) -> str:
     )
 
 
-def _data(subject: Subject) -> str:
+def _data(subject: ReportData) -> str:
     name = described(subject.experiment.data)
     if isinstance(subject.dealt, FedarenaError):
         return name
@@ -111,7 +111,7 @@ def _data(subject: Subject) -> str:
     return f"{name}: {f'{data.classes} classes, ' if data.classes else ''}{held}"
 
 
-def uplink(subject: Subject) -> str:
+def uplink(subject: ReportData) -> str:
     """What was done to answers, where anything was; what a sweep changes is told where it is drawn."""
     told = subject.experiment.uplink
     if isinstance(told, str):
@@ -124,7 +124,7 @@ def uplink(subject: Subject) -> str:
     return ", ".join(steps)
 
 
-def _participants(subject: Subject) -> str:
+def _participants(subject: ReportData) -> str:
     exp, clients = subject.experiment, len(subject.first.client_sizes)
     if exp.per_round:
         return f"{exp.per_round} of {clients} clients a round"
@@ -135,7 +135,7 @@ def _participants(subject: Subject) -> str:
     )
 
 
-def _local(subject: Subject) -> str:
+def _local(subject: ReportData) -> str:
     plan = subject.result.plan
     if any(key.startswith("local.") for space in plan.tuning.get("spaces", {}).values() for key in space):
         where = "" if subject.result.dir is None else " (tuning.json)"
@@ -148,7 +148,7 @@ def _local(subject: Subject) -> str:
     return f"{local.epochs} epoch{'s' * (local.epochs != 1)}, {batch}, learning rate {local.lr:g}"
 
 
-def verdict(subject: Subject) -> str:
+def verdict(subject: ReportData) -> str:
     """In words, then the table of + = - ?; or why there is none."""
     if subject.why_not is not None:
         failed = [f"{label} has no result: {why}" for label, why in subject.result.failures.items()]
@@ -166,7 +166,7 @@ def verdict(subject: Subject) -> str:
     )
 
 
-def _looks(subject: Subject) -> str:
+def _looks(subject: ReportData) -> str:
     """Return a table of the looks at a comparison that adds repeats until it is decided."""
     looks = subject.result.plan.looks
     if not looks:
@@ -189,7 +189,7 @@ def _looks(subject: Subject) -> str:
     )
 
 
-def _duels(subject: Subject, which: Any, caption: str) -> str:
+def _duels(subject: ReportData, which: Any, caption: str) -> str:
     duels = {(d.row, d.column): d for d in subject.result.duels(which)}
     names, scoring = subject.ranked, subject.result.scoring(which)
     head = "".join(f'<th scope="col">{breakable(name)}</th>' for name in names)
@@ -231,7 +231,7 @@ def _duel(duel: Any, scoring: Scoring) -> str:
     )
 
 
-def posteriors(subject: Subject) -> str:
+def posteriors(subject: ReportData) -> str:
     """The leader against all others; every other pair on request."""
     if subject.why_not is not None:
         return ""
@@ -260,12 +260,12 @@ def posteriors(subject: Subject) -> str:
 # How it went
 
 
-def traded(subject: Subject) -> str:
+def traded(subject: ReportData) -> str:
     """Accuracy against epsilon and bytes, of a sweep."""
     return tradeoff(subject.result)
 
 
-def curves(subject: Subject) -> str:
+def curves(subject: ReportData) -> str:
     """Accuracy over rounds and over every cost that was counted."""
     followed, result = subject.followed, subject.result
     rising = followed.sign > 0
@@ -296,7 +296,7 @@ def curves(subject: Subject) -> str:
     return figure(asked + keys + panels, _about_curves(subject, edge), "curves")
 
 
-def _about_curves(subject: Subject, edge: float | None) -> str:
+def _about_curves(subject: ReportData, edge: float | None) -> str:
     several = max(len(runs) for runs in subject.result.runs.values()) > 1
     told = [
         f"The {subject.followed.metric} on the common test samples"
@@ -312,12 +312,12 @@ def _about_curves(subject: Subject, edge: float | None) -> str:
     return escape(" ".join(told))
 
 
-def costs(subject: Subject) -> str:
+def costs(subject: ReportData) -> str:
     """The table of rows."""
     return rows_tables(subject)
 
 
-def splits(subject: Subject) -> str:
+def splits(subject: ReportData) -> str:
     """Every score, where there are several."""
     runs, scoring = subject.result.runs, subject.result.scoring()
     if len(runs[subject.everyone[0]]) < 2:
@@ -342,7 +342,7 @@ def splits(subject: Subject) -> str:
     return figure(legend(subject.series(subject.axes[0])) + both(draw), caption)
 
 
-def clients(subject: Subject) -> str:
+def clients(subject: ReportData) -> str:
     """How evenly the final models serve the clients."""
     strips = []
     for label in subject.everyone:
@@ -361,7 +361,7 @@ def clients(subject: Subject) -> str:
     return figure(both(draw), caption)
 
 
-def partition(subject: Subject) -> str:
+def partition(subject: ReportData) -> str:
     """Rows of every client and class, of the first split."""
     if isinstance(subject.dealt, FedarenaError):
         return paragraphs([f"The samples cannot be shown: {subject.dealt.what}."])
@@ -400,7 +400,7 @@ def _thinned(clients: int) -> str:
 # What else there is to know
 
 
-def notes(subject: Subject) -> str:
+def notes(subject: ReportData) -> str:
     """Everything that somebody noted, once."""
     result = subject.result
     told = [f"{label} has no result: {why}" for label, why in result.failures.items()]
@@ -418,7 +418,7 @@ def notes(subject: Subject) -> str:
     return f"<ul>{''.join(f'<li>{escape(t)}</li>' for t in told)}</ul>" if told else ""
 
 
-def repeat(subject: Subject) -> str:
+def repeat(subject: ReportData) -> str:
     """Commands, experiment and versions."""
     commands = "\n".join(commands_module.commands(subject.result))
     made = " · ".join(f"{name} {version}" for name, version in commands_module.versions(subject.result).items())

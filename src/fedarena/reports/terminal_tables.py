@@ -14,7 +14,7 @@ from rich.text import Text
 from fedarena.common.formatting import format_duration, format_size
 from fedarena.config.experiment import Experiment
 from fedarena.data.partition_statistics import Statistics
-from fedarena.results.comparison import SIGNS, Comparison, Duel
+from fedarena.results.comparison import SIGNS, Comparison, PairwiseVerdict
 from fedarena.results.next_step import next_step
 from fedarena.results.run import Run
 from fedarena.results.scoring import OPTIMISTIC, VALIDATED, VIEW_NAMES, Scoring
@@ -70,7 +70,10 @@ def show_runs(runs: Mapping[str, Run]) -> None:
             format_size(run.bytes) if run.bytes else "-",
             f"{s['wall_seconds']:.1f} s",
         )
-    table.caption = f"best: {OPTIMISTIC}; own: clients on their own test samples; worst 10%: the worst tenth of them; to, at: rounds"
+    table.caption = (
+        f"best: {OPTIMISTIC}; own: clients on their own test samples; "
+        "worst 10%: the worst tenth of them; to, at: rounds"
+    )
     Console().print(table)
 
 
@@ -153,7 +156,7 @@ def _signs(comparison: Comparison, first: int, room: int | None) -> Table:
     return table
 
 
-def _sign(duel: Duel, detailed: bool) -> Text:
+def _sign(duel: PairwiseVerdict, detailed: bool) -> Text:
     colour = {"+": "green", "-": "red", "=": "blue"}.get(duel.verdict, "")
     sign = Text(duel.verdict, style=f"bold {colour}")
     if detailed:
@@ -161,7 +164,7 @@ def _sign(duel: Duel, detailed: bool) -> Text:
     return sign
 
 
-def _chances(duel: Duel) -> str:
+def _chances(duel: PairwiseVerdict) -> str:
     numbers = (duel.p_better, duel.p_equal, duel.p_worse)
     return " ".join("-" if math.isnan(p) else f"{p:.2f}"[1:] if p < 0.995 else "1.0" for p in numbers)
 

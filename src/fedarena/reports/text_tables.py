@@ -8,7 +8,7 @@ from typing import Literal
 from fedarena.reports.charts.posteriors import chance
 from fedarena.reports.client_gains_section import gain_table
 from fedarena.reports.cost_table import tables
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.results.comparison import Comparison
 from fedarena.results.scoring import OPTIMISTIC, VIEW_NAMES
 
@@ -24,7 +24,7 @@ SPECIAL = {
 
 def text_tables(result: Comparison, form: Format) -> str:
     """What it gave and what it cost, and who beats whom where that may be said."""
-    subject = Subject(result)
+    subject = ReportData(result)
     write: Callable[[str, Cells], str] = latex if form == "latex" else markdown
     written = []
     for columns, about in zip(tables(subject), _abouts(subject), strict=True):
@@ -38,7 +38,7 @@ def text_tables(result: Comparison, form: Format) -> str:
     return "\n".join(written)
 
 
-def _abouts(subject: Subject) -> tuple[str, str]:
+def _abouts(subject: ReportData) -> tuple[str, str]:
     runs = max(row["runs"] for row in subject.rows)
     over = f", mean and standard deviation over {runs} splits; medians to the target" if runs > 1 else ""
     missing = "" if subject.why_not is None else f"; no verdict: {subject.why_not}"
@@ -60,7 +60,7 @@ def _about(result: Comparison) -> str:
     )
 
 
-def _duels(subject: Subject) -> Cells:
+def _duels(subject: ReportData) -> Cells:
     duels = {(d.row, d.column): d for d in subject.result.duels()}
     lines = [["", *subject.ranked]]
     for row in subject.ranked:

@@ -51,7 +51,7 @@ def label(cell: Cell) -> str:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class ScoreSheet:
     """Published and measured numbers, by measure and cell."""
 
     scores: Mapping[str, Scores]
@@ -70,7 +70,7 @@ class Sheet:
 
 
 @dataclass(frozen=True)
-class Check:
+class RecipeCheck:
     """One thing that must hold. `any_size`: a smaller run can be asked too; `told`: it decides nothing.
 
     `readings`: it belongs to one way to read an ambiguous paper, or to several, and decides only together with the
@@ -85,7 +85,7 @@ class Check:
     readings: tuple[str, ...] = ()
 
     @classmethod
-    def make(cls, table: Mapping[str, Any]) -> Check:
+    def make(cls, table: Mapping[str, Any]) -> RecipeCheck:
         """As a recipe writes it."""
         how = dict(table)
         kind, says = how.pop("kind", ""), how.pop("says", "")
@@ -103,21 +103,21 @@ class Check:
         need_keys(kind, says, {**how, "any_size": any_size, "told": told})
         return cls(kind, says, how, any_size, told)
 
-    def findings(self, sheet: Sheet) -> list[Finding]:
+    def findings(self, sheet: ScoreSheet) -> list[Finding]:
         """Case by case; none where the cells it is about were not run."""
         return list(KINDS[self.kind](sheet, self.how))
 
 
-def checks_of(tables: Sequence[Mapping[str, Any]], readings: Mapping[str, Mapping[str, str]]) -> list[Check]:
+def checks_of(tables: Sequence[Mapping[str, Any]], readings: Mapping[str, Mapping[str, str]]) -> list[RecipeCheck]:
     """The checks of a recipe; one with words in braces is asked for each reading that has other words in their place.
 
     >>> table = {"kind": "range", "says": "rate {rate} learns", "measure": "best", "cells": "lr={rate} *"}
     >>> [check.says for check in checks_of([table], {"as printed": {"rate": "0.1"}, "the code": {"rate": "0.01"}})]
     ['rate 0.1 learns', 'rate 0.01 learns']
     """
-    checks: list[Check] = []
+    checks: list[RecipeCheck] = []
     for table in tables:
-        ways = {name: Check.make(_filled(table, words)) for name, words in (readings or {"": {}}).items()}
+        ways = {name: RecipeCheck.make(_filled(table, words)) for name, words in (readings or {"": {}}).items()}
         different = [check for i, check in enumerate(ways.values()) if check not in [*ways.values()][:i]]
         if len(different) > 1:
             different = [replace(c, readings=tuple(name for name in ways if ways[name] == c)) for c in different]
@@ -149,7 +149,9 @@ class Finding:
 # Which numbers a check is about
 
 
-def chosen(sheet: Sheet, how: Mapping[str, Any], tables: Mapping[str, Scores] | None = None) -> dict[Cell, list[float]]:
+def selected_scores(
+    sheet: ScoreSheet, how: Mapping[str, Any], tables: Mapping[str, Scores] | None = None
+) -> dict[Cell, list[float]]:
     """The scores (or another table's) of the cells that the patterns fit, averaged over the axes of `mean_over`."""
     patterns = how.get("cells", "*")
     patterns = [patterns] if isinstance(patterns, str) else patterns
@@ -175,9 +177,11 @@ def along(scores: Scores, choices: Sequence[str], least: int = 2) -> Iterator[tu
             yield tuple(filter(None, common)), each
 
 
-def together(sheet: Sheet, how: Mapping[str, Any], least: int) -> Iterator[tuple[Cell, dict[str, Sequence[float]]]]:
+def together(
+    sheet: ScoreSheet, how: Mapping[str, Any], least: int
+) -> Iterator[tuple[Cell, dict[str, Sequence[float]]]]:
     """Scores along the axis of a check or, where it names none, of all its cells."""
-    scores = chosen(sheet, how)
+    scores = selected_scores(sheet, how)
     if "axis" in how:
         yield from along(scores, sheet.axes[how["axis"]], least)
     elif len(scores) >= least:
@@ -199,33 +203,33 @@ def means_of(each: Mapping[str, Sequence[float]]) -> dict[str, float]:
 # The checks
 
 
-def _within(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+def _within(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _published(sheet, how, lambda ours, printed: abs(ours - printed) <= how["tolerance"] + 1e-12)
 
 
-def _factor(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+def _factor(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _published(
         sheet, how, lambda ours, printed: max(ours, printed) <= how["factor"] * min(ours, printed) + 1e-12
     )
 
 
-def _published(sheet: Sheet, how: Mapping[str, Any], fits: Callable[[float, float], bool]) -> Iterator[Finding]:
+def _published(sheet: ScoreSheet, how: Mapping[str, Any], fits: Callable[[float, float], bool]) -> Iterator[Finding]:
     printed = sheet.published.get(how["measure"], {})
-    for cell, values in chosen(sheet, how).items():
+    for cell, values in selected_scores(sheet, how).items():
         if isinstance(theirs := printed.get(cell), int | float):
             ours = float(np.mean(values))
             held = ours == theirs if math.inf in (ours, theirs) else fits(ours, theirs)
-            yield Finding(label(cell), f"{shown(ours)}, published {shown(theirs)}", held)
+            yield Finding(label(cell), f"{format_number(ours)}, published {format_number(theirs)}", held)
 
 
-def _range(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+def _range(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     low, high = how.get("low", -math.inf), how.get("high", math.inf)
-    for cell, values in chosen(sheet, how).items():
+    for cell, values in selected_scores(sheet, how).items():
         ours = float(np.mean(values))
-        yield Finding(label(cell), shown(ours), low <= ours <= high)
+        yield Finding(label(cell), format_number(ours), low <= ours <= high)
 
 
-def _spread(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+def _spread(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     for common, each in together(sheet, how, least=2):
         means = [*means_of(each).values()]
         if all(mean == math.inf for mean in means):
@@ -233,12 +237,12 @@ def _spread(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
         whole = float(np.mean(means)) if how.get("relative") else 1.0
         known = all(map(math.isfinite, means)) and whole != 0
         wide = (max(means) - min(means)) / whole if known else math.nan
-        yield Finding(label(common), shown(wide), known and wide <= how["most"])
+        yield Finding(label(common), format_number(wide), known and wide <= how["most"])
 
 
-def _ordering(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+def _ordering(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     margin = how.get("margin", 0.0)
-    limits = dict(along(chosen(sheet, how, sheet.limits), how["choices"]))
+    limits = dict(along(selected_scores(sheet, how, sheet.limits), how["choices"]))
     found = []
 
     def rises(split: Mapping[str, float], limit: Mapping[str, float]) -> bool:
@@ -248,7 +252,7 @@ def _ordering(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
             for (_, a), (name, b) in pairwise(split.items())
         )
 
-    for common, each in along(chosen(sheet, how), how["choices"]):
+    for common, each in along(selected_scores(sheet, how), how["choices"]):
         splits = split_by_split(each)
         waited = split_by_split(limits[common]) if common in limits else [{} for _ in splits]
         found.append(Finding(label(common), _in_a_row(means_of(each)), all(map(rises, splits, waited))))
@@ -260,7 +264,7 @@ def _in_a_row(means: Mapping[str, float]) -> str:
     told, last = "", math.nan
     for choice, mean in means.items():
         told += (" < " if last < mean else " > " if last > mean else " = " if last == mean else ", ") if told else ""
-        told, last = told + f"{choice} {shown(mean)}", mean
+        told, last = told + f"{choice} {format_number(mean)}", mean
     return told
 
 
@@ -275,34 +279,34 @@ def _most(found: list[Finding], how: Mapping[str, Any]) -> Iterator[Finding]:
     yield Finding(f"{len(held)} of {len(found)} cases", told or "none", len(held) >= share * len(found) - 1e-9)
 
 
-def _ratio(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+def _ratio(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _pairs(sheet, how, how["to"], lambda a, b: a / b if b else math.nan)
 
 
-def _difference(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+def _difference(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _pairs(sheet, how, how["minus"], lambda a, b: a - b)
 
 
 def _pairs(
-    sheet: Sheet, how: Mapping[str, Any], other: str, between: Callable[[float, float], float]
+    sheet: ScoreSheet, how: Mapping[str, Any], other: str, between: Callable[[float, float], float]
 ) -> Iterator[Finding]:
     """What was not reached is above its limit, and of what lies between the two only a bound is known."""
     low, high = how["between"]
-    limits = dict(along(chosen(sheet, how, sheet.limits), [how["of"], other]))
+    limits = dict(along(selected_scores(sheet, how, sheet.limits), [how["of"], other]))
     found = []
-    for common, each in along(chosen(sheet, how), [how["of"], other]):
+    for common, each in along(selected_scores(sheet, how), [how["of"], other]):
         (ours, theirs), limit = means_of(each).values(), means_of(limits.get(common, {}))
         if ours == theirs == math.inf:
             continue  # neither of them got there
         least = between(min(ours, limit.get(how["of"], math.inf)), theirs)
         most = between(ours, min(theirs, limit.get(other, math.inf)))
         bound = "" if least == most else "at least " if most == math.inf else "at most "
-        told = bound + shown(most if bound == "at most " else least)
+        told = bound + format_number(most if bound == "at most " else least)
         found.append(Finding(label(common), told, low - 1e-12 <= least and most <= high + 1e-12))
     yield from _most(found, how)
 
 
-def _top(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+def _top(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     worst, better = (math.inf, min) if is_cost(how["measure"]) else (-math.inf, max)
 
     def first(scores: Mapping[str, float]) -> str:
@@ -311,11 +315,11 @@ def _top(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
 
     for common, each in together(sheet, how, least=2):
         means = means_of(each)
-        told = f"{first(means)} ({shown(means[first(means)])})"
+        told = f"{first(means)} ({format_number(means[first(means)])})"
         yield Finding(label(common), told, all(first(split) in how["among"] for split in split_by_split(each)))
 
 
-def _trend(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+def _trend(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     from scipy.stats import spearmanr
 
     def rank(scores: Mapping[str, float]) -> float:
@@ -327,32 +331,32 @@ def _trend(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(label(common), f"rank correlation {rank(means_of(each)):.2f}", rises)
 
 
-def _gains(sheet: Sheet, how: Mapping[str, Any]) -> Scores:
+def _gains(sheet: ScoreSheet, how: Mapping[str, Any]) -> Scores:
     """The scores or, with `of` and `minus`, what one choice has more than the other."""
-    scores = chosen(sheet, how)
+    scores = selected_scores(sheet, how)
     if "of" not in how:
         return scores
     rows = along(scores, [how["of"], how["minus"]])
     return {common: [a - b for a, b in zip(*each.values(), strict=True)] for common, each in rows}
 
 
-def _effects(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+def _effects(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     """The range of the means along an axis, whatever the others are."""
 
     def ranges(axis: str) -> list[float]:
         """Split by split."""
         others = [name for name in sheet.axes if name != axis]
-        each = {label(cell): v for cell, v in chosen(sheet, {**how, "mean_over": others}).items()}
+        each = {label(cell): v for cell, v in selected_scores(sheet, {**how, "mean_over": others}).items()}
         return [float(np.ptp([*split.values()])) for split in split_by_split(each)] if len(each) > 1 else []
 
     small = ranges(how["than"])
     for axis in how["larger"]:
         if small and (large := ranges(axis)):
-            told = f"{shown(np.mean(large))} against {shown(np.mean(small))} by {how['than']}"
+            told = f"{format_number(np.mean(large))} against {format_number(np.mean(small))} by {how['than']}"
             yield Finding(axis, told, all(a > b for a, b in zip(large, small, strict=True)))
 
 
-def _signs(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
+def _signs(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
     undecided = [set(pair) for pair in how.get("undecided", ())]
     for where, printed in sheet.published.get("sign", {}).items():
         *_, row, column = where
@@ -363,13 +367,13 @@ def _signs(sheet: Sheet, how: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(f"{label(where[:-1])} against {column}", f"{ours}, published {printed}", held)
 
 
-def compared(sheet: Sheet, measure: str, where: Cell) -> Posterior | None:
+def compared(sheet: ScoreSheet, measure: str, where: Cell) -> Posterior | None:
     """What is known of row less column, the last two names of `where`: nothing, where one of them diverged."""
     pair = _on_the_same_splits(sheet, measure, where)
     return posterior(*pair, sheet.rho) if pair is not None and np.isfinite(pair).all() else None
 
 
-def _on_the_same_splits(sheet: Sheet, measure: str, where: Cell) -> tuple[Sequence[float], Sequence[float]] | None:
+def _on_the_same_splits(sheet: ScoreSheet, measure: str, where: Cell) -> tuple[Sequence[float], Sequence[float]] | None:
     """The scores of column and row, if both were run."""
     *common, row, column = where
     scores = sheet.scores.get(measure, {})
@@ -377,7 +381,7 @@ def _on_the_same_splits(sheet: Sheet, measure: str, where: Cell) -> tuple[Sequen
     return (theirs, ours) if len(ours) == len(theirs) > 1 else None
 
 
-def sign(sheet: Sheet, measure: str, where: Cell) -> str | None:
+def sign(sheet: ScoreSheet, measure: str, where: Cell) -> str | None:
     """Row against column by the Bayesian test (metrics 6.1); None where they were not run.
 
     Where two signs are published ("=+": equal or better), both are the answer if only together they are sure.
@@ -391,7 +395,7 @@ def sign(sheet: Sheet, measure: str, where: Cell) -> str | None:
     return either if alone == "?" and together > SURE else alone
 
 
-KINDS: dict[str, Callable[[Sheet, Mapping[str, Any]], Iterator[Finding]]] = {
+KINDS: dict[str, Callable[[ScoreSheet, Mapping[str, Any]], Iterator[Finding]]] = {
     "within": _within,
     "factor": _factor,
     "range": _range,
@@ -411,16 +415,18 @@ ORDERINGS = ("ordering", "top", "trend", "effects")
 
 
 @dataclass(frozen=True)
-class Judgement:
+class RecipeJudgement:
     """The verdict with its reason, every check with its findings, and those of them that decided."""
 
     verdict: Verdict
     reason: str
-    checks: list[tuple[Check, list[Finding]]]
-    deciding: list[Check]
+    checks: list[tuple[RecipeCheck, list[Finding]]]
+    deciding: list[RecipeCheck]
 
 
-def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str = "", part: str = "") -> Judgement:
+def judge(
+    sheet: ScoreSheet, checks: Sequence[RecipeCheck], *, smaller: bool, why_not: str = "", part: str = ""
+) -> RecipeJudgement:
     """Of a run as published, or of a smaller one; `why_not` it can be compared with nothing, `part` of it was run."""
     known = [(check, check.findings(sheet)) for check in checks]
     asked = [(c, found) for c, found in known if found and not c.told and (c.any_size or not smaller)]
@@ -428,7 +434,7 @@ def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str 
         part = f"{part + ', ' if part else ''}{missing} of {len(known)} checks could not be made"
     if why_not or not asked:
         reason = why_not or "what was run is not what the criterion is about"
-        return Judgement("not comparable", reason, known, [])
+        return RecipeJudgement("not comparable", reason, known, [])
     broken, fits = _broken_checks(asked)
     if not broken:
         decision: Verdict = "ordering agrees" if smaller or part else "agrees"  # a part is a smaller run, too
@@ -447,10 +453,10 @@ def judge(sheet: Sheet, checks: Sequence[Check], *, smaller: bool, why_not: str 
         )
     if part:
         reason += f" ({part})"
-    return Judgement(decision, reason, known, [check for check, _ in asked])
+    return RecipeJudgement(decision, reason, known, [check for check, _ in asked])
 
 
-Asked = list[tuple[Check, list[Finding]]]
+Asked = list[tuple[RecipeCheck, list[Finding]]]
 
 
 def _broken_checks(asked: Asked) -> tuple[Asked, list[str]]:
@@ -471,14 +477,14 @@ def _holds(says: list[str]) -> str:
     return f"all {len(says)} checks hold" if what is None else f"{what} {'; '.join(says)}"
 
 
-def _broken(case: tuple[Check, list[Finding]]) -> str:
+def _broken(case: tuple[RecipeCheck, list[Finding]]) -> str:
     check, found = case
     bad = [f for f in found if not f.held]
     first = f"{bad[0].what}: {bad[0].value}" if bad[0].what else bad[0].value
     return f"{check.says} ({first}{f', and {len(bad) - 1} more' if len(bad) > 1 else ''})"
 
 
-def shown(value: Any) -> str:
+def format_number(value: Any) -> str:
     """A number as it is printed: whole ones whole, accuracies with four digits, others with four that count."""
     if value is None or isinstance(value, str):
         return value or ""

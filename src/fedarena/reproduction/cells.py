@@ -17,11 +17,11 @@ import numpy as np
 
 from fedarena.common.files import writing
 from fedarena.config.errors import BadValue
-from fedarena.config.experiment import Experiment, laid_over
+from fedarena.config.experiment import Experiment, with_settings
 from fedarena.data.partition_statistics import statistics
 from fedarena.data.published_files import reading
-from fedarena.engine.setup import open_site
-from fedarena.experiments.task_folder import run_in
+from fedarena.engine.setup import open_context
+from fedarena.experiments.task_folder import run_in_folder
 from fedarena.reproduction.recipes import Kind, Table
 from fedarena.reproduction.result import written
 from fedarena.results.comparison import Split
@@ -35,10 +35,10 @@ NEEDED = {"posterior": ("mean", "scale", "df", "rope"), "boost": ("data", "rows"
 RESULT = {"run": "result.json", "open": "facts.json", "posterior": "facts.json", "boost": "facts.json"}
 
 
-def settings(kind: Kind, layers: Sequence[Table], split: Split) -> Table:
+def cell_settings(kind: Kind, layers: Sequence[Table], split: Split) -> Table:
     """Everything that decides a cell, complete, and as JSON brings it back."""
     if kind in ("run", "open"):
-        complete: Table = _plain(experiment(layers, split).as_table())
+        complete: Table = _plain(cell_experiment(layers, split).as_table())
         return complete
     table: Table = {}
     for layer in layers:
@@ -55,29 +55,29 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def experiment(layers: Sequence[Table], split: Split) -> Experiment:
+def cell_experiment(layers: Sequence[Table], split: Split) -> Experiment:
     """The layers, one over the other, of this repetition."""
     table: Table = {"seed": split.repeat}
     for layer in layers:
-        table = laid_over(table, layer)
-    return Experiment.make(laid_over(table, {} if split.fold is None else {"fold": split.fold}))
+        table = with_settings(table, layer)
+    return Experiment.make(with_settings(table, {} if split.fold is None else {"fold": split.fold}))
 
 
-def work(kind: Kind, table: Table, folder: Path) -> None:
+def run_cell(kind: Kind, table: Table, folder: Path) -> None:
     """Make the cell in its folder, or go on with it."""
     if kind == "run":
-        run_in(Experiment.make(table), folder)
+        run_in_folder(Experiment.make(table), folder)
         _slim(folder)
         return
     began = time.perf_counter()
-    found = facts(kind, table)
+    found = cell_facts(kind, table)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "failure.txt").unlink(missing_ok=True)
     write_text(folder / "facts.json", as_json({"facts": found, "seconds": time.perf_counter() - began}))
 
 
-def check(kind: Kind, table: Table) -> None:
+def check_cell(kind: Kind, table: Table) -> None:
     """All that it needs must be there."""
     for key in NEEDED.get(kind, ()):
         if key not in table:
@@ -90,12 +90,12 @@ def check(kind: Kind, table: Table) -> None:
         need_xgboost()
 
 
-def facts(kind: Kind, table: Table) -> Facts:
+def cell_facts(kind: Kind, table: Table) -> Facts:
     """Of what is not a run."""
     return FACTS[kind](table)
 
 
-def outcome(kind: Kind, folder: Path) -> tuple[dict[str, Any], str | None]:
+def cell_scores(kind: Kind, folder: Path) -> tuple[dict[str, Any], str | None]:
     """The scores that a result file keeps of a finished cell, as they are written, and the hash of its weights."""
     if kind != "run":
         return {name: written(value) for name, value in read_facts(folder)[0].items()}, None
@@ -121,7 +121,7 @@ def _slim(folder: Path) -> None:
 
 def _opened(table: Table) -> Facts:
     """A federation before its first round: who has what, and how large the model is."""
-    site = open_site(Experiment.make(table))
+    site = open_context(Experiment.make(table))
     data, partition = site.data, site.owners
     told = statistics(data, partition)
     counts = told.counts[partition.population] if told.counts is not None else np.zeros((0, 0), np.int64)
@@ -153,7 +153,7 @@ def _posterior(table: Table) -> Facts:
 def _boosted(table: Table) -> Facts:
     """Trees of parties on rows held out, beside those of pooled data where both should be the same."""
     from fedarena.vertical.objective import checked_labels, checked_weights, scores
-    from fedarena.vertical.party_tables import deal, load_table
+    from fedarena.vertical.party_tables import load_table, split_columns
     from fedarena.vertical.pooled_check import check_pooled
     from fedarena.vertical.simulation import simulate
     from fedarena.vertical.training_task import fitted, training_rows
@@ -164,7 +164,7 @@ def _boosted(table: Table) -> Facts:
     some = whole.rows(np.arange(min(most, len(whole)))) if most else whole
     assert some.y is not None
     chosen = fitted(how, some)
-    tables = [some.x[:, own] for own in deal(some).values()]
+    tables = [some.x[:, own] for own in split_columns(some).values()]
     training = training_rows(len(some), share, chosen.seed)
     trained = simulate(tables, some.y, chosen, training=training, cipher=cipher)
     if chosen.goss:  # rows are drawn: other trees, by intention

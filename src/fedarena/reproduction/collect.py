@@ -12,13 +12,13 @@ import numpy as np
 
 from fedarena.config.errors import ResumeMismatch
 from fedarena.reproduction import cells
-from fedarena.reproduction.agreement import Cell, Sheet, judge, label
-from fedarena.reproduction.figures import Curves, Subject, draw
+from fedarena.reproduction.agreement import Cell, ScoreSheet, judge, label
+from fedarena.reproduction.figures import Curves, FigureData, draw
 from fedarena.reproduction.measures import BESIDE, belongs, has_target, is_cost, limit, read
-from fedarena.reproduction.plan import Programme
-from fedarena.reproduction.recipe_index import find
-from fedarena.reproduction.recipes import Planned, Recipe, Table
-from fedarena.reproduction.result import Made, Reproduction, Scores, measured, read_result
+from fedarena.reproduction.plan import ReproductionPlan
+from fedarena.reproduction.recipe_index import find_recipe
+from fedarena.reproduction.recipes import PlannedCell, Recipe, Table
+from fedarena.reproduction.result import ReproducedRun, Reproduction, Scores, measured, read_result
 from fedarena.results.comparison import Split
 from fedarena.results.run import Run, load
 from fedarena.results.run_folder import versions
@@ -28,9 +28,9 @@ WIDTH = 80  # letters of a line above a figure
 SMOKE = "a smoke run checks the path only"
 
 
-def gather(plan: Programme, root: Path) -> Reproduction:
+def collect_reproduction(plan: ReproductionPlan, root: Path) -> Reproduction:
     """Read, tune, judge and draw."""
-    recipe, says, known = plan.recipe, plan.recipe.scale(plan.size).says, _Known(plan, root)
+    recipe, says, known = plan.recipe, plan.recipe.scale(plan.size).says, _FolderResults(plan, root)
     whole = [cell for cell in plan.cells if not known.lacks(cell)]
     scores, limits = known.scores(whole), known.limits(whole)
     tuned = _tune(recipe, scores, limits)
@@ -38,14 +38,14 @@ def gather(plan: Programme, root: Path) -> Reproduction:
     result = _judged(plan, scores, limits, known.made(), tuned, known.failures, made_with)
     first = {cell.cell: job.table for cell in whole for job in plan.jobs[::-1] if job.made_by == cell.run}
     title = "\n".join([recipe.title, *wrap(f"{plan.size}: {says}" if says else "", WIDTH)])
-    picture = Subject(recipe.figure, result.sheet, known.curves(whole), first, title)
+    picture = FigureData(recipe.figure, result.sheet, known.curves(whole), first, title)
     return replace(result, dir=root, figure=draw(picture, root / "figure.png"))
 
 
-def judged_again(file: Path) -> Reproduction:
+def judge_file_again(file: Path) -> Reproduction:
     """What a result file measured, judged by its recipe as it is now; the recipe must still run what was run."""
     table = read_result(file)
-    plan = Programme(find(table["id"]), table["size"])
+    plan = ReproductionPlan(find_recipe(table["id"]), table["size"])
     jobs = {(label(job.made_by), job.split.name): job for job in plan.jobs}
     runs = []
     for told in table["runs"]:
@@ -56,7 +56,9 @@ def judged_again(file: Path) -> Reproduction:
                 remedy=f"make it anew: {plan.command}",
                 where=str(file),
             )
-        runs.append(Made(job.made_by, job.split, settings, told["scores"], told["weights_sha256"], told["seconds"]))
+        runs.append(
+            ReproducedRun(job.made_by, job.split, settings, told["scores"], told["weights_sha256"], told["seconds"])
+        )
     if table["reads"] != _reads(plan):
         raise ResumeMismatch(
             f"{plan.recipe.id} reads something else from its runs than this result did",
@@ -68,7 +70,7 @@ def judged_again(file: Path) -> Reproduction:
     return replace(result, command=table["command"])
 
 
-def _reads(plan: Programme) -> Table:
+def _reads(plan: ReproductionPlan) -> Table:
     """What is read from runs: numbers of one such reading mean nothing in another."""
     recipe = plan.recipe
     upto = {label(cell.cell): cell.upto for cell in plan.cells if cell.upto is not None}
@@ -81,10 +83,10 @@ def _reads(plan: Programme) -> Table:
 
 
 def _judged(
-    plan: Programme,
+    plan: ReproductionPlan,
     scores: Scores,
     limits: Scores,
-    runs: list[Made],
+    runs: list[ReproducedRun],
     tuned: dict[Cell, str],
     failures: dict[str, str],
     made_with: Table,
@@ -92,7 +94,7 @@ def _judged(
     recipe, size, splits = plan.recipe, plan.size, plan.recipe.splits(plan.size)
     folds = len({split.fold for split in splits} - {None})
     axes = {axis: list(choices) for axis, choices in recipe.axes.items()}
-    sheet = Sheet(scores, recipe.published, axes, 1 / folds if folds else 0.0, limits)
+    sheet = ScoreSheet(scores, recipe.published, axes, 1 / folds if folds else 0.0, limits)
     smaller, says = recipe.is_smaller(size), recipe.scale(size).says
     why_not = _missing(failures, len(runs) + len(failures)) or (
         f"{SMOKE}: {says}" if size == "smoke" and smaller else ""
@@ -112,10 +114,10 @@ def _judged(
     )
 
 
-class _Known:
+class _FolderResults:
     """What the folders hold."""
 
-    def __init__(self, plan: Programme, root: Path) -> None:
+    def __init__(self, plan: ReproductionPlan, root: Path) -> None:
         self.recipe, self.measures, self.jobs = plan.recipe, plan.recipe.measured(plan.size), plan.jobs
         self.splits = plan.recipe.splits(plan.size)
         self.failures: dict[str, str] = {}
@@ -131,18 +133,18 @@ class _Known:
             else:
                 self._facts[key] = cells.read_facts(folder)
 
-    def lacks(self, cell: Planned) -> bool:
+    def lacks(self, cell: PlannedCell) -> bool:
         """Has a split no result?"""
         return any((cell.run, split) not in {**self._runs, **self._facts} for split in self.splits)
 
-    def scores(self, cells: Sequence[Planned]) -> Scores:
+    def scores(self, cells: Sequence[PlannedCell]) -> Scores:
         """measure -> cell -> one number a split."""
         return {
             name: {cell.cell: values for cell in cells if (values := self._values(cell, text, cells))}
             for name, text in self.measures.items()
         }
 
-    def _values(self, cell: Planned, text: str, cells: Sequence[Planned]) -> list[float] | None:
+    def _values(self, cell: PlannedCell, text: str, cells: Sequence[PlannedCell]) -> list[float] | None:
         """None where the measure does not belong to this cell."""
         if self.recipe.kind != "run":
             facts = [self._facts[cell.run, split][0] for split in self.splits]
@@ -156,7 +158,7 @@ class _Known:
             found.append(read(text, self.run(cell, split), other))
         return found
 
-    def limits(self, cells: Sequence[Planned]) -> Scores:
+    def limits(self, cells: Sequence[PlannedCell]) -> Scores:
         """measure -> cell -> how long each split waited for the target, for measures that have one."""
         if self.recipe.kind != "run":
             return {}
@@ -166,12 +168,12 @@ class _Known:
             if has_target(text)
         }
 
-    def run(self, cell: Planned, split: Split) -> Run:
+    def run(self, cell: PlannedCell, split: Split) -> Run:
         """As it stood after so many rounds."""
         run = self._runs[cell.run, split]
         return run if cell.upto is None else replace(run, records=run.records[: cell.upto])
 
-    def _reference(self, cell: Planned, cells: Sequence[Planned]) -> Cell | None:
+    def _reference(self, cell: PlannedCell, cells: Sequence[PlannedCell]) -> Cell | None:
         """The cell with the reference's choice, and no other that this one has not."""
         of = self.recipe.reference
         name = of if isinstance(of, str) else next((of[choice] for choice in cell.cell if choice in of), "")
@@ -179,13 +181,13 @@ class _Known:
             return None
         return next((c.run for c in cells if name in c.cell and {*c.cell} - {name} <= {*cell.cell}), None)
 
-    def curves(self, cells: Sequence[Planned]) -> Curves:
+    def curves(self, cells: Sequence[PlannedCell]) -> Curves:
         """Accuracy over rounds of every cell, one curve a split."""
         if self.recipe.kind != "run":
             return {}
         return {cell.cell: [self.run(cell, split).curve for split in self.splits] for cell in cells}
 
-    def made(self) -> list[Made]:
+    def made(self) -> list[ReproducedRun]:
         """Everything that was run, in the order it was."""
         found = []
         for job in self.jobs:
@@ -193,10 +195,10 @@ class _Known:
             if (run := self._runs.get(key)) is not None:
                 told = run.summary()
                 scores = {name: told[name] for name in cells.SCORES}
-                found.append(Made(*key, job.table, scores, run.weights_sha256, told["wall_seconds"]))
+                found.append(ReproducedRun(*key, job.table, scores, run.weights_sha256, told["wall_seconds"]))
             elif key in self._facts:
                 facts, seconds = self._facts[key]
-                found.append(Made(*key, job.table, dict(facts), None, seconds))
+                found.append(ReproducedRun(*key, job.table, dict(facts), None, seconds))
         return found
 
 

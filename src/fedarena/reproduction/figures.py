@@ -13,7 +13,7 @@ import numpy as np
 
 from fedarena.common.files import writing
 from fedarena.reports.paper_figures import COLOURS, LOOK, MARKERS
-from fedarena.reproduction.agreement import ROPE, Cell, Sheet, chosen, compared, label, sign
+from fedarena.reproduction.agreement import ROPE, Cell, ScoreSheet, compared, label, selected_scores, sign
 from fedarena.statistics.bayes import Posterior
 from fedarena.statistics.curve_summary import Curve
 
@@ -28,11 +28,11 @@ DPI = 130
 
 
 @dataclass(frozen=True)
-class Subject:
+class FigureData:
     """All that a figure may show: how it is drawn, the numbers, the curves, and what decided each cell."""
 
     how: Table
-    sheet: Sheet
+    sheet: ScoreSheet
     curves: Curves
     settings: Mapping[Cell, Table]
     title: str
@@ -53,7 +53,7 @@ class Subject:
         return [cell for cell in known if fnmatchcase(label(cell), self.how.get("cells", "*"))]
 
 
-def draw(subject: Subject, path: Path) -> Path | None:
+def draw(subject: FigureData, path: Path) -> Path | None:
     """The figure of a recipe as a PNG; None where there is nothing to draw."""
     import matplotlib as mpl
 
@@ -73,7 +73,7 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _panels(subject: Subject, cells: Sequence[Cell]) -> tuple[Figure, list[tuple[Axes, str, list[Cell]]]]:
+def _panels(subject: FigureData, cells: Sequence[Cell]) -> tuple[Figure, list[tuple[Axes, str, list[Cell]]]]:
     """Axes for each panel, up to three beside each other."""
     panels = subject.panels(cells)
     columns = min(len(panels), 3)
@@ -105,7 +105,7 @@ def _look(names: list[str], name: str) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "ls": dash, "marker": MARKERS[index % len(MARKERS)]}
 
 
-def draw_dots(subject: Subject) -> Figure | None:
+def draw_dots(subject: FigureData) -> Figure | None:
     """A table as dots: a line a cell, the published value a ring, ours a dot with the range over splits.
 
     What was never reached stands at the right edge, as an arrow.
@@ -145,7 +145,7 @@ def draw_dots(subject: Subject) -> Figure | None:
     return figure
 
 
-def draw_curves(subject: Subject) -> Figure | None:
+def draw_curves(subject: FigureData) -> Figure | None:
     """Accuracy over rounds, mean and range over splits; `monotone` draws the best so far."""
     from matplotlib.ticker import MaxNLocator
 
@@ -179,7 +179,7 @@ def _band(curves: list[Curve], monotone: bool) -> tuple[list[int], Any, Any, Any
     return common, rows.min(axis=0), rows.mean(axis=0), rows.max(axis=0)
 
 
-def draw_lines(subject: Subject) -> Figure | None:
+def draw_lines(subject: FigureData) -> Figure | None:
     """A measure along an axis (`x`), one line for each choice of another (`lines`)."""
     scores = subject.sheet.scores.get(subject.measure, {})
     along, names = subject.sheet.axes[subject.how["x"]], list(subject.sheet.axes[subject.how["lines"]])
@@ -204,7 +204,7 @@ def draw_lines(subject: Subject) -> Figure | None:
     return figure
 
 
-def draw_bars(subject: Subject) -> Figure | None:
+def draw_bars(subject: FigureData) -> Figure | None:
     """Groups of bars (`groups`), a bar for each choice of an axis (`bars`), the published height a line across."""
     scores = subject.sheet.scores.get(subject.measure, {})
     printed = subject.sheet.published.get(subject.measure, {})
@@ -232,7 +232,7 @@ def draw_bars(subject: Subject) -> Figure | None:
     return figure
 
 
-def draw_posteriors(subject: Subject) -> Figure | None:
+def draw_posteriors(subject: FigureData) -> Figure | None:
     """Of each pair that has a published sign: the density of the mean difference, row minus column, and both signs."""
     published = subject.sheet.published.get("sign", {})
     known = {where: seen for where in published if (seen := compared(subject.sheet, subject.measure, where))}
@@ -270,7 +270,7 @@ def _density(axes: Axes, posterior: Posterior, rope: float) -> None:
     axes.locator_params(axis="x", nbins=5)
 
 
-def draw_posterior(subject: Subject) -> Figure | None:
+def draw_posterior(subject: FigureData) -> Figure | None:
     """The density of the mean difference and its three areas."""
     (cell, known), *_ = subject.settings.items()
     posterior, rope = Posterior(known["mean"], known["scale"], known["df"]), known["rope"]
@@ -284,11 +284,11 @@ def draw_posterior(subject: Subject) -> Figure | None:
     return figure
 
 
-def draw_partitions(subject: Subject) -> Figure | None:
+def draw_partitions(subject: FigureData) -> Figure | None:
     """Ten clients of each partition, a bar for each, a colour for each class."""
     from fedarena.config.experiment import Experiment
     from fedarena.data.partition_statistics import class_counts
-    from fedarena.engine.setup import deal
+    from fedarena.engine.setup import partition_data
     from fedarena.reports.partition_plots import draw_bars as draw_clients
 
     cells = list(subject.settings)
@@ -299,19 +299,19 @@ def draw_partitions(subject: Subject) -> Figure | None:
     for spare in grid.flat[len(cells) :]:
         spare.set_visible(False)
     for axes, cell in zip(grid.flat, cells, strict=False):
-        data, partition = deal(Experiment.make(dict(subject.settings[cell])))
+        data, partition = partition_data(Experiment.make(dict(subject.settings[cell])))
         draw_clients(axes, class_counts(data, partition), tuple(str(y) for y in range(data.classes)))
         axes.get_legend().remove()
         axes.set_title(label(cell), loc="left", fontsize=9)
     return figure
 
 
-def draw_effects(subject: Subject) -> Figure | None:
+def draw_effects(subject: FigureData) -> Figure | None:
     """The mean along each axis, whatever the others are: what matters, and how much."""
     found = {}
     for axis in subject.sheet.axes:
         others = [name for name in subject.sheet.axes if name != axis]
-        means = chosen(subject.sheet, {**subject.how, "measure": subject.measure, "mean_over": others})
+        means = selected_scores(subject.sheet, {**subject.how, "measure": subject.measure, "mean_over": others})
         if len(means) > 1:
             found[axis] = means
     if not found:
@@ -331,7 +331,7 @@ def draw_effects(subject: Subject) -> Figure | None:
     return figure
 
 
-FORMS: dict[str, Callable[[Subject], Figure | None]] = {
+FORMS: dict[str, Callable[[FigureData], Figure | None]] = {
     "dots": draw_dots,
     "curves": draw_curves,
     "lines": draw_lines,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
-from fedarena.engine.setup import open_site
+from fedarena.engine.setup import open_context
 from fedarena.results.run import Run
 from fedarena.statistics.curve_summary import area, relative_accuracy, rounds_to
 
@@ -73,7 +73,7 @@ def belongs(text: str, run: Run) -> bool:
     """Can it be read from this run? A model with a loss of its own has no accuracy, and records 0 for it."""
     if text.partition(":")[0] in WITHOUT_ACCURACY or any(record.accuracy for record in run.evaluations):
         return True
-    return not open_site(run.experiment).task.has_own_loss
+    return not open_context(run.experiment).task.has_own_loss
 
 
 def _accuracies(run: Run) -> list[float]:
@@ -121,7 +121,7 @@ def _at(run: Run, round: float) -> float:
 
 def _moved(run: Run) -> float:
     """How far the weights are from where they began."""
-    return float(np.linalg.norm(_weights(run) - open_site(run.experiment).initial))
+    return float(np.linalg.norm(_weights(run) - open_context(run.experiment).initial))
 
 
 def weight_divergence(run: Run, reference: Run) -> float:
@@ -132,7 +132,7 @@ def weight_divergence(run: Run, reference: Run) -> float:
 
 def _weights(run: Run) -> Any:
     """Trained weights in one vector, without running statistics."""
-    task = open_site(run.experiment).task
+    task = open_context(run.experiment).task
     task.module.load_state_dict(run.state)
     return task.vector()
 

@@ -8,19 +8,19 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from fedarena.config.errors import BadValue, FedarenaError, ResumeMismatch, quoted, told_at
+from fedarena.config.errors import BadValue, FedarenaError, ResumeMismatch, located_at, quoted
 from fedarena.data.published_files import reading
 from fedarena.reproduction import cells as cells_module
 from fedarena.reproduction.agreement import Cell, label
-from fedarena.reproduction.recipe_index import find
-from fedarena.reproduction.recipes import SIZES, Kind, Planned, Recipe, Size, Table
+from fedarena.reproduction.recipe_index import find_recipe
+from fedarena.reproduction.recipes import SIZES, Kind, PlannedCell, Recipe, Size, Table
 from fedarena.results.comparison import Split, folder_name
 
 PLAN = "reproduction.json"
 
 
 @dataclass(frozen=True)
-class Job:
+class ReproductionJob:
     """One run of a recipe, or what else makes its cells: on one split, in one folder."""
 
     kind: Kind
@@ -36,7 +36,7 @@ class Job:
     def was(self, table: Table) -> bool:
         """Is it the same as one that was written down, perhaps before there were some of today's settings?"""
         try:
-            return cells_module.settings(self.kind, [table], self.split) == self.table
+            return cells_module.cell_settings(self.kind, [table], self.split) == self.table
         except (FedarenaError, TypeError, AttributeError):  # it has a setting that is gone, or is no table
             return False
 
@@ -46,7 +46,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Programme:
+class ReproductionPlan:
     """All that belongs to a recipe at a size, of which cells that fit `only` are asked for now."""
 
     recipe: Recipe
@@ -54,25 +54,25 @@ class Programme:
     only: str = "*"
 
     @cached_property
-    def cells(self) -> list[Planned]:
+    def cells(self) -> list[PlannedCell]:
         """Those that can be shown."""
         return self.recipe.cells(self.size)
 
     @cached_property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[ReproductionJob]:
         """Those that make them: all of the first split, then all of the second."""
         kind = self.recipe.kind
         found = {}
         for split in self.recipe.splits(self.size):
             for cell in self.cells:
                 if (cell.run, split) not in found:
-                    with told_at(f"{self.recipe.id} {label(cell.run)}"):
-                        settings = cells_module.settings(kind, cell.layers, split)
-                    found[cell.run, split] = Job(kind, cell.run, split, settings)
+                    with located_at(f"{self.recipe.id} {label(cell.run)}"):
+                        settings = cells_module.cell_settings(kind, cell.layers, split)
+                    found[cell.run, split] = ReproductionJob(kind, cell.run, split, settings)
         return list(found.values())
 
     @cached_property
-    def asked(self) -> list[Job]:
+    def asked(self) -> list[ReproductionJob]:
         """Those that are run now."""
         wanted = {cell.run for cell in self.cells if fnmatchcase(label(cell.cell), self.only)}
         if not wanted:
@@ -95,14 +95,14 @@ class Programme:
         jobs = {job.name: job.table for job in self.jobs}
         return {"id": self.recipe.id, "size": self.size, "jobs": {**before, **jobs}}
 
-    def goes_on_in(self, root: Path) -> Table:
+    def check_resume(self, root: Path) -> Table:
         """The jobs that a folder knows; those of this name must be the same, or their results are of something else."""
         mismatch = "choose another folder with --out, or remove it"
         if not (root / PLAN).exists():
             if (root / "cells").exists():
                 raise ResumeMismatch(f"{root} holds results, but not of what", remedy=mismatch, where=str(root))
             return {}
-        before = read_programme(root)
+        before = read_plan(root)
         if (before["id"], before["size"]) != (self.recipe.id, self.size):
             raise ResumeMismatch(
                 f"{root} holds {before['id']} at size {before['size']}", remedy=mismatch, where=str(root)
@@ -116,23 +116,23 @@ class Programme:
         return jobs
 
     @classmethod
-    def make(cls, name: str | None, size: Size | None, only: str | None, resume: str | Path | None) -> Programme:
+    def make(cls, name: str | None, size: Size | None, only: str | None, resume: str | Path | None) -> ReproductionPlan:
         """Of a recipe by its id, or of a folder."""
         if resume is None:
             if name is None:
                 raise BadValue("nothing is named", remedy="give an id of `fedarena list papers`, or --all")
-            return cls(find(name), size or "small", only or "*")
-        before = read_programme(Path(resume))
+            return cls(find_recipe(name), size or "small", only or "*")
+        before = read_plan(Path(resume))
         if (name or before["id"]).upper() != before["id"] or (size or before["size"]) != before["size"]:
             raise BadValue(
                 f"{resume} is {before['id']} at size {before['size']}",
                 remedy="leave out id and size to go on with it",
                 where="--resume",
             )
-        return cls(find(before["id"]), before["size"], only or "*")
+        return cls(find_recipe(before["id"]), before["size"], only or "*")
 
 
-def read_programme(root: Path) -> Table:
+def read_plan(root: Path) -> Table:
     """What a folder's runs are, by their places in it."""
     if not (root / PLAN).exists():
         raise BadValue(f"{root} holds no reproduction", remedy="give the folder of one", where="--resume")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import fedarena
 from fedarena.config.errors import DataMissing, UnknownName, quoted, suggest
-from fedarena.reproduction.recipe_validation import proofread
+from fedarena.reproduction.recipe_validation import validate_recipe
 from fedarena.reproduction.recipes import Recipe
 
 PAPERS = "nprkto"  # Nilsson, Pfitzner, the CIFAR-10 report, Khitrov, the thesis, and the original papers
 
 
-def folder() -> Path:
+def recipes_folder() -> Path:
     """papers/ of a clone or, installed, wherever the installation put the recipes."""
     beside = Path(fedarena.__file__).parents[2] / "papers"
     if beside.is_dir():
@@ -29,21 +29,21 @@ def folder() -> Path:
 
 
 @cache
-def files() -> dict[str, Path]:
+def recipe_files() -> dict[str, Path]:
     """Recipe files by id, paper by paper."""
-    found = sorted(folder().glob("*.toml"), key=lambda file: (PAPERS.find(file.stem[0]), file.stem))
+    found = sorted(recipes_folder().glob("*.toml"), key=lambda file: (PAPERS.find(file.stem[0]), file.stem))
     return {file.stem.upper(): file for file in found}
 
 
-def find(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
     """The recipe of this id, however it is written."""
-    known = files()
+    known = recipe_files()
     if name.upper() not in known:
         remedy = suggest(name.upper(), known, "`fedarena list papers` shows them all")
         raise UnknownName(f"no paper's table or figure is called '{quoted(name)}'", remedy=remedy)
-    return proofread(Recipe.read(known[name.upper()]))
+    return validate_recipe(Recipe.read(known[name.upper()]))
 
 
-def everything() -> Iterator[Recipe]:
+def all_recipes() -> Iterator[Recipe]:
     """All recipes."""
-    return map(find, files())
+    return map(find_recipe, recipe_files())

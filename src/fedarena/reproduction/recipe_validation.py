@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fedarena.config.errors import BadValue, UnknownName, quoted, repeated, suggest, told_at
+from fedarena.config.errors import BadValue, UnknownName, located_at, quoted, repeated, suggest
 from fedarena.reproduction import measures
-from fedarena.reproduction.agreement import Cell, Check, Sheet, label
+from fedarena.reproduction.agreement import Cell, RecipeCheck, ScoreSheet, label
 from fedarena.reproduction.figures import FORMS
 from fedarena.reproduction.recipes import SIZES, Recipe
 from fedarena.results.comparison import folder_name
@@ -20,9 +20,9 @@ FORM_NEEDS = {"lines": ("x", "lines"), "bars": ("bars",)}
 FORM_OF = {"posterior": "posterior", "partitions": "open"}  # the kind of recipe that it can show
 
 
-def proofread(recipe: Recipe) -> Recipe:
+def validate_recipe(recipe: Recipe) -> Recipe:
     """The recipe, in which axes, choices, measures, cells and forms of figures are known wherever they are named."""
-    with told_at(recipe.id):
+    with located_at(recipe.id):
         _axes(recipe)
         _sizes(recipe)
         cells = {_shown(recipe, planned.cell) for size in SIZES for planned in recipe.cells(size)}
@@ -76,7 +76,7 @@ def _sizes(recipe: Recipe) -> None:
         if count > 1:
             raise BadValue(f"{count} cells would share a folder, {name}", remedy="call a choice otherwise", where=size)
         for text in recipe.measured(size).values() if recipe.kind == "run" else ():
-            with told_at("measures"):
+            with located_at("measures"):
                 measures.parsed(text)
 
 
@@ -110,7 +110,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _check(recipe: Recipe, check: Check, cells: set[Cell], choices: list[str]) -> None:
+def _check(recipe: Recipe, check: RecipeCheck, cells: set[Cell], choices: list[str]) -> None:
     how, where = check.how, f"check '{check.says}'"
     _need([how["measure"]], recipe.measures, "measure", where)
     for key in ("axis", "than", "mean_over", "larger"):
@@ -124,17 +124,17 @@ def _check(recipe: Recipe, check: Check, cells: set[Cell], choices: list[str]) -
         if not any(fnmatchcase(label(cell), pattern) for cell in cells):
             some = ", ".join(sorted(map(label, cells))[:4])
             raise BadValue(f"cells = '{pattern}' fits none", remedy=f"there are: {some}, ...", where=where)
-    _ask(recipe, check, where)
+    _try_check(recipe, check, where)
 
 
-def _ask(recipe: Recipe, check: Check, where: str) -> None:
+def _try_check(recipe: Recipe, check: RecipeCheck, where: str) -> None:
     """Of made-up numbers for everything that was published: whatever they are, there is something to find."""
     splits = range(len(recipe.splits("full")))
     shown = [_shown(recipe, planned.cell) for planned in recipe.cells("full")]
     scores = {m: {cell: [0.5 + 0.01 * i for i in splits] for cell in shown} for m in recipe.measures}
     axes = {axis: list(choices) for axis, choices in recipe.axes.items()}
     try:
-        found = check.findings(Sheet(scores, recipe.published, axes, 0.2))
+        found = check.findings(ScoreSheet(scores, recipe.published, axes, 0.2))
     except (KeyError, ValueError, TypeError) as error:
         raise BadValue(f"it cannot be asked: {error}", remedy="mend the check", where=where) from None
     if not found:

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from fedarena.config.errors import BadValue, UnknownName, suggest, told_at
+from fedarena.config.errors import BadValue, UnknownName, located_at, suggest
 from fedarena.data.published_files import reading
-from fedarena.reproduction.agreement import Cell, Check, checks_of
+from fedarena.reproduction.agreement import Cell, RecipeCheck, checks_of
 from fedarena.results.comparison import Split
 
 Size = Literal["smoke", "small", "full"]
@@ -29,7 +29,7 @@ Many = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class Scale:
+class RecipeSize:
     """What a size has instead."""
 
     experiment: Table = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedCell:
     """A cell of a size: its choices, what it changes, and after how many rounds it is read (None: at the end)."""
 
     cell: Cell
@@ -67,7 +67,7 @@ class Recipe:
     measures: dict[str, str] = field(default_factory=dict)  # name -> what is read
     published: dict[str, dict[Cell, Any]] = field(default_factory=dict)  # measure -> cell -> value
     readings: dict[str, dict[str, str]] = field(default_factory=dict)  # ways to read the paper, and their words
-    checks: tuple[Check, ...] = ()
+    checks: tuple[RecipeCheck, ...] = ()
     tuned: tuple[str, ...] = ()  # axes of which the best choice counts, by the first measure
     reference: str | dict[str, str] = ""  # the choice whose cells others are measured beside, for all or by choice
     figure: Table = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Recipe:
     seeds: Many = 1
     repeats: Many = 1
     folds: Many | None = None
-    sizes: dict[Size, Scale] = field(default_factory=dict)
+    sizes: dict[Size, RecipeSize] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> Recipe:
@@ -88,7 +88,7 @@ class Recipe:
                 remedy = suggest(key, known, f"there are: {', '.join(sorted(known))}")
                 raise UnknownName(f"a recipe has no key '{key}'", remedy=remedy, where=str(file))
         try:
-            with told_at(str(file)):
+            with located_at(str(file)):
                 made = cls._made(table)
         except ValidationError as error:
             first = error.errors()[0]
@@ -135,9 +135,9 @@ class Recipe:
             "runs": {size: len({c.run for c in self.cells(size)}) * len(self.splits(size)) for size in SIZES},
         }
 
-    def scale(self, size: Size) -> Scale:
+    def scale(self, size: Size) -> RecipeSize:
         """What this size has instead of what was published."""
-        return self.sizes.get(size, Scale())
+        return self.sizes.get(size, RecipeSize())
 
     def is_smaller(self, size: Size) -> bool:
         """Is less run than was published? What costs nothing is always run in full."""
@@ -155,7 +155,7 @@ class Recipe:
         """Name -> what is read."""
         return {**self.measures, **self.scale(size).measures}
 
-    def cells(self, size: Size) -> list[Planned]:
+    def cells(self, size: Size) -> list[PlannedCell]:
         """All cells of a size."""
         scale = self.scale(size)
         found = {}
@@ -164,10 +164,10 @@ class Recipe:
                 found[choices] = self._planned(list(zip(grid, choices, strict=True)), scale)
         return list(found.values())
 
-    def _choices(self, axis: str, scale: Scale) -> list[str]:
+    def _choices(self, axis: str, scale: RecipeSize) -> list[str]:
         return list(scale.only.get(axis, self.axes[axis]))
 
-    def _planned(self, choices: list[tuple[str, str]], scale: Scale) -> Planned:
+    def _planned(self, choices: list[tuple[str, str]], scale: RecipeSize) -> PlannedCell:
         layers, made, upto = [self.experiment, scale.experiment], [], None
         for axis, choice in choices:
             given = {**self.axes[axis][choice], **scale.axes.get(axis, {}).get(choice, {})}
@@ -175,7 +175,7 @@ class Recipe:
             if [*given] != ["upto"]:
                 made.append(choice)
             layers.append({key: value for key, value in given.items() if key != "upto"})
-        return Planned(tuple(choice for _, choice in choices), tuple(made), tuple(filter(None, layers)), upto)
+        return PlannedCell(tuple(choice for _, choice in choices), tuple(made), tuple(filter(None, layers)), upto)
 
 
 def _flat(cells: Mapping[str, Any], *above: str) -> dict[Cell, Any]:

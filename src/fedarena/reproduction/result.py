@@ -21,7 +21,7 @@ from rich.text import Text
 from fedarena.common.files import writing
 from fedarena.config.errors import BadValue, DataBroken
 from fedarena.data.published_files import reading
-from fedarena.reproduction.agreement import Cell, Judgement, Sheet, label, shown, sign
+from fedarena.reproduction.agreement import Cell, RecipeJudgement, ScoreSheet, format_number, label, sign
 from fedarena.results.comparison import Split
 from fedarena.results.run_folder import as_json, fingerprint, write_text
 
@@ -32,7 +32,7 @@ NEVER = "never"  # how a target that was not reached is written in a file
 
 
 @dataclass(frozen=True)
-class Made:
+class ReproducedRun:
     """One run, or what else made a cell: everything that decides it, and what came out."""
 
     made_by: Cell
@@ -54,9 +54,9 @@ class Reproduction:
     source: str
     claim: str
     command: str
-    sheet: Sheet
-    judgement: Judgement
-    runs: list[Made]
+    sheet: ScoreSheet
+    judgement: RecipeJudgement
+    runs: list[ReproducedRun]
     reads: Table  # what its measures mean, and of which cells
     notes: tuple[str, ...] = ()
     tuned: dict[Cell, str] = field(default_factory=dict)  # cell -> the choice that was best
@@ -280,7 +280,7 @@ def show_reproduction(result: Reproduction, console: Console | None = None) -> N
         table.add_column(name, justify="right", no_wrap=True)
     for row in known[:MOST]:
         cell = row["cell"] + (f" ({row['tuned']})" if "tuned" in row else "")
-        table.add_row(Text(cell), row["measure"], shown(row["published"]), measured_text(row))
+        table.add_row(Text(cell), row["measure"], format_number(row["published"]), measured_text(row))
     console.print(table)
     if len(known) > MOST:
         console.print(f"... and {len(known) - MOST} more rows in {result.file}")
@@ -310,4 +310,4 @@ def measured_text(row: Table) -> str:
     spread = row.get("deviation")
     if row["measured"] is None:
         return "no number"  # a run that diverged
-    return shown(row["measured"]) + (f" ± {spread:.2g}" if spread else "")
+    return format_number(row["measured"]) + (f" ± {spread:.2g}" if spread else "")

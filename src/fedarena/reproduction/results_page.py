@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedarena.reproduction.agreement import lasting, shown
+from fedarena.reproduction.agreement import format_number, lasting
 from fedarena.reproduction.result import measured_text
 
 Result = Mapping[str, Any]
@@ -72,7 +72,7 @@ def _table(result: Result) -> list[str]:
     lines = ["| cell | measure | published | measured |", "|---|---|---|---|"]
     for row in rows[:MOST]:
         tuned = f" ({row['tuned']})" if "tuned" in row else ""
-        values = f"{shown(row['published'])} | {measured_text(row)}"
+        values = f"{format_number(row['published'])} | {measured_text(row)}"
         lines.append(f"| {_cell(row['cell'] + tuned)} | {_cell(row['measure'])} | {values} |")
     more = [f"| ... and {len(rows) - MOST} more in the file | | | |"] if len(rows) > MOST else []
     return [*lines, *more, ""]

@@ -287,7 +287,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Duel:
+class PairwiseVerdict:
     """Row against column: how likely is the row practically better, equal, worse?"""
 
     row: str
@@ -477,23 +477,23 @@ class Comparison:
             return repeat_posterior(scores[column], scores[row], self._repeats, self.plan.rho)
         return posterior(scores[column], scores[row], self.plan.rho)
 
-    def duel(self, row: str, column: str, which: Score | None = None, rope: float | None = None) -> Duel:
+    def duel(self, row: str, column: str, which: Score | None = None, rope: float | None = None) -> PairwiseVerdict:
         """One cell of the table."""
         scores = self.scores(which)
         if row in scores and column in scores and not np.isfinite([*scores[row], *scores[column]]).all():
             unknown = math.nan  # a model diverged, and the metric has no worst value
-            return Duel(row, column, unknown, unknown, unknown, "?", unknown, (unknown, unknown))
+            return PairwiseVerdict(row, column, unknown, unknown, unknown, "?", unknown, (unknown, unknown))
         known = self.posterior(row, column, which)
         below, equal, above = known.regions(self.plan.rope if rope is None else rope)
         better, worse = (above, below) if self.scoring(which).sign > 0 else (below, above)
         sign = "?" if self.plan.undecidable else verdict(better, equal, worse, self.plan.threshold)
-        return Duel(row, column, better, equal, worse, sign, known.mean, known.interval(0.9))
+        return PairwiseVerdict(row, column, better, equal, worse, sign, known.mean, known.interval(0.9))
 
-    def duels(self, which: Score | None = None) -> list[Duel]:
+    def duels(self, which: Score | None = None) -> list[PairwiseVerdict]:
         """Every ordered pair."""
         return [self.duel(a, b, which) for a in self.labels for b in self.labels if a != b]
 
-    def versus(self, label: str, rope: float | None = None) -> list[Duel]:
+    def versus(self, label: str, rope: float | None = None) -> list[PairwiseVerdict]:
         """Everyone against this one."""
         return [self.duel(other, label, rope=rope) for other in self.labels if other != label]
 

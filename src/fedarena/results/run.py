@@ -17,11 +17,11 @@ from fedarena.config.errors import BadValue, DataBroken
 from fedarena.config.experiment import Experiment
 from fedarena.config.limits import check_path
 from fedarena.data.published_files import ELSEWHERE, reading
-from fedarena.engine.checkpoint import Keeper
-from fedarena.engine.context import Site
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.context import ExperimentContext
 from fedarena.engine.record import RoundRecord, parse_records, plain_record
-from fedarena.engine.setup import open_site
-from fedarena.engine.task_metrics import FinalMetrics, Predictions, Scoring, calibration_bins, confusion_counts
+from fedarena.engine.setup import open_context
+from fedarena.engine.task_metrics import FinalMetrics, Predictions, TaskMetrics, calibration_bins, confusion_counts
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Keep
 from fedarena.privacy.accountant import usual_delta
@@ -283,7 +283,7 @@ class Run:
     def clients(self) -> pd.DataFrame:
         """One row a client: who had what, who suffered."""
         return _pandas().DataFrame(
-            client_rows(open_site(self.experiment), self.client_accuracy, client_columns(self.measured, self.chosen))
+            client_rows(open_context(self.experiment), self.client_accuracy, client_columns(self.measured, self.chosen))
         )
 
     def model(self, client: int | None = None) -> nn.Module:
@@ -291,14 +291,14 @@ class Run:
         site = self._site(client)
         return site.task.module.eval()
 
-    def _site(self, client: int | None = None) -> Site:
+    def _site(self, client: int | None = None) -> ExperimentContext:
         """The rows and the model of this run, with what it learned."""
         if self.experiment.data.settings.get("path") == ELSEWHERE:
             raise BadValue(
                 "the rows of this run are with the clients of its federation, and what they sent does not give this",
                 remedy="see run.metrics for what it has, and run.notes for what is missing",
             )
-        site = open_site(self.experiment)
+        site = open_context(self.experiment)
         site.task.module.load_state_dict(self.state)
         if not site.has_personal_models:
             return site
@@ -307,7 +307,7 @@ class Run:
                 "there is no common model, each client has its own",
                 remedy="ask for one: run.model(client=0), of a run that is kept in a folder",
             )
-        memory = Keeper.peek(self.dir / "checkpoint", site.algorithm, client)
+        memory = CheckpointStore.read_client_state(self.dir / "checkpoint", site.algorithm, client)
         if memory is not None:
             if site.algorithm.personal:
                 site.task.load(memory.kept)
@@ -335,10 +335,10 @@ class Run:
         return [dict(one) for one in bins]
 
     @staticmethod
-    def _predictions(site: Site, keep: Keep) -> Predictions:
+    def _predictions(site: ExperimentContext, keep: Keep) -> Predictions:
         """What the loaded model predicts for the global test set."""
         test = site.owners.test
-        return Scoring(site).predictions(test, site.evaluate(test, None, keep, site.cut))
+        return TaskMetrics(site).predictions(test, site.evaluate(test, None, keep, site.cut))
 
     def recalls(self, client: int | None = None) -> NDArray[np.float64]:
         """Share of each class recognised on the global test set; their mean is the macro recall."""

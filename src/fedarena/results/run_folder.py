@@ -33,8 +33,8 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import PADDING, Partition
 from fedarena.data.published_files import reading
 from fedarena.engine.checkpoint import stored_types
-from fedarena.engine.checkpoint_files import CheckpointFolder, Damage
-from fedarena.engine.context import Site
+from fedarena.engine.checkpoint_files import CheckpointFolder, DamagedCheckpoint
+from fedarena.engine.context import ExperimentContext
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import FinalMetrics
@@ -95,12 +95,12 @@ def as_json(value: Any) -> str:
     return json.dumps(finite(value), indent=1, default=str, allow_nan=False)
 
 
-def check_room(path: Path, site: Site) -> None:
+def check_room(path: Path, site: ExperimentContext) -> None:
     """Refuse a disk that cannot even hold two checkpoints and what the clients keep."""
     need_room(path, room_for(site), "this run")
 
 
-def room_for(site: Site) -> int:
+def room_for(site: ExperimentContext) -> int:
     """Bytes that a run may take while it is under way."""
     local = site.experiment.local
     keeps_momentum = local.momentum > 0 and (site.algorithm.keeps_momentum or not local.reset_momentum)
@@ -141,7 +141,7 @@ def read_experiment(path: Path, **own: Any) -> Experiment:
     return Experiment.make(table, where=str(file))
 
 
-def same_experiment(path: Path, experiment: Experiment) -> None:
+def check_same_experiment(path: Path, experiment: Experiment) -> None:
     """Refuse to go on in a folder that belongs to another experiment."""
     file = path / "experiment.toml"
     if not file.exists():
@@ -183,7 +183,7 @@ def _first_difference(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:
     return key, old, new
 
 
-def write_start(path: Path, site: Site) -> None:
+def write_start(path: Path, site: ExperimentContext) -> None:
     """What is known before the first round."""
     partition = site.owners
     facts = {**versions(), **fingerprints(site), "path": site.task.path}
@@ -192,13 +192,13 @@ def write_start(path: Path, site: Site) -> None:
     _write_experiment(path, site.experiment)  # last: a folder that has it is a run
 
 
-def go_on(path: Path, site: Site) -> None:
+def check_resume(path: Path, site: ExperimentContext) -> None:
     """On resume: data, partition and model must be the ones the run began with; it is no longer finished."""
-    same_start(path, site)
+    check_same_start(path, site)
     reopen(path, site)
 
 
-def same_start(path: Path, site: Site) -> None:
+def check_same_start(path: Path, site: ExperimentContext) -> None:
     """Refuse to resume with other data, another partition or another model than the run began with."""
     before = read_facts(path)
     for key, now in fingerprints(site).items():
@@ -210,14 +210,14 @@ def same_start(path: Path, site: Site) -> None:
             )
 
 
-def reopen(path: Path, site: Site) -> None:
+def reopen(path: Path, site: ExperimentContext) -> None:
     """Make a run unfinished again, with today's budget; the partition is known to be the same, so it is written again."""
     (path / "result.json").unlink(missing_ok=True)
     _write_partition(path, site.owners)
     _write_experiment(path, site.experiment)
 
 
-def fingerprints(site: Site) -> dict[str, str]:
+def fingerprints(site: ExperimentContext) -> dict[str, str]:
     """What a run begins with, in three hashes."""
     return {
         "data_sha256": site.data.fingerprint(),
@@ -295,8 +295,8 @@ def partition_arrays(partition: Partition) -> dict[str, Any]:
     }
 
 
-def altered(
-    path: Path, site: Site, records: list[RoundRecord], state: Mapping[str, Any], weights_sha256: str
+def altered_files(
+    path: Path, site: ExperimentContext, records: list[RoundRecord], state: Mapping[str, Any], weights_sha256: str
 ) -> list[str]:
     """Return the stored files that are not what the run's own record says of them."""
     import pyarrow.parquet as pq
@@ -371,7 +371,7 @@ def changed_checkpoint(path: Path, algorithm: Any) -> list[str]:
             snapshot = saved.snapshot(round) if slim else saved.check(round, lines).snapshot
             assert snapshot is not None
             named |= saved.paths(round, snapshot.files)
-        except Damage as damage:
+        except DamagedCheckpoint as damage:
             return [str(damage)]
     there = {p for p in (*folder.glob("*"), *(folder / "clients").glob("*")) if p.is_file()}
     return [f"{file} belongs to no saved round" for file in sorted(there - named)]
@@ -389,7 +389,7 @@ def client_columns(measured: FinalMetrics, chosen: ValidatedRound | None) -> dic
 
 
 def client_rows(
-    site: Site, accuracy: np.ndarray[Any, Any], metrics: Mapping[str, np.ndarray[Any, Any]] | None = None
+    site: ExperimentContext, accuracy: np.ndarray[Any, Any], metrics: Mapping[str, np.ndarray[Any, Any]] | None = None
 ) -> list[dict[str, Any]]:
     """One row a client: its samples and its metrics."""
     owners = site.owners
@@ -414,7 +414,7 @@ def _classes(labels: np.ndarray[Any, Any]) -> int | None:
 
 
 def write_clients(
-    path: Path, site: Site, accuracy: np.ndarray[Any, Any], metrics: Mapping[str, np.ndarray[Any, Any]]
+    path: Path, site: ExperimentContext, accuracy: np.ndarray[Any, Any], metrics: Mapping[str, np.ndarray[Any, Any]]
 ) -> None:
     """clients.parquet: one row a client."""
     _write_table(path / "clients.parquet", client_rows(site, accuracy, metrics))

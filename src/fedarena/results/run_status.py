@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedarena.common.locks import at_work, open_regular
+from fedarena.common.locks import is_locked, open_regular
 from fedarena.engine.record import RoundRecord, parse_record
 from fedarena.results.comparison import Plan, Split
 
@@ -22,7 +22,7 @@ TAIL = 1 << 17  # bytes at the end of a log in which the last evaluation is look
 
 
 @dataclass(frozen=True)
-class Glance:
+class RunStatus:
     """A run at this moment. `stopped` is one that has begun and that nobody is at work on."""
 
     state: State = "waiting"
@@ -45,7 +45,7 @@ class Glance:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ComparisonCell:
     """One run of a comparison: who, on which split, in which folder."""
 
     label: str
@@ -59,39 +59,43 @@ class Cell:
         return self.label if self.without is None else f"{self.label} without {self.without}"
 
 
-def all_cells(plan: Plan, root: Path) -> list[Cell]:
+def all_cells(plan: Plan, root: Path) -> list[ComparisonCell]:
     """Return the cells of the comparison, then those without each client that is left out."""
-    return [*cells(plan, root), *left_out_cells(plan, root)]
+    return [*comparison_cells(plan, root), *left_out_cells(plan, root)]
 
 
-def left_out_cells(plan: Plan, root: Path) -> list[Cell]:
+def left_out_cells(plan: Plan, root: Path) -> list[ComparisonCell]:
     """Return the cells without each client that is left out, client by client, in the order they are run."""
     return [
-        Cell(label, split, plan.folder(root, label, split, client), client)
+        ComparisonCell(label, split, plan.folder(root, label, split, client), client)
         for client in plan.leave_one_out
         for split in plan.splits
         for label in plan.federated
     ]
 
 
-def cells(plan: Plan, root: Path) -> list[Cell]:
+def comparison_cells(plan: Plan, root: Path) -> list[ComparisonCell]:
     """All cells in the order they are run: everyone on the first split, then everyone on the second."""
-    return [Cell(label, split, plan.folder(root, label, split)) for split in plan.splits for label in plan.contestants]
+    return [
+        ComparisonCell(label, split, plan.folder(root, label, split))
+        for split in plan.splits
+        for label in plan.contestants
+    ]
 
 
-def glance(folder: Path) -> Glance:
+def read_status(folder: Path) -> RunStatus:
     """What the folder of a run says of it, whether it is waiting, under way or over."""
     if (folder / "failure.txt").exists():
-        return Glance("failed", *_last(folder), why=_text(folder / "failure.txt", most=FAILURE).strip())
+        return RunStatus("failed", *_last(folder), why=_text(folder / "failure.txt", most=FAILURE).strip())
     with contextlib.suppress(ValueError, TypeError, KeyError):  # damaged: not finished, as far as can be seen
         if result := json.loads(_text(folder / "result.json") or "{}"):
             state: State = "diverged" if result["diverged"] else "done"
             done = result["rounds"]
             validated = result.get("validated_accuracy")
-            return Glance(state, done, done, result["final_accuracy"], result["best_accuracy"], validated=validated)
+            return RunStatus(state, done, done, result["final_accuracy"], result["best_accuracy"], validated=validated)
     if not (folder / "experiment.toml").exists():
-        return Glance()
-    return Glance("running" if at_work(folder / "checkpoint") else "stopped", *_last(folder))
+        return RunStatus()
+    return RunStatus("running" if is_locked(folder / "checkpoint") else "stopped", *_last(folder))
 
 
 def records(folder: Path) -> list[RoundRecord]:

@@ -22,7 +22,7 @@ MARKERS = "os^DPvXp"
 
 
 @dataclass(frozen=True)
-class Point:
+class TradeoffPoint:
     """An algorithm at one value, over all splits."""
 
     algorithm: str
@@ -33,16 +33,16 @@ class Point:
     bytes_up: float
 
 
-def points(result: Comparison) -> list[Point]:
+def points(result: Comparison) -> list[TradeoffPoint]:
     """In the order they were named; none without a sweep."""
     of = result.plan.sweep.get("of", {})
     return [_point(runs, **of[label]) for label, runs in result.runs.items() if label in of]
 
 
-def _point(runs: list[Run], algorithm: str, value: Any) -> Point:
+def _point(runs: list[Run], algorithm: str, value: Any) -> TradeoffPoint:
     final = [run.final.accuracy or 0.0 for run in runs]
     spent = [run.epsilon for run in runs if run.epsilon is not None]
-    return Point(
+    return TradeoffPoint(
         algorithm,
         value,
         float(np.mean(final)),
@@ -59,9 +59,9 @@ def as_dict(result: Comparison) -> dict[str, Any] | None:
     return {"key": result.plan.sweep["key"], "points": [asdict(point) for point in points(result)]}
 
 
-def by_algorithm(found: list[Point]) -> dict[str, list[Point]]:
+def by_algorithm(found: list[TradeoffPoint]) -> dict[str, list[TradeoffPoint]]:
     """One line each."""
-    lines: dict[str, list[Point]] = {}
+    lines: dict[str, list[TradeoffPoint]] = {}
     for point in found:
         lines.setdefault(point.algorithm, []).append(point)
     return lines

@@ -31,7 +31,7 @@ Do = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostTask:
     """Work that took down every worker that tried it."""
 
     times: int
@@ -42,7 +42,7 @@ class Lost:
         return f"died {self.times} times ({self.why or f'last exit code {self.code}'})"
 
 
-class Crew:
+class ProcessPool:
     """Does something to many things, in worker processes. `do` reaches them once, a thing goes to one by pipe.
 
     runtimes/ray_pool.py has the same on a cluster.
@@ -54,7 +54,7 @@ class Crew:
         self._given: list[tuple[Any, ...]] = []
         self._waiting: deque[int] = deque()
         self._tries: Counter[int] = Counter()
-        self._crew: list[Worker] = []
+        self._crew: list[PoolWorker] = []
 
     def give(self, thing: Any, folder: Path | None = None) -> int:
         """One thing more to do something to, in its folder if it needs one; and its position."""
@@ -64,8 +64,8 @@ class Crew:
             self._crew.append(self._hire())
         return len(self._given) - 1
 
-    def _hire(self) -> Worker:
-        return Worker(safe_start(), self._do, [w.pipe for w in self._crew])
+    def _hire(self) -> PoolWorker:
+        return PoolWorker(safe_start(), self._do, [w.pipe for w in self._crew])
 
     @property
     def running(self) -> list[int]:
@@ -90,7 +90,7 @@ class Crew:
             if not ready:
                 yield None
 
-    def _take(self, worker: Worker) -> tuple[int, Any] | None:
+    def _take(self, worker: PoolWorker) -> tuple[int, Any] | None:
         """A worker's result; one that is gone is replaced, and what it did is given out again."""
         position = worker.task
         assert position is not None
@@ -102,7 +102,7 @@ class Crew:
             self._crew.append(self._hire())
             self._tries[position] += 1
             if self._tries[position] >= TRIES:
-                return position, Lost(TRIES, code)
+                return position, LostTask(TRIES, code)
             self._waiting.appendleft(position)
             return None
 
@@ -113,7 +113,7 @@ class Crew:
         self._crew.clear()
 
 
-class Worker:
+class PoolWorker:
     """The near end of a worker process."""
 
     def __init__(self, start: Start, do: Do, others: list[Connection]) -> None:
@@ -122,7 +122,7 @@ class Worker:
         self.task: int | None = None
         # A forked child inherits our ends of all pipes; unless it closes them, nobody notices when we are gone.
         arguments = (do, [self.pipe, *others]) if start == "fork" else (cloudpickle.dumps(do), [])
-        self._process: BaseProcess = context.Process(target=_work, args=(far_end, *arguments), daemon=True)
+        self._process: BaseProcess = context.Process(target=_worker_main, args=(far_end, *arguments), daemon=True)
         with hidden_main() if start == "spawn" else contextlib.nullcontext():
             self._process.start()
         far_end.close()
@@ -153,7 +153,7 @@ class Worker:
         return self._process.exitcode
 
 
-def _work(pipe: Connection, do: Do | bytes, to_close: list[Connection]) -> None:
+def _worker_main(pipe: Connection, do: Do | bytes, to_close: list[Connection]) -> None:
     """The far end: do what comes through the pipe, until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that holds the comparison
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -161,13 +161,13 @@ def _work(pipe: Connection, do: Do | bytes, to_close: list[Connection]) -> None:
         other.close()
     torch.set_num_threads(1)
     orders: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, orders), daemon=True).start()
+    threading.Thread(target=_receive_tasks, args=(pipe, orders), daemon=True).start()
     do = cloudpickle.loads(do) if isinstance(do, bytes) else do
     while True:
         pipe.send(do(*cloudpickle.loads(orders.get())))
 
 
-def _listen(pipe: Connection, orders: SimpleQueue[bytes]) -> None:
+def _receive_tasks(pipe: Connection, orders: SimpleQueue[bytes]) -> None:
     """Take orders; leave at once when nobody is there to give them, even in the middle of a run."""
     while True:
         try:

@@ -26,13 +26,13 @@ import cloudpickle
 import torch
 
 from fedarena.config.errors import ClientFailed
-from fedarena.engine.client import Common
-from fedarena.engine.context import Site
-from fedarena.engine.tasks import Failed, Job
+from fedarena.engine.client import Broadcast
+from fedarena.engine.context import ExperimentContext
+from fedarena.engine.tasks import FailedTask, RuntimeTask
 from fedarena.models.pytree import types_near
 from fedarena.runtimes.cleanup import remove_leftovers
-from fedarena.runtimes.run_task import run_job
-from fedarena.runtimes.shared_memory import Block, Packed, Window, own_copy
+from fedarena.runtimes.run_task import run_task
+from fedarena.runtimes.shared_memory import PackedObject, SharedBlock, SharedWindow, own_copy
 
 Start = Literal["fork", "spawn"]
 AHEAD = 4  # jobs a worker may be ahead of the slowest one
@@ -48,16 +48,16 @@ def safe_start() -> Start:
     return "fork" if sys.platform == "linux" and alone and not cuda.is_initialized() else "spawn"
 
 
-class Processes:
+class ProcessRuntime:
     """A pool of workers that all hold the same Site."""
 
-    def __init__(self, site: Site, workers: int | None = None, start: Start | None = None) -> None:
+    def __init__(self, site: ExperimentContext, workers: int | None = None, start: Start | None = None) -> None:
         self.workers = workers or usable_cores()
         self._site, self._start = site, start
         remove_leftovers()
-        self._common = Block()
-        self._site_block: Block | None = None
-        self._crew: list[Worker] = []
+        self._common = SharedBlock()
+        self._site_block: SharedBlock | None = None
+        self._crew: list[RuntimeWorker] = []
         self._round = 0
         # Classes that cannot be imported (a notebook's) are known by a mark that cloudpickle makes at first sight: make
         # it before forking, so that what comes back is of the class it was.
@@ -67,22 +67,22 @@ class Processes:
         for _ in range(self.workers):
             self._crew.append(self._hire())
 
-    def _hire(self) -> Worker:
+    def _hire(self) -> RuntimeWorker:
         """A new worker, with the site by inheritance or through shared memory."""
         start = self._start or safe_start()
         if start == "fork":
-            return Worker("fork", self._site, [w.pipe for w in self._crew])
+            return RuntimeWorker("fork", self._site, [w.pipe for w in self._crew])
         if self._site_block is None:
-            self._site_block = Block()
+            self._site_block = SharedBlock()
             self._packed_site = self._site_block.pack(self._site)
-        return Worker("spawn", self._packed_site, [])
+        return RuntimeWorker("spawn", self._packed_site, [])
 
-    def map(self, jobs: Iterable[Job], common: Common) -> Iterator[tuple[int, Any]]:
+    def map(self, jobs: Iterable[RuntimeTask], common: Broadcast) -> Iterator[tuple[int, Any]]:
         """Give each free worker the next job; yield results as they come."""
         self._round += 1
         shared = (self._round, self._common.pack(common))
-        todo: Iterator[tuple[int, Job]] = enumerate(jobs)
-        again: list[tuple[int, Job]] = []
+        todo: Iterator[tuple[int, RuntimeTask]] = enumerate(jobs)
+        again: list[tuple[int, RuntimeTask]] = []
         tries: dict[int, int] = {}
         given = -1
 
@@ -114,7 +114,7 @@ class Processes:
                 give()
                 yield position, result
 
-    def _replace(self, worker: Worker, tries: dict[int, int]) -> None:
+    def _replace(self, worker: RuntimeWorker, tries: dict[int, int]) -> None:
         assert worker.task is not None
         position, job = worker.task
         tries[position] = tries.get(position, 0) + 1
@@ -138,14 +138,14 @@ class Processes:
             self._site_block.close()
 
 
-class Worker:
+class RuntimeWorker:
     """The near end of a worker process: one job at a time goes in, its answer comes out."""
 
-    def __init__(self, start: Start, site: Site | Packed, others: list[Connection]) -> None:
+    def __init__(self, start: Start, site: ExperimentContext | PackedObject, others: list[Connection]) -> None:
         context: Any = multiprocessing.get_context(start)
         self.pipe, far_end = context.Pipe()
-        self.task: tuple[int, Job] | None = None
-        self._inbox, self._outbox = Block(), Block()
+        self.task: tuple[int, RuntimeTask] | None = None
+        self._inbox, self._outbox = SharedBlock(), SharedBlock()
         # A forked child inherits our ends of all pipes; unless it closes them, nobody notices when we are gone.
         to_close = [self.pipe, *others] if start == "fork" else []
         self._process: BaseProcess = context.Process(target=work, args=(far_end, site, to_close), daemon=True)
@@ -158,7 +158,7 @@ class Worker:
         """Of the process."""
         return self._process.pid
 
-    def begin(self, position: int, job: Job, shared: tuple[int, Packed]) -> None:
+    def begin(self, position: int, job: RuntimeTask, shared: tuple[int, PackedObject]) -> None:
         """Hand a job over."""
         self.task = (position, job)
         # A dead worker is noticed at the other end of the pipe, when the answer is waited for.
@@ -167,7 +167,7 @@ class Worker:
 
     def finish(self) -> tuple[int, Any]:
         """Take the answer; EOFError if the worker is gone."""
-        packed: Packed = self.pipe.recv()
+        packed: PackedObject = self.pipe.recv()
         assert self.task is not None
         position, _ = self.task
         self.task = None
@@ -187,7 +187,7 @@ class Worker:
         return self._process.exitcode
 
 
-def work(pipe: Connection, site: Site | Packed, to_close: list[Connection]) -> None:
+def work(pipe: Connection, site: ExperimentContext | PackedObject, to_close: list[Connection]) -> None:
     """The far end: run jobs until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that holds the run
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -196,8 +196,8 @@ def work(pipe: Connection, site: Site | Packed, to_close: list[Connection]) -> N
     torch.set_num_threads(1)
     keep_freed_memory()
     gc.freeze()  # what is here stays to the end: no need to look through it again and again
-    window = Window()
-    here: Site | Failed = _unpacked(site, window)
+    window = SharedWindow()
+    here: ExperimentContext | FailedTask = _unpacked(site, window)
     seen, common = 0, None
     while True:
         try:
@@ -207,11 +207,11 @@ def work(pipe: Connection, site: Site | Packed, to_close: list[Connection]) -> N
         if number != seen:
             seen, common = number, window.unpack(packed_common)
         assert common is not None
-        result = here if isinstance(here, Failed) else run_job(here, window.unpack(packed_job), common)
+        result = here if isinstance(here, FailedTask) else run_task(here, window.unpack(packed_job), common)
         try:
             packed = window.pack(result, outbox)
         except Exception as error:  # something in the answer that no process can hand over
-            packed = window.pack(Failed.by(error), outbox)
+            packed = window.pack(FailedTask.by(error), outbox)
         pipe.send(packed)
 
 
@@ -224,11 +224,11 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 128 << 20)
 
 
-def _unpacked(site: Site | Packed, window: Window) -> Site | Failed:
+def _unpacked(site: ExperimentContext | PackedObject, window: SharedWindow) -> ExperimentContext | FailedTask:
     try:
-        return window.unpack(site) if isinstance(site, Packed) else site
+        return window.unpack(site) if isinstance(site, PackedObject) else site
     except Exception as error:  # something of the user's that a fresh process cannot import
-        return Failed(f"a worker process could not start: {type(error).__name__}: {error}")
+        return FailedTask(f"a worker process could not start: {type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager

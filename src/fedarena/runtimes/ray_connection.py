@@ -15,7 +15,7 @@ from typing import Any
 
 from fedarena.config.errors import BadValue
 from fedarena.runtimes.processes import limited, usable_cores
-from fedarena.runtimes.ray_nodes import Nodes
+from fedarena.runtimes.ray_nodes import ClusterNodes
 
 PATIENCE = 5.0  # seconds for a cluster to say that it is there
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # how gRPC begins: RFC 9113, 3.4
@@ -39,7 +39,7 @@ def need_ray() -> Any:
 
 
 @contextlib.contextmanager
-def connected(address: str | None = None, workers: int | None = None) -> Iterator[Nodes]:
+def connected(address: str | None = None, workers: int | None = None) -> Iterator[ClusterNodes]:
     """The nodes of a cluster, all with our versions; without an address Ray is started here, and ended with the block.
 
     A program that has connected to Ray by itself keeps its connection. `RAY_ADDRESS` is the address where none is given.
@@ -54,7 +54,7 @@ def connected(address: str | None = None, workers: int | None = None) -> Iterato
             stack.callback(ray.shutdown)
             with _own_signals():
                 _connect(ray, address, workers)
-        nodes = Nodes(ray)
+        nodes = ClusterNodes(ray)
         nodes.check()
         yield nodes
 

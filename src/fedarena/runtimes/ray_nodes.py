@@ -16,7 +16,7 @@ SAME = ("fedarena", "torch", "numpy")  # other versions of these may give other 
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """A machine of the cluster, or a part of one."""
 
     id: str
@@ -24,13 +24,13 @@ class Node:
     cpus: int
 
 
-class Nodes:
+class ClusterNodes:
     """Those that may be used. At first all must be fit; one that joins later and is not is left aside."""
 
     def __init__(self, ray: Any) -> None:
         self.ray = ray
-        self.fit: dict[str, Node] = {}
-        self._asked: dict[Any, Node] = {}  # versions on their way -> of whom
+        self.fit: dict[str, ClusterNode] = {}
+        self._asked: dict[Any, ClusterNode] = {}  # versions on their way -> of whom
         self._known: set[str] = set()
         self._next_look = 0.0
         self._ours = _versions_here()(SAME)
@@ -77,7 +77,7 @@ class Nodes:
             if problem:
                 warnings.warn(f"node {node.name} {problem}: it is not used", stacklevel=2)
 
-    def alive(self, node: Node) -> bool:
+    def alive(self, node: ClusterNode) -> bool:
         """Is it still there?"""
         self._next_look = 0.0
         self.look()
@@ -91,12 +91,12 @@ class Nodes:
             if id not in self._known:
                 self._known.add(id)
                 name = f"{told['NodeManagerHostname']} ({told['NodeManagerAddress']})"
-                node = Node(id, name, int(told["Resources"]["CPU"]))
+                node = ClusterNode(id, name, int(told["Resources"]["CPU"]))
                 where = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(id, soft=False)
                 ask = self.ray.remote(_versions_here()).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
                 self._asked[ask.remote(SAME)] = node
 
-    def _answer(self, answer: Any) -> tuple[Node, str]:
+    def _answer(self, answer: Any) -> tuple[ClusterNode, str]:
         """A node, and what is wrong with it; nothing if it is fit, or gone."""
         node = self._asked.pop(answer)
         try:

@@ -16,27 +16,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.common.files import remove, writing
+from fedarena.common.files import remove_folder, writing
 from fedarena.config.errors import ClientFailed
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Source
-from fedarena.engine.tasks import Failed
+from fedarena.engine.tasks import FailedTask
 from fedarena.runtimes.cleanup import remove_leftovers, temporary_folder
-from fedarena.runtimes.process_pool import Crew, Do, Lost
+from fedarena.runtimes.process_pool import Do, LostTask, ProcessPool
 from fedarena.runtimes.processes import TRIES
-from fedarena.runtimes.ray_nodes import Nodes
-from fedarena.runtimes.ray_workers import Gone, Hands, Parcel
+from fedarena.runtimes.ray_nodes import ClusterNodes
+from fedarena.runtimes.ray_workers import LostWorker, RayWorkers, StoredObject
 from fedarena.statistics.metric_registry import Metric, adopt_metrics, own_metrics
 
 Files = dict[str, NDArray[np.uint8]]  # by their path within a folder; a path that ends with a slash is a folder itself
 NOTHING: NDArray[np.uint8] = np.empty(0, np.uint8)
 
 
-def open_crew(do: Do, workers: int | None, nodes: Nodes | None) -> Crew | Away:
+def open_pool(do: Do, workers: int | None, nodes: ClusterNodes | None) -> ProcessPool | RayPool:
     """Workers for `do`: processes of ours, or on the nodes of a cluster; they know the metrics that a user registered."""
     if own := own_metrics():
         do = functools.partial(_with_metrics, own, do)
-    return Crew(do, workers) if nodes is None else Away(do, workers, nodes)
+    return ProcessPool(do, workers) if nodes is None else RayPool(do, workers, nodes)
 
 
 def _with_metrics(own: Sequence[Metric], do: Do, thing: Any, folder: Any) -> Any:
@@ -44,11 +44,11 @@ def _with_metrics(own: Sequence[Metric], do: Do, thing: Any, folder: Any) -> Any
     return do(thing, folder)
 
 
-class Away:
+class RayPool:
     """Does something to many things on the nodes of a cluster; a Crew, as those who give it work see it."""
 
-    def __init__(self, do: Do, workers: int | None, nodes: Nodes) -> None:
-        self._hands = Hands(nodes, functools.partial(_there, do), workers)
+    def __init__(self, do: Do, workers: int | None, nodes: ClusterNodes) -> None:
+        self._hands = RayWorkers(nodes, functools.partial(_run_on_node, do), workers)
         self._given: list[tuple[Any, Path | None]] = []
         self._waiting: deque[int] = deque()
         self._at_work: set[int] = set()
@@ -72,32 +72,34 @@ class Away:
                 position = self._waiting.popleft()
                 thing, folder = self._given[position]
                 self._at_work.add(position)
-                self._hands.begin(hand, (0, position), Parcel.of((thing, None if folder is None else packed(folder))))
+                self._hands.begin(
+                    hand, (0, position), StoredObject.of((thing, None if folder is None else read_files(folder)))
+                )
             if not self._at_work and not self._waiting:
                 return
             ended = self._hands.ended(tick)
             for (_, position), answer in ended:
                 self._at_work.discard(position)
-                found = self._taken(position, answer)
+                found = self._finish_task(position, answer)
                 if found is not None:
                     yield found
             if not ended:
                 yield None
 
-    def _taken(self, position: int, answer: Any) -> tuple[int, Any] | None:
+    def _finish_task(self, position: int, answer: Any) -> tuple[int, Any] | None:
         """A result, its folder in place; what a lost worker did is given out again."""
-        if isinstance(answer, Gone):
+        if isinstance(answer, LostWorker):
             self._tries[position] += answer.blamed
             if self._tries[position] >= TRIES:
-                return position, Lost(TRIES, None, answer.why)
+                return position, LostTask(TRIES, None, answer.why)
             self._waiting.appendleft(position)
             return None
-        if isinstance(answer, Failed):  # not in what was done, which gives its problems as values
+        if isinstance(answer, FailedTask):  # not in what was done, which gives its problems as values
             raise ClientFailed(answer.error, remedy="is all that the experiment needs on every node?")
         result, files = answer
         folder = self._given[position][1]
         if folder is not None:
-            unpack(files, folder)
+            write_files(files, folder)
         return position, result
 
     def close(self) -> None:
@@ -105,7 +107,7 @@ class Away:
         self._hands.close()
 
 
-def _there(do: Do, given: tuple[Any, Files | None]) -> tuple[Any, Files | None]:
+def _run_on_node(do: Do, given: tuple[Any, Files | None]) -> tuple[Any, Files | None]:
     """In a worker, on its node: do it in a folder of the node's own, and give back what is in it then."""
     remove_leftovers()
     thing, files = given
@@ -113,21 +115,21 @@ def _there(do: Do, given: tuple[Any, Files | None]) -> tuple[Any, Files | None]:
         return do(thing), None
     with temporary_folder() as home:
         folder = home / "run"
-        unpack(files, folder)
-        return do(thing, folder), packed(folder)
+        write_files(files, folder)
+        return do(thing, folder), read_files(folder)
 
 
 # What travels
 
 
-def packed(folder: Path) -> Files:
+def read_files(folder: Path) -> Files:
     """All that is in a folder; nothing if it is not there."""
     paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
     files = {name: np.fromfile(path, np.uint8) for name, path in paths.items() if path.is_file()}
     return files | {f"{name}/": NOTHING for name, path in paths.items() if path.is_dir()}
 
 
-def unpack(files: Files, folder: Path) -> None:
+def write_files(files: Files, folder: Path) -> None:
     """Put them in place of what is there; all at once, for half a folder might look like a run."""
     aside = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(aside, ignore_errors=True)
@@ -137,13 +139,13 @@ def unpack(files: Files, folder: Path) -> None:
             (aside / home).mkdir(parents=True, exist_ok=True)
             if last:
                 content.tofile(aside / name)
-        remove(folder)
+        remove_folder(folder)
         if files:
             aside.rename(folder)
 
 
 @dataclass(frozen=True)
-class Brought:
+class EmbeddedDataset:
     """A data set that is brought along: a node need not have its files."""
 
     source: Source
@@ -154,7 +156,7 @@ class Brought:
         return self.loaded[seed] if seed in self.loaded else self.source.load(seed)
 
 
-def with_rows(experiments: Sequence[Experiment]) -> list[Experiment]:
+def embed_data(experiments: Sequence[Experiment]) -> list[Experiment]:
     """The same experiments, with their data in them, each data set once."""
     loaded: dict[tuple[str, int], Dataset] = {}
     known: dict[str, Dataset] = {}
@@ -164,10 +166,10 @@ def with_rows(experiments: Sequence[Experiment]) -> list[Experiment]:
             data = exp.data.made.load(key[1])
             loaded[key] = known.setdefault(data.fingerprint(), data)
     return [
-        exp if exp.data.own else _bringing(exp, loaded[repr(exp.data), exp.seed_for("split")]) for exp in experiments
+        exp if exp.data.own else _embedded(exp, loaded[repr(exp.data), exp.seed_for("split")]) for exp in experiments
     ]
 
 
-def _bringing(exp: Experiment, data: Dataset) -> Experiment:
-    made = Brought(exp.data.made, {exp.seed_for("split"): data})
+def _embedded(exp: Experiment, data: Dataset) -> Experiment:
+    made = EmbeddedDataset(exp.data.made, {exp.seed_for("split"): data})
     return exp.model_copy(update={"data": replace(exp.data, made=made)})

@@ -12,31 +12,31 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fedarena.config.errors import BadValue, ClientFailed
-from fedarena.engine.client import Common
-from fedarena.engine.context import Site
+from fedarena.engine.client import Broadcast
+from fedarena.engine.context import ExperimentContext
 from fedarena.engine.devices import Fleet
-from fedarena.engine.tasks import Job
+from fedarena.engine.tasks import RuntimeTask
 from fedarena.runtimes.processes import AHEAD, TRIES
-from fedarena.runtimes.ray_nodes import Nodes
-from fedarena.runtimes.ray_workers import Gone, Hands, Parcel
-from fedarena.runtimes.run_task import run_job
+from fedarena.runtimes.ray_nodes import ClusterNodes
+from fedarena.runtimes.ray_workers import LostWorker, RayWorkers, StoredObject
+from fedarena.runtimes.run_task import run_task
 
 TICK = 60.0  # seconds; nothing is done at a tick
 
 
-def serve(site: Site, fleet: Fleet, job: Job, common: Common) -> Any:
+def run_on_worker(site: ExperimentContext, fleet: Fleet, job: RuntimeTask, common: Broadcast) -> Any:
     """Run one job in a worker. The fleet comes along: it may be from a file that the worker's node does not have."""
     site.fleet = fleet
-    return run_job(site, job, common)
+    return run_task(site, job, common)
 
 
-class Cluster:
+class RayRuntime:
     """Workers on the nodes of a cluster that all hold the same Site."""
 
-    def __init__(self, site: Site, nodes: Nodes, workers: int | None = None) -> None:
+    def __init__(self, site: ExperimentContext, nodes: ClusterNodes, workers: int | None = None) -> None:
         check_device(site.experiment.device)
-        self._hands = Hands(nodes, functools.partial(serve, site, site.fleet), workers, queue=True)
-        self._common: tuple[Common, Any] | None = None
+        self._hands = RayWorkers(nodes, functools.partial(run_on_worker, site, site.fleet), workers, queue=True)
+        self._common: tuple[Broadcast, Any] | None = None
         self._round = 0
 
     @property
@@ -44,13 +44,13 @@ class Cluster:
         """So many there are at this moment."""
         return len(self._hands)
 
-    def map(self, jobs: Iterable[Job], common: Common) -> Iterator[tuple[int, Any]]:
+    def map(self, jobs: Iterable[RuntimeTask], common: Broadcast) -> Iterator[tuple[int, Any]]:
         """Give each free worker the next job; yield results as they come."""
         self._round += 1
         turn, shared = self._round, self._share(common)
-        todo: Iterator[tuple[int, Job]] = enumerate(jobs)
-        at_work: dict[int, Job] = {}
-        again: list[tuple[int, Job]] = []
+        todo: Iterator[tuple[int, RuntimeTask]] = enumerate(jobs)
+        at_work: dict[int, RuntimeTask] = {}
+        again: list[tuple[int, RuntimeTask]] = []
         tries: Counter[int] = Counter()
         given, more = -1, True
 
@@ -67,7 +67,7 @@ class Cluster:
                     return
                 position, job = task
                 given, at_work[position] = max(given, position), job
-                self._hands.begin(hand, (turn, position), Parcel.of(job), shared)
+                self._hands.begin(hand, (turn, position), StoredObject.of(job), shared)
 
         give()
         while more or again or at_work:
@@ -75,7 +75,7 @@ class Cluster:
                 if whose != turn:  # of a round that nobody waits for any more
                     continue
                 job = at_work.pop(position)
-                if isinstance(result, Gone):
+                if isinstance(result, LostWorker):
                     again.append((position, job))
                     tries[position] += result.blamed
                     _check(tries[position], result, position, job)
@@ -84,7 +84,7 @@ class Cluster:
                 yield position, result
             give()
 
-    def _share(self, common: Common) -> Any:
+    def _share(self, common: Broadcast) -> Any:
         """Where the message lies in the store; one that is sent again, as asynchronous algorithms do, lies there already."""
         if self._common is None or self._common[0] is not common:
             self._common = None
@@ -105,7 +105,7 @@ def check_device(device: str) -> None:
         )
 
 
-def _check(tries: int, gone: Gone, position: int, job: Job) -> None:
+def _check(tries: int, gone: LostWorker, position: int, job: RuntimeTask) -> None:
     if tries >= TRIES:
         raise ClientFailed(
             f"a worker died {TRIES} times at {type(job).__name__} {getattr(job, 'client', position)} "

@@ -22,10 +22,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedarena.config.errors import ClientFailed
-from fedarena.engine.tasks import Failed
+from fedarena.engine.tasks import FailedTask
 from fedarena.models.compiled import SWITCH, library, processor
 from fedarena.runtimes.processes import keep_freed_memory
-from fedarena.runtimes.ray_nodes import LOOK, Node, Nodes
+from fedarena.runtimes.ray_nodes import LOOK, ClusterNode, ClusterNodes
 from fedarena.runtimes.shared_memory import as_structure
 
 ALONE = 120.0  # seconds without a single worker, after which nobody will come
@@ -36,14 +36,14 @@ QUICK = 0.05  # seconds: what takes longer does not wait behind another thing, b
 Key = tuple[int, int]  # what somebody was given: in which turn, and its position there
 
 
-class Parcel(NamedTuple):
+class StoredObject(NamedTuple):
     """An object on its way: its structure, and its large buffers as arrays, which Ray hands over without a copy."""
 
     structure: bytes
     buffers: list[NDArray[np.uint8]]
 
     @classmethod
-    def of(cls, thing: Any, by_reference: bool = False) -> Parcel:
+    def of(cls, thing: Any, by_reference: bool = False) -> StoredObject:
         """Ready to travel."""
         buffers: list[pickle.PickleBuffer] = []
         structure = as_structure(thing, buffers, by_reference)
@@ -58,30 +58,32 @@ class Parcel(NamedTuple):
         return pickle.loads(self.structure, buffers=[bytearray(buffer) for buffer in self.buffers])
 
 
-class Far:
+class RayActor:
     """The far end: an actor that holds what it works with."""
 
-    def __init__(self, work: Parcel, kernels: str, argv: list[str]) -> None:
+    def __init__(self, work: StoredObject, kernels: str, argv: list[str]) -> None:
         os.environ[SWITCH], sys.argv = kernels, argv  # as in the process that asks
         torch.set_num_threads(1)
         keep_freed_memory()
         try:
-            self._work: Callable[..., Any] | Failed = work.view()
+            self._work: Callable[..., Any] | FailedTask = work.view()
         except Exception as error:  # something of the user's that this node cannot import
-            self._work = Failed(f"a worker could not start: {type(error).__name__}: {error}")
+            self._work = FailedTask(f"a worker could not start: {type(error).__name__}: {error}")
         gc.freeze()  # what is here stays to the end: no need to look through it again and again
 
     def hello(self) -> tuple[int, str]:
         """It is there: its process, and how it computes."""
         return os.getpid(), arithmetic()
 
-    def do(self, *given: Parcel) -> Parcel:
+    def do(self, *given: StoredObject) -> StoredObject:
         """One thing."""
         try:
-            result = self._work if isinstance(self._work, Failed) else self._work(*(parcel.view() for parcel in given))
-            return Parcel.of(result, by_reference=True)
+            result = (
+                self._work if isinstance(self._work, FailedTask) else self._work(*(parcel.view() for parcel in given))
+            )
+            return StoredObject.of(result, by_reference=True)
         except Exception as error:  # something in the question or the answer that no process can hand over
-            return Parcel.of(Failed.by(error))
+            return StoredObject.of(FailedTask.by(error))
 
 
 def arithmetic() -> str:
@@ -91,10 +93,10 @@ def arithmetic() -> str:
 
 
 @dataclass(eq=False)
-class Hand:
+class RayWorker:
     """The near end of a worker."""
 
-    node: Node
+    node: ClusterNode
     actor: Any
     hired: float
     pid: int = 0
@@ -104,24 +106,24 @@ class Hand:
 
 
 @dataclass(frozen=True)
-class Gone:
+class LostWorker:
     """In place of a result: the worker is gone, and the thing must be done again."""
 
     why: str
     blamed: bool  # the worker may have died of it
 
 
-class Hands:
+class RayWorkers:
     """Workers that all hold the same `work`, a callable. With a queue a quick one has its next thing at the door."""
 
-    def __init__(self, nodes: Nodes, work: Any, most: int | None = None, queue: bool = False) -> None:
+    def __init__(self, nodes: ClusterNodes, work: Any, most: int | None = None, queue: bool = False) -> None:
         self._ray, self._nodes, self._most, self._queue = nodes.ray, nodes, most, queue
         self._work = self.put(work)
-        self._far = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Far)
-        self._coming: dict[Any, Hand] = {}  # hello on its way -> whose
-        self._here: list[Hand] = []
-        self._busy: dict[Any, tuple[Hand, Key]] = {}  # answer on its way -> from whom, to what; the oldest first
-        self._stillborn: dict[Node, int] = {}
+        self._far = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(RayActor)
+        self._coming: dict[Any, RayWorker] = {}  # hello on its way -> whose
+        self._here: list[RayWorker] = []
+        self._busy: dict[Any, tuple[RayWorker, Key]] = {}  # answer on its way -> from whom, to what; the oldest first
+        self._stillborn: dict[ClusterNode, int] = {}
         self._told: set[str] = set()
         self._last_seen = time.monotonic()
         self._hire()
@@ -132,7 +134,7 @@ class Hands:
 
     def put(self, thing: Any) -> Any:
         """Into the object store; it stays there as long as what is returned."""
-        return self._ray.put(Parcel.of(thing))
+        return self._ray.put(StoredObject.of(thing))
 
     # Hiring
 
@@ -151,14 +153,14 @@ class Hands:
             actor = self._far.options(scheduling_strategy=where).remote(
                 self._work, os.environ.get(SWITCH, ""), sys.argv
             )
-            hand = Hand(node, actor, time.monotonic())
+            hand = RayWorker(node, actor, time.monotonic())
             self._coming[hand.actor.hello.remote()] = hand
 
     @property
-    def _usable(self) -> list[Node]:
+    def _usable(self) -> list[ClusterNode]:
         return [node for node in self._nodes.fit.values() if self._stillborn.get(node, 0) < STARTS]
 
-    def _welcome(self, hello: Any) -> None:
+    def _accept_worker(self, hello: Any) -> None:
         hand = self._coming.pop(hello)
         try:
             hand.pid, theirs = self._ray.get(hello)
@@ -185,12 +187,12 @@ class Hands:
 
     # Working
 
-    def free(self) -> Hand | None:
+    def free(self) -> RayWorker | None:
         """Somebody who may be given something: one with nothing to do, else a quick one, where things may queue."""
         willing = (hand for hand in self._here if hand.load < (2 if self._queue and hand.took < QUICK else 1))
         return min(willing, key=lambda hand: hand.load, default=None)
 
-    def begin(self, hand: Hand, key: Key, *given: Any) -> None:
+    def begin(self, hand: RayWorker, key: Key, *given: Any) -> None:
         """Hand something over: what was put into the store, or parcels."""
         if hand.load == 0:
             hand.begun = time.monotonic()
@@ -207,10 +209,10 @@ class Hands:
         found: list[tuple[Key, Any]] = []
         for ref in ready:
             if ref in self._coming:
-                self._welcome(ref)
+                self._accept_worker(ref)
             else:
                 found += self._take(ref)
-        self._check_company()
+        self._check_workers()
         return found
 
     def _take(self, ref: Any) -> list[tuple[Key, Any]]:
@@ -218,27 +220,30 @@ class Hands:
         try:
             result = self._ray.get(ref).copy()
         except self._ray.exceptions.RayError as error:
-            return [(key, Gone(_first_line(error), self._is_blamed(error, hand.node))), *self._dismiss(hand)]
+            return [
+                (key, LostWorker(_first_line(error), self._caused_death(error, hand.node))),
+                *self._remove_worker(hand),
+            ]
         now = time.monotonic()
         hand.took, hand.begun, hand.load = now - hand.begun, now, hand.load - 1
         return [(key, result)]
 
-    def _is_blamed(self, error: Exception, node: Node) -> bool:
+    def _caused_death(self, error: Exception, node: ClusterNode) -> bool:
         """Did the worker die of what it did? Not if its node went, or nobody could reach it, or only the answer is lost."""
         excused = ("ActorUnavailableError", "NodeDiedError", "ObjectLostError")
         known = tuple(filter(None, (getattr(self._ray.exceptions, name, None) for name in excused)))
         return not isinstance(error, known) and self._nodes.alive(node)
 
-    def _dismiss(self, hand: Hand) -> list[tuple[Key, Any]]:
+    def _remove_worker(self, hand: RayWorker) -> list[tuple[Key, Any]]:
         """A worker that is gone, or out of reach: what still waited at its door is done by others."""
         self._here.remove(hand)
         self._ray.kill(hand.actor)
         waiting = [(ref, key) for ref, (whose, key) in self._busy.items() if whose is hand]
         for ref, _ in waiting:
             del self._busy[ref]
-        return [(key, Gone("", False)) for _, key in waiting]
+        return [(key, LostWorker("", False)) for _, key in waiting]
 
-    def _check_company(self) -> None:
+    def _check_workers(self) -> None:
         """Somebody is there, or will be."""
         if self._here:
             self._last_seen = time.monotonic()

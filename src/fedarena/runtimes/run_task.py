@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from fedarena.engine.client import Common
-from fedarena.engine.context import Site
-from fedarena.engine.tasks import Failed, Job
+from fedarena.engine.client import Broadcast
+from fedarena.engine.context import ExperimentContext
+from fedarena.engine.tasks import FailedTask, RuntimeTask
 
 
-def run_job(site: Site, job: Job, common: Common) -> Any:
+def run_task(site: ExperimentContext, job: RuntimeTask, common: Broadcast) -> Any:
     """The job's result, or Failed. Subnormal numbers are flushed: products over them are a hundred times slower."""
     torch.set_flush_denormal(True)
     try:
         return job.run(site, common)
     except Exception as error:
-        return Failed.by(error)
+        return FailedTask.by(error)
     finally:
         torch.set_flush_denormal(False)
 

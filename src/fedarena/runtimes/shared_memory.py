@@ -24,7 +24,7 @@ UNTRACKED: Any = {"track": False} if sys.version_info >= (3, 13) else {}  # befo
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedObject:
     """An object: its structure, and where in a shared block its buffers lie. Without a block they travel along."""
 
     structure: bytes
@@ -38,19 +38,19 @@ class Packed:
         return max((start + length for start, length in self.places), default=0)
 
 
-class Block:
+class SharedBlock:
     """A shared block that this process made and will remove; it grows when asked for more than it has."""
 
     def __init__(self) -> None:
         self._memory: SharedMemory | None = None
 
-    def pack(self, thing: Any) -> Packed:
+    def pack(self, thing: Any) -> PackedObject:
         """Lay the object's buffers out here. What was here before is overwritten."""
         structure, buffers, places = _parts(thing)
         size = places[-1][0] + places[-1][1] if places else 0
         memory = self.reserve(size)
         _fill(memory, buffers, places)
-        return Packed(structure, places, memory.name)
+        return PackedObject(structure, places, memory.name)
 
     def reserve(self, size: int) -> SharedMemory:
         """The block, at least this large."""
@@ -102,7 +102,7 @@ def _check_limit(size: int) -> None:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 
-class Window:
+class SharedWindow:
     """Blocks of another process, opened by name and kept open."""
 
     def __init__(self) -> None:
@@ -113,25 +113,25 @@ class Window:
             self._open[name] = SharedMemory(name=name, **UNTRACKED)
         return self._open[name]
 
-    def unpack(self, packed: Packed) -> Any:
+    def unpack(self, packed: PackedObject) -> Any:
         """The object; its arrays look straight into the shared block, read-only."""
         if packed.block is None:
             return pickle.loads(packed.structure, buffers=packed.inline)
         view = _bytes(self._get(packed.block)).toreadonly()
         return pickle.loads(packed.structure, buffers=[view[start : start + n] for start, n in packed.places])
 
-    def pack(self, thing: Any, block: str) -> Packed:
+    def pack(self, thing: Any, block: str) -> PackedObject:
         """Lay an answer out in a block of the other process, or send it along where it does not fit."""
         structure, buffers, places = _parts(thing, by_reference=True)
         size = places[-1][0] + places[-1][1] if places else 0
         memory = self._get(block)
         if size > memory.size:
-            return Packed(structure, places, None, tuple(bytes(b.raw()) for b in buffers))
+            return PackedObject(structure, places, None, tuple(bytes(b.raw()) for b in buffers))
         _fill(memory, buffers, places)
-        return Packed(structure, places, block)
+        return PackedObject(structure, places, block)
 
 
-def own_copy(packed: Packed, block: Block) -> Any:
+def own_copy(packed: PackedObject, block: SharedBlock) -> Any:
     """The object with arrays of its own, so that the block can be used again."""
     if packed.block is None:
         return pickle.loads(packed.structure, buffers=[bytearray(b) for b in packed.inline])

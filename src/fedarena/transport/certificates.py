@@ -23,16 +23,16 @@ CA_NAME = "fedarena trial authority"
 
 
 @dataclass(frozen=True)
-class Authority:
+class CertificateAuthority:
     """Its key and its certificate."""
 
     key: EllipticCurvePrivateKey
     cert: Certificate
 
     @classmethod
-    def at(cls, folder: Path, days: int) -> Authority:
+    def at(cls, folder: Path, days: int) -> CertificateAuthority:
         """The authority in the folder (`ca.key`, `ca.pem`), or a new one."""
-        crypto = library()
+        crypto = cryptography_modules()
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -55,7 +55,7 @@ class Authority:
 
     def issue(self, folder: Path, name: str, days: int, also: Sequence[str] = ()) -> Path:
         """A folder with a new key, its certificate for the name (and for these machines), and the authority's."""
-        crypto = library()
+        crypto = cryptography_modules()
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -77,7 +77,7 @@ class Authority:
     @property
     def pem(self) -> bytes:
         """The certificate that others need to check those it issued."""
-        return self.cert.public_bytes(library().serialization.Encoding.PEM)
+        return self.cert.public_bytes(cryptography_modules().serialization.Encoding.PEM)
 
 
 def check_name(name: str, whose: str = "party") -> str:
@@ -109,7 +109,7 @@ def _builder(issuer: Any, subject: Any, public_key: Any, days: int) -> Any:
 
 def private_pem(key: Any) -> bytes:
     """A private key as text."""
-    form = library().serialization
+    form = cryptography_modules().serialization
     pem: bytes = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
     return pem
 
@@ -122,7 +122,7 @@ def write_secret(path: Path, content: bytes) -> None:
 
 def check_pair(folder: Path, cert_pem: bytes, key_pem: bytes) -> Certificate:
     """A certificate that is valid now and belongs to the key."""
-    crypto = library()
+    crypto = cryptography_modules()
     from cryptography import x509
 
     try:
@@ -143,7 +143,7 @@ def check_pair(folder: Path, cert_pem: bytes, key_pem: bytes) -> Certificate:
 
 def names_of(cert_pem: bytes) -> list[str]:
     """All alternative names of a certificate, each with its type: an address `guest` is not the DNS name `guest`."""
-    library()
+    cryptography_modules()
     from cryptography import x509
 
     cert = x509.load_pem_x509_certificate(cert_pem)
@@ -154,7 +154,7 @@ def names_of(cert_pem: bytes) -> list[str]:
     return [f"{type(name).__name__}:{name.value}" for name in names]
 
 
-def library() -> Any:
+def cryptography_modules() -> Any:
     """The parts of `cryptography` that we use, or how to get it."""
     try:
         from cryptography.hazmat.primitives import hashes, serialization

@@ -27,19 +27,23 @@ from fedarena.config.errors import (
     PartyLost,
     TranscriptDiffers,
 )
-from fedarena.transport.frames import NO_KEY, Fields, Frame, Kind, pack_fields, refused, unpack_fields
+from fedarena.transport.frames import NO_KEY, Fields, Frame, FrameKind, pack_fields, refused, unpack_fields
 
-COMPARED = (Kind.TREE_END, Kind.PREDICT_END, Kind.DONE)  # where both ends show what they have seen since HELLO
+COMPARED = (
+    FrameKind.TREE_END,
+    FrameKind.PREDICT_END,
+    FrameKind.DONE,
+)  # where both ends show what they have seen since HELLO
 
 
-class Answers(Protocol):
+class HostProtocol(Protocol):
     """A host: answers one question after the other, or raises an error of `fedarena.config.errors`.
 
     The answer to PUBLIC_KEY has the field `fingerprint` of the key that the host read: it must be that of the frames.
     HELLO may come at any time: the guest was restarted, or gave up a tree.
     """
 
-    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
         """What the host has to say."""
 
 
@@ -83,10 +87,10 @@ class Channel(ABC):
         """Whether a session was ever opened here."""
         return self._session != bytes(16)
 
-    def ask(self, kind: Kind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
+    def ask(self, kind: FrameKind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
         """Ask and wait for the answer. HELLO opens a new session; some kinds compare the transcripts by themselves."""
         with self._turn:
-            if kind is Kind.HELLO:
+            if kind is FrameKind.HELLO:
                 self._session, self._sequence, self._transcript = secrets.token_bytes(16), 0, Transcript()
             digest = self._transcript.digest
             body = pack_fields({**(fields or {}), **({"digest": digest} if kind in COMPARED else {})})
@@ -105,19 +109,19 @@ class Channel(ABC):
         with _named_after(self.name):
             reply = Frame.decode(got)
             fields = unpack_fields(reply.body)
-            if not reply.reply or reply.kind not in (frame.kind, Kind.ERROR):
+            if not reply.reply or reply.kind not in (frame.kind, FrameKind.ERROR):
                 raise refused(f"a {reply.kind.name} frame is no answer to {frame.kind.name}")
-            if reply.kind is Kind.ERROR and reply.session == bytes(16):
+            if reply.kind is FrameKind.ERROR and reply.session == bytes(16):
                 raise _told(fields, self.name)
             _same_place(reply, frame.session, frame.key, frame.sequence)
         self._transcript.add(raw)
         self._transcript.add(got)
-        if reply.kind is Kind.ERROR:
+        if reply.kind is FrameKind.ERROR:
             raise _told(fields, self.name)
         return fields
 
     @abstractmethod
-    def carry(self, raw: bytes, kind: Kind) -> bytes:
+    def carry(self, raw: bytes, kind: FrameKind) -> bytes:
         """Bring a frame to the host and its answer back; PartyLost if that cannot be done."""
 
     @abstractmethod
@@ -134,11 +138,11 @@ class Channel(ABC):
 class LocalChannel(Channel):
     """A host in this process; the bytes are those that a network would carry."""
 
-    def __init__(self, host: Answers, name: str = "host", key: bytes = NO_KEY) -> None:
+    def __init__(self, host: HostProtocol, name: str = "host", key: bytes = NO_KEY) -> None:
         super().__init__(name, key)
         self.session = Session(host)
 
-    def carry(self, raw: bytes, kind: Kind) -> bytes:
+    def carry(self, raw: bytes, kind: FrameKind) -> bytes:
         """Hand it over."""
         return self.session.handle(raw)
 
@@ -149,7 +153,7 @@ class LocalChannel(Channel):
 class Session:
     """The host's end: refuses what is damaged, repeated or foreign, and turns questions into answers."""
 
-    def __init__(self, host: Answers, say: Callable[[str], None] | None = None) -> None:
+    def __init__(self, host: HostProtocol, say: Callable[[str], None] | None = None) -> None:
         self.host = host
         self._say = say
         self._id = self._key = b""
@@ -177,7 +181,7 @@ class Session:
                 fields = unpack_fields(frame.body)
                 self._check(frame)
             except FedarenaError as error:  # not of this session: nothing of it is kept
-                return Frame(Kind.ERROR, _error_body(error), reply=True).encode()
+                return Frame(FrameKind.ERROR, _error_body(error), reply=True).encode()
             self._next += 1
             try:
                 answer = self._answer(frame, fields, raw)
@@ -186,14 +190,14 @@ class Session:
             except Exception as error:
                 body = _error_body(self._named(error))
                 where = (self._id, self._key, frame.tree, frame.level, frame.sequence)
-                out = Frame(Kind.ERROR, body, *where, True).encode()
+                out = Frame(FrameKind.ERROR, body, *where, True).encode()
             self._transcript.add(out)
             return out
 
     def _check(self, frame: Frame) -> None:
-        if frame.reply or frame.kind is Kind.ERROR:
+        if frame.reply or frame.kind is FrameKind.ERROR:
             raise refused("an answer came where a question was expected")
-        if frame.kind is Kind.HELLO:
+        if frame.kind is FrameKind.HELLO:
             if frame.session in self._seen or frame.session == bytes(16) or frame.sequence:
                 raise refused("this session was opened before: the frame is repeated")
             self._seen.add(frame.session)
@@ -213,7 +217,7 @@ class Session:
         answer = dict(self.host.answer(frame.kind, fields, frame.tree, frame.level))
         if frame.kind in COMPARED:
             answer["digest"] = before
-        if frame.kind is Kind.PUBLIC_KEY and str(answer.get("fingerprint", ""))[:16] != self._key.hex():
+        if frame.kind is FrameKind.PUBLIC_KEY and str(answer.get("fingerprint", ""))[:16] != self._key.hex():
             self._id = b""  # the session is over, and with it a key that the host may have taken
             raise FrameRefused(
                 f"the public key is not the one of this session: its fingerprint is "

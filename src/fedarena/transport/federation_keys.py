@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.errors import BadValue, CannotWrite, DataMissing
-from fedarena.transport.certificates import Authority, check_name, check_pair, library, names_of, write_secret
+from fedarena.transport.certificates import (
+    CertificateAuthority,
+    check_name,
+    check_pair,
+    cryptography_modules,
+    names_of,
+    write_secret,
+)
 
 ORGANISER = "organiser"
 HERE = ("localhost", "127.0.0.1")
@@ -25,7 +32,7 @@ DNS = "DNSName:"
 
 
 @dataclass(frozen=True)
-class OrganiserKeys:
+class ServerKeys:
     """What the organiser needs to prove who it is, and to know its participants."""
 
     folder: Path
@@ -34,7 +41,7 @@ class OrganiserKeys:
     participants: Mapping[str, bytes]  # public keys by name, in PEM
 
     @classmethod
-    def load(cls, folder: str | Path) -> OrganiserKeys:
+    def load(cls, folder: str | Path) -> ServerKeys:
         """The keys in a folder that `make_keys` made, checked before anything is started."""
         folder = Path(folder)
         cert, key = _read(folder / "cert.pem"), _read(folder / "key.pem")
@@ -52,7 +59,7 @@ class OrganiserKeys:
 
 
 @dataclass(frozen=True)
-class ParticipantKeys:
+class ClientKeys:
     """What a participant needs to prove who it is, and to know the organiser."""
 
     name: str
@@ -64,7 +71,7 @@ class ParticipantKeys:
         return f"ParticipantKeys('{self.name}')"
 
     @classmethod
-    def load(cls, folder: str | Path, organiser: str = ORGANISER) -> ParticipantKeys:
+    def load(cls, folder: str | Path, organiser: str = ORGANISER) -> ClientKeys:
         """The keys in a folder that `make_keys` made, or that the participant filled itself."""
         folder = Path(folder)
         comment = _read(folder / "node.pub").split()[2:]
@@ -97,7 +104,7 @@ def make_keys(
     if taken:
         raise CannotWrite(f"{folder / taken[0]} is already there", remedy="name another folder, or remove it")
     try:
-        authority = Authority.at(folder, days)
+        authority = CertificateAuthority.at(folder, days)
         if not (folder / ORGANISER).exists():
             authority.issue(folder / ORGANISER, ORGANISER, days, also=list(dict.fromkeys([*HERE, *hosts])))
         (folder / ORGANISER / "participants").mkdir(exist_ok=True)
@@ -120,7 +127,7 @@ def fingerprint(public: bytes) -> str:
 
 
 def _participant(folder: Path, name: str, ca: bytes) -> Path:
-    form = library().serialization
+    form = cryptography_modules().serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP384R1())
@@ -136,7 +143,7 @@ def _participant(folder: Path, name: str, ca: bytes) -> Path:
 
 
 def _private_key(path: Path) -> Any:
-    form = library().serialization
+    form = cryptography_modules().serialization
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -152,7 +159,7 @@ def _private_key(path: Path) -> Any:
 
 
 def _public_pem(path: Path) -> bytes:
-    form = library().serialization
+    form = cryptography_modules().serialization
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -166,7 +173,7 @@ def _public_pem(path: Path) -> bytes:
 
 
 def _pem(public: Any) -> bytes:
-    form = library().serialization
+    form = cryptography_modules().serialization
     pem: bytes = public.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
     return pem
 

@@ -31,7 +31,7 @@ MOST_DIMENSIONS = 4
 DTYPES = tuple(map(np.dtype, ("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f4", "<f8", "?")))
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame asks or answers."""
 
     HELLO = 1
@@ -57,11 +57,13 @@ class Kind(IntEnum):
 
 SMALL, MIDDLE, LARGE = 1 << 16, 8 << 20, 64 << 20
 LIMITS = {
-    **dict.fromkeys(Kind, SMALL),
-    **dict.fromkeys((Kind.ALIGN_REQUEST, Kind.ALIGN_SETUP, Kind.ALIGN_RESPONSE, Kind.ALIGN_HASHES), MIDDLE),
-    **dict.fromkeys((Kind.ALIGN_ROWS, Kind.SETUP, Kind.ROWS), MIDDLE),
-    **dict.fromkeys((Kind.TREE_START, Kind.LEVEL, Kind.SPLIT), LARGE),
-    **dict.fromkeys((Kind.PREDICT_START, Kind.PREDICT_STEP, Kind.PREDICT_END), LARGE),
+    **dict.fromkeys(FrameKind, SMALL),
+    **dict.fromkeys(
+        (FrameKind.ALIGN_REQUEST, FrameKind.ALIGN_SETUP, FrameKind.ALIGN_RESPONSE, FrameKind.ALIGN_HASHES), MIDDLE
+    ),
+    **dict.fromkeys((FrameKind.ALIGN_ROWS, FrameKind.SETUP, FrameKind.ROWS), MIDDLE),
+    **dict.fromkeys((FrameKind.TREE_START, FrameKind.LEVEL, FrameKind.SPLIT), LARGE),
+    **dict.fromkeys((FrameKind.PREDICT_START, FrameKind.PREDICT_STEP, FrameKind.PREDICT_END), LARGE),
 }
 LONGEST = HEADER.size + LARGE  # of any frame: the network's own limit
 
@@ -70,7 +72,7 @@ LONGEST = HEADER.size + LARGE  # of any frame: the network's own limit
 class Frame:
     """One message: who it belongs to (session, key), where it stands (tree, level, sequence), what it says."""
 
-    kind: Kind
+    kind: FrameKind
     body: bytes = b""
     session: bytes = bytes(16)
     key: bytes = NO_KEY
@@ -114,9 +116,11 @@ class Frame:
             )
         if kind not in LIMITS or reply > 1:
             raise refused(f"there is no frame of kind {kind}")
-        if length != len(raw) - HEADER.size or length > LIMITS[Kind(kind)]:
-            raise refused(f"a {Kind(kind).name} frame of {len(raw)} bytes has a wrong length")
-        return cls(Kind(kind), bytes(raw[HEADER.size :]), session, key, tree, level, sequence, bool(reply), version)
+        if length != len(raw) - HEADER.size or length > LIMITS[FrameKind(kind)]:
+            raise refused(f"a {FrameKind(kind).name} frame of {len(raw)} bytes has a wrong length")
+        return cls(
+            FrameKind(kind), bytes(raw[HEADER.size :]), session, key, tree, level, sequence, bool(reply), version
+        )
 
 
 def refused(what: str) -> FrameRefused:

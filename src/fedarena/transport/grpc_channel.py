@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedarena.config.errors import BadValue, DataMissing, FedarenaError, PartyLost
-from fedarena.transport.channel import Answers, Channel, Session
-from fedarena.transport.frames import LONGEST, NO_KEY, Fields, Kind
+from fedarena.transport.channel import Channel, HostProtocol, Session
+from fedarena.transport.frames import LONGEST, NO_KEY, Fields, FrameKind
 from fedarena.transport.party_identity import DNS, Identity, check_name, names_of
 
 METHOD = "/fedarena.Vertical/Ask"
@@ -46,7 +46,7 @@ class NetworkChannel(Channel):
 
     def _connect(self) -> None:
         """A fresh line: an old one may wait long before it tries to reconnect."""
-        grpc = library()
+        grpc = grpc_library()
         self.close()
         trust = grpc.ssl_channel_credentials(self._identity.ca, self._identity.key, self._identity.cert)
         options = [
@@ -62,9 +62,9 @@ class NetworkChannel(Channel):
         self._line = grpc.secure_channel(self.address, trust, options)
         self._method = self._line.unary_unary(METHOD)
 
-    def ask(self, kind: Kind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
+    def ask(self, kind: FrameKind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
         """As in one process; with HELLO, wait until the host is there. Every try is a session of its own."""
-        until = time.monotonic() + (self.patience if kind is Kind.HELLO else 0)
+        until = time.monotonic() + (self.patience if kind is FrameKind.HELLO else 0)
         waiting = False
         while True:
             try:
@@ -78,17 +78,17 @@ class NetworkChannel(Channel):
             time.sleep(0.2)
             self._connect()
 
-    def carry(self, raw: bytes, kind: Kind) -> bytes:
+    def carry(self, raw: bytes, kind: FrameKind) -> bytes:
         """Send it, and wait for the answer until the deadline."""
         try:
             answer: bytes = self._method(raw, timeout=self.deadline)
-        except library().RpcError as error:
+        except grpc_library().RpcError as error:
             raise self._reason(error, kind) from None
         return answer
 
-    def _reason(self, error: Any, kind: Kind) -> FedarenaError:
+    def _reason(self, error: Any, kind: FrameKind) -> FedarenaError:
         """What a failed call means, in words."""
-        grpc = library()
+        grpc = grpc_library()
         code, details = error.code(), str(error.details())
         who = f"host '{self.name}' at {self.address}"
         if code is grpc.StatusCode.PERMISSION_DENIED:
@@ -107,7 +107,7 @@ class NetworkChannel(Channel):
             )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return PartyLost(f"{who} did not answer within {self.deadline:g} s", remedy="look at that party")
-        at_once = kind is Kind.HELLO and "closed" in details  # later a line closes because the host has ended
+        at_once = kind is FrameKind.HELLO and "closed" in details  # later a line closes because the host has ended
         trust = "; a line that closes at once: it does not trust this party's certificate" * at_once
         why = details.rpartition(": ")[2]
         return PartyLost(f"{who} cannot be reached: {why}", remedy=f"start that party, or check the address{trust}")
@@ -119,19 +119,19 @@ class NetworkChannel(Channel):
             self._line = None
 
 
-class Server:
+class HostServer:
     """A host that listens; use it as a context."""
 
     def __init__(
         self,
-        host: Answers,
+        host: HostProtocol,
         address: str,
         identity: Identity,
         guest: str = "guest",
         *,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        grpc = library()
+        grpc = grpc_library()
         self.session = Session(host, say)
         self._guest = check_name(guest)
         self._say = say
@@ -163,10 +163,10 @@ class Server:
             told = "".join(c for c in told if c.isprintable())
             if self._say is not None:
                 self._say(f"refused a party: {told}")
-            context.abort(library().StatusCode.PERMISSION_DENIED, told)
+            context.abort(grpc_library().StatusCode.PERMISSION_DENIED, told)
         return self.session.handle(raw, wanted=context.is_active)
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> HostServer:
         self._server.start()
         return self
 
@@ -177,7 +177,7 @@ class Server:
 
 def _one_method(ask: Callable[[bytes, Any], bytes]) -> Any:
     """Bytes in, bytes out, under one name; anything else is unknown here."""
-    grpc = library()
+    grpc = grpc_library()
     handler = grpc.unary_unary_rpc_method_handler(ask)
 
     class OneMethod(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
@@ -198,7 +198,7 @@ def check_address(address: str) -> str:
     return address
 
 
-def library() -> Any:
+def grpc_library() -> Any:
     """gRPC, or how to get it; what it has to say goes through our own messages."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedarena.config.errors import BadValue, CannotWrite, DataMissing
-from fedarena.transport.certificates import Authority, check_name, check_pair, names_of
+from fedarena.transport.certificates import CertificateAuthority, check_name, check_pair, names_of
 
 __all__ = ["DNS", "Identity", "check_name", "make_keys", "names_of"]
 
@@ -61,7 +61,7 @@ def make_keys(folder: str | Path, names: Sequence[str], days: int = 365) -> dict
     if taken:
         raise CannotWrite(f"{folder / taken[0]} is already there", remedy="name another folder, or remove it")
     try:
-        authority = Authority.at(folder, days)
+        authority = CertificateAuthority.at(folder, days)
         return {name: authority.issue(folder / name, name, days) for name in names}
     except OSError as error:
         raise CannotWrite(

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Memo(Generic[Value]):
+class FileCache(Generic[Value]):
     """Keeps the values that were asked for last, up to a total weight; requests that come together share one making."""
 
     def __init__(self, budget: float = float("inf"), weigh: Callable[[Value], float] = lambda value: 1.0) -> None:

@@ -18,8 +18,8 @@ from fedarena.config.errors import FedarenaError
 from fedarena.results import run_status
 from fedarena.results.comparison import Plan
 from fedarena.ui import round_log
-from fedarena.ui.cache import Memo
-from fedarena.ui.round_log import Log
+from fedarena.ui.cache import FileCache
+from fedarena.ui.round_log import RoundLog
 from fedarena.ui.safe_files import REASON, SafeFolder, reason
 
 FOLDERS = 20_000  # looked into at most: somebody may have named the root of a disk
@@ -53,7 +53,7 @@ Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True)
-class Sight:
+class RunSummary:
     """A run at a glance, as safe as it can be made: whatever the folder holds, these are texts and finite numbers."""
 
     id: str
@@ -96,20 +96,20 @@ def part_name(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Match:
+class ComparisonSummary:
     """A comparison at a glance: its plan, and its cells in the order of the plan's labels and splits."""
 
     id: str
     folder: Path
     name: str
     plan: Plan | None
-    cells: dict[str, list[Sight]] = field(default_factory=dict)
-    left_out: list[Sight] = field(default_factory=list)  # runs without a client
+    cells: dict[str, list[RunSummary]] = field(default_factory=dict)
+    left_out: list[RunSummary] = field(default_factory=list)  # runs without a client
     busy: bool = False  # somebody is at work on it
     why: str = ""  # it is damaged
 
     @property
-    def everyone(self) -> list[Sight]:
+    def everyone(self) -> list[RunSummary]:
         """All its cells, and those without a client."""
         return [*(sight for row in self.cells.values() for sight in row), *self.left_out]
 
@@ -154,8 +154,8 @@ class SuiteSight:
 class Listing:
     """Everything under the folder at one moment."""
 
-    runs: list[Sight]
-    matches: list[Match]
+    runs: list[RunSummary]
+    matches: list[ComparisonSummary]
     partial: bool = False  # there were too many folders
     suites: list[SuiteSight] = field(default_factory=list)
 
@@ -166,10 +166,10 @@ class Catalogue:
     def __init__(self, folder: Path) -> None:
         self.name, self.root = str(folder), folder.resolve()
         self.files = SafeFolder(self.root)
-        self._known: Memo[Any] = Memo()
+        self._known: FileCache[Any] = FileCache()
         self._places: dict[str, Path] = {}
-        self._logs: Memo[Log] = Memo(KEPT_ROUNDS, lambda log: len(log) + LOG_WEIGHT)
-        self._comparisons: Memo[Any] = Memo(COMPARISONS)
+        self._logs: FileCache[RoundLog] = FileCache(KEPT_ROUNDS, lambda log: len(log) + LOG_WEIGHT)
+        self._comparisons: FileCache[Any] = FileCache(COMPARISONS)
 
     def path(self, folder: Path) -> str:
         """Return the path of a folder as the user named the one above it."""
@@ -181,7 +181,7 @@ class Catalogue:
         runs, matches, suites, partial = [], [], [], False
         for count, (folder, kind) in enumerate(_folders(self.root)):
             if kind == "run":
-                runs.append(self.sight(folder))
+                runs.append(self.summary(folder))
             elif kind == "comparison":
                 matches.append(self._match(folder))
             elif kind == "suite":
@@ -189,11 +189,11 @@ class Catalogue:
             partial = count >= FOLDERS
         return Listing(sorted(runs, key=_order), sorted(matches, key=_order), partial, sorted(suites, key=_order))
 
-    def run(self, id: str) -> Sight | None:
+    def run(self, id: str) -> RunSummary | None:
         """The run with this id, if a listing has shown it."""
-        return self.sight(self._places[id]) if self._is(id, "experiment.toml") else None
+        return self.summary(self._places[id]) if self._is(id, "experiment.toml") else None
 
-    def match(self, id: str) -> Match | None:
+    def match(self, id: str) -> ComparisonSummary | None:
         """The comparison with this id, if a listing has shown it."""
         return self._match(self._places[id]) if self._is(id, "comparison.json") else None
 
@@ -210,7 +210,7 @@ class Catalogue:
                 self.files.check_size(folder / file)
             files = [folder / "suite.json", folder / "verdict.json"]
             seen = self.remembered("suite", folder, files, lambda: _read_suite(self.files, id, name, folder))
-            return replace(seen, state="running") if locks.at_work(folder) and seen.state != "damaged" else seen
+            return replace(seen, state="running") if locks.is_locked(folder) and seen.state != "damaged" else seen
         except Exception as error:
             return SuiteSight(id, folder, name, "damaged", why=reason(error))
 
@@ -219,16 +219,16 @@ class Catalogue:
             self.look()  # the page may be older than this server
         return id in self._places and (self._places[id] / file).exists()
 
-    def home(self, sight: Sight) -> Match | None:
+    def home(self, sight: RunSummary) -> ComparisonSummary | None:
         """The comparison that a run is a cell of."""
         above = sight.folder.parents
         inside = len(above) > 2 and above[1].name == "cells" and self.root in (above[2], *above[2].parents)
         return self._match(above[2]) if inside and (above[2] / "comparison.json").exists() else None
 
-    def log(self, sight: Sight) -> Log:
+    def log(self, sight: RunSummary) -> RoundLog:
         """Its rounds, read to the end."""
         file = sight.folder / "checkpoint" / "rounds.jsonl"
-        return self._logs.get(file, _stamp(file), lambda before: (before or Log(file, self._open)).continued())
+        return self._logs.get(file, _stamp(file), lambda before: (before or RoundLog(file, self._open)).continued())
 
     def _open(self, file: Path) -> BinaryIO:
         """Open a log; one that is refused counts as one that is not there."""
@@ -237,41 +237,43 @@ class Catalogue:
         except FedarenaError as error:
             raise OSError(error.what) from error
 
-    def sight(self, folder: Path) -> Sight:
+    def summary(self, folder: Path) -> RunSummary:
         """A run, as it is now; whatever is wrong with its folder, it is said and stops no other."""
         id, name = self._name(folder)
         files = [folder / name for name in RUN_FILES[:4]]
         try:
             self.files.check(folder, RUN_FILES)
             busy = (folder / "experiment.toml").exists() and not (folder / "result.json").exists()
-            busy = busy and locks.at_work(folder / "checkpoint")
+            busy = busy and locks.is_locked(folder / "checkpoint")
             return self.remembered(f"run {busy}", folder, files, lambda: _sight(self.files, id, name, folder))
         except Exception as error:
-            return Sight(id, folder, name, "damaged", {}, changed=_changed(folder), why=reason(error))
+            return RunSummary(id, folder, name, "damaged", {}, changed=_changed(folder), why=reason(error))
 
-    def _match(self, folder: Path) -> Match:
+    def _match(self, folder: Path) -> ComparisonSummary:
         """A comparison, as it is now; whatever is wrong with its folder, it is said and stops no other."""
         id, name = self._name(folder)
         try:
             return self._sound_match(id, name, folder)
         except Exception as error:
-            return Match(id, folder, name, None, why=reason(error))
+            return ComparisonSummary(id, folder, name, None, why=reason(error))
 
-    def _sound_match(self, id: str, name: str, folder: Path) -> Match:
+    def _sound_match(self, id: str, name: str, folder: Path) -> ComparisonSummary:
         file = folder / "comparison.json"
         self.files.check(folder, ("comparison.json", "lock"))
         self.files.check_size(file)
         plan = self.remembered("plan", folder, [file], lambda: _plan(folder))
         if isinstance(plan, str):
-            return Match(id, folder, name, None, why=plan)
-        cells: dict[str, list[Sight]] = {label: [] for label in plan.contestants}
-        for cell in run_status.cells(plan, folder):
-            cells[cell.label].append(self.sight(cell.folder))
+            return ComparisonSummary(id, folder, name, None, why=plan)
+        cells: dict[str, list[RunSummary]] = {label: [] for label in plan.contestants}
+        for cell in run_status.comparison_cells(plan, folder):
+            cells[cell.label].append(self.summary(cell.folder))
         left_out = (
-            [self.sight(cell.folder) for cell in run_status.left_out_cells(plan, folder)] if plan.leave_one_out else []
+            [self.summary(cell.folder) for cell in run_status.left_out_cells(plan, folder)]
+            if plan.leave_one_out
+            else []
         )
-        match = Match(id, folder, name, plan, cells, left_out)
-        busy = locks.at_work(folder) or any(s.state == "running" for s in match.everyone)
+        match = ComparisonSummary(id, folder, name, plan, cells, left_out)
+        busy = locks.is_locked(folder) or any(s.state == "running" for s in match.everyone)
         return replace(match, busy=busy)
 
     def _name(self, folder: Path) -> tuple[str, str]:
@@ -286,7 +288,7 @@ class Catalogue:
         seen: Seen = self._known.get((what, folder), tuple(map(_stamp, files)), lambda before: make())
         return seen
 
-    def comparison(self, match: Match, make: Callable[[], Seen]) -> Seen:
+    def comparison(self, match: ComparisonSummary, make: Callable[[], Seen]) -> Seen:
         """All runs of a comparison that is over, loaded again if one of them has changed."""
         files = [match.folder / "comparison.json", *(sight.folder / "result.json" for sight in match.everyone)]
         seen: Seen = self._comparisons.get(match.folder, tuple(map(_stamp, files)), lambda before: make())
@@ -310,7 +312,7 @@ def _folders(root: Path) -> Iterator[tuple[Path, str]]:
             waiting += [folder / name for name, is_folder in found.items() if is_folder and not name.startswith(".")]
 
 
-def _order(shown: Sight | Match | SuiteSight) -> tuple[bool, float, str]:
+def _order(shown: RunSummary | ComparisonSummary | SuiteSight) -> tuple[bool, float, str]:
     return shown.state != "running", -shown.changed, shown.name
 
 
@@ -327,15 +329,15 @@ def _changed(folder: Path) -> float:
     return max((stamp[0] / 1e9 for stamp in map(_stamp, files) if stamp), default=0.0)
 
 
-def _sight(files: SafeFolder, id: str, name: str, folder: Path) -> Sight:
+def _sight(files: SafeFolder, id: str, name: str, folder: Path) -> RunSummary:
     file = folder / "checkpoint" / "rounds.jsonl"
-    sight = Sight(id, folder, name, "damaged", {}, changed=_changed(folder))
+    sight = RunSummary(id, folder, name, "damaged", {}, changed=_changed(folder))
     try:
         files.check_size(folder / "result.json")
         table = tomllib.loads(files.text(folder / "experiment.toml", EXPERIMENT))
-        seen = run_status.glance(folder)
+        seen = run_status.read_status(folder)
     except FileNotFoundError:  # a cell whose turn has not come
-        seen = run_status.glance(folder)
+        seen = run_status.read_status(folder)
         return replace(sight, state="failed" if seen.why else "waiting", why=seen.why)
     except OSError:  # it may be gone the next time, without a change of the file
         raise
@@ -352,7 +354,7 @@ def _sight(files: SafeFolder, id: str, name: str, folder: Path) -> Sight:
         accuracy=_finite(seen.accuracy),
         best=_finite(seen.best),
         validated=_finite(seen.validated),
-        spark=tuple(round_log.glance(file, files.open)),
+        spark=tuple(round_log.sample_log(file, files.open)),
         why=seen.why,
         result=_result(files, folder / "result.json") if seen.state in run_status.OVER else {},
     )

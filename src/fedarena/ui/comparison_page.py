@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from fedarena.config.errors import DataBroken, FedarenaError
-from fedarena.reports.charts import NARROW, Pair, Series, breakable, escape, legend, line_chart, posterior_rows
+from fedarena.reports.charts import NARROW, PosteriorPair, Series, breakable, escape, legend, line_chart, posterior_rows
 from fedarena.reports.charts.posteriors import chance
 from fedarena.reports.client_gains_section import effects_section, gains_section
-from fedarena.reports.report_data import Subject
+from fedarena.reports.report_data import ReportData
 from fedarena.results.comparison import SIGNS, Comparison
 from fedarena.results.scoring import Score, Scoring
 from fedarena.results.suite import SuiteComparison
 from fedarena.statistics.metric_registry import OPTIMISTIC
-from fedarena.ui.catalogue import Catalogue, Match, Sight, SuiteSight, part_name
+from fedarena.ui.catalogue import Catalogue, ComparisonSummary, RunSummary, SuiteSight, part_name
 from fedarena.ui.html import (
     badge,
     bar,
@@ -36,7 +36,7 @@ from fedarena.ui.html import (
     when,
 )
 from fedarena.ui.partial_scores import OVER, judged, means, pairing, score, scoring_of
-from fedarena.ui.round_log import Log
+from fedarena.ui.round_log import RoundLog
 from fedarena.ui.run_page import AXES, followed, unit_of_axis
 from fedarena.ui.safe_files import reason
 
@@ -61,7 +61,7 @@ def report(catalogue: Catalogue, id: str) -> str | None:
     found = catalogue.match(id) or catalogue.run(id) or catalogue.suite(id)
     if found is None:
         return None
-    from fedarena.reports.collect import gather
+    from fedarena.reports.collect import collect_runs
     from fedarena.reports.page import render
     from fedarena.reports.suite_report import render_suite
 
@@ -69,14 +69,14 @@ def report(catalogue: Catalogue, id: str) -> str | None:
         catalogue.files.check_tree(found.folder)
         if isinstance(found, SuiteSight):
             return render_suite(SuiteComparison.load(found.folder))
-        return render(Subject(gather([found.folder])))
+        return render(ReportData(collect_runs([found.folder])))
     except FedarenaError:
         raise
     except Exception as error:
         raise DataBroken(f"the report cannot be made: {reason(error)}", remedy=f"look into {found.folder}") from error
 
 
-def _body(catalogue: Catalogue, match: Match, query: dict[str, str]) -> Iterator[str]:
+def _body(catalogue: Catalogue, match: ComparisonSummary, query: dict[str, str]) -> Iterator[str]:
     yield _head(match)
     if match.plan is None:
         yield f'<p class="why">{escape(match.why)}</p>'
@@ -91,7 +91,7 @@ def _body(catalogue: Catalogue, match: Match, query: dict[str, str]) -> Iterator
     yield _how(catalogue, match)
 
 
-def _result(catalogue: Catalogue, match: Match) -> Comparison | str | None:
+def _result(catalogue: Catalogue, match: ComparisonSummary) -> Comparison | str | None:
     """The comparison as it will be reported, once all cells have ended; or why it cannot be read."""
     if match.state != "finished":
         return None
@@ -108,7 +108,7 @@ def _result(catalogue: Catalogue, match: Match) -> Comparison | str | None:
     return catalogue.comparison(match, load)
 
 
-def _head(match: Match) -> str:
+def _head(match: ComparisonSummary) -> str:
     cells = len(match.everyone)
     done = match.over
     link = f'<a class="button" href="/report/{match.id}">Report</a>' if match.state == "finished" else ""
@@ -131,11 +131,11 @@ def _head(match: Match) -> str:
 # What may be said
 
 
-def _verdict(match: Match, result: Comparison | str | None) -> str:
+def _verdict(match: ComparisonSummary, result: Comparison | str | None) -> str:
     assert match.plan is not None
     plan, over = match.plan, match.state == "finished"
     if isinstance(result, Comparison) and len(result.labels) > 1:
-        subject = Subject(result)
+        subject = ReportData(result)
         names, splits = result.ranked, len(result.scores()[result.labels[0]])
         known = [(a, b) for a in names for b in names if a != b and math.isfinite(result.duel(a, b).mean)]
         pairs = {(a, b): subject.pair(a, b) for a, b in known}
@@ -161,7 +161,7 @@ def _verdict(match: Match, result: Comparison | str | None) -> str:
     return section("verdict", "Verdict", body, note=note)
 
 
-def _matrix(names: Sequence[str], pairs: Mapping[tuple[str, str], Pair], rope: float) -> str:
+def _matrix(names: Sequence[str], pairs: Mapping[tuple[str, str], PosteriorPair], rope: float) -> str:
     rows = []
     for row in names:
         cells = ["" if row == column else _sign(pairs.get((row, column)), rope) for column in names]
@@ -171,7 +171,7 @@ def _matrix(names: Sequence[str], pairs: Mapping[tuple[str, str], Pair], rope: f
     return table(["", *map(breakable, names)], rows, "duels") + how
 
 
-def _sign(pair: Pair | None, rope: float) -> str:
+def _sign(pair: PosteriorPair | None, rope: float) -> str:
     if pair is None:
         return '<span class="note">…</span>'
     kind = {"+": "better", "=": "equal", "-": "worse", "?": "open"}[pair.sign]
@@ -187,7 +187,7 @@ def _typeset(sign: str) -> str:
 
 
 @dataclass(frozen=True)
-class Mean:
+class MeanCurve:
     """Over the splits that have come so far, at every round that one of them has reached."""
 
     x: list[float]
@@ -196,7 +196,7 @@ class Mean:
     high: list[float]
 
 
-def _mean(logs: Sequence[Log], over: str, column: str) -> Mean:
+def _mean(logs: Sequence[RoundLog], over: str, column: str) -> MeanCurve:
     rounds = sorted({r for log in logs for r, a in zip(log["round"], log[column], strict=True) if math.isfinite(a)})
     chosen = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), POINTS)).round().astype(int))
     at = np.array(rounds)[chosen] if rounds else np.empty(0)
@@ -210,10 +210,10 @@ def _mean(logs: Sequence[Log], over: str, column: str) -> Mean:
     x, y = x[:, seen], y[:, seen]
     means = np.maximum.accumulate(np.nanmean(x, axis=0)) if len(logs) and seen.any() else np.empty(0)
     edges = [f(y, axis=0).tolist() if y.size else [] for f in (np.nanmean, np.nanmin, np.nanmax)]
-    return Mean(means.tolist(), *edges)
+    return MeanCurve(means.tolist(), *edges)
 
 
-def _curves(catalogue: Catalogue, match: Match, over: str) -> str:
+def _curves(catalogue: Catalogue, match: ComparisonSummary, over: str) -> str:
     logs = {label: [catalogue.log(s) for s in row if s.round] for label, row in match.cells.items()}
     everyone = [log for row in logs.values() for log in row if len(log)]
     known = {key: axis for key, axis in AXES.items() if any(log[key][-1] > 0 for log in everyone)}
@@ -241,7 +241,9 @@ def _curves(catalogue: Catalogue, match: Match, over: str) -> str:
     return section("curves", "Learning curves", choice, legend(lines), drawn, note=note)
 
 
-def _series(match: Match, label: str, index: int, logs: Sequence[Log], over: str, column: str) -> Series:
+def _series(
+    match: ComparisonSummary, label: str, index: int, logs: Sequence[RoundLog], over: str, column: str
+) -> Series:
     logs = [log for log in logs if len(log)]
     mean = _mean(logs, over, column)
     band: dict[str, Any] = {"low": mean.low, "high": mean.high} if len(logs) > 1 else {}
@@ -286,7 +288,7 @@ def _clients(result: Comparison) -> Iterator[str]:
 # Every cell
 
 
-def _cells(match: Match) -> str:
+def _cells(match: ComparisonSummary) -> str:
     assert match.plan is not None
     plan, known, scoring, rows = match.plan, means(match), scoring_of(match.plan), []
     for label, row in match.cells.items():
@@ -306,7 +308,7 @@ def _shown(scoring: Scoring | None, value: float | None) -> str:
     return percent(value) if scoring is None or value is None else scoring.shown(value)
 
 
-def _cell(sight: Sight, score: str) -> str:
+def _cell(sight: RunSummary, score: str) -> str:
     texts = {"waiting": "waiting", "failed": "failed", "damaged": "damaged"}
     text = texts.get(sight.state, score if sight.state in OVER else "")
     done = f"{sight.round}/{sight.rounds}" if sight.rounds else str(sight.round)
@@ -319,7 +321,7 @@ def _cell(sight: Sight, score: str) -> str:
     return f'<a class="cell {sight.state}" href="/run/{sight.id}" title="{escape(tip)}">{inner}</a>'
 
 
-def _how(catalogue: Catalogue, match: Match) -> str:
+def _how(catalogue: Catalogue, match: ComparisonSummary) -> str:
     assert match.plan is not None
     looks = [f"Look at {found}." for found in match.plan.looks]
     notes = "".join(f"<p>{escape(note)}</p>" for note in (*match.plan.notes, *looks))

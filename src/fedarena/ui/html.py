@@ -10,7 +10,7 @@ from typing import Any
 from fedarena.common.formatting import format_size
 from fedarena.reports.charts import NARROW, escape
 from fedarena.reports.charts.svg import path
-from fedarena.ui.catalogue import Sight
+from fedarena.ui.catalogue import RunSummary
 from fedarena.ui.safe_files import reason
 
 ICON = (
@@ -169,7 +169,7 @@ def when(moment: float, now: float | None = None) -> str:
     return time.strftime("%d %b %Y", time.localtime(moment)).lstrip("0")
 
 
-def progress(sight: Sight) -> str:
+def progress(sight: RunSummary) -> str:
     """12 / 30, or just 12 where nobody knows of how many."""
     if sight.state == "damaged":
         return ""

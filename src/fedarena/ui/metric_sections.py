@@ -14,14 +14,14 @@ from fedarena.config.errors import FedarenaError
 from fedarena.reports.charts import escape
 from fedarena.reports.metrics_section import MANY_CLASSES, calibration_chart, calibration_series, confusion_chart, short
 from fedarena.results.scoring import VALIDATED
-from fedarena.ui.catalogue import Catalogue, Sight
+from fedarena.ui.catalogue import Catalogue, RunSummary
 from fedarena.ui.html import HALF, both, section, table
 from fedarena.ui.round_log import number
 
 BIN = ("confidence", "accuracy", "samples")
 
 
-def metric_sections(catalogue: Catalogue, sight: Sight) -> Iterator[str]:
+def metric_sections(catalogue: Catalogue, sight: RunSummary) -> Iterator[str]:
     """Yield the sections; none for a run that is not finished, or older than metrics."""
     file = sight.folder / "result.json"
     result = catalogue.remembered("metrics", sight.folder, [file], lambda: _read(catalogue, file))

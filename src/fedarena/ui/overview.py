@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fedarena.reports.charts import escape
 from fedarena.statistics.metric_registry import OPTIMISTIC
-from fedarena.ui.catalogue import STATES, Catalogue, Listing, Match, Sight, SuiteSight, part_name
+from fedarena.ui.catalogue import STATES, Catalogue, ComparisonSummary, Listing, RunSummary, SuiteSight, part_name
 from fedarena.ui.html import badge, bar, frame, percent, progress, section, settings, spark, when
 from fedarena.ui.partial_scores import by_mean, scoring_of
 from fedarena.ui.safe_files import reason
@@ -57,25 +57,25 @@ def _body(listing: Listing) -> Iterator[str]:
         )
 
 
-def _counted(runs: list[Sight]) -> str:
+def _counted(runs: list[RunSummary]) -> str:
     count = Counter(sight.state for sight in runs)
     return ", ".join(f"{count[state]} {state}" for state in STATES if count[state])
 
 
-def _safe_row(sight: Sight) -> str:
+def _safe_row(sight: RunSummary) -> str:
     """The row of a run; one whose contents cannot be shown says why, and the others are shown all the same."""
     try:
         return _row(sight)
     except Exception as error:
-        return _row(Sight(sight.id, sight.folder, sight.name, "damaged", {}, why=reason(error)))
+        return _row(RunSummary(sight.id, sight.folder, sight.name, "damaged", {}, why=reason(error)))
 
 
-def _safe_card(match: Match) -> str:
+def _safe_card(match: ComparisonSummary) -> str:
     """The card of a comparison, with the same care."""
     try:
         return _card(match)
     except Exception as error:
-        return _card(Match(match.id, match.folder, match.name, None, why=reason(error)))
+        return _card(ComparisonSummary(match.id, match.folder, match.name, None, why=reason(error)))
 
 
 def _suite(suite: SuiteSight) -> str:
@@ -91,7 +91,7 @@ def _suite(suite: SuiteSight) -> str:
     )
 
 
-def _row(sight: Sight) -> str:
+def _row(sight: RunSummary) -> str:
     text = " ".join(
         [sight.name, sight.state, *(sight.part(key) for key in ("algorithm", "data", "partition", "model"))]
     )
@@ -112,7 +112,7 @@ def _row(sight: Sight) -> str:
     )
 
 
-def _card(match: Match) -> str:
+def _card(match: ComparisonSummary) -> str:
     if match.plan is None:
         return (
             f'<article class="card" id="comparison-{match.id}"><h3>{escape(match.name)}</h3>{badge("damaged")}'
@@ -136,7 +136,7 @@ def _card(match: Match) -> str:
     )
 
 
-def _contestant(match: Match, label: str, mean: float | None, index: int) -> str:
+def _contestant(match: ComparisonSummary, label: str, mean: float | None, index: int) -> str:
     aside = match.plan is not None and label == match.plan.reference
     look = "aside" if aside else f"s{index % 8}"
     scoring = None if match.plan is None else scoring_of(match.plan)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.reports.charts.posteriors import Pair
+from fedarena.reports.charts.posteriors import PosteriorPair
 from fedarena.results.comparison import Plan
 from fedarena.results.scoring import Scoring
 from fedarena.statistics.bayes import posterior, verdict
 from fedarena.statistics.metric_registry import all_metrics
 from fedarena.statistics.repeats import repeat_posterior
-from fedarena.ui.catalogue import Match, Sight
+from fedarena.ui.catalogue import ComparisonSummary, RunSummary
 
 OVER = ("finished", "diverged")
 
@@ -23,7 +23,7 @@ OVER = ("finished", "diverged")
 class Pairing:
     """Two contestants on the splits that both have finished."""
 
-    pair: Pair
+    pair: PosteriorPair
     splits: int
 
 
@@ -32,7 +32,7 @@ def scoring_of(plan: Plan) -> Scoring | None:
     return Scoring(plan.score, plan.metric, plan.evaluate_on) if plan.metric in all_metrics() else None
 
 
-def score(plan: Plan, sight: Sight) -> float | None:
+def score(plan: Plan, sight: RunSummary) -> float | None:
     """Return the score of a run that has ended, by the plan; None where result.json does not have it."""
     if sight.state not in OVER:
         return None
@@ -59,7 +59,7 @@ def _number(value: Any) -> float | None:
     return float(value) if abs(value) < 1e300 else None  # NaN and infinity are no scores
 
 
-def means(match: Match) -> dict[str, float | None]:
+def means(match: ComparisonSummary) -> dict[str, float | None]:
     """Return the mean score of every contestant over the runs that have ended.
 
     Before one has, and where the score is the accuracy on the common test samples, that of the runs under way. A
@@ -80,7 +80,7 @@ def means(match: Match) -> dict[str, float | None]:
     return found
 
 
-def by_mean(match: Match) -> list[tuple[str, float | None]]:
+def by_mean(match: ComparisonSummary) -> list[tuple[str, float | None]]:
     """Return every contestant with its mean score, the best first and those without one last."""
     assert match.plan is not None
     scoring = scoring_of(match.plan)
@@ -88,13 +88,13 @@ def by_mean(match: Match) -> list[tuple[str, float | None]]:
     return sorted(means(match).items(), key=lambda item: math.inf if item[1] is None else -sign * item[1])
 
 
-def judged(match: Match) -> list[str]:
+def judged(match: ComparisonSummary) -> list[str]:
     """Return the contestants that are compared, the best mean first."""
     assert match.plan is not None
     return [label for label, _ in by_mean(match) if label != match.plan.reference]
 
 
-def pairing(match: Match, row: str, column: str) -> Pairing | None:
+def pairing(match: ComparisonSummary, row: str, column: str) -> Pairing | None:
     """Return row against column, if they have at least two splits in common."""
     plan = match.plan
     assert plan is not None
@@ -109,6 +109,6 @@ def pairing(match: Match, row: str, column: str) -> Pairing | None:
         found = repeat_posterior(theirs, ours, repeats, plan.rho)
     else:
         found = posterior(theirs, ours, plan.rho)
-    pair = Pair(row, column, found, "?", scoring)
+    pair = PosteriorPair(row, column, found, "?", scoring)
     sign = "?" if plan.undecidable else verdict(*pair.chances(plan.rope), plan.threshold)
-    return Pairing(Pair(row, column, found, sign, scoring), len(known))
+    return Pairing(PosteriorPair(row, column, found, sign, scoring), len(known))

@@ -36,7 +36,7 @@ STEP = 1 << 14  # bytes read at each of them
 EVALUATED = re.compile(rb'(?<=\n).*"accuracy": \d.*(?=\n)')
 
 
-class Log:
+class RoundLog:
     """A column of numbers for each of `COLUMNS`, NaN where nothing is known; `read` adds what was appended since."""
 
     def __init__(self, file: Path, open_file: Opener = open_regular) -> None:
@@ -54,7 +54,7 @@ class Log:
     def __len__(self) -> int:
         return len(self.columns["round"])
 
-    def read(self) -> Log:
+    def read(self) -> RoundLog:
         """Take in the lines that are complete by now; start again if it is another file than before."""
         try:
             with self._open(self.file) as stream:
@@ -71,9 +71,9 @@ class Log:
             self._forget()
         return self
 
-    def continued(self) -> Log:
+    def continued(self) -> RoundLog:
         """Return a copy that has also read what was appended since; this one stays as it is."""
-        later = Log(self.file, self._open)
+        later = RoundLog(self.file, self._open)
         later.columns = {name: values[:] for name, values in self.columns.items()}
         later._at, later._inode, later.is_cut = self._at, self._inode, self.is_cut
         return later.read()
@@ -107,7 +107,7 @@ class Log:
                 del values[:-ROUNDS]
 
 
-def glance(file: Path, open_file: Opener = open_regular) -> list[tuple[float, float]]:
+def sample_log(file: Path, open_file: Opener = open_regular) -> list[tuple[float, float]]:
     """(round, accuracy) at some places along the log, in order: enough for a small picture, however long the log is."""
     seen: dict[float, float] = {}
     try:

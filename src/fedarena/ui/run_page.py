@@ -12,7 +12,7 @@ from fedarena.common.formatting import unit_of
 from fedarena.config.errors import FedarenaError
 from fedarena.reports.charts import WIDE, Series, Strip, escape, legend, line_chart, strip_chart
 from fedarena.statistics.metric_registry import OPTIMISTIC, all_metrics
-from fedarena.ui.catalogue import Catalogue, Sight
+from fedarena.ui.catalogue import Catalogue, RunSummary
 from fedarena.ui.html import (
     HALF,
     badge,
@@ -32,7 +32,7 @@ from fedarena.ui.html import (
     when,
 )
 from fedarena.ui.metric_sections import metric_sections
-from fedarena.ui.round_log import Log
+from fedarena.ui.round_log import RoundLog
 
 AXES = {
     "round": ("rounds", "round"),
@@ -65,7 +65,7 @@ def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
     return frame(title, body, running=int(sight.state == "running"), folder=catalogue.name)
 
 
-def _body(catalogue: Catalogue, sight: Sight, query: dict[str, str]) -> Iterator[str]:
+def _body(catalogue: Catalogue, sight: RunSummary, query: dict[str, str]) -> Iterator[str]:
     log = catalogue.log(sight)
     yield _head(catalogue, sight)
     if sight.why:
@@ -82,7 +82,7 @@ def _body(catalogue: Catalogue, sight: Sight, query: dict[str, str]) -> Iterator
     yield _text(catalogue, sight)
 
 
-def _head(catalogue: Catalogue, sight: Sight) -> str:
+def _head(catalogue: Catalogue, sight: RunSummary) -> str:
     home = catalogue.home(sight)
     above = f'<a href="/comparison/{home.id}">{escape(home.name)}</a> / ' if home else ""
     link = f'<a class="button" href="/report/{sight.id}">Report</a>' if sight.state == "finished" else ""
@@ -99,7 +99,7 @@ def _head(catalogue: Catalogue, sight: Sight) -> str:
     )
 
 
-def _facts(sight: Sight, log: Log) -> tuple[dict[str, str], dict[str, str]]:
+def _facts(sight: RunSummary, log: RoundLog) -> tuple[dict[str, str], dict[str, str]]:
     best = sight.best
     best_round = next((int(r) for r, a in zip(log["round"], log["accuracy"], strict=True) if a == best), None)
     wall = log["wall_seconds"][-1]
@@ -126,11 +126,11 @@ def _facts(sight: Sight, log: Log) -> tuple[dict[str, str], dict[str, str]]:
     return facts, notes
 
 
-def _last(log: Log, name: str) -> float | None:
+def _last(log: RoundLog, name: str) -> float | None:
     return next((value for value in reversed(log[name]) if math.isfinite(value)), None)
 
 
-def _curves(sight: Sight, log: Log, over: str) -> str:
+def _curves(sight: RunSummary, log: RoundLog, over: str) -> str:
     known = {key: axis for key, axis in AXES.items() if len(log[key]) and log[key][-1] > 0}
     over = over if over in known else "round"
     evaluate = sight.table.get("evaluate")
@@ -151,7 +151,7 @@ def _curves(sight: Sight, log: Log, over: str) -> str:
     return section("curve", metric.replace("_", " ").capitalize(), choice, drawn, note=note)
 
 
-def followed(metric: str, logs: Sequence[Log]) -> tuple[str, str, bool]:
+def followed(metric: str, logs: Sequence[RoundLog]) -> tuple[str, str, bool]:
     """Return the metric of the curves, its column in the logs, and whether it is a share of 1."""
     column = metric if metric in ("accuracy", "loss") else "metric"
     known = all_metrics().get(metric)
@@ -160,7 +160,7 @@ def followed(metric: str, logs: Sequence[Log]) -> tuple[str, str, bool]:
     return metric, column, known.bounds == (0.0, 1.0)
 
 
-def _losses(log: Log) -> str:
+def _losses(log: RoundLog) -> str:
     lines = []
     for index, (name, label) in enumerate((("loss", "test"), ("train_loss", "clients"))):
         at = _seen(log, "round", name)
@@ -175,7 +175,7 @@ def _losses(log: Log) -> str:
     return section("loss", "Loss", legend(lines), drawn, note=note)
 
 
-def _clients(catalogue: Catalogue, sight: Sight, log: Log) -> str:
+def _clients(catalogue: Catalogue, sight: RunSummary, log: RoundLog) -> str:
     """Who suffers: as it grows, and in the end client by client."""
     lines = []
     for index, (name, label) in enumerate((("weighted_accuracy", "mean"), ("client_worst", "worst tenth"))):
@@ -209,7 +209,7 @@ def _accuracies(catalogue: Catalogue, file: Path) -> list[float]:
         return []
 
 
-def _seen(log: Log, *names: str) -> list[int]:
+def _seen(log: RoundLog, *names: str) -> list[int]:
     """Rounds in which all of these are known; some of them, equally far apart, where there are very many."""
     known = [i for i in range(len(log)) if all(math.isfinite(log[name][i]) for name in names)]
     if len(known) <= POINTS:
@@ -221,7 +221,7 @@ def _height(width: float) -> float:
     return 400 if width == WIDE else 300 if width == HALF else 260
 
 
-def _text(catalogue: Catalogue, sight: Sight) -> str:
+def _text(catalogue: Catalogue, sight: RunSummary) -> str:
     try:
         with catalogue.files.open(sight.folder / "experiment.toml") as stream:
             text = stream.read(TEXT).decode("utf-8", errors="replace")

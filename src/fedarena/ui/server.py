@@ -23,7 +23,7 @@ import fedarena
 from fedarena.config.errors import BadValue, FedarenaError
 from fedarena.reports.charts import style_sheet
 from fedarena.ui import comparison_page, overview, run_page
-from fedarena.ui.cache import Memo
+from fedarena.ui.cache import FileCache
 from fedarena.ui.catalogue import Catalogue
 from fedarena.ui.html import ICON, problem
 
@@ -40,7 +40,7 @@ NOWHERE = "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 Found = tuple[str, str, str]  # media type, body, what it may load
 
 
-class Server(ThreadingHTTPServer):
+class UiServer(ThreadingHTTPServer):
     """Serves one folder."""
 
     daemon_threads = True
@@ -49,8 +49,10 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, port: int) -> None:
         self.catalogue = Catalogue(folder)
-        self.pages: Memo[Found | None] = Memo(0)  # none is kept, but who asks for one that is being made gets the same
-        super().__init__((NAMES[0], port), Answer)
+        self.pages: FileCache[Found | None] = FileCache(
+            0
+        )  # none is kept, but who asks for one that is being made gets the same
+        super().__init__((NAMES[0], port), RequestHandler)
 
     @property
     def address(self) -> str:
@@ -63,7 +65,7 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def open_server(folder: Path, port: int | None) -> Server:
+def open_server(folder: Path, port: int | None) -> UiServer:
     """A server for the folder: on this port, or on the first free one from `PORT` on."""
     if not folder.is_dir():
         raise BadValue(
@@ -73,7 +75,7 @@ def open_server(folder: Path, port: int | None) -> Server:
         )
     for candidate in [port] if port is not None else range(PORT, PORT + TRIES):
         try:
-            return Server(folder, candidate)
+            return UiServer(folder, candidate)
         except OSError as error:
             if port is not None or error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 taken = f"port {candidate} cannot be used: {os.strerror(error.errno or 0)}"
@@ -83,7 +85,7 @@ def open_server(folder: Path, port: int | None) -> Server:
     raise BadValue(f"ports {PORT} to {PORT + TRIES - 1} are taken", remedy="choose one yourself", where="--port")
 
 
-def serve(server: Server, show: bool | None) -> None:
+def serve(server: UiServer, show: bool | None) -> None:
     """Until Ctrl-C; in a browser if asked, or if there is a screen."""
     screen = sys.stdout.isatty() and (os.name == "nt" or sys.platform == "darwin" or _has_display())
     if screen if show is None else show:
@@ -98,10 +100,10 @@ def _has_display() -> bool:
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-class Answer(BaseHTTPRequestHandler):
+class RequestHandler(BaseHTTPRequestHandler):
     """One request and its answer."""
 
-    server: Server
+    server: UiServer
     protocol_version = "HTTP/1.1"
     server_version = f"fedarena/{fedarena.__version__}"
     sys_version = ""

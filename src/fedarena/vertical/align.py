@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedarena.config.errors import BadValue, DataMissing, FrameRefused, PartyLost
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel
-from fedarena.transport.frames import CHUNK, Fields, Kind, refused
+from fedarena.transport.frames import CHUNK, Fields, FrameKind, refused
 
 SMALLEST = 50  # common rows; below that, sums over a bin are sums over single people
 BATCH = 10_000  # ids in one request
@@ -110,17 +110,17 @@ def _check_size(common: int, counts: dict[str, int], smallest: int) -> None:
 
 def _by_psi(channel: Channel, ids: list[str], method: str, say: Callable[[str], None]) -> tuple[int, set[int]]:
     """How many ids a host has, and which of ours are among them. Its own set comes first: it cannot adapt it."""
-    psi = library()
+    psi = psi_library()
     count = _start(channel, method, len(ids))
     setup = psi.ServerSetup()
     try:
-        setup.ParseFromString(_parts(channel, Kind.ALIGN_SETUP, count))
+        setup.ParseFromString(_parts(channel, FrameKind.ALIGN_SETUP, count))
         client = psi.client.CreateWithNewKey(True)
         known: set[int] = set()
         for start in range(0, len(ids), BATCH):
             request = client.CreateRequest(ids[start : start + BATCH]).SerializeToString()
             response = psi.Response()
-            response.ParseFromString(read.raw(channel.ask(Kind.ALIGN_REQUEST, {"request": request}), "response"))
+            response.ParseFromString(read.raw(channel.ask(FrameKind.ALIGN_REQUEST, {"request": request}), "response"))
             known |= {start + int(i) for i in client.GetIntersection(setup, response)}
             say(f"aligning with {channel.name}: {min(start + BATCH, len(ids))} of {len(ids)} ids")
     except (RuntimeError, ValueError, psi.DecodeError):
@@ -131,7 +131,7 @@ def _by_psi(channel: Channel, ids: list[str], method: str, say: Callable[[str], 
 def _by_hashes(channel: Channel, ids: list[str], method: str, say: Callable[[str], None]) -> tuple[int, set[int]]:
     """The same by plain hashes, which anyone can reverse who can guess ids."""
     count = _start(channel, method, len(ids))
-    raw = _parts(channel, Kind.ALIGN_HASHES, count)
+    raw = _parts(channel, FrameKind.ALIGN_HASHES, count)
     if len(raw) != HASH * count:
         raise refused(f"host '{channel.name}': its part of the intersection is damaged")
     theirs = {raw[i : i + HASH] for i in range(0, len(raw), HASH)}
@@ -140,10 +140,10 @@ def _by_hashes(channel: Channel, ids: list[str], method: str, say: Callable[[str
 
 
 def _start(channel: Channel, method: str, count: int) -> int:
-    return read.whole(channel.ask(Kind.ALIGN_START, {"method": method, "count": count}), "count", 1, MOST_IDS)
+    return read.whole(channel.ask(FrameKind.ALIGN_START, {"method": method, "count": count}), "count", 1, MOST_IDS)
 
 
-def _parts(channel: Channel, kind: Kind, count: int) -> bytes:
+def _parts(channel: Channel, kind: FrameKind, count: int) -> bytes:
     """A host's set, no larger than the ids that it says it has can be."""
     first = channel.ask(kind, {"part": 0})
     parts = read.whole(first, "parts", 1, 1 + ID_BYTES * count // CHUNK)
@@ -161,7 +161,7 @@ def _tell_too_few(channels: Sequence[Channel], common: int, needed: int) -> None
     nobody = {"salt": b"", "data": b"", "first": True, "last": True, "common": common, "needed": needed}
     for channel in channels:
         with contextlib.suppress(BadValue, PartyLost):  # the host's answer says that they are too few
-            channel.ask(Kind.ALIGN_ROWS, nobody)
+            channel.ask(FrameKind.ALIGN_ROWS, nobody)
 
 
 def _tell(channel: Channel, ids: list[str], digest: str) -> None:
@@ -171,7 +171,7 @@ def _tell(channel: Channel, ids: list[str], digest: str) -> None:
     for start in range(0, len(ids), step):
         data = b"".join(salted(salt, i) for i in ids[start : start + step])
         last = start + step >= len(ids)
-        reply = channel.ask(Kind.ALIGN_ROWS, {"salt": salt, "data": data, "last": last, "first": start == 0})
+        reply = channel.ask(FrameKind.ALIGN_ROWS, {"salt": salt, "data": data, "last": last, "first": start == 0})
     theirs = read.text(reply, "digest")
     if theirs != digest:
         raise FrameRefused(
@@ -203,9 +203,9 @@ class SameRows:
         self._rows, self._name = rows, name
         self.result: Alignment | None = None
 
-    def answer(self, kind: Kind, fields: dict[str, Any]) -> Fields:
+    def answer(self, kind: FrameKind, fields: dict[str, Any]) -> Fields:
         """The number of rows, if the guest has as many."""
-        if kind is not Kind.ALIGN_START or read.text(fields, "method") != "same":
+        if kind is not FrameKind.ALIGN_START or read.text(fields, "method") != "same":
             raise BadValue("this host was started without ids", remedy="start it with --id, or the guest without")
         count = read.whole(fields, "count")
         if count != self._rows:
@@ -240,13 +240,13 @@ class HostAlignment:
         self._asked = self._allowed = 0
         self.result: Alignment | None = None
 
-    def answer(self, kind: Kind, fields: dict[str, Any]) -> Fields:
+    def answer(self, kind: FrameKind, fields: dict[str, Any]) -> Fields:
         """One step of it."""
-        if kind is Kind.ALIGN_START:
+        if kind is FrameKind.ALIGN_START:
             return self._begin(read.text(fields, "method"), read.whole(fields, "count", 1, MOST_IDS))
-        if kind is Kind.ALIGN_REQUEST:
+        if kind is FrameKind.ALIGN_REQUEST:
             return self._respond(read.raw(fields, "request"))
-        if kind is Kind.ALIGN_ROWS:
+        if kind is FrameKind.ALIGN_ROWS:
             flags = read.whole(fields, "first", 0, 1), read.whole(fields, "last", 0, 1)
             if "needed" in fields:
                 needed = read.whole(fields, "needed", 1, MOST_IDS)
@@ -278,7 +278,7 @@ class HostAlignment:
         if method == "hashed":
             self._server, self._setup = None, b"".join(sorted(salted(b"", i) for i in self._ids))
         else:
-            psi = library()
+            psi = psi_library()
             self._server = psi.server.CreateWithNewKey(True)
             raw = psi.DataStructure.RAW  # no false positives
             self._setup = self._server.CreateSetupMessage(1e-9, count, self._ids, raw).SerializeToString()
@@ -291,7 +291,7 @@ class HostAlignment:
         return {"data": self._setup[part * CHUNK : (part + 1) * CHUNK], "parts": parts}
 
     def _respond(self, raw: bytes) -> Fields:
-        psi = library()
+        psi = psi_library()
         if self._server is None:
             raise refused("an ALIGN_REQUEST frame came before ALIGN_START")
         request = psi.Request()
@@ -323,7 +323,7 @@ class HostAlignment:
         return {"digest": digest}
 
 
-def library() -> Any:
+def psi_library() -> Any:
     """openmined-psi, or how to get it."""
     try:
         import private_set_intersection.python as psi

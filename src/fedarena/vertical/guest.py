@@ -23,7 +23,7 @@ from fedarena.config.errors import BadValue, CannotWrite, PartyLost, ResumeMisma
 from fedarena.config.seeds import stream
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel
-from fedarena.transport.frames import CHUNK, Kind
+from fedarena.transport.frames import CHUNK, FrameKind
 from fedarena.vertical import checkpoint
 from fedarena.vertical.bins import checked_columns
 from fedarena.vertical.crypto.ciphertexts import Plaintexts
@@ -32,9 +32,9 @@ from fedarena.vertical.crypto.plain import PlainKey, PlainPublicKey
 from fedarena.vertical.fixed_point import ExactSums, fixed_point, split_slots
 from fedarena.vertical.model import FILE, GuestModel
 from fedarena.vertical.objective import checked_labels, checked_weights, objective_of, scores
-from fedarena.vertical.party_columns import HostColumns, Key, OwnColumns, Party, Rows, Source
+from fedarena.vertical.party_columns import ColumnOwner, HostColumns, Key, OwnColumns, Rows, TreeSource
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.tree_growth import Growth, owners
+from fedarena.vertical.tree_growth import TreeGrowth, owners
 
 Cipher = Literal["paillier", "none"]
 MOST_LOSSES = 10  # of hosts, in one tree: then the line, not the luck, is bad
@@ -93,7 +93,7 @@ class Guest:
         if self.folder is not None:
             self._take_up(self.folder, resume)
         self._key: Key | None = None
-        self._parties: list[Party] = [self._own]
+        self._parties: list[ColumnOwner] = [self._own]
 
     def _take_up(self, folder: Path, resume: bool) -> None:
         """Go on from the last finished tree of this folder."""
@@ -126,7 +126,7 @@ class Guest:
                 greeted, losses = False, losses + 1
                 if losses > MOST_LOSSES:
                     raise
-        farewell(self.channels)
+        send_goodbye(self.channels)
         return self.model
 
     def _greet(self) -> None:
@@ -147,9 +147,9 @@ class Guest:
             assert self._key is not None
             public = self._key.public
             channel.key = bytes.fromhex(public.fingerprint)[:8]
-            channel.ask(Kind.HELLO, {"purpose": "train"})
-            reply = channel.ask(Kind.SETUP, question)
-            channel.ask(Kind.PUBLIC_KEY, {"cipher": self.cipher, "key": public.to_bytes()})
+            channel.ask(FrameKind.HELLO, {"purpose": "train"})
+            reply = channel.ask(FrameKind.SETUP, question)
+            channel.ask(FrameKind.PUBLIC_KEY, {"cipher": self.cipher, "key": public.to_bytes()})
             candidates = read.whole(reply, "candidates")
             self._parties.append(HostColumns(channel, self._key, self.settings, len(self.x), candidates))
 
@@ -164,9 +164,9 @@ class Guest:
         source = self._source(tree, output)
         self._begin(tree, source)
         names = ["guest", *(c.name for c in self.channels)]
-        grown = Growth(self.settings, self._parties, names, source, len(self.x)).grow(tree, output)
+        grown = TreeGrowth(self.settings, self._parties, names, source, len(self.x)).grow(tree, output)
         for channel in self.channels:
-            channel.ask(Kind.TREE_END, {}, tree=tree)
+            channel.ask(FrameKind.TREE_END, {}, tree=tree)
         columns = slice(None) if output < 0 else slice(output, output + 1)
         self.margins[:, columns] += grown.margins()
         now = self._bytes()
@@ -182,7 +182,7 @@ class Guest:
         if self.on_tree is not None:
             self.on_tree(record)
 
-    def _source(self, tree: int, output: int) -> Source:
+    def _source(self, tree: int, output: int) -> TreeSource:
         """g and h of the rows that this tree is grown from."""
         g, h = self._objective.gradients(self._round, self.y, self.w.astype(np.float32))
         if output >= 0:
@@ -194,21 +194,21 @@ class Guest:
             chosen, g, h = chosen[kept], g[kept] * factor[:, None], h[kept] * factor[:, None]
         point = fixed_point(g, h, self.settings.precision)
         whole = point.whole(g, h)
-        return Source(chosen, whole, point, ExactSums(whole))
+        return TreeSource(chosen, whole, point, ExactSums(whole))
 
-    def _begin(self, tree: int, source: Source) -> None:
+    def _begin(self, tree: int, source: TreeSource) -> None:
         """Tell all parties; those that take part are sent the encrypted g and h."""
         takes_part = {
             o for level in range(self.settings.depth) for o in owners(self.settings, len(self._parties), tree, level)
         }
-        nothing = Source(source.chosen[:0], source.whole[:0], source.point, source.exact)
+        nothing = TreeSource(source.chosen[:0], source.whole[:0], source.point, source.exact)
         for number, party in enumerate(self._parties):
             party.begin(tree, source if number in takes_part else nothing)
         hosts = [p for n, p in enumerate(self._parties) if n in takes_part and isinstance(p, HostColumns)]
         if hosts:
             self._send(tree, source, hosts)
 
-    def _send(self, tree: int, source: Source, hosts: list[HostColumns]) -> None:
+    def _send(self, tree: int, source: TreeSource, hosts: list[HostColumns]) -> None:
         """Encrypt chunk after chunk while the one before is on its way: memory holds two chunks, whatever the rows."""
         key = hosts[0].key
         slots = split_slots(source.point.slots(source.whole), hosts[0].parts, hosts[0].slots)
@@ -221,7 +221,7 @@ class Guest:
                     data = key.encrypt(plain, exponents=self.settings.exponents).to_bytes()
                     question = {"part": part, "start": start, "data": data}
                     _settle(pending)
-                    pending = [pool.submit(h.channel.ask, Kind.ROWS, question, tree=tree) for h in hosts]
+                    pending = [pool.submit(h.channel.ask, FrameKind.ROWS, question, tree=tree) for h in hosts]
             _settle(pending)
 
     def _record(self, tree: int, gain: float, up: int, down: int, seconds: float) -> TreeRecord:
@@ -256,19 +256,19 @@ def _check_rows(rows: int, labels: int, training: NDArray[np.bool_], settings: B
         )
 
 
-def farewell(channels: Sequence[Channel]) -> None:
+def send_goodbye(channels: Sequence[Channel]) -> None:
     """Tell every host that the training is over. The model is complete, whoever is still there to hear it."""
     for channel in channels:
         if channel.greeted:
             try:
-                channel.ask(Kind.DONE, {})
+                channel.ask(FrameKind.DONE, {})
                 continue
             except PartyLost:  # it has heard it and is gone, or was restarted meanwhile and waits
                 pass
         channel.patience = min(channel.patience, FAREWELL)
         with contextlib.suppress(PartyLost):
-            channel.ask(Kind.HELLO, {"purpose": "train"})
-            channel.ask(Kind.DONE, {})
+            channel.ask(FrameKind.HELLO, {"purpose": "train"})
+            channel.ask(FrameKind.DONE, {})
 
 
 def one_sided(settings: BoostSettings, size: NDArray[np.floating], tree: int) -> tuple[Rows, NDArray[np.float32]]:

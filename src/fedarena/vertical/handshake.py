@@ -12,8 +12,8 @@ import numpy as np
 
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, FrameRefused, PartyLost
 from fedarena.transport import fields as read
-from fedarena.transport.channel import Answers, Channel
-from fedarena.transport.frames import Fields, Kind
+from fedarena.transport.channel import Channel, HostProtocol
+from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical.align import (
     SMALLEST,
     Alignment,
@@ -24,11 +24,11 @@ from fedarena.vertical.align import (
     order_digest,
     same_rows,
 )
-from fedarena.vertical.party_tables import Table
+from fedarena.vertical.party_tables import PartyTable
 
 ALIGNMENT = "alignment.npz"
 TRIES = 3  # of an alignment, if a host is lost meanwhile
-ALIGNING = {kind for kind in Kind if kind.name.startswith("ALIGN")}
+ALIGNING = {kind for kind in FrameKind if kind.name.startswith("ALIGN")}
 Purpose = Literal["train", "predict", "align"]
 
 
@@ -44,10 +44,10 @@ class Matching:
 BY_PSI = Matching()
 
 
-class Watched(Protocol):
+class HostProgress(Protocol):
     """What a host's command shows of its work."""
 
-    def __call__(self, kind: Kind, tree: int, level: int) -> None:
+    def __call__(self, kind: FrameKind, tree: int, level: int) -> None:
         """A question came in."""
 
 
@@ -56,14 +56,14 @@ class HostParty:
 
     def __init__(
         self,
-        table: Table,
-        make: Callable[[Table], Answers] | None,
+        table: PartyTable,
+        make: Callable[[PartyTable], HostProtocol] | None,
         matching: Matching = BY_PSI,
         *,
         name: str = "host",
         purpose: Purpose = "train",
         folder: Path | None = None,
-        watch: Watched = lambda kind, tree, level: None,
+        watch: HostProgress = lambda kind, tree, level: None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.table, self.folder, self.purpose = table, folder, purpose
@@ -71,7 +71,7 @@ class HostParty:
         self.alignment: Alignment | None = None
         self._make, self._watch, self._say = make, watch, say
         self._greeting: dict[str, Any] = {}
-        self._inner: Answers | None = None
+        self._inner: HostProtocol | None = None
         if table.ids is None:
             self._aligner: HostAlignment | SameRows = SameRows(len(table), name)
         else:
@@ -86,14 +86,14 @@ class HostParty:
         if kept is not None:
             self._begin(kept)
 
-    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
         """What this host has to say."""
         self._watch(kind, tree, level)
-        if kind is Kind.HELLO:
+        if kind is FrameKind.HELLO:
             return self._hello(fields, tree, level)
         if kind in ALIGNING:
             return self._align(kind, fields)
-        if kind is Kind.DONE and self._make is None:
+        if kind is FrameKind.DONE and self._make is None:
             self.finished.set()
             return {}
         if self._inner is None:
@@ -101,7 +101,7 @@ class HostParty:
                 f"a {kind.name} frame came before the rows were aligned", remedy="let the guest align first"
             )
         reply = self._inner.answer(kind, fields, tree, level)
-        if kind is Kind.DONE:
+        if kind is FrameKind.DONE:
             self.finished.set()
         return reply
 
@@ -114,10 +114,10 @@ class HostParty:
                 remedy=f"start the host with `vertical {wanted[:20]}`, or the guest with `vertical {self.purpose}`",
             )
         self._greeting = fields
-        inner = {} if self._inner is None else self._inner.answer(Kind.HELLO, fields, tree, level)
+        inner = {} if self._inner is None else self._inner.answer(FrameKind.HELLO, fields, tree, level)
         return {**inner, "aligned": "" if self.alignment is None else self.alignment.digest}
 
-    def _align(self, kind: Kind, fields: dict[str, Any]) -> Fields:
+    def _align(self, kind: FrameKind, fields: dict[str, Any]) -> Fields:
         try:
             reply = self._aligner.answer(kind, fields)
         except FedarenaError as error:
@@ -132,12 +132,12 @@ class HostParty:
         self.alignment = alignment
         if self._make is not None:
             self._inner = self._make(self.table.rows(alignment.rows))
-            self._inner.answer(Kind.HELLO, self._greeting, 0, 0)
+            self._inner.answer(FrameKind.HELLO, self._greeting, 0, 0)
 
 
 def align_guest(
     channels: Sequence[Channel],
-    table: Table,
+    table: PartyTable,
     matching: Matching = BY_PSI,
     *,
     purpose: Purpose = "train",
@@ -153,7 +153,9 @@ def align_guest(
     kept = kept_alignment(folder, table)
     for tries_left in reversed(range(TRIES)):
         try:
-            theirs = {str(channel.ask(Kind.HELLO, {"purpose": purpose}).get("aligned", "")) for channel in channels}
+            theirs = {
+                str(channel.ask(FrameKind.HELLO, {"purpose": purpose}).get("aligned", "")) for channel in channels
+            }
             if kept is not None and theirs == {kept.digest}:
                 return kept
             found = align_same(channels, len(table)) if table.ids is None else align(channels, table.ids, **how)
@@ -184,7 +186,7 @@ def _counts(found: Alignment) -> dict[str, Any]:
     return {"parties": np.array(list(found.counts)), "counts": np.array(list(found.counts.values()))}
 
 
-def kept_alignment(folder: Path | None, table: Table) -> Alignment | None:
+def kept_alignment(folder: Path | None, table: PartyTable) -> Alignment | None:
     """The alignment in a folder, if it is one of this very table."""
     if folder is None or not (folder / ALIGNMENT).is_file():
         return None

@@ -14,7 +14,7 @@ from fedarena.vertical.crypto.ciphertexts import Ciphertexts
 Places = NDArray[np.int64]
 
 
-class Adds(Protocol):
+class CiphertextAdder(Protocol):
     """What a host can do with ciphertexts: it has the public key alone."""
 
     def sums(self, c: Ciphertexts, rows: NDArray[np.int32], starts: Places) -> Ciphertexts:
@@ -28,7 +28,7 @@ class Adds(Protocol):
 
 
 @dataclass(frozen=True)
-class Layout:
+class HistogramLayout:
     """Where the sum of a (column, node, bin) stands: column by column, in it node by node, the missing bin last."""
 
     bins: Bins
@@ -85,7 +85,7 @@ class Layout:
 class Histogram:
     """Which rows make up each bin."""
 
-    layout: Layout
+    layout: HistogramLayout
     counts: Places  # rows of each bin
     rows: NDArray[np.int32]  # ciphertexts to sum, bin after bin
     starts: Places
@@ -114,7 +114,7 @@ class Histogram:
             rows.append(own[np.argsort(group, kind="stable")])
             lengths.append(count.reshape(-1))
         return cls(
-            Layout(bins, nodes),
+            HistogramLayout(bins, nodes),
             np.concatenate(counts),
             np.concatenate(rows).astype(np.int32, copy=False),
             np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64),
@@ -126,7 +126,7 @@ class Histogram:
         return self.layout.by_candidate(self.counts, candidates)
 
     def candidate_sums(
-        self, public: Adds, c: Ciphertexts, totals: Ciphertexts | None, candidates: Candidates
+        self, public: CiphertextAdder, c: Ciphertexts, totals: Ciphertexts | None, candidates: Candidates
     ) -> Ciphertexts:
         """The same of ciphertexts, node by node; `totals` are those of the nodes, if a bin was left out."""
         data = public.sums(c, self.rows, self.starts).data.copy()
@@ -140,7 +140,7 @@ class Histogram:
             out[both] = public.add(Ciphertexts(out[both]), Ciphertexts(data[missing[both]])).data
         return Ciphertexts(out)
 
-    def _fill_in(self, public: Adds, data: NDArray[np.uint64], totals: Ciphertexts) -> None:
+    def _fill_in(self, public: CiphertextAdder, data: NDArray[np.uint64], totals: Ciphertexts) -> None:
         """The bin that was left out = node total - all other bins."""
         assert self.left_out is not None
         column, node = self.layout.pairs()

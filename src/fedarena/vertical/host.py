@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, ResumeMismatch
 from fedarena.transport import fields as read
-from fedarena.transport.frames import Fields, Kind, refused
+from fedarena.transport.frames import Fields, FrameKind, refused
 from fedarena.vertical.bins import (
     Bins,
     Candidates,
@@ -33,7 +33,7 @@ from fedarena.vertical.crypto.keys import PublicKey
 from fedarena.vertical.crypto.plain import PlainPublicKey
 from fedarena.vertical.fixed_point import SLOT, candidate_bits, parts_of
 from fedarena.vertical.histogram import Histogram
-from fedarena.vertical.model import FILE, HostModel, Split, split_of
+from fedarena.vertical.model import FILE, ColumnSplit, HostModel, split_of
 from fedarena.vertical.settings import BoostSettings
 
 SPARE = 20  # trees that may be begun beyond those allowed: a tree whose host was lost is begun anew
@@ -52,7 +52,7 @@ class HostPolicy:
 
 
 @dataclass
-class Training:
+class HostTraining:
     """What a guest has set up: the settings, and this host's columns in bins."""
 
     settings: BoostSettings
@@ -63,7 +63,7 @@ class Training:
 
 
 @dataclass
-class Growing:
+class TreeInProgress:
     """The tree under way."""
 
     tree: int
@@ -79,7 +79,7 @@ class Growing:
     nodes: int = 0
     shown: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # node -> permutation of its candidates
     split: set[int] = field(default_factory=set)  # nodes of this level that were split
-    records: list[Split] = field(default_factory=list)
+    records: list[ColumnSplit] = field(default_factory=list)
 
 
 class Host:
@@ -103,22 +103,22 @@ class Host:
         self.model = HostModel(name=name, columns=self._columns)
         if self.folder is not None and (self.folder / FILE).exists():
             self.model = HostModel.load(self.folder)
-        self._training: Training | None = None
+        self._training: HostTraining | None = None
         self._public: PublicKey | PlainPublicKey | None = None
-        self._growing: Growing | None = None
-        self._answers: dict[Kind, Callable[[dict[str, Any], int, int], Fields]] = {
-            Kind.HELLO: self._hello,
-            Kind.SETUP: self._setup,
-            Kind.PUBLIC_KEY: self._public_key,
-            Kind.TREE_START: self._tree_start,
-            Kind.ROWS: self._rows,
-            Kind.LEVEL: self._level,
-            Kind.SPLIT: self._split,
-            Kind.TREE_END: self._tree_end,
-            Kind.DONE: self._done,
+        self._growing: TreeInProgress | None = None
+        self._answers: dict[FrameKind, Callable[[dict[str, Any], int, int], Fields]] = {
+            FrameKind.HELLO: self._hello,
+            FrameKind.SETUP: self._setup,
+            FrameKind.PUBLIC_KEY: self._public_key,
+            FrameKind.TREE_START: self._tree_start,
+            FrameKind.ROWS: self._rows,
+            FrameKind.LEVEL: self._level,
+            FrameKind.SPLIT: self._split,
+            FrameKind.TREE_END: self._tree_end,
+            FrameKind.DONE: self._done,
         }
 
-    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
         """What this host has to say."""
         if kind not in self._answers:
             raise refused(f"a host that trains does not answer {kind.name}")
@@ -141,7 +141,7 @@ class Host:
         bins = make_bins(self.x, training, settings.bins, settings.min_bin_count)
         codes = bins.codes(self.x)
         candidates = candidates_of(bins, codes, training, settings.min_bin_count)
-        self._training = Training(settings, training, bins, codes, candidates)
+        self._training = HostTraining(settings, training, bins, codes, candidates)
         return {"candidates": len(candidates)}
 
     def _check_policy(self, settings: BoostSettings) -> None:
@@ -215,7 +215,7 @@ class Host:
         self._public = public
         return {"fingerprint": public.fingerprint}
 
-    def _set_up(self) -> Training:
+    def _set_up(self) -> HostTraining:
         if self._training is None:
             raise refused("a question of training came before SETUP")
         return self._training
@@ -225,7 +225,7 @@ class Host:
             raise refused("a question of training came before PUBLIC_KEY")
         return self._public
 
-    def _in_tree(self, tree: int) -> Growing:
+    def _in_tree(self, tree: int) -> TreeInProgress:
         if self._growing is None or self._growing.tree != tree:
             raise refused(f"tree {tree} was not begun")
         return self._growing
@@ -246,7 +246,7 @@ class Host:
         place[chosen] = np.arange(len(chosen), dtype=np.int32)
         order = _secret_permutation(len(t.candidates)) if t.settings.on("subtraction") else None
         empty = [Ciphertexts(np.empty((len(chosen), public.width), np.uint64)) for _ in range(parts)]
-        self._growing = Growing(tree, place, len(chosen), parts, slots, empty, order, [0] * parts)
+        self._growing = TreeInProgress(tree, place, len(chosen), parts, slots, empty, order, [0] * parts)
         return {}
 
     def _count_tree(self) -> None:
@@ -303,7 +303,7 @@ class Host:
             "sums": public.rerandomise(reply).to_bytes(),
         }
 
-    def _turn_to(self, grow: Growing, level: int, fields: dict[str, Any]) -> None:
+    def _turn_to(self, grow: TreeInProgress, level: int, fields: dict[str, Any]) -> None:
         """The next level, or more nodes of the same; the rows of its nodes, none of them too few."""
         if any(received != grow.rows for received in grow.received):
             raise refused(f"not all {grow.rows} rows of tree {grow.tree} have come")
@@ -323,7 +323,7 @@ class Host:
         grow.shown, grow.split = {}, set()
         grow.level, grow.nodes, grow.node = level, nodes, node
 
-    def _totals(self, fields: dict[str, Any], grow: Growing, nodes: int) -> list[Ciphertexts | None]:
+    def _totals(self, fields: dict[str, Any], grow: TreeInProgress, nodes: int) -> list[Ciphertexts | None]:
         """The encrypted totals of the nodes to build, for the bins that are not summed."""
         public = self._key()
         totals = Ciphertexts.from_bytes(public, read.raw(fields, "totals"))
@@ -331,7 +331,7 @@ class Host:
             raise refused(f"{len(totals)} totals came for {nodes} nodes")
         return [Ciphertexts(totals.data[part :: grow.parts]) for part in range(grow.parts)]
 
-    def _sorted(self, grow: Growing, build: NDArray[np.int64]) -> Histogram:
+    def _sorted(self, grow: TreeInProgress, build: NDArray[np.int64]) -> Histogram:
         t = self._set_up()
         number = np.full(grow.nodes + 1, -1)
         number[build] = np.arange(len(build))
@@ -377,7 +377,7 @@ class Host:
             "left": read.as_bits(np.concatenate(left)),
         }
 
-    def _sides(self, t: Training, grow: Growing, node: int, split: Split) -> NDArray[np.bool_]:
+    def _sides(self, t: HostTraining, grow: TreeInProgress, node: int, split: ColumnSplit) -> NDArray[np.bool_]:
         """Which rows of the node go left, if neither side is too small to be told."""
         rows = np.flatnonzero(grow.node == node)
         left = goes_left(t.codes[:, rows], t.bins, split.column, split.bin, split.missing_left)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedarena.transport.frames import Kind
-from fedarena.transport.grpc_channel import Server
+from fedarena.transport.frames import FrameKind
+from fedarena.transport.grpc_channel import HostServer
 from fedarena.transport.party_identity import Identity
 from fedarena.vertical.align import Alignment
 from fedarena.vertical.handshake import HostParty, Matching, align_guest
-from fedarena.vertical.task_file import Line, Say, Source
+from fedarena.vertical.task_file import PartyConnection, Say, TableSource
 
 
 def common(found: Alignment) -> str:
@@ -18,9 +18,9 @@ def common(found: Alignment) -> str:
     return f"{len(found.rows)} people in common: {counts}"
 
 
-def serve(party: HostParty, line: Line, identity: Identity, say: Say) -> None:
+def serve(party: HostParty, line: PartyConnection, identity: Identity, say: Say) -> None:
     """Listen until the guest is done."""
-    with Server(party, line.listen, identity, line.guest, say=say) as server:
+    with HostServer(party, line.listen, identity, line.guest, say=say) as server:
         machine = line.listen.rpartition(":")[0]
         say(f"host '{identity.name}' listens on {machine}:{server.port} for '{line.guest}'")
         try:
@@ -31,7 +31,7 @@ def serve(party: HostParty, line: Line, identity: Identity, say: Say) -> None:
             raise
 
 
-def align_as_host(source: Source, line: Line, matching: Matching, say: Say) -> dict[str, Any]:
+def align_as_host(source: TableSource, line: PartyConnection, matching: Matching, say: Say) -> dict[str, Any]:
     """Answer an alignment, and nothing else."""
     identity = Identity.load(line.keys)
     party = HostParty(source.load_ids(), None, matching, name=identity.name, purpose="align", say=say)
@@ -39,13 +39,13 @@ def align_as_host(source: Source, line: Line, matching: Matching, say: Say) -> d
     return _counted(party.alignment)
 
 
-def align_as_guest(source: Source, line: Line, matching: Matching, say: Say) -> dict[str, Any]:
+def align_as_guest(source: TableSource, line: PartyConnection, matching: Matching, say: Say) -> dict[str, Any]:
     """Count the people in common."""
     table = source.load_ids()
     with line.channels(say) as channels:
         found = align_guest(channels, table, matching, purpose="align", say=say)
         for channel in channels:
-            channel.ask(Kind.DONE)
+            channel.ask(FrameKind.DONE)
     return _counted(found)
 
 

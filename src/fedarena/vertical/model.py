@@ -27,7 +27,7 @@ GUEST = 0  # owner number of the guest; hosts are 1, 2, ...
 
 
 @dataclass(frozen=True)
-class Split:
+class ColumnSplit:
     """One split of a party's own column: values at or below the threshold go left."""
 
     column: int
@@ -40,14 +40,14 @@ class Split:
         return np.where(np.isnan(values), self.missing_left, values <= self.threshold)
 
 
-def split_of(bins: Bins, candidates: Candidates, number: int) -> Split:
+def split_of(bins: Bins, candidates: Candidates, number: int) -> ColumnSplit:
     """What the candidate with this number stands for."""
     column, last = int(candidates.column[number]), int(candidates.bin[number])
-    return Split(column, last, threshold(bins, column, last), bool(candidates.missing_left[number]))
+    return ColumnSplit(column, last, threshold(bins, column, last), bool(candidates.missing_left[number]))
 
 
 @dataclass(frozen=True)
-class Node:
+class TreeNode:
     """A leaf with a weight for each output, or a split by its owner, whose number there is `record`."""
 
     rows: int
@@ -64,7 +64,7 @@ class Node:
 class Tree:
     """Nodes in order of levels, the root first, and the output it adds to (-1: all of them)."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[TreeNode, ...]
     output: int = -1
 
     @property
@@ -80,7 +80,7 @@ class GuestModel:
     settings: BoostSettings
     start: float
     trees: tuple[Tree, ...] = ()
-    splits: tuple[Split, ...] = ()
+    splits: tuple[ColumnSplit, ...] = ()
     hosts: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     best_round: int | None = None  # of early stopping: later trees are not used
@@ -159,7 +159,7 @@ class HostModel:
 
     name: str = "host"
     columns: tuple[str, ...] = ()
-    records: tuple[Split, ...] = ()
+    records: tuple[ColumnSplit, ...] = ()
     trees: tuple[int, ...] = ()
     settings: str = ""  # those of the training, to recognise it again
     table: str = ""  # hash of the rows and columns it was trained on
@@ -200,21 +200,21 @@ class HostModel:
         return model
 
 
-def _split_json(split: Split) -> dict[str, Any]:
+def _split_json(split: ColumnSplit) -> dict[str, Any]:
     value = split.threshold if math.isfinite(split.threshold) else str(split.threshold)  # JSON knows no infinity
     return {**asdict(split), "threshold": value}
 
 
-def _split(found: dict[str, Any]) -> Split:
+def _split(found: dict[str, Any]) -> ColumnSplit:
     value = float(found["threshold"])
     if math.isnan(value):
         raise ValueError("a threshold is not a number")
-    return Split(int(found["column"]), int(found["bin"]), value, bool(found["missing_left"]))
+    return ColumnSplit(int(found["column"]), int(found["bin"]), value, bool(found["missing_left"]))
 
 
-def _node(found: dict[str, Any]) -> Node:
+def _node(found: dict[str, Any]) -> TreeNode:
     whole = {name: int(found[name]) for name in ("rows", "owner", "record", "column", "left", "right")}
-    return Node(**whole, gain=float(found["gain"]), weights=tuple(float(w) for w in found["weights"]))
+    return TreeNode(**whole, gain=float(found["gain"]), weights=tuple(float(w) for w in found["weights"]))
 
 
 def _check(model: GuestModel) -> None:
@@ -270,10 +270,10 @@ def _broken(path: Path, error: Exception) -> DataBroken:
     return DataBroken(f"{path} does not hold a model: {error}", remedy="train again, or take it from a copy")
 
 
-def joined(guest: GuestModel, hosts: Sequence[HostModel]) -> list[list[tuple[int, Split] | None]]:
+def joined(guest: GuestModel, hosts: Sequence[HostModel]) -> list[list[tuple[int, ColumnSplit] | None]]:
     """For each tree and node: (owner, split), or None for a leaf. Only a simulation, which has all halves, can do that."""
 
-    def split(node: Node) -> tuple[int, Split] | None:
+    def split(node: TreeNode) -> tuple[int, ColumnSplit] | None:
         if node.owner < 0:
             return None
         known = guest.splits if node.owner == GUEST else hosts[node.owner - 1].records

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from fedarena.config.errors import PartyFailed
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel
-from fedarena.transport.frames import Kind
+from fedarena.transport.frames import FrameKind
 from fedarena.vertical.bins import Bins, Candidates, Codes, candidates_of, goes_left, make_bins
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts, Plaintexts
 from fedarena.vertical.crypto.keys import PrivateKey
 from fedarena.vertical.crypto.plain import PlainKey
 from fedarena.vertical.fixed_point import SLOT, ExactSums, FixedPoint, Sums, parts_of, split_slots
-from fedarena.vertical.histogram import Layout
-from fedarena.vertical.model import Split, split_of
+from fedarena.vertical.histogram import HistogramLayout
+from fedarena.vertical.model import ColumnSplit, split_of
 from fedarena.vertical.settings import BoostSettings
 
 MOST_REPLY = 16 << 20  # bytes of sums that a host is asked for at once
@@ -31,7 +31,7 @@ Key = PrivateKey | PlainKey
 
 
 @dataclass(frozen=True)
-class Stage:
+class TreeLevel:
     """A level of the tree under way. Its nodes come in pairs of siblings, but for the root."""
 
     tree: int
@@ -49,7 +49,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Shown:
+class CandidateSums:
     """What candidates would send left, in an order that only their owner understands."""
 
     sums: Sums  # [nodes, candidates, outputs, 2]
@@ -57,7 +57,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeSplits:
     """Splits that were made, node by node: their record numbers, columns, and which rows of the node go left."""
 
     records: list[int]
@@ -66,7 +66,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Source:
+class TreeSource:
     """What one tree is grown from: these rows, with these whole numbers, in this fixed point."""
 
     chosen: Rows
@@ -75,16 +75,16 @@ class Source:
     exact: ExactSums
 
 
-class Party(Protocol):
+class ColumnOwner(Protocol):
     """An owner of columns."""
 
-    def begin(self, tree: int, source: Source) -> None:
+    def begin(self, tree: int, source: TreeSource) -> None:
         """A new tree."""
 
-    def show(self, stage: Stage) -> Shown:
+    def show(self, stage: TreeLevel) -> CandidateSums:
         """The sums of all candidates of all open nodes."""
 
-    def split(self, stage: Stage, tied: dict[int, Rows]) -> Made:
+    def split(self, stage: TreeLevel, tied: dict[int, Rows]) -> MadeSplits:
         """Split these nodes, each by the first of its tied candidates."""
 
 
@@ -95,18 +95,18 @@ class OwnColumns:
         self.bins: Bins = make_bins(x, training, settings.bins, settings.min_bin_count)
         self.codes: Codes = self.bins.codes(x)
         self.candidates: Candidates = candidates_of(self.bins, self.codes, training, settings.min_bin_count)
-        self.splits: list[Split] = []
+        self.splits: list[ColumnSplit] = []
 
-    def begin(self, tree: int, source: Source) -> None:
+    def begin(self, tree: int, source: TreeSource) -> None:
         """Nothing is encrypted."""
         self._source = source
 
-    def show(self, stage: Stage) -> Shown:
+    def show(self, stage: TreeLevel) -> CandidateSums:
         """By plain sums."""
         node = stage.node[self._source.chosen]
         inside = np.flatnonzero(node >= 0)
         rows, node = self._source.chosen[inside], node[inside]
-        layout = Layout(self.bins, stage.nodes)
+        layout = HistogramLayout(self.bins, stage.nodes)
         size = int(layout.first[-1])
         sums = np.zeros((size, *stage.totals.shape[1:]), np.int64)
         counts = np.zeros(size, np.int64)
@@ -114,11 +114,11 @@ class OwnColumns:
             group = node * layout.width[f] + self.codes[f, rows]
             sums[first:last] = self._source.exact.by_group(group, int(last - first), inside)
             counts[first:last] = np.bincount(group, minlength=int(last - first))
-        return Shown(layout.by_candidate(sums, self.candidates), layout.by_candidate(counts, self.candidates))
+        return CandidateSums(layout.by_candidate(sums, self.candidates), layout.by_candidate(counts, self.candidates))
 
-    def split(self, stage: Stage, tied: dict[int, Rows]) -> Made:
+    def split(self, stage: TreeLevel, tied: dict[int, Rows]) -> MadeSplits:
         """The first of the tied ones, as they are in order here."""
-        made = Made([], [], [])
+        made = MadeSplits([], [], [])
         for node, numbers in tied.items():
             split = split_of(self.bins, self.candidates, int(numbers.min()))
             rows = np.flatnonzero(stage.node == node)
@@ -136,19 +136,19 @@ class HostColumns:
         self.channel, self.key, self.settings = channel, key, settings
         self.rows, self.candidates = rows, candidates
         self.parts, self.slots = parts_of(settings, key.public.capacity)
-        self._before: tuple[int, Shown] | None = None
+        self._before: tuple[int, CandidateSums] | None = None
 
-    def begin(self, tree: int, source: Source) -> None:
+    def begin(self, tree: int, source: TreeSource) -> None:
         """Tell which rows the tree is grown from; their ciphertexts follow."""
         self._source, self._before = source, None
         chosen = np.zeros(self.rows, bool)
         chosen[source.chosen] = True
-        self.channel.ask(Kind.TREE_START, {"rows": read.as_bits(chosen)}, tree=tree)
+        self.channel.ask(FrameKind.TREE_START, {"rows": read.as_bits(chosen)}, tree=tree)
 
-    def show(self, stage: Stage) -> Shown:
+    def show(self, stage: TreeLevel) -> CandidateSums:
         """Of each pair of siblings only the smaller one is summed; the other is what is left of their parent."""
         build = self._to_build(stage)
-        shown = Shown(
+        shown = CandidateSums(
             np.zeros((stage.nodes, self.candidates, *stage.totals.shape[1:]), np.int64),
             np.zeros((stage.nodes, self.candidates), np.int64),
         )
@@ -169,14 +169,14 @@ class HostColumns:
         """Of one node, at most."""
         return self.candidates * (self.parts * 8 * self.key.public.width + 4)
 
-    def _to_build(self, stage: Stage) -> Rows:
+    def _to_build(self, stage: TreeLevel) -> Rows:
         if self._before is None or self._before[0] != stage.level - 1:
             return np.flatnonzero(stage.open)
         pairs = np.flatnonzero(stage.open.reshape(-1, 2).any(axis=1))
         right_is_smaller = stage.rows[2 * pairs + 1] < stage.rows[2 * pairs]
         return 2 * pairs + right_is_smaller
 
-    def _asked(self, stage: Stage, build: Rows) -> tuple[Sums, Rows]:
+    def _asked(self, stage: TreeLevel, build: Rows) -> tuple[Sums, Rows]:
         """The sums of the nodes to build, from the host, checked."""
         kind = np.uint8 if stage.nodes < 256 else np.uint16
         question: dict[str, Any] = {
@@ -186,7 +186,7 @@ class HostColumns:
         }
         if self.settings.on("sparse"):
             question["totals"] = self._totals(stage, build)
-        reply = self.channel.ask(Kind.LEVEL, question, tree=stage.tree, level=stage.level)
+        reply = self.channel.ask(FrameKind.LEVEL, question, tree=stage.tree, level=stage.level)
         shape = (len(build), self.candidates)
         counts = reply.get("counts")
         ok = isinstance(counts, np.ndarray) and counts.shape == shape and counts.dtype == np.int32
@@ -199,7 +199,7 @@ class HostColumns:
         self._refuse(slots > rows[..., None].astype(np.uint64) * top, "its sums are larger than they can be")
         return self._source.point.from_slots(slots, rows), rows
 
-    def _totals(self, stage: Stage, build: Rows) -> bytes:
+    def _totals(self, stage: TreeLevel, build: Rows) -> bytes:
         shifted = stage.totals[build] + stage.rows[build, None, None] * np.array([self._source.point.offset, 0])
         slots = split_slots(shifted.reshape(len(build), -1).astype(np.uint64), self.parts, self.slots)
         cipher = self.key.encrypt(Plaintexts(slots.reshape(-1, self.slots)), exponents=self.settings.exponents)
@@ -225,17 +225,17 @@ class HostColumns:
             raise self._faulty("there is something behind its sums")
         return words[:wanted].reshape(*shape, self.parts * self.slots)[..., :outputs].astype(np.uint64)
 
-    def split(self, stage: Stage, tied: dict[int, Rows]) -> Made:
+    def split(self, stage: TreeLevel, tied: dict[int, Rows]) -> MadeSplits:
         """The host settles ties by an order that only it knows."""
         question = {
             "nodes": np.array(list(tied), np.int32),
             "candidates": np.concatenate(list(tied.values())).astype(np.int32),
             "starts": np.cumsum([0, *map(len, tied.values())]).astype(np.int32),
         }
-        reply = self.channel.ask(Kind.SPLIT, question, tree=stage.tree, level=stage.level)
+        reply = self.channel.ask(FrameKind.SPLIT, question, tree=stage.tree, level=stage.level)
         sizes = [int(np.count_nonzero(stage.node == node)) for node in tied]
         left = read.bits(reply, "left", sum(sizes))
-        return Made(
+        return MadeSplits(
             read.numbers(reply, "records", 0, 2**31 - 1, length=len(tied)).tolist(),
             read.numbers(reply, "columns", 0, 2**31 - 1, length=len(tied)).tolist(),
             np.split(left, np.cumsum(sizes)[:-1]),

@@ -27,7 +27,7 @@ NAMED = ("give_me_some_credit", "default_credit", "kdd04_bio", "higgs_11k")  # w
 
 
 @dataclass(frozen=True)
-class Table:
+class PartyTable:
     """Columns of numbers (NaN where a value is missing), and what is known of rows and owners."""
 
     name: str
@@ -46,7 +46,7 @@ class Table:
         """What fits the labels: two classes, more, or a quantity."""
         return {0: "squared_error", 2: "logistic"}.get(len(self.class_names), "softmax")
 
-    def rows(self, rows: NDArray[np.int64]) -> Table:
+    def rows(self, rows: NDArray[np.int64]) -> PartyTable:
         """These rows, in this order."""
         y = None if self.y is None else self.y[rows]
         ids = None if self.ids is None else tuple(self.ids[i] for i in rows)
@@ -62,7 +62,7 @@ def load_table(
     quantity: bool = False,
     classes: Sequence[str] = (),
     only: Sequence[str] | None = None,
-) -> Table:
+) -> PartyTable:
     """A table by the name of a data set or by its file: .csv, .parquet, or .npz with X, y, feature_names and party.
 
     `quantity` says that the label is a number to be predicted as such, not a class; `classes` are those of a training,
@@ -87,15 +87,15 @@ def load_table(
     return _file(path, label, ids, numbered, drop, only)
 
 
-def load_ids(source: str, ids: str) -> Table:
+def load_ids(source: str, ids: str) -> PartyTable:
     """The ids of a table, and nothing else of it."""
     if not source.endswith((".csv", ".parquet")):
         return load_table(source, ids=ids)
     table = _checked(Path(source), ids, {"--id": [ids]})
-    return Table(Path(source).stem, np.zeros((len(table), 0)), (), ids=_ids(table, ids))
+    return PartyTable(Path(source).stem, np.zeros((len(table), 0)), (), ids=_ids(table, ids))
 
 
-def deal(table: Table, columns: Sequence[str] = (), hosts: int | None = None) -> dict[str, list[int]]:
+def split_columns(table: PartyTable, columns: Sequence[str] = (), hosts: int | None = None) -> dict[str, list[int]]:
     """The columns of each party, guest first: as asked, as the table says, or in equal runs to guest and hosts.
 
     `columns` are texts like `bank=income,debt`; a star stands for all columns that nobody else has.
@@ -130,7 +130,7 @@ def _some(run: NDArray[Any]) -> bool:
     return True
 
 
-def _asked(table: Table, columns: Sequence[str]) -> dict[str, list[int]]:
+def _asked(table: PartyTable, columns: Sequence[str]) -> dict[str, list[int]]:
     from fedarena.transport.party_identity import check_name
 
     owner: dict[str, str] = {}
@@ -167,29 +167,29 @@ def _asked(table: Table, columns: Sequence[str]) -> dict[str, list[int]]:
     return {party: [i for i, name in enumerate(table.names) if owner[name] == party] for party in parties}
 
 
-def _breast_cancer() -> Table:
+def _breast_cancer() -> PartyTable:
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
     names, classes = tuple(map(str, bunch.feature_names)), tuple(map(str, bunch.target_names))
     owners = tuple(GUEST if name.startswith("mean") else "host" for name in names)
-    return Table(
+    return PartyTable(
         EMBEDDED, bunch.data.astype(np.float64), names, bunch.target.astype(np.float64), classes, parties=owners
     )
 
 
 def _find(name: str) -> Path:
-    for folder in published_files.folders():
+    for folder in published_files.data_folders():
         if (folder / f"{name}.npz").is_file():
             return folder / f"{name}.npz"
     raise DataMissing(
         f"'{name}' is not on this machine",
         remedy=f"point FEDARENA_DATA at a folder with {name}.npz (arrays X, y, feature_names and party)",
-        where=f"looked in {', '.join(map(str, published_files.folders()))}",
+        where=f"looked in {', '.join(map(str, published_files.data_folders()))}",
     )
 
 
-def _arrays(name: str, path: Path, ids: str | None, numbered: Numbered) -> Table:
+def _arrays(name: str, path: Path, ids: str | None, numbered: Numbered) -> PartyTable:
     with published_files.reading(
         path, remedy="it needs arrays X [rows, columns] and feature_names; y and party may be there"
     ):
@@ -202,7 +202,7 @@ def _arrays(name: str, path: Path, ids: str | None, numbered: Numbered) -> Table
         if ids is not None and (ids not in found or found[ids].shape != (len(x),)):
             raise ValueError(f"it has no ids called '{ids}'")
         y, classes = numbered(found["y"]) if "y" in found else (None, ())
-    return Table(name, x, names, y, classes, None if ids is None else tuple(map(str, found[ids])), parties)
+    return PartyTable(name, x, names, y, classes, None if ids is None else tuple(map(str, found[ids])), parties)
 
 
 def _file(
@@ -212,7 +212,7 @@ def _file(
     numbered: Numbered,
     drop: Sequence[str],
     only: Sequence[str] | None,
-) -> Table:
+) -> PartyTable:
     aside = {label, ids, *drop} if only is None else set()
     table = _checked(path, ids, {"--label": [label], "--id": [ids], "--drop": drop if only is None else ()})
     names = tuple(name for name in table.column_names if name not in aside and (only is None or name in only))
@@ -220,7 +220,7 @@ def _file(
         raise BadValue(f"{path} has no column of features", remedy="drop fewer columns", where="--drop")
     x = np.stack([_numbers(table, name) for name in names], axis=1) if names else np.zeros((len(table), 0))
     y, classes = numbered(_complete(table, label)) if label else (None, ())
-    return Table(path.stem, x, names, y, classes, _ids(table, ids) if ids else None)
+    return PartyTable(path.stem, x, names, y, classes, _ids(table, ids) if ids else None)
 
 
 def _checked(path: Path, ids: str | None, named: Mapping[str, Sequence[str | None]]) -> pa.Table:

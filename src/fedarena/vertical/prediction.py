@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fedarena.config.errors import BadValue
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel
-from fedarena.transport.frames import Fields, Kind, refused
+from fedarena.transport.frames import Fields, FrameKind, refused
 from fedarena.vertical.bins import checked_columns
-from fedarena.vertical.model import GUEST, GuestModel, HostModel, Split
+from fedarena.vertical.model import GUEST, ColumnSplit, GuestModel, HostModel
 from fedarena.vertical.objective import objective_of
 
 BATCH = 1 << 21  # (row, tree) pairs that are walked at once
@@ -33,15 +33,15 @@ class PredictingHost:
                 remedy="give the same columns in the same order",
             )
 
-    def answer(self, kind: Kind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
         """Directions, and nothing else."""
-        if kind is Kind.HELLO:
+        if kind is FrameKind.HELLO:
             return {"name": self.model.name, "rows": len(self.x), "trees": len(self.model.trees)}
-        if kind is Kind.PREDICT_START:
+        if kind is FrameKind.PREDICT_START:
             return self._start(fields)
-        if kind is Kind.PREDICT_STEP:
+        if kind is FrameKind.PREDICT_STEP:
             return self._step(fields)
-        if kind in (Kind.PREDICT_END, Kind.DONE):
+        if kind in (FrameKind.PREDICT_END, FrameKind.DONE):
             return {}
         raise refused(f"a host that predicts does not answer {kind.name}")
 
@@ -101,7 +101,7 @@ def predict_margins(model: GuestModel, x: NDArray[np.floating], channels: Sequen
         )
     for channel in channels:
         question = {"rows": len(table), "trees": len(model.trees), "training_id": model.training_id}
-        channel.ask(Kind.PREDICT_START, question)
+        channel.ask(FrameKind.PREDICT_START, question)
     walk = _Walk(model)
     margins = np.full((len(table), model.settings.outputs), model.start, np.float32)
     step = max(BATCH // max(len(walk.first), 1), 1)
@@ -111,7 +111,7 @@ def predict_margins(model: GuestModel, x: NDArray[np.floating], channels: Sequen
         for tree in range(leaves.shape[1]):  # one tree after the other, as in training: the same rounding
             margins[rows] += walk.weights[leaves[:, tree]]
     for channel in channels:
-        channel.ask(Kind.PREDICT_END, {})
+        channel.ask(FrameKind.PREDICT_END, {})
     return margins
 
 
@@ -149,7 +149,7 @@ def _leaves(
 
 
 def _directions(
-    splits: Sequence[Split],
+    splits: Sequence[ColumnSplit],
     table: NDArray[np.float64],
     records: NDArray[np.int64],
     ends: NDArray[np.int64],
@@ -166,4 +166,4 @@ def _ask(
     channel: Channel, records: NDArray[np.int64], ends: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     question = {"records": records.astype(np.int32), "starts": ends.astype(np.int64), "rows": rows.astype(np.int32)}
-    return read.bits(channel.ask(Kind.PREDICT_STEP, question), "left", len(rows))
+    return read.bits(channel.ask(FrameKind.PREDICT_STEP, question), "left", len(rows))

@@ -11,16 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.errors import CannotWrite, UnknownName
-from fedarena.transport.frames import Kind
+from fedarena.transport.frames import FrameKind
 from fedarena.transport.party_identity import Identity
 from fedarena.vertical.handshake import HostParty, Matching, align_guest
 from fedarena.vertical.host_service import common, serve
 from fedarena.vertical.model import GuestModel, HostModel
-from fedarena.vertical.party_tables import Table
-from fedarena.vertical.task_file import METRICS, Line, Say, Source, Task
+from fedarena.vertical.party_tables import PartyTable
+from fedarena.vertical.task_file import METRICS, PartyConnection, Say, TableSource, TrainingTask
 
 
-def serve_prediction(source: Source, line: Line, folder: Path, matching: Matching, say: Say) -> dict[str, Any]:
+def serve_prediction(
+    source: TableSource, line: PartyConnection, folder: Path, matching: Matching, say: Say
+) -> dict[str, Any]:
     """Give directions until the guest is done."""
     from fedarena.vertical.prediction import PredictingHost
 
@@ -34,12 +36,12 @@ def serve_prediction(source: Source, line: Line, folder: Path, matching: Matchin
 
 
 def predict(
-    source: Source, line: Line | None, folder: Path, matching: Matching, say: Say
+    source: TableSource, line: PartyConnection | None, folder: Path, matching: Matching, say: Say
 ) -> tuple[dict[str, Any], str]:
     """Predictions with what can be said of them, and as lines of CSV."""
     from fedarena.vertical.prediction import predict_margins
 
-    trained = Task.load(folder).source
+    trained = TrainingTask.load(folder).source
     if line is None:
         ids = source.ids or trained.ids
         return _predict_simulated(dataclasses.replace(trained, table=source.table, label=source.label, ids=ids), folder)
@@ -51,11 +53,11 @@ def predict(
         rows = _same_columns(table.rows(found.rows), model.columns)
         margins = predict_margins(model, rows.x, channels)
         for channel in channels:
-            channel.ask(Kind.DONE)
+            channel.ask(FrameKind.DONE)
     return _predicted(model, margins, rows, trained.classes)
 
 
-def _predict_simulated(source: Source, folder: Path) -> tuple[dict[str, Any], str]:
+def _predict_simulated(source: TableSource, folder: Path) -> tuple[dict[str, Any], str]:
     """All halves are in one folder, as `train` left them."""
     from fedarena.vertical.simulation import Simulated
 
@@ -66,7 +68,7 @@ def _predict_simulated(source: Source, folder: Path) -> tuple[dict[str, Any], st
     return _predicted(model.guest, margins, table, source.classes)
 
 
-def _same_columns(table: Table, names: Sequence[str]) -> Table:
+def _same_columns(table: PartyTable, names: Sequence[str]) -> PartyTable:
     """The columns of the training, by name; others that a table may have are left out."""
     missing = [name for name in names if name not in table.names]
     if missing:
@@ -80,7 +82,7 @@ def _same_columns(table: Table, names: Sequence[str]) -> Table:
 
 
 def _predicted(
-    model: GuestModel, margins: NDArray[np.float32], table: Table, classes: Sequence[str]
+    model: GuestModel, margins: NDArray[np.float32], table: PartyTable, classes: Sequence[str]
 ) -> tuple[dict[str, Any], str]:
     """A line for each row: its id, the prediction and, of classes, their probabilities."""
     from fedarena.vertical.objective import scores

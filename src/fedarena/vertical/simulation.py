@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue
 from fedarena.transport.channel import LocalChannel
-from fedarena.transport.frames import Kind
+from fedarena.transport.frames import FrameKind
 from fedarena.transport.party_identity import check_name
 from fedarena.vertical.guest import Cipher, Guest, TreeRecord
 from fedarena.vertical.host import Host, HostPolicy
@@ -45,7 +45,7 @@ class Simulated:
         hosts = [PredictingHost(m, x) for m, x in zip(self.hosts, tables[1:], strict=True)]
         channels = [LocalChannel(h, n) for h, n in zip(hosts, self.guest.hosts, strict=True)]
         for channel in channels:
-            channel.ask(Kind.HELLO, {"purpose": "predict"})
+            channel.ask(FrameKind.HELLO, {"purpose": "predict"})
         return predict_margins(self.guest, tables[0], channels)
 
 

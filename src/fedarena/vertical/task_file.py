@@ -16,7 +16,7 @@ from fedarena.transport.grpc_channel import DEADLINE, PATIENCE, NetworkChannel
 from fedarena.transport.party_identity import Identity
 from fedarena.vertical.handshake import Matching
 from fedarena.vertical.model import write_json
-from fedarena.vertical.party_tables import GUEST, Table, load_ids, load_table
+from fedarena.vertical.party_tables import GUEST, PartyTable, load_ids, load_table
 
 FILE = "task.json"
 DONE = "finished.json"  # the training is over, and nobody waits any more
@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Source:
+class TableSource:
     """Where a party's rows come from, or those of all parties."""
 
     table: str
@@ -37,12 +37,12 @@ class Source:
     quantity: bool = False
     classes: tuple[str, ...] = ()  # of the training, for a prediction
 
-    def load(self, only: Sequence[str] | None = None) -> Table:
+    def load(self, only: Sequence[str] | None = None) -> PartyTable:
         """The table, or only these columns of it, beside label and ids."""
         how: dict[str, Any] = {"label": self.label, "ids": self.ids, "drop": self.drop, "only": only}
         return load_table(self.table, quantity=self.quantity, classes=self.classes, **how)
 
-    def load_ids(self) -> Table:
+    def load_ids(self) -> PartyTable:
         """The table's ids alone."""
         assert self.ids is not None
         return load_ids(self.table, self.ids)
@@ -54,7 +54,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Line:
+class PartyConnection:
     """How a party reaches the others."""
 
     keys: str
@@ -86,12 +86,12 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """A training, complete: kept beside the model, so that it can go on."""
 
-    source: Source
+    source: TableSource
     settings: dict[str, Any]
-    line: Line | None = None  # None: simulation
+    line: PartyConnection | None = None  # None: simulation
     matching: Matching = Matching()
     test_share: float = 0.2
     check_pooled: bool = False
@@ -101,13 +101,13 @@ class Task:
         write_json(folder / FILE, dataclasses.asdict(self))
 
     @classmethod
-    def load(cls, folder: Path) -> Task:
+    def load(cls, folder: Path) -> TrainingTask:
         """What `save` wrote."""
         try:
             found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            source, matching = Source(**_tuples(found.pop("source"))), Matching(**found.pop("matching"))
+            source, matching = TableSource(**_tuples(found.pop("source"))), Matching(**found.pop("matching"))
             line = found.pop("line")
-            return cls(source=source, matching=matching, line=line and Line(**_tuples(line)), **found)
+            return cls(source=source, matching=matching, line=line and PartyConnection(**_tuples(line)), **found)
         except OSError:
             raise DataMissing(f"there is no training in {folder}", remedy="name the folder of one") from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.seeds import stream
-from fedarena.transport.channel import Answers, Channel
-from fedarena.transport.frames import Kind
+from fedarena.transport.channel import Channel, HostProtocol
+from fedarena.transport.frames import FrameKind
 from fedarena.transport.party_identity import Identity
 from fedarena.vertical.bins import checked_columns
 from fedarena.vertical.handshake import HostParty, Matching, align_guest, kept_alignment
 from fedarena.vertical.host_service import common, serve
 from fedarena.vertical.model import FILE as MODEL
 from fedarena.vertical.model import GuestModel, write_json
-from fedarena.vertical.party_tables import GUEST, Table, deal
+from fedarena.vertical.party_tables import GUEST, PartyTable, split_columns
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.task_file import DONE, FILE, METRICS, Line, Say, Source, Task
+from fedarena.vertical.task_file import DONE, FILE, METRICS, PartyConnection, Say, TableSource, TrainingTask
 
 if TYPE_CHECKING:
     from fedarena.vertical.host import HostPolicy
@@ -32,7 +32,7 @@ OnTree = Callable[[Any], None]
 Place = Callable[[], Path]  # makes the folder of a training, once everything else is known to be well
 
 
-def train(task: Task, place: Place, *, resume: bool, on_tree: OnTree, say: Say) -> dict[str, Any]:
+def train(task: TrainingTask, place: Place, *, resume: bool, on_tree: OnTree, say: Say) -> dict[str, Any]:
     """Simulate, or train as the guest; go on where the folder's training stopped. What `--json` prints."""
     if task.line is not None and task.check_pooled:
         raise BadValue(
@@ -43,7 +43,7 @@ def train(task: Task, place: Place, *, resume: bool, on_tree: OnTree, say: Say) 
     settings = fitted(task.settings, table)
     checked_columns(table.x, table.names, table.name)
     check_share(task.test_share)
-    dealt = {} if task.line is not None else deal(table, task.source.columns, task.source.hosts)
+    dealt = {} if task.line is not None else split_columns(table, task.source.columns, task.source.hosts)
     if task.check_pooled:
         from fedarena.vertical.pooled_check import refuse_lossy
 
@@ -77,22 +77,22 @@ def _complete(folder: Path) -> GuestModel | None:
     return model if model.finished else None
 
 
-def _say_goodbye(line: Line, folder: Path, trees: int, say: Say) -> None:
+def _say_goodbye(line: PartyConnection, folder: Path, trees: int, say: Say) -> None:
     """The guest stopped after its last tree: hosts may be waiting still, or have been told and gone."""
-    from fedarena.vertical.guest import farewell
+    from fedarena.vertical.guest import send_goodbye
 
     with line.channels(say) as channels:
-        farewell(channels)
+        send_goodbye(channels)
     write_json(folder / DONE, {"trees": trees})
 
 
-def _rows_of(folder: Path, table: Table) -> Table:
+def _rows_of(folder: Path, table: PartyTable) -> PartyTable:
     """The rows that a training used."""
     kept = kept_alignment(folder, table)
     return table if kept is None else table.rows(kept.rows)
 
 
-def fitted(settings: dict[str, Any], table: Table) -> BoostSettings:
+def fitted(settings: dict[str, Any], table: PartyTable) -> BoostSettings:
     """The settings, with the objective that fits the labels unless one is named."""
     if table.y is None:
         raise BadValue("the guest's table has no label", remedy="name its column: --label", where="--label")
@@ -132,8 +132,8 @@ def _take(folder: Path) -> None:
 
 
 def _as_guest(
-    task: Task,
-    table: Table,
+    task: TrainingTask,
+    table: PartyTable,
     settings: BoostSettings,
     channels: Sequence[Channel],
     folder: Path,
@@ -151,8 +151,8 @@ def _as_guest(
 
 
 def _simulated(
-    task: Task,
-    table: Table,
+    task: TrainingTask,
+    table: PartyTable,
     dealt: dict[str, list[int]],
     settings: BoostSettings,
     folder: Path,
@@ -195,7 +195,7 @@ def _pooled(
     }
 
 
-def _figures(task: Task, table: Table, model: GuestModel) -> dict[str, Any]:
+def _figures(task: TrainingTask, table: PartyTable, model: GuestModel) -> dict[str, Any]:
     """A training in numbers, the same names for all; what was measured before a restart counts."""
     last = model.history[(model.best_round or 0) * model.settings.trees_per_round - 1]
     return {
@@ -216,7 +216,7 @@ def _figures(task: Task, table: Table, model: GuestModel) -> dict[str, Any]:
     }
 
 
-def tree_told(record: Any) -> str:
+def tree_line(record: Any) -> str:
     """A finished tree on one line."""
     width = len(str(record.trees))
     return (
@@ -230,7 +230,7 @@ def counted(trees: int) -> str:
     return "1 tree" if trees == 1 else f"{trees} trees"
 
 
-def told(found: dict[str, Any]) -> str:
+def training_summary(found: dict[str, Any]) -> str:
     """A training for people."""
     metric = next(name for name in METRICS if found.get(name) is not None)
     lines = [
@@ -246,8 +246,8 @@ def told(found: dict[str, Any]) -> str:
 
 
 def serve_training(
-    source: Source,
-    line: Line,
+    source: TableSource,
+    line: PartyConnection,
     place: Callable[[str], Path],
     policy: HostPolicy,
     matching: Matching,
@@ -263,12 +263,12 @@ def serve_training(
         raise CannotWrite(f"{folder} holds a finished training", remedy="choose another folder", where="--out")
     hosts: list[Host] = []
 
-    def make(table: Table) -> Answers:
+    def make(table: PartyTable) -> HostProtocol:
         hosts.append(Host(table.x, table.names, name=identity.name, folder=folder, policy=policy))
         return hosts[-1]
 
-    def watch(kind: Kind, tree: int, level: int) -> None:
-        if kind is Kind.TREE_END:
+    def watch(kind: FrameKind, tree: int, level: int) -> None:
+        if kind is FrameKind.TREE_END:
             say(f"tree {tree + 1} finished")
 
     party = HostParty(table, make, matching, name=identity.name, folder=folder, watch=watch, say=say)

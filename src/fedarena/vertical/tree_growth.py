@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.vertical.fixed_point import Sums
-from fedarena.vertical.model import GUEST, Node, Tree
-from fedarena.vertical.party_columns import Made, Party, Rows, Shown, Source, Stage, faulty
+from fedarena.vertical.model import GUEST, Tree, TreeNode
+from fedarena.vertical.party_columns import CandidateSums, ColumnOwner, MadeSplits, Rows, TreeLevel, TreeSource, faulty
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.split_gain import gains, leaf_weights, may_split, worth_it
 
@@ -35,7 +35,7 @@ def owners(settings: BoostSettings, parties: int, tree: int, level: int) -> list
 
 
 @dataclass(frozen=True)
-class Grown:
+class GrownTree:
     """A tree, and the leaf that each row of the table has come to."""
 
     tree: Tree
@@ -49,7 +49,7 @@ class Grown:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestSplit:
     """The best split of a node: whose it is, and those of its owner's candidates that reach this gain."""
 
     owner: int
@@ -59,19 +59,24 @@ class Best:
     rows: Rows  # [tied]
 
 
-class Growth:
+class TreeGrowth:
     """A tree under way."""
 
     def __init__(
-        self, settings: BoostSettings, parties: Sequence[Party], names: Sequence[str], source: Source, rows: int
+        self,
+        settings: BoostSettings,
+        parties: Sequence[ColumnOwner],
+        names: Sequence[str],
+        source: TreeSource,
+        rows: int,
     ) -> None:
         self.settings, self.parties, self.names, self.source = settings, parties, names, source
-        self.nodes: list[Node] = [Node(rows=len(source.chosen))]
+        self.nodes: list[TreeNode] = [TreeNode(rows=len(source.chosen))]
         self.at: Rows = np.zeros(rows, np.int64)  # of each row of the table: its node in the tree
         self.place: Rows = np.full(rows, -1, np.int64)  # of each row: where it stands among those chosen
         self.place[source.chosen] = np.arange(len(source.chosen))
 
-    def grow(self, tree: int, output: int) -> Grown:
+    def grow(self, tree: int, output: int) -> GrownTree:
         """All levels, then the leaves."""
         frontier, parents = [0], np.zeros(0, np.int64)
         with ThreadPoolExecutor(max(len(self.parties), 1)) as pool:
@@ -84,9 +89,9 @@ class Growth:
                 if not frontier:
                     break
         self._weigh()
-        return Grown(Tree(tuple(self.nodes), output), self.at)
+        return GrownTree(Tree(tuple(self.nodes), output), self.at)
 
-    def _stage(self, tree: int, level: int, frontier: list[int], parents: Rows) -> Stage:
+    def _stage(self, tree: int, level: int, frontier: list[int], parents: Rows) -> TreeLevel:
         place = np.full(len(self.nodes), -1)
         place[frontier] = np.arange(len(frontier))
         node = place[self.at]
@@ -95,20 +100,22 @@ class Growth:
         totals = self.source.exact.by_group(group, len(frontier), inside)
         rows = np.bincount(group, minlength=len(frontier)).astype(np.int64)
         large = [may_split(self.settings, self.source.point, t, int(n)) for t, n in zip(totals, rows, strict=True)]
-        return Stage(tree, level, node, totals, rows, parents, np.array(large))
+        return TreeLevel(tree, level, node, totals, rows, parents, np.array(large))
 
-    def _best(self, pool: ThreadPoolExecutor, stage: Stage, who: list[int]) -> dict[int, Best]:
+    def _best(self, pool: ThreadPoolExecutor, stage: TreeLevel, who: list[int]) -> dict[int, BestSplit]:
         """The best split of each node that is worth one; of equal gains, that of the first party."""
         asked = [pool.submit(self.parties[p].show, stage) for p in who if p != GUEST]
         shown = {GUEST: self.parties[GUEST].show(stage)} if GUEST in who else {}
         shown |= dict(zip([p for p in who if p != GUEST], (a.result() for a in asked), strict=True))
-        best: dict[int, Best] = {}
+        best: dict[int, BestSplit] = {}
         for node in np.flatnonzero(stage.open).tolist():
             for owner in who:
                 self._consider(best, stage, node, owner, shown[owner])
         return {node: b for node, b in best.items() if worth_it(self.settings, b.gain)}
 
-    def _consider(self, best: dict[int, Best], stage: Stage, node: int, owner: int, shown: Shown) -> None:
+    def _consider(
+        self, best: dict[int, BestSplit], stage: TreeLevel, node: int, owner: int, shown: CandidateSums
+    ) -> None:
         if not shown.rows.shape[1]:
             return
         total, rows = stage.totals[node], int(stage.rows[node])
@@ -116,16 +123,18 @@ class Growth:
         top = gain.max()
         if node not in best or top > best[node].gain:
             tied = np.flatnonzero(gain == top)
-            best[node] = Best(owner, top, tied, shown.sums[node][tied], shown.rows[node][tied])
+            best[node] = BestSplit(owner, top, tied, shown.sums[node][tied], shown.rows[node][tied])
 
-    def _split(self, pool: ThreadPoolExecutor, stage: Stage, frontier: list[int], best: dict[int, Best]) -> list[int]:
+    def _split(
+        self, pool: ThreadPoolExecutor, stage: TreeLevel, frontier: list[int], best: dict[int, BestSplit]
+    ) -> list[int]:
         """Let the owners split; the nodes of the next level, in pairs."""
         mine = {
             owner: {n: best[n].tied for n in sorted(best) if best[n].owner == owner}
             for owner in range(len(self.parties))
         }
         asked = {o: pool.submit(self.parties[o].split, stage, tied) for o, tied in mine.items() if tied}
-        made: dict[int, tuple[Made, int]] = {}
+        made: dict[int, tuple[MadeSplits, int]] = {}
         for owner, answer in asked.items():
             made |= {node: (answer.result(), i) for i, node in enumerate(mine[owner])}
         following: list[int] = []
@@ -133,7 +142,7 @@ class Growth:
             following += self._divide(stage, frontier[node], node, best[node], *made[node])
         return following
 
-    def _divide(self, stage: Stage, number: int, node: int, best: Best, made: Made, i: int) -> list[int]:
+    def _divide(self, stage: TreeLevel, number: int, node: int, best: BestSplit, made: MadeSplits, i: int) -> list[int]:
         rows, left = np.flatnonzero(stage.node == node), made.left[i]
         place = self.place[rows[left]]
         place = place[place >= 0]
@@ -150,7 +159,7 @@ class Growth:
             left=children[0],
             right=children[1],
         )
-        self.nodes += [Node(rows=counted), Node(rows=int(stage.rows[node]) - counted)]
+        self.nodes += [TreeNode(rows=counted), TreeNode(rows=int(stage.rows[node]) - counted)]
         self.at[rows] = np.where(left, children[0], children[1])
         return children
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from fedarena.transport.federation_keys import OrganiserKeys, make_keys
-from fedarena.transport.flower_link import Arrival, open_link
+from fedarena.transport.federation_keys import ServerKeys, make_keys
+from fedarena.transport.flower_link import ReceivedMessage, open_link
 
 ROOT = Path(__file__).parents[3]
 LIMIT = 40_000_000
@@ -26,7 +26,7 @@ class Federation:
     def __init__(self, folder: Path) -> None:
         self.folder, self.heard = folder, list[str]()
         self.keys = make_keys(folder / "keys", NAMES)
-        self.organiser = OrganiserKeys.load(self.keys["organiser"])
+        self.organiser = ServerKeys.load(self.keys["organiser"])
         self.link: Any = open_link(folder, "127.0.0.1:0", self.organiser, limit=LIMIT, say=self.heard.append)
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
@@ -58,14 +58,14 @@ class Federation:
         self.link.send(node, b"there?", 2.0)
         return any(arrival.content == b"there?" for arrival in self.gather(1, 2.0))
 
-    def gather(self, count: int, seconds: float) -> list[Arrival]:
+    def gather(self, count: int, seconds: float) -> list[ReceivedMessage]:
         """So many arrivals, or what came in that time."""
-        until, got = time.monotonic() + seconds, list[Arrival]()
+        until, got = time.monotonic() + seconds, list[ReceivedMessage]()
         while len(got) < count and time.monotonic() < until:
             got += self.link.receive(until - time.monotonic())
         return got
 
-    def ask(self, node: int, content: bytes, seconds: float = 20.0) -> Arrival:
+    def ask(self, node: int, content: bytes, seconds: float = 20.0) -> ReceivedMessage:
         """The answer to a message."""
         ticket = self.link.send(node, content, seconds)
         (arrival,) = self.gather(1, seconds)

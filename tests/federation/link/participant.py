@@ -8,15 +8,15 @@ import sys
 import time
 
 from fedarena.config.errors import BadValue, FedarenaError
-from fedarena.transport.federation_keys import ParticipantKeys
-from fedarena.transport.flower_link import Over, join
+from fedarena.transport.federation_keys import ClientKeys
+from fedarena.transport.flower_link import FederationEnded, join
 
 
 def handle(content: bytes) -> bytes:
     """`word argument`; anything else is echoed."""
     word, _, argument = content[:40].partition(b" ")
     if word == b"over":
-        raise Over(b"farewell")
+        raise FederationEnded(b"farewell")
     if word == b"raise":
         raise ValueError("not today")
     if word == b"mistake":
@@ -34,7 +34,7 @@ def main(server: str, keys: str, limit: str) -> None:
     """Join, and tell mistakes as the command line does."""
     say = lambda text: print(text, file=sys.stderr, flush=True)
     try:
-        join(server, ParticipantKeys.load(keys), handle, limit=int(limit), patience=30.0, say=say)
+        join(server, ClientKeys.load(keys), handle, limit=int(limit), patience=30.0, say=say)
     except FedarenaError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:

@@ -7,10 +7,18 @@ import base64
 import time
 from typing import Any
 
-from fedarena.transport.flower_link.access_control import ACTIVATE, ORGANISER_PULL, PULL, PUSH, PUSH_PART, Door, Rules
+from fedarena.transport.flower_link.access_control import (
+    ACTIVATE,
+    ORGANISER_PULL,
+    PULL,
+    PUSH,
+    PUSH_PART,
+    AccessControl,
+    AccessRules,
+)
 from fedarena.transport.flower_link.flower_internals import Node, PushMessagesRequest
 
-RULES = Rules(secret="s3cret", names={b"key of ash": "ash", b"key of elm": "elm"}, limit=1000, longest_call=300)
+RULES = AccessRules(secret="s3cret", names={b"key of ash": "ash", b"key of elm": "elm"}, limit=1000, longest_call=300)
 
 
 class Behind:
@@ -21,7 +29,7 @@ class Behind:
         self.asked: list[str] = []
         self.put_out: list[bytes] = []
         self.told: list[str] = []
-        self.door = Door(self, RULES, self.told.append, self.put_out.append)
+        self.door = AccessControl(self, RULES, self.told.append, self.put_out.append)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await receive()

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cryptography")
 from fedarena.config.errors import BadValue, CannotWrite, DataMissing
 from fedarena.transport.certificates import names_of
-from fedarena.transport.federation_keys import OrganiserKeys, ParticipantKeys, make_keys, number
+from fedarena.transport.federation_keys import ClientKeys, ServerKeys, make_keys, number
 
 
 def files(folder: Path) -> set[str]:
@@ -34,10 +34,10 @@ def test_each_party_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
 def test_the_organiser_knows_its_participants_by_name(tmp_path: Path) -> None:
     made = make_keys(tmp_path, ["ash", "birch"])
     make_keys(tmp_path, ["elm"])
-    organiser = OrganiserKeys.load(made["organiser"])
+    organiser = ServerKeys.load(made["organiser"])
     assert list(organiser.participants) == ["ash", "birch", "elm"]
     for name in organiser.participants:
-        keys = ParticipantKeys.load(tmp_path / name)
+        keys = ClientKeys.load(tmp_path / name)
         assert (keys.name, keys.public, keys.ca) == (name, organiser.participants[name], organiser.ca)
         assert repr(keys) == f"ParticipantKeys('{name}')"
     assert len({number(key) for key in organiser.participants.values()}) == 3
@@ -64,25 +64,25 @@ def test_what_is_missing_or_mixed_up_is_told(tmp_path: Path) -> None:
     organiser, ash = made["organiser"], made["ash"]
     shutil.copy(made["birch"] / "node.key", ash / "node.key")
     with pytest.raises(BadValue, match=r"node\.key in .* does not belong to node\.pub"):
-        ParticipantKeys.load(ash)
+        ClientKeys.load(ash)
     (ash / "node.key").write_bytes(b"garbage")
     with pytest.raises(BadValue, match="is not a private key"):
-        ParticipantKeys.load(ash)
+        ClientKeys.load(ash)
     (ash / "node.key").unlink()
     with pytest.raises(DataMissing, match="cannot read"):
-        ParticipantKeys.load(ash)
+        ClientKeys.load(ash)
     shutil.copy(organiser / "participants/ash.pub", organiser / "participants/twin.pub")
     with pytest.raises(BadValue, match="the same key"):
-        OrganiserKeys.load(organiser)
+        ServerKeys.load(organiser)
     (organiser / "participants/twin.pub").write_bytes(b"garbage")
     with pytest.raises(BadValue, match="is not a public key"):
-        OrganiserKeys.load(organiser)
+        ServerKeys.load(organiser)
     shutil.rmtree(organiser / "participants")
     with pytest.raises(DataMissing, match="no public key"):
-        OrganiserKeys.load(organiser)
+        ServerKeys.load(organiser)
     shutil.copy(tmp_path / "ca.key", organiser / "key.pem")
     with pytest.raises(BadValue, match=r"does not belong to cert\.pem"):
-        OrganiserKeys.load(organiser)
+        ServerKeys.load(organiser)
 
 
 def test_a_key_that_ssh_made_will_do(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_a_key_that_ssh_made_will_do(tmp_path: Path) -> None:
     public = own.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
     (made["ash"] / "node.key").write_bytes(pem)
     (made["ash"] / "node.pub").write_bytes(public)
-    assert ParticipantKeys.load(made["ash"]).name == "ash"
+    assert ClientKeys.load(made["ash"]).name == "ash"
     other = ed25519.Ed25519PrivateKey.generate().public_key()
     text = other.public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
     (made["organiser"] / "participants/ash.pub").write_bytes(text)
     with pytest.raises(BadValue, match="not a key on an elliptic curve"):
-        OrganiserKeys.load(made["organiser"])
+        ServerKeys.load(made["organiser"])

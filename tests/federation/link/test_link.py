@@ -20,9 +20,9 @@ import pytest
 from tests.federation.link.conftest import LIMIT, ROOT, Federation
 
 from fedarena.config.errors import BadValue, PartyFailed, PartyLost, UnknownName
-from fedarena.transport.certificates import Authority
-from fedarena.transport.federation_keys import OrganiserKeys, ParticipantKeys, make_keys, number
-from fedarena.transport.flower_link import Over, join, open_link
+from fedarena.transport.certificates import CertificateAuthority
+from fedarena.transport.federation_keys import ClientKeys, ServerKeys, make_keys, number
+from fedarena.transport.flower_link import FederationEnded, join, open_link
 
 
 def test_two_participants_echo_within_a_second_or_so(federation: Federation) -> None:
@@ -192,22 +192,22 @@ def test_an_answer_survives_a_cut_line_and_who_is_interrupted_leaves_at_once(fed
         cable.close()
 
 
-def keys_of(federation: Federation, name: str) -> ParticipantKeys:
-    return ParticipantKeys.load(federation.keys[name])
+def keys_of(federation: Federation, name: str) -> ClientKeys:
+    return ClientKeys.load(federation.keys[name])
 
 
 def never(content: bytes) -> bytes:
-    raise Over
+    raise FederationEnded
 
 
 def test_an_organiser_of_another_authority_is_not_joined(federation: Federation, tmp_path: Path) -> None:
-    foreign = ParticipantKeys.load(make_keys(tmp_path, ["cedar"])["cedar"])
+    foreign = ClientKeys.load(make_keys(tmp_path, ["cedar"])["cedar"])
     with pytest.raises(BadValue, match=r"its certificate is not from the authority in ca\.pem"):
         join(federation.link.address, foreign, never, patience=5.0)
 
 
 def test_an_organiser_of_another_name_is_not_joined(federation: Federation) -> None:
-    keys = ParticipantKeys.load(federation.keys["cedar"], organiser="somebody-else")
+    keys = ClientKeys.load(federation.keys["cedar"], organiser="somebody-else")
     with pytest.raises(BadValue, match="its certificate bears another name"):
         join(federation.link.address, keys, never, patience=5.0)
 
@@ -215,8 +215,8 @@ def test_an_organiser_of_another_name_is_not_joined(federation: Federation) -> N
 def test_a_key_that_the_organiser_does_not_know_is_refused_on_both_sides(
     federation: Federation, tmp_path: Path
 ) -> None:
-    stranger = ParticipantKeys.load(make_keys(tmp_path, ["stranger"])["stranger"])
-    stranger = ParticipantKeys("stranger", federation.organiser.ca, stranger.key)
+    stranger = ClientKeys.load(make_keys(tmp_path, ["stranger"])["stranger"])
+    stranger = ClientKeys("stranger", federation.organiser.ca, stranger.key)
     with pytest.raises(BadValue, match="does not know the key of 'stranger'"):
         join(federation.link.address, stranger, never, patience=5.0)
     federation.until(lambda: any("its key" in text and "is not known here" in text for text in federation.heard))
@@ -249,7 +249,7 @@ def _accept_one(listener: socket.socket, trust: ssl.SSLContext) -> None:
 
 
 def test_an_expired_certificate_is_refused(federation: Federation, tmp_path: Path, listener: socket.socket) -> None:
-    expired = Authority.at(federation.folder / "keys", 1).issue(tmp_path / "old", "organiser", days=0)
+    expired = CertificateAuthority.at(federation.folder / "keys", 1).issue(tmp_path / "old", "organiser", days=0)
     trust = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trust.load_cert_chain(expired / "cert.pem", expired / "key.pem")
     thread = threading.Thread(target=_accept_one, args=(listener, trust))
@@ -259,7 +259,7 @@ def test_an_expired_certificate_is_refused(federation: Federation, tmp_path: Pat
     thread.join()
     (expired / "participants").mkdir()
     with pytest.raises(BadValue, match="is valid from"):
-        OrganiserKeys.load(expired)
+        ServerKeys.load(expired)
 
 
 def test_an_organiser_that_is_away_is_waited_for_only_so_long(federation: Federation) -> None:
@@ -332,7 +332,7 @@ def test_a_superlink_ends_with_its_organiser(tmp_path: Path) -> None:
     make_keys(tmp_path / "keys", ["ash"])
     code = (
         "import sys, time; from fedarena.transport.flower_link import open_link;"
-        "from fedarena.transport.federation_keys import OrganiserKeys;"
+        "from fedarena.transport.federation_keys import ServerKeys;"
         f"link = open_link({str(tmp_path)!r}, '127.0.0.1:0', OrganiserKeys.load({str(tmp_path / 'keys/organiser')!r}));"
         "print(link.address, link.pid, flush=True); time.sleep(60)"
     )

@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 from fedarena.config.errors import BadValue, DataMissing
 from fedarena.transport.flower_link import flower_internals
 from fedarena.transport.flower_link.flower_internals import ConfigRecord, ObjectTree, RecordDict
-from fedarena.transport.flower_link.payload import PART, Incoming, Unreadable, wrap
+from fedarena.transport.flower_link.payload import PART, Incoming, UnreadableMessage, wrap
 
 LIMIT = 3 * PART
 
@@ -70,14 +70,14 @@ GARBAGE: dict[str, list[bytes]] = {
 
 @pytest.mark.parametrize("objects", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_is_unreadable(objects: list[bytes]) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableMessage):
         read(objects)
 
 
 def test_too_much_is_unreadable_before_it_is_all_here() -> None:
-    with pytest.raises(Unreadable, match="more than"):
+    with pytest.raises(UnreadableMessage, match="more than"):
         read(packed(bytes(PART + 2)), limit=PART + 1)
-    with pytest.raises(Unreadable, match="more than"):
+    with pytest.raises(UnreadableMessage, match="more than"):
         read([b""] * 100)
 
 

@@ -2,7 +2,7 @@
 
 from fedarena.data.sources.images import Cifar10, Digits, FashionMnist, Mnist
 from fedarena.data.sources.in_memory import Arrays
-from fedarena.data.sources.synthetic import LeastSquares
+from fedarena.data.sources.synthetic import LeastSquaresData
 from fedarena.data.sources.table_files import BreastCancer, Csv, HeartDisease, Parquet
 from fedarena.data.sources.text import Lines, TinyShakespeare
 
@@ -17,7 +17,7 @@ __all__ = [
     "Digits",
     "FashionMnist",
     "HeartDisease",
-    "LeastSquares",
+    "LeastSquaresData",
     "Lines",
     "Mnist",
     "Parquet",

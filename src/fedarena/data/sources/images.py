@@ -142,7 +142,7 @@ def _enlarged(x: NDArray[np.float32], channels: int, side: int) -> NDArray[np.fl
 def _published(
     name: str, prepare: Preparation, one_in: int, stats: PixelStats, class_names: tuple[str, ...]
 ) -> Dataset:
-    arrays = {part: rows[::one_in] for part, rows in published_files.load(name).items()}
+    arrays = {part: rows[::one_in] for part, rows in published_files.load_published(name).items()}
     x = np.concatenate([arrays["x_train"], arrays["x_test"]])
     x = x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     y = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)

@@ -20,7 +20,7 @@ Count = Annotated[int, Ge(1), Le(1_000_000)]
 
 @register("dataset", "least_squares", paper="after Woodworth et al. 2020, arXiv:2002.07839")
 @dataclass(frozen=True)
-class LeastSquares:
+class LeastSquaresData:
     """Made-up rows of numbers, the last of which is to be predicted: a linear function of the others, and noise.
 
     All clients have the same rows, unless `unlike` moves what is true for each of them away from the rest, or `sizes` are

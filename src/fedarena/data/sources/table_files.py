@@ -70,7 +70,7 @@ class HeartDisease:
 
     def load(self, seed: int) -> Dataset:
         """Four fifths of each hospital to train, the rest to test; gaps get the mean of the training rows."""
-        arrays = published_files.load("heart_disease")
+        arrays = published_files.load_published("heart_disease")
         y, owner = arrays["y"].astype(np.int64), arrays["site"].astype(np.int64)
         train, test = split_rows(y, owner, 0.2, seed=0)
         x = features({f"feature {i}": c for i, c in enumerate(arrays["X"].T)}, train, test, missing="mean")
@@ -88,7 +88,7 @@ class HeartDisease:
 
 
 @dataclass(frozen=True)
-class Table(ABC):
+class TableFile(ABC):
     """A table in a file: a column of labels, features, and perhaps columns that name client, group or time of a row."""
 
     path: str
@@ -253,7 +253,7 @@ class Table(ABC):
 
 @register("dataset", "csv")
 @dataclass(frozen=True)
-class Csv(Table):
+class Csv(TableFile):
     """A table in a CSV file of yours; columns `label` and `client` say what to predict and who owns a row."""
 
     separator: str = ","
@@ -268,7 +268,7 @@ class Csv(Table):
 
 @register("dataset", "parquet")
 @dataclass(frozen=True)
-class Parquet(Table):
+class Parquet(TableFile):
     """A table in a Parquet file of yours; columns `label` and `client` say what to predict and who owns a row."""
 
     def read(self, path: str) -> pa.Table:

@@ -44,7 +44,7 @@ class TinyShakespeare:
 
     def load(self, seed: int) -> Dataset:
         """The first four fifths of each role's speeches to train, at least one, the rest to test."""
-        play = published_files.load("tiny_shakespeare")
+        play = published_files.load_published("tiny_shakespeare")
         text = np.append(play["text"], ord("\n")).astype(np.uint32)
         start, end, role = (play[f"speech_{k}"].astype(np.int64) for k in ("start", "end", "role"))
         names = tuple(str(name) for name in play["role_names"])

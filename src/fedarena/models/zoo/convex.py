@@ -27,7 +27,7 @@ def least_squares(shape: Shape, classes: int) -> nn.Module:
             remedy="use it for the data set least_squares, or a table like it",
             where="model.name",
         )
-    return LeastSquares(shape[0] - 1)
+    return LeastSquaresModule(shape[0] - 1)
 
 
 @register("model", "piecewise_quadratic", paper="Woodworth et al. 2020, arXiv:2002.07839, section 5")
@@ -35,10 +35,10 @@ def piecewise_quadratic(
     shape: Shape, classes: int, *, mu: Curvature = 1.0, high: Curvature = 1.0, bent: Curvature = 1.0
 ) -> nn.Module:
     """Three weights, two in plain parabolas, the third in one that is twice as steep on one side, where the noise is."""
-    return PiecewiseQuadratic(mu, high, bent)
+    return PiecewiseQuadraticModule(mu, high, bent)
 
 
-class LeastSquares(nn.Module):
+class LeastSquaresModule(nn.Module):
     """(x w - y)^2 / 2, a mean over rows."""
 
     def __init__(self, features: int) -> None:
@@ -53,7 +53,7 @@ class LeastSquares(nn.Module):
         return residual.square().mean() / 2
 
 
-class PiecewiseQuadratic(nn.Module):
+class PiecewiseQuadraticModule(nn.Module):
     """mu/2 (w_1 - 1)^2 + high/2 (w_2 - 1)^2 + bent/2 ((w_3 - 1)^2 + max(w_3 - 1, 0)^2) + z w_3; z ends a row."""
 
     def __init__(self, mu: float, high: float, bent: float) -> None:

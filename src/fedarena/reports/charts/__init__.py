@@ -11,13 +11,13 @@ from importlib import resources
 
 from fedarena.reports.charts.distributions import Strip, bar_chart, dot_plot, heat_map, strip_chart
 from fedarena.reports.charts.lines import Series, legend, line_chart
-from fedarena.reports.charts.posteriors import Pair, posterior_chart, posterior_rows
+from fedarena.reports.charts.posteriors import PosteriorPair, posterior_chart, posterior_rows
 from fedarena.reports.charts.svg import NARROW, WIDE, breakable, escape
 
 __all__ = [
     "NARROW",
     "WIDE",
-    "Pair",
+    "PosteriorPair",
     "Series",
     "Strip",
     "bar_chart",

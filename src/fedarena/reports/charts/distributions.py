@@ -13,7 +13,7 @@ from fedarena.reports.charts.svg import (
     LETTER,
     ROOMY,
     WIDE,
-    Scale,
+    AxisScale,
     box,
     group,
     line,
@@ -64,7 +64,7 @@ def heat_map(
         turned = f' transform="rotate(-40 {place:.1f} {top - 6:.1f})"' if slanted and cell >= 9 else ""
         text = words(place, top - 6, name, "tick", "start" if turned else "middle")
         body.append(text.replace("<text", f"<text{turned}", 1))
-    bar = Scale(0, max(int(sums.max()), 1), left + cell * len(columns) + 10, left + cell * len(columns) + bars - 36)
+    bar = AxisScale(0, max(int(sums.max()), 1), left + cell * len(columns) + 10, left + cell * len(columns) + bars - 36)
     body.append(words(bar.start, top - 6, unit, "label"))
     for k, name in enumerate(rows):
         y0 = top + height * k
@@ -109,7 +109,7 @@ def strip_chart(
     known = [[v for v in s.values if math.isfinite(v)] for s in strips]
     everything = [v for values in known for v in values] or [0.0, 1.0]
     low, high = outward(min(everything), max(everything))
-    x = Scale(low, high, left, width - 16)
+    x = AxisScale(low, high, left, width - 16)
     bottom = 8 + row * len(strips)
     body = _value_axis(x, 4, bottom, x_label, about=6 if wide else 4, fractions=fractions)
     for k, (s, values) in enumerate(zip(strips, known, strict=True)):
@@ -122,7 +122,7 @@ def strip_chart(
     return picture(width, bottom + 40, text, body)
 
 
-def _strip(s: Strip, values: Sequence[float], x: Scale, middle: float, fractions: bool) -> list[str]:
+def _strip(s: Strip, values: Sequence[float], x: AxisScale, middle: float, fractions: bool) -> list[str]:
     look = "aside" if s.aside else style(s.index)
     q1, q2, q3 = np.percentile(values, (25, 50, 75))
     drawn = [title(f"{s.label}: {_spread_told(values, fractions)}")]
@@ -163,7 +163,7 @@ def dot_plot(
     row = max(24.0, slot * len(strips) + 8)
     everything = [v for s in strips for v in s.values if math.isfinite(v)] or [0.0, 1.0]
     low, high = outward(min(everything), max(everything))
-    x = Scale(low, high, left, width - 16)
+    x = AxisScale(low, high, left, width - 16)
     bottom = 8 + row * len(rows)
     body = _value_axis(x, 4, bottom, x_label, about=6 if width >= ROOMY else 4, fractions=fractions)
     for k, name in enumerate(rows):
@@ -183,8 +183,8 @@ def dot_plot(
 def bar_chart(values: Sequence[float], *, x_label: str, y_label: str, width: float = WIDE, height: float = 240) -> str:
     """One bar a value, side by side."""
     low, high = outward(0, max(values))
-    y = Scale(low, high, height - 40, 24)
-    x = Scale(0, len(values), 46, width - 8)
+    y = AxisScale(low, high, height - 40, 24)
+    x = AxisScale(0, len(values), 46, width - 8)
     body = [line(x.start, y(v), x.end, y(v), "grid") for v in ticks(low, high, 4)]
     body += [words(x.start - 8, y(v) + 4, number(v), "tick", "end") for v in ticks(low, high, 4)]
     step = (x.end - x.start) / len(values)
@@ -197,7 +197,7 @@ def bar_chart(values: Sequence[float], *, x_label: str, y_label: str, width: flo
     return picture(width, height, f"{y_label} of {len(values)}, from {min(values):g} to {max(values):g}", body)
 
 
-def _value_axis(x: Scale, top: float, bottom: float, label: str, about: int, fractions: bool = True) -> list[str]:
+def _value_axis(x: AxisScale, top: float, bottom: float, label: str, about: int, fractions: bool = True) -> list[str]:
     written = percent if fractions else number
     drawn = [line(x(v), top, x(v), bottom, "grid") for v in ticks(x.low, x.high, about)]
     drawn.append(line(x.start, bottom, x.end, bottom, "axis"))

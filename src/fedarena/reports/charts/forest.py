@@ -11,8 +11,8 @@ from fedarena.reports.charts.svg import (
     LETTER,
     ROOMY,
     WIDE,
+    AxisScale,
     Point,
-    Scale,
     box,
     group,
     line,
@@ -70,7 +70,7 @@ def forest_chart(rows: Sequence[ForestRow], unit: Unit, *, width: float = WIDE) 
     names = min(max(len(row.name) for row in rows) * LETTER + 12, 220) if wide else 0.0
     height, top = (34.0, 44.0) if wide else (56.0, 58.0)
     columns = tuple(width - 30 - k * (50 if wide else 44) for k in (2, 1, 0))
-    x = Scale(*_forest_range(rows, unit), names + 8, columns[0] - 44 if wide else width - 8)
+    x = AxisScale(*_forest_range(rows, unit), names + 8, columns[0] - 44 if wide else width - 8)
     bottom = top + height * len(rows)
     body = _rope_region(x, unit, top - 8, bottom, width)
     heads = zip(columns, ("better", "equal", "worse"), strict=True)
@@ -105,7 +105,7 @@ def _forest_range(rows: Sequence[ForestRow], unit: Unit) -> tuple[float, float]:
     return (low, high) if high > low else (low - 1, high + 1)
 
 
-def _forest_marks(row: ForestRow, x: Scale, y: float) -> list[str]:
+def _forest_marks(row: ForestRow, x: AxisScale, y: float) -> list[str]:
     def inside(value: float) -> float:
         return x(min(max(value, x.low), x.high))
 
@@ -129,7 +129,7 @@ def _forest_marks(row: ForestRow, x: Scale, y: float) -> list[str]:
     return drawn
 
 
-def _rope_region(x: Scale, unit: Unit, top: float, bottom: float, width: float) -> list[str]:
+def _rope_region(x: AxisScale, unit: Unit, top: float, bottom: float, width: float) -> list[str]:
     left, right = x(unit.rope[0]), x(unit.rope[1])
     middle = min(max((left + right) / 2, x.start + 45), x.end - 45)
     drawn = [line(x(0), top, x(0), bottom, "zero")]
@@ -140,7 +140,7 @@ def _rope_region(x: Scale, unit: Unit, top: float, bottom: float, width: float) 
     return drawn
 
 
-def _difference_axis(x: Scale, y: float, label: str, about: int) -> list[str]:
+def _difference_axis(x: AxisScale, y: float, label: str, about: int) -> list[str]:
     drawn = [line(x.start, y, x.end, y, "axis")]
     for value in ticks(x.low, x.high, about):
         text = f"{value:+g}".replace("-", "\N{MINUS SIGN}") if value else "0"
@@ -188,8 +188,8 @@ def setting_chart(
     spread = (max(near) - min(near)) or 1.0
     lowest = max(min(near) - spread, min(v[2] for v in band))
     highest = min(max(near) + spread, max(v[3] for v in band))
-    y = Scale(*outward(min(*near, lowest, *unit.rope), max(*near, highest, *unit.rope)), bottom, top)
-    scale = Scale(*((math.log(low), math.log(high)) if logarithmic else (low, high)), left + 14, right - 14)
+    y = AxisScale(*outward(min(*near, lowest, *unit.rope), max(*near, highest, *unit.rope)), bottom, top)
+    scale = AxisScale(*((math.log(low), math.log(high)) if logarithmic else (low, high)), left + 14, right - 14)
 
     def x(value: float) -> float:
         return scale(math.log(value) if logarithmic else value)

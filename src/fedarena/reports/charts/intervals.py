@@ -11,7 +11,7 @@ from fedarena.reports.charts.svg import (
     LETTER,
     ROOMY,
     WIDE,
-    Scale,
+    AxisScale,
     box,
     group,
     line,
@@ -55,7 +55,7 @@ def interval_chart(
     heights = [SLOT * max(len(found), 1) + (10 if wide else 26) for _, found in rows]
     top = 20.0 if rope is not None else 6.0
     bottom = top + sum(heights)
-    x = Scale(*_range(rows, rope), names + 8, width - 34)
+    x = AxisScale(*_range(rows, rope), names + 8, width - 34)
     body = _axis(x, top, bottom, x_label, factor, about=7 if wide else 4)
     if rope is not None:
         body += _region(x, rope, top, bottom)
@@ -72,7 +72,7 @@ def interval_chart(
     return picture(width, bottom + 42, f"Means and 90% credible intervals. {told}", body)
 
 
-def _interval(one: Interval, x: Scale, y: float, width: float) -> list[str]:
+def _interval(one: Interval, x: AxisScale, y: float, width: float) -> list[str]:
     """Draw one interval; what lies beyond the axis ends at its edge."""
     low, mean, high = (min(max(value, x.low), x.high) for value in (one.low, one.mean, one.high))
     sign = "\N{MINUS SIGN}" if one.sign == "-" else one.sign
@@ -99,7 +99,7 @@ def _range(rows: Sequence[Row], rope: float | None) -> tuple[float, float]:
     return low, high
 
 
-def _region(x: Scale, rope: float, top: float, bottom: float) -> list[str]:
+def _region(x: AxisScale, rope: float, top: float, bottom: float) -> list[str]:
     left, right = x(-rope), x(rope)
     return [
         box(left, top, right - left, bottom - top, "rope"),
@@ -110,7 +110,7 @@ def _region(x: Scale, rope: float, top: float, bottom: float) -> list[str]:
     ]
 
 
-def _axis(x: Scale, top: float, bottom: float, label: str, factor: float, about: int) -> list[str]:
+def _axis(x: AxisScale, top: float, bottom: float, label: str, factor: float, about: int) -> list[str]:
     marks = ticks(factor * x.low, factor * x.high, about)
     drawn = [line(x(v / factor), top, x(v / factor), bottom, "grid") for v in marks]
     drawn.append(line(x.start, bottom, x.end, bottom, "axis"))
@@ -128,8 +128,8 @@ def histogram(values: Sequence[float], *, x_label: str, y_label: str, factor: fl
     low, high = outward(factor * min(values), factor * max(values), BINS)
     edges = ticks(low, high, BINS)
     counts, edges_used = np.histogram(factor * np.asarray(values), bins=edges if len(edges) > 1 else 1)
-    y = Scale(*outward(0, int(counts.max())), height - 44, 24)
-    x = Scale(float(edges_used[0]), float(edges_used[-1]), 46, width - 12)
+    y = AxisScale(*outward(0, int(counts.max())), height - 44, 24)
+    x = AxisScale(float(edges_used[0]), float(edges_used[-1]), 46, width - 12)
     body = [line(x.start, y(v), x.end, y(v), "grid") for v in ticks(y.low, y.high, 4)]
     body += [words(x.start - 8, y(v) + 4, number(v), "tick", "end") for v in ticks(y.low, y.high, 4)]
     for count, left, right in zip(counts.tolist(), edges_used[:-1], edges_used[1:], strict=True):

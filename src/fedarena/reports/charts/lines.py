@@ -14,8 +14,8 @@ from fedarena.reports.charts.svg import (
     LINE,
     ROOMY,
     WIDE,
+    AxisScale,
     Point,
-    Scale,
     box,
     breakable,
     group,
@@ -115,7 +115,7 @@ def _frame(
     ends: tuple[float | None, float | None],
     across: tuple[float, float],
     up: tuple[float, float],
-) -> tuple[Scale, Scale]:
+) -> tuple[AxisScale, AxisScale]:
     """The scales that hold everything."""
     moving = [s for s in series if not s.is_level]
     judged = [s for s in moving if not s.aside] or moving  # what is shown aside may go on beyond the edge
@@ -126,10 +126,10 @@ def _frame(
     lowest = min([*y, *levels]) if y_from is None else y_from
     low, high = outward(lowest, max([*(y if y_to is None else [y_to]), *levels]))
     start = 0.0 if 0 <= min(x) <= 0.5 * max(x) or 0 < min(x) == max(x) else min(x)
-    return Scale(start, max(x), *across), Scale(low, high, *up)
+    return AxisScale(start, max(x), *across), AxisScale(low, high, *up)
 
 
-def _grid(sx: Scale, sy: Scale, x_label: str, y_label: str, written: Written, about: int) -> list[str]:
+def _grid(sx: AxisScale, sy: AxisScale, x_label: str, y_label: str, written: Written, about: int) -> list[str]:
     lines = [line(sx.start, sy(v), sx.end, sy(v), "grid") for v in ticks(sy.low, sy.high)]
     lines += [words(sx.start - 8, sy(v) + 4, written(v), "tick", "end") for v in ticks(sy.low, sy.high)]
     lines += [line(sx.start, sy.start, sx.end, sy.start, "axis")]
@@ -141,7 +141,7 @@ def _grid(sx: Scale, sy: Scale, x_label: str, y_label: str, written: Written, ab
     return lines
 
 
-def _within(sx: Scale, sy: Scale, drawn: Sequence[str]) -> str:
+def _within(sx: AxisScale, sy: AxisScale, drawn: Sequence[str]) -> str:
     """Nothing leaves the frame, but marks may stand on its edge. A drawing within the drawing clips by itself."""
     x, y, width, height = sx.start, sy.end - 6, sx.end - sx.start + 6, sy.start - sy.end + 6
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
@@ -154,7 +154,7 @@ def _thinned(s: Series) -> list[int]:
     return [i for i in dict.fromkeys(chosen) if math.isfinite(s.y[i])]
 
 
-def _band(s: Series, sx: Scale, sy: Scale) -> str:
+def _band(s: Series, sx: AxisScale, sy: AxisScale) -> str:
     if not len(s.low) or not len(s.high) or s.is_level:
         return ""
     at = _thinned(s)
@@ -163,7 +163,7 @@ def _band(s: Series, sx: Scale, sy: Scale) -> str:
     return path([*over, *under], f"band {s.look}", closed=True)
 
 
-def _line(s: Series, sx: Scale, sy: Scale) -> str:
+def _line(s: Series, sx: AxisScale, sy: AxisScale) -> str:
     if s.is_level:
         return line(sx.start, sy(s.y[-1]), sx.end, sy(s.y[-1]), f"line level {s.look}")
     at = _thinned(s)
@@ -176,7 +176,7 @@ def _line(s: Series, sx: Scale, sy: Scale) -> str:
     return "".join(drawn)
 
 
-def _names(series: Sequence[Series], sx: Scale, sy: Scale) -> list[str]:
+def _names(series: Sequence[Series], sx: AxisScale, sy: AxisScale) -> list[str]:
     """Each line's name at its end, or where it leaves the frame; close ones make room for each other."""
     ends = sorted(((_end(s, sx, sy), s) for s in series), key=lambda pair: pair[0][0])
     clusters: list[list[tuple[Point, Series]]] = []
@@ -195,7 +195,7 @@ def _names(series: Sequence[Series], sx: Scale, sy: Scale) -> list[str]:
     return drawn
 
 
-def _end(s: Series, sx: Scale, sy: Scale) -> Point:
+def _end(s: Series, sx: AxisScale, sy: AxisScale) -> Point:
     if s.is_level:
         return sx.end, sy(s.y[-1])
     inside = int(np.searchsorted(np.asarray(s.x, dtype=float), sx.high + 1e-9, side="right")) - 1
@@ -203,7 +203,7 @@ def _end(s: Series, sx: Scale, sy: Scale) -> Point:
     return (sx.end if inside < len(s.x) - 1 else sx(s.x[-1])), sy(min(max(level, sy.low), sy.high))
 
 
-def _probes(series: Sequence[Series], sx: Scale, sy: Scale, x_label: str, told: Written) -> list[str]:
+def _probes(series: Sequence[Series], sx: AxisScale, sy: AxisScale, x_label: str, told: Written) -> list[str]:
     """Invisible strips that tell all values at their place."""
     places = sorted({float(v) for s in series if not s.is_level for v in s.x if sx.low <= v <= sx.high})
     if not places:

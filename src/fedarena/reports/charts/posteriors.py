@@ -11,7 +11,7 @@ from fedarena.reports.charts.svg import (
     LETTER,
     ROOMY,
     WIDE,
-    Scale,
+    AxisScale,
     box,
     group,
     line,
@@ -32,7 +32,7 @@ FINE = 81  # points of a density
 
 
 @dataclass(frozen=True)
-class Pair:
+class PosteriorPair:
     """Row against column: the posterior of row minus column, its sign, and the score that it is a difference of."""
 
     row: str
@@ -80,7 +80,7 @@ class _Layout:
     text: float  # of a row, above its base line
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair], width: float) -> _Layout:
+    def of(cls, pairs: Sequence[PosteriorPair], width: float) -> _Layout:
         longest = max(len(p.column) for p in pairs) * LETTER + 12
         return cls(width, min(longest, 190), 58, 40, 12) if width >= ROOMY else cls(width, 0, 80, 58, 52)
 
@@ -90,12 +90,12 @@ class _Layout:
         gap = 50 if self.names else 44
         return self.width - 30 - 2 * gap, self.width - 30 - gap, self.width - 30
 
-    def scale(self, low: float, high: float) -> Scale:
+    def scale(self, low: float, high: float) -> AxisScale:
         """From differences to places."""
-        return Scale(low, high, self.names + 6, self.columns[0] - 45 if self.names else self.width - 6)
+        return AxisScale(low, high, self.names + 6, self.columns[0] - 45 if self.names else self.width - 6)
 
 
-def posterior_rows(pairs: Sequence[Pair], rope: float, *, width: float = WIDE) -> str:
+def posterior_rows(pairs: Sequence[PosteriorPair], rope: float, *, width: float = WIDE) -> str:
     """Draw one algorithm against all others, a row each on a common axis; arrows at its edge stand for far-off ones."""
     at = _Layout.of(pairs, width)
     scoring = pairs[0].scoring
@@ -116,13 +116,13 @@ def posterior_rows(pairs: Sequence[Pair], rope: float, *, width: float = WIDE) -
     return picture(width, bottom + 44, f"Posterior distributions of mean differences. {told}", body)
 
 
-def axis_label(pair: Pair, room: float = 1000) -> str:
+def axis_label(pair: PosteriorPair, room: float = 1000) -> str:
     """Name the axis: which difference, in which unit, and which direction is good where that is the smaller one."""
     smaller = "" if pair.scoring.sign > 0 else " (smaller is better)"
     return f"{shortened(pair.row, room)} minus the other, {pair.scoring.unit}{smaller}"
 
 
-def _row(pair: Pair, rope: float, x: Scale, base: float, at: _Layout) -> list[str]:
+def _row(pair: PosteriorPair, rope: float, x: AxisScale, base: float, at: _Layout) -> list[str]:
     y = base - at.text
     drawn = [*_density(pair, rope, x, base, 38), words(0, y, shortened(pair.column, at.names or 190), "name")]
     for place, p in zip(at.columns, pair.chances(rope), strict=True):
@@ -135,21 +135,21 @@ def _row(pair: Pair, rope: float, x: Scale, base: float, at: _Layout) -> list[st
     return drawn
 
 
-def far_side(pair: Pair, low: float, high: float) -> int:
+def far_side(pair: PosteriorPair, low: float, high: float) -> int:
     """Return 1 if the mean lies beyond the right end of the axis, -1 beyond the left one, else 0."""
     return int(pair.known.mean > high) - int(pair.known.mean < low)
 
 
-def far_text(pair: Pair) -> str:
+def far_text(pair: PosteriorPair) -> str:
     """Return what stands beside the arrow of a far-off pair: its mean difference and its 90 % interval."""
     low, high = map(pair.scoring.signed, pair.known.interval(0.9))
     return f"{pair.scoring.signed(pair.known.mean, unit=True)} ({low} to {high})"
 
 
-def posterior_chart(pair: Pair, rope: float, *, width: float = 236, height: float = 150) -> str:
+def posterior_chart(pair: PosteriorPair, rope: float, *, width: float = 236, height: float = 150) -> str:
     """Draw one pair by itself, on an axis of its own."""
     low, high = shown_range([pair], rope)
-    x = Scale(low, high, 6, width - 6)
+    x = AxisScale(low, high, 6, width - 6)
     base = height - 40
     body = [*_region(x, rope, 22, base), *_density(pair, rope, x, base, base - 48)]
     centres = spread([x((low - rope) / 2), x(0.0), x((rope + high) / 2)], 40, 0, width)
@@ -166,7 +166,7 @@ def typeset(sign: str) -> str:
     return "\N{MINUS SIGN}" if sign == "-" else sign
 
 
-def shown_range(pairs: Sequence[Pair], rope: float) -> tuple[float, float]:
+def shown_range(pairs: Sequence[PosteriorPair], rope: float) -> tuple[float, float]:
     """Return the ends of the axis, chosen by the pairs of candidates.
 
     It holds nearly all of their distributions, but reaches at most three times as far as the lower median of them: a
@@ -185,7 +185,7 @@ def shown_range(pairs: Sequence[Pair], rope: float) -> tuple[float, float]:
     return low, high
 
 
-def _region(x: Scale, rope: float, top: float, bottom: float) -> list[str]:
+def _region(x: AxisScale, rope: float, top: float, bottom: float) -> list[str]:
     left, right = x(-rope), x(rope)
     return [
         box(left, top, right - left, bottom - top, "rope"),
@@ -195,18 +195,18 @@ def _region(x: Scale, rope: float, top: float, bottom: float) -> list[str]:
     ]
 
 
-def areas(pair: Pair, rope: float, low: float, high: float) -> list[tuple[str, float, float]]:
+def areas(pair: PosteriorPair, rope: float, low: float, high: float) -> list[tuple[str, float, float]]:
     """Return the three regions of the axis, from left to right, each with its kind: better, equal or worse."""
     left, right = ("worse", "better") if pair.scoring.sign > 0 else ("better", "worse")
     return [(left, low, -rope), ("equal", -rope, rope), (right, rope, high)]
 
 
-def kind_of(pair: Pair, rope: float) -> str:
+def kind_of(pair: PosteriorPair, rope: float) -> str:
     """Return the region in which the mean lies: better, equal or worse."""
     return next(kind for kind, _, end in areas(pair, rope, -np.inf, np.inf) if pair.known.mean <= end)
 
 
-def _density(pair: Pair, rope: float, x: Scale, base: float, height: float) -> list[str]:
+def _density(pair: PosteriorPair, rope: float, x: AxisScale, base: float, height: float) -> list[str]:
     """Draw three areas under a curve, the 90 % interval and the mean; a single point is a needle."""
     known = pair.known
     if far_side(pair, x.low, x.high):
@@ -228,7 +228,7 @@ def _density(pair: Pair, rope: float, x: Scale, base: float, height: float) -> l
     return drawn
 
 
-def _axis(x: Scale, y: float, label: str, scoring: Scoring, about: int = 6) -> list[str]:
+def _axis(x: AxisScale, y: float, label: str, scoring: Scoring, about: int = 6) -> list[str]:
     drawn, times = [line(x.start, y, x.end, y, "axis")], scoring.scale
     for v in ticks(times * x.low, times * x.high, about):
         text = f"{v:+g}".replace("-", "\N{MINUS SIGN}") if v else "0"

@@ -96,7 +96,7 @@ def _kind(kind: str) -> str:
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """From values to places on the paper."""
 
     low: float

@@ -11,7 +11,7 @@ from fedarena.reports.charts.lines import Series, legend
 from fedarena.reports.charts.svg import (
     NARROW,
     WIDE,
-    Scale,
+    AxisScale,
     escape,
     line,
     mark,
@@ -24,13 +24,13 @@ from fedarena.reports.charts.svg import (
     words,
 )
 from fedarena.reports.charts.svg import style as look
-from fedarena.results.tradeoff_points import Point, by_algorithm, levels, points
+from fedarena.results.tradeoff_points import TradeoffPoint, by_algorithm, levels, points
 
 HEIGHT = 320.0
 LEFT = 46.0
 BESIDE = 70.0  # room at the right for what has no bound
 
-Place = Callable[[Point], float | None]
+Place = Callable[[TradeoffPoint], float | None]
 
 
 def tradeoff(result: Any) -> str:
@@ -45,8 +45,12 @@ def tradeoff(result: Any) -> str:
     body = legend(keys)
     private = any(point.epsilon is not None for point in found)
     if private:
-        body += _both(Chart(lines, aside, "epsilon, to the left more private", lambda point: point.epsilon, log=True))
-    body += _both(Chart(lines, aside, "megabytes sent up", lambda point: point.bytes_up / 1e6, named=not private))
+        body += _both(
+            TradeoffChart(lines, aside, "epsilon, to the left more private", lambda point: point.epsilon, log=True)
+        )
+    body += _both(
+        TradeoffChart(lines, aside, "megabytes sent up", lambda point: point.bytes_up / 1e6, named=not private)
+    )
     caption = (
         f"Final accuracy, the mean over splits, at every value of {key}, which stands beside its mark. Thin bars are one "
         "standard deviation over splits."
@@ -60,10 +64,10 @@ def tradeoff(result: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Chart:
+class TradeoffChart:
     """Lines over one cost."""
 
-    lines: Mapping[str, list[Point]]
+    lines: Mapping[str, list[TradeoffPoint]]
     aside: Mapping[str, float]
     x_label: str
     place: Place
@@ -78,21 +82,21 @@ class Chart:
         right = width - 40
         sx = self._across(at, right - BESIDE * unbounded)
         heights = [v for p in found for v in (p.accuracy - p.sd, p.accuracy + p.sd)] + list(self.aside.values())
-        sy = Scale(*outward(min(heights), max(heights)), HEIGHT - 42, 26)
+        sy = AxisScale(*outward(min(heights), max(heights)), HEIGHT - 42, 26)
         body = [*self._grid(sx, sy, right, unbounded), *self._marks(at, sx, sy)]
         body += [line(LEFT, sy(level), right, sy(level), "line level aside") for level in self.aside.values()]
         for k, each in enumerate(self.lines.values()):
             body += self._line(k, each, sx, sy, right - 20)
         return picture(width, HEIGHT, f"final accuracy over {self.x_label}", body)
 
-    def _across(self, at: list[float], end: float) -> Scale:
+    def _across(self, at: list[float], end: float) -> AxisScale:
         """The scale of the cost; a single one stands in the middle."""
         values = [math.log10(x) for x in at] if self.log else [0.0, *at]
         low, high = min(values), max(values)
         room = 0.05 * (high - low) or 0.3
-        return Scale(low - room if self.log else 0.0, high + room, LEFT, end)
+        return AxisScale(low - room if self.log else 0.0, high + room, LEFT, end)
 
-    def _grid(self, sx: Scale, sy: Scale, right: float, unbounded: bool) -> list[str]:
+    def _grid(self, sx: AxisScale, sy: AxisScale, right: float, unbounded: bool) -> list[str]:
         heights = ticks(sy.low, sy.high)
         body = [line(LEFT, sy(v), right, sy(v), "grid") for v in heights]
         body += [words(LEFT - 8, sy(v) + 4, percent(v), "tick", "end") for v in heights]
@@ -103,14 +107,14 @@ class Chart:
             body.append(words(right - 20, sy.start + 18, "no bound", "tick", "middle"))
         return body
 
-    def _marks(self, at: list[float], sx: Scale, sy: Scale) -> list[str]:
+    def _marks(self, at: list[float], sx: AxisScale, sy: AxisScale) -> list[str]:
         body = []
         for v in _round_powers(sx) or at[:1] if self.log else ticks(sx.low, sx.high, 6):
             x = sx(math.log10(v) if self.log else v)
             body += [line(x, sy.start, x, sy.start + 4, "axis"), words(x, sy.start + 18, number(v), "tick", "middle")]
         return body
 
-    def _line(self, k: int, points: list[Point], sx: Scale, sy: Scale, beyond: float) -> list[str]:
+    def _line(self, k: int, points: list[TradeoffPoint], sx: AxisScale, sy: AxisScale, beyond: float) -> list[str]:
         placed = []
         for p in points:
             where = self.place(p)
@@ -125,11 +129,11 @@ class Chart:
         return body
 
 
-def _both(chart: Chart) -> str:
+def _both(chart: TradeoffChart) -> str:
     return f'<div class="wide">{chart.drawn(WIDE)}</div><div class="narrow">{chart.drawn(NARROW)}</div>'
 
 
-def _round_powers(sx: Scale) -> list[float]:
+def _round_powers(sx: AxisScale) -> list[float]:
     """Powers of ten within a scale of them; also twice and five times, where there are few."""
     powers = range(math.floor(sx.low), math.ceil(sx.high) + 1)
     steps = (1, 2, 5) if sx.high - sx.low < 2 else (1,)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from fedarena.transport.federation_keys import OrganiserKeys, ParticipantKeys
+    from fedarena.transport.federation_keys import ClientKeys, ServerKeys
 
 LIMIT = 1 << 30  # bytes of one message, unless the caller says otherwise
 PATIENCE = 600.0  # seconds that a participant waits for an organiser that is not there, or gone
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Arrival:
+class ReceivedMessage:
     """What came back from a participant."""
 
     node: int
@@ -49,7 +49,7 @@ class Link(Protocol):
         """A message to a participant, which may be answered within so many seconds; gives a ticket."""
         ...
 
-    def receive(self, timeout: float) -> list[Arrival]:
+    def receive(self, timeout: float) -> list[ReceivedMessage]:
         """What has come in; waits at most so many seconds for the first."""
         ...
 
@@ -58,7 +58,7 @@ class Link(Protocol):
         ...
 
 
-class Over(Exception):
+class FederationEnded(Exception):
     """Raised by a participant's `handle`: the federation is over. `answer` is still sent."""
 
     def __init__(self, answer: bytes = b"") -> None:
@@ -69,7 +69,7 @@ class Over(Exception):
 def open_link(
     folder: str | Path,
     address: str,
-    keys: OrganiserKeys,
+    keys: ServerKeys,
     allowed: Mapping[str, bytes] | None = None,
     *,
     limit: int = LIMIT,
@@ -89,7 +89,7 @@ def open_link(
 
 def join(
     server: str,
-    keys: ParticipantKeys,
+    keys: ClientKeys,
     handle: Callable[[bytes], bytes],
     *,
     limit: int = LIMIT,
@@ -101,7 +101,7 @@ def join(
     An organiser that is away is looked for again and again, for `patience` seconds; one that refuses us, or that is
     not who it should be, is an error at once. An exception in `handle` is told to the organiser, and work goes on.
     """
-    from fedarena.transport.flower_link.supernode import Node
+    from fedarena.transport.flower_link.supernode import SuperNode
 
-    with Node(server, keys, limit=limit, patience=patience, say=say) as node:
+    with SuperNode(server, keys, limit=limit, patience=patience, say=say) as node:
         node.serve(handle)

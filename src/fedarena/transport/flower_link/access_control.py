@@ -47,7 +47,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True)
-class Rules:
+class AccessRules:
     """Who may come in, and what they may bring."""
 
     secret: str
@@ -56,7 +56,7 @@ class Rules:
     longest_call: int  # bytes of one call
 
 
-class Bell:
+class Notifier:
     """Something came for someone."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Bell:
 
 
 @dataclass
-class Answer:
+class BufferedResponse:
     """What Flower answered."""
 
     status: int = 500
@@ -103,26 +103,28 @@ class Answer:
         await send({"type": "http.response.body", "body": self.body})
 
 
-class Refusal(Exception):
+class AccessDenied(Exception):
     """Why a call is not let in."""
 
     def __init__(self, status: int, why: str, said: str) -> None:
         super().__init__(said)
         self.status, self.why, self.said = status, why, said
 
-    def answer(self) -> Answer:
+    def answer(self) -> BufferedResponse:
         """In Flower's form of an error, with a word for our own participants."""
         body = json.dumps({"detail": self.said}).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        return Answer(self.status, [*headers, (REFUSED.encode(), self.why.encode())], body)
+        return BufferedResponse(self.status, [*headers, (REFUSED.encode(), self.why.encode())], body)
 
 
-class Door:
+class AccessControl:
     """An ASGI application around Flower's."""
 
-    def __init__(self, app: Any, rules: Rules, tell: Callable[[str], None], put_out: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, app: Any, rules: AccessRules, tell: Callable[[str], None], put_out: Callable[[bytes], None]
+    ) -> None:
         self._app, self._rules, self._tell, self._put_out = app, rules, tell, put_out
-        self._bells: defaultdict[str, Bell] = defaultdict(Bell)
+        self._bells: defaultdict[str, Notifier] = defaultdict(Notifier)
         self._instances: dict[str, str] = {}
         self._brought: defaultdict[str, int] = defaultdict(int)
         self._told: dict[str, float] = {}
@@ -135,12 +137,12 @@ class Door:
             return
         try:
             answer = await self._serve(scope, receive)
-        except Refusal as refusal:
+        except AccessDenied as refusal:
             answer = refusal.answer()
         if answer is not None:
             await answer.give(send)
 
-    async def _serve(self, scope: Scope, receive: Receive) -> Answer | None:
+    async def _serve(self, scope: Scope, receive: Receive) -> BufferedResponse | None:
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:  # of two with the same name Flower takes the first, and so do we
             headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
@@ -153,7 +155,7 @@ class Door:
             self._weigh(len(body), who)
         if path == PUSH and not _is_own_answer(body):
             self._tell_once(f"a message of '{who}'", "it is no answer of its own")
-            raise Refusal(403, NOT_ITS_OWN, "a participant sends answers of its own, one at a time")
+            raise AccessDenied(403, NOT_ITS_OWN, "a participant sends answers of its own, one at a time")
         answer = await self._ask(scope, body)
         if answer.status == 200 and path in (PUSH, PUSH_PART):  # only now do we know that it was `who`
             self._brought[who] = len(body) + (self._brought[who] if path == PUSH_PART else 0)
@@ -169,7 +171,7 @@ class Door:
             if not hmac.compare_digest(headers.get(SECRET, "").encode(), self._rules.secret.encode()):
                 place = _place(scope)
                 self._tell_once(f"a call from {place}", f"to {scope['path'][:80]!r}, which is only the organiser's")
-                raise Refusal(403, "not the organiser", "this call is the organiser's")
+                raise AccessDenied(403, "not the organiser", "this call is the organiser's")
             return ORGANISER
         try:
             key = base64.b64decode(headers.get(KEY, ""), validate=True)
@@ -178,7 +180,7 @@ class Door:
         name = self._rules.names.get(key)
         if name is None:
             self._tell_once(f"a participant from {_place(scope)}", f"its key {_short(key)} is not known here")
-            raise Refusal(403, UNKNOWN, "the organiser does not know this key")
+            raise AccessDenied(403, UNKNOWN, "the organiser does not know this key")
         if scope["path"] != ACTIVATE:
             self._check_instance(name, headers)
         return name
@@ -186,11 +188,11 @@ class Door:
     def _check_instance(self, name: str, headers: Mapping[str, str]) -> None:
         known = self._instances.get(name, "")
         if known and headers.get(INSTANCE, known) != known:
-            raise Refusal(409, TAKEN_OVER, f"another process has joined as '{name}'")
+            raise AccessDenied(409, TAKEN_OVER, f"another process has joined as '{name}'")
 
     async def _activated(
-        self, scope: Scope, body: bytes, headers: Mapping[str, str], who: str, answer: Answer
-    ) -> Answer:
+        self, scope: Scope, body: bytes, headers: Mapping[str, str], who: str, answer: BufferedResponse
+    ) -> BufferedResponse:
         """A participant that was killed returns before Flower thinks that it is gone: the newer process counts."""
         if answer.status == 412:
             self._put_out(base64.b64decode(headers[KEY]))
@@ -205,7 +207,7 @@ class Door:
 
     async def _held(
         self, scope: Scope, body: bytes, receive: Receive, who: str, headers: Mapping[str, str]
-    ) -> Answer | None:
+    ) -> BufferedResponse | None:
         """Ask Flower for messages; if there are none, again when the bell rings, until the time is up."""
         bell, until = self._bells[who], time.monotonic() + _seconds(headers.get(HOLD, ""))
         first = bell.rung
@@ -220,9 +222,9 @@ class Door:
                 return None
             self._check_instance(who, headers)  # a message is for the newer process
 
-    async def _ask(self, scope: Scope, body: bytes) -> Answer:
+    async def _ask(self, scope: Scope, body: bytes) -> BufferedResponse:
         """Flower's answer."""
-        answer, given = Answer(), False
+        answer, given = BufferedResponse(), False
 
         async def receive() -> MutableMapping[str, Any]:
             nonlocal given
@@ -241,19 +243,19 @@ class Door:
         while more and not too_long:
             event = await receive()
             if event["type"] == "http.disconnect":
-                raise Refusal(400, "gone", "the caller has gone")
+                raise AccessDenied(400, "gone", "the caller has gone")
             body += event.get("body", b"")
             more, too_long = event.get("more_body", False), len(body) > longest
         if too_long:
             self._tell_once(f"a call of '{who}'", f"more than {longest} bytes")
-            raise Refusal(413, TOO_LONG, f"a call may have {longest} bytes")
+            raise AccessDenied(413, TOO_LONG, f"a call may have {longest} bytes")
         return bytes(body)
 
     def _weigh(self, size: int, who: str) -> None:
         """A message may come in many calls, but not without end."""
         if self._brought[who] + size > self._rules.limit + self._rules.longest_call:
             self._tell_once(f"a message of '{who}'", f"more than {self._rules.limit} bytes")
-            raise Refusal(413, TOO_LONG, f"a message may have {self._rules.limit} bytes")
+            raise AccessDenied(413, TOO_LONG, f"a message may have {self._rules.limit} bytes")
 
     def _tell_once(self, what: str, why: str) -> None:
         """Tell the organiser, but not as often as somebody may like to knock."""

@@ -29,7 +29,7 @@ PART = 4 << 20  # bytes of one record
 LONGEST_CALL = PART + (1 << 20)
 
 
-class Unreadable(Exception):
+class UnreadableMessage(Exception):
     """A message that is not one of ours, or is too long."""
 
 
@@ -82,7 +82,7 @@ class Incoming:
         self._parts: dict[int, bytes] = {}
         self._count = len(self._missing)
         if self._count > limit // PART + 1:
-            raise Unreadable(f"it has more than {limit} bytes")
+            raise UnreadableMessage(f"it has more than {limit} bytes")
 
     def pull(self, client: Any, node: Any, until: float, read: float = READ) -> bool:
         """Get what is missing and there, for so long; whether all is here."""
@@ -91,7 +91,7 @@ class Incoming:
             request = PullObjectRequest(node=node, run_id=self.message.metadata.run_id, object_id=name)
             got = call(client.PullObject, request, read=read)
             if not got.object_found:
-                raise Unreadable("a part of it is lost")
+                raise UnreadableMessage("a part of it is lost")
             if not got.object_available:  # its sender is still at it
                 return False
             self._take(got.object_content)
@@ -103,16 +103,16 @@ class Incoming:
             record: Any = ConfigRecord.inflate(raw)
             place, part = int(record["place"]), bytes(memoryview(record["content"]))
         except Exception:  # whatever a stranger may put there
-            raise Unreadable("it is not a message of fedarena's") from None
+            raise UnreadableMessage("it is not a message of fedarena's") from None
         self._parts[place] = part
         self._bytes += len(part)
         if self._bytes > self._limit:
-            raise Unreadable(f"it has more than {self._limit} bytes")
+            raise UnreadableMessage(f"it has more than {self._limit} bytes")
 
     def content(self) -> bytes:
         """What the sender packed."""
         if not self._parts or sorted(self._parts) != list(range(self._count)):
-            raise Unreadable("it is not a message of fedarena's")
+            raise UnreadableMessage("it is not a message of fedarena's")
         return b"".join(self._parts[place] for place in range(self._count))
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.errors import BadValue, PartyFailed, UnknownName
-from fedarena.transport.federation_keys import OrganiserKeys, number
-from fedarena.transport.flower_link import Arrival, Say
+from fedarena.transport.federation_keys import ServerKeys, number
+from fedarena.transport.flower_link import ReceivedMessage, Say
 from fedarena.transport.flower_link.flower_internals import (
     SUPERLINK_NODE_ID,
     ErrorCode,
@@ -23,10 +23,10 @@ from fedarena.transport.flower_link.flower_internals import (
     message_from_proto,
     now,
 )
-from fedarena.transport.flower_link.payload import LONGEST_CALL, Incoming, Outgoing, Unreadable, wrap
-from fedarena.transport.flower_link.superlink_calls import READ, Cut, Refused, call, check_address, plain
-from fedarena.transport.flower_link.superlink_process import LOG, Child
-from fedarena.transport.flower_link.superlink_run import OURS, Run
+from fedarena.transport.flower_link.payload import LONGEST_CALL, Incoming, Outgoing, UnreadableMessage, wrap
+from fedarena.transport.flower_link.superlink_calls import READ, CallRefused, ConnectionLost, call, check_address, plain
+from fedarena.transport.flower_link.superlink_process import LOG, SuperLinkProcess
+from fedarena.transport.flower_link.superlink_run import OURS, SuperLinkRun
 
 HOLD = 10.0  # seconds that one call waits for answers
 LOOK = 0.2  # seconds, if a part of an answer is still on its way, or nothing is awaited
@@ -37,7 +37,7 @@ GONE = "it is no longer connected"
 
 
 @dataclass(frozen=True)
-class Sent:
+class PendingMessage:
     """A message that may still be answered."""
 
     node: int
@@ -51,7 +51,7 @@ class FlowerLink:
         self,
         folder: Path,
         address: str,
-        keys: OrganiserKeys,
+        keys: ServerKeys,
         allowed: Mapping[str, bytes],
         *,
         limit: int,
@@ -62,20 +62,20 @@ class FlowerLink:
         self._limit, self._say = limit, say or (lambda _: None)
         self._names = {number(key): name for name, key in self._allowed.items()}
         self._numbers = {name: node for node, name in self._names.items()}
-        self._sent: dict[str, Sent] = {}
+        self._sent: dict[str, PendingMessage] = {}
         self._coming: dict[str, Incoming] = {}
-        self._ready: list[Arrival] = []
+        self._ready: list[ReceivedMessage] = []
         self._packed: tuple[bytes, Any] | None = None  # the same content often goes to many
         self._revived = -BREATH
         self._run = self._open()
         self._port = self._run.child.port
 
-    def _open(self) -> Run:
+    def _open(self) -> SuperLinkRun:
         rules = self._keys, self._allowed, self._limit, LONGEST_CALL, self._say
-        child = Child(self._folder, self._host, self._port, *rules)
+        child = SuperLinkProcess(self._folder, self._host, self._port, *rules)
         try:
-            return Run(child, self._host, self._keys, self._allowed)
-        except (Cut, Refused) as error:
+            return SuperLinkRun(child, self._host, self._keys, self._allowed)
+        except (ConnectionLost, CallRefused) as error:
             raise PartyFailed(
                 f"the SuperLink does not answer its organiser: {error}", remedy=f"look into {self._folder / LOG}"
             ) from None
@@ -113,12 +113,12 @@ class FlowerLink:
             "the SuperLink did not take the message",
         )
         if problem:
-            self._ready.append(Arrival(node, ticket, None, problem))
+            self._ready.append(ReceivedMessage(node, ticket, None, problem))
         else:
-            self._sent[ticket] = Sent(node, until)
+            self._sent[ticket] = PendingMessage(node, until)
         return ticket
 
-    def _push(self, run: Run, name: str, content: bytes, deadline: float) -> tuple[str, str]:
+    def _push(self, run: SuperLinkRun, name: str, content: bytes, deadline: float) -> tuple[str, str]:
         metadata = Metadata(
             run_id=run.id,
             message_id="",
@@ -142,7 +142,7 @@ class FlowerLink:
         parcel.push(run.client, OURS, told, ring=name, read=read)
         return parcel.ticket, ""
 
-    def receive(self, timeout: float) -> list[Arrival]:
+    def receive(self, timeout: float) -> list[ReceivedMessage]:
         """What has come in; an answer after its deadline is not taken."""
         until = time.monotonic() + timeout
         while True:
@@ -165,7 +165,7 @@ class FlowerLink:
         first = min(sent.until for sent in self._sent.values()) - time.monotonic()
         return max(0.0, min(left, first, LOOK if self._coming else HOLD))
 
-    def _collect(self, run: Run, hold: float, until: float) -> None:
+    def _collect(self, run: SuperLinkRun, hold: float, until: float) -> None:
         """One look at what the SuperLink has for us."""
         waiting = [ticket for ticket in self._sent if ticket not in self._coming]
         told = call(run.client.PullMessages, PullAppMessagesRequest(message_ids=waiting), hold=hold, read=QUICK)
@@ -175,10 +175,10 @@ class FlowerLink:
             try:
                 if parcel.pull(run.client, OURS, max(until, time.monotonic() + 1.0), QUICK):
                     self._done(run, ticket, parcel.message, parcel.content())
-            except Unreadable as error:
+            except UnreadableMessage as error:
                 self._done(run, ticket, parcel.message, None, f"its answer cannot be used: {error}")
 
-    def _announced(self, run: Run, message: Any, tree: Any) -> None:
+    def _announced(self, run: SuperLinkRun, message: Any, tree: Any) -> None:
         ticket = message.metadata.reply_to_message_id
         sent = self._sent.get(ticket)
         if sent is None:
@@ -187,17 +187,17 @@ class FlowerLink:
             if not message.has_error():
                 self._coming[ticket] = Incoming(message, tree, self._limit)
             elif message.error.code in EXPIRED and sent.until - time.monotonic() < 1.0:
-                self._sent[ticket] = Sent(sent.node, 0.0)  # the SuperLink counts from a little earlier
+                self._sent[ticket] = PendingMessage(sent.node, 0.0)  # the SuperLink counts from a little earlier
             else:
                 gone = message.error.code == ErrorCode.NODE_UNAVAILABLE
                 self._done(run, ticket, message, None, GONE if gone else plain(message.error.reason) or "it failed")
-        except Unreadable as error:
+        except UnreadableMessage as error:
             self._done(run, ticket, message, None, f"its answer cannot be used: {error}")
 
-    def _done(self, run: Run, ticket: str, answer: Any, content: bytes | None, problem: str = "") -> None:
+    def _done(self, run: SuperLinkRun, ticket: str, answer: Any, content: bytes | None, problem: str = "") -> None:
         sent = self._sent.pop(ticket)
         self._coming.pop(ticket, None)
-        self._ready.append(Arrival(sent.node, ticket, content, problem))
+        self._ready.append(ReceivedMessage(sent.node, ticket, content, problem))
         run.forget(answer.metadata.message_id, *([ticket] if problem else []))
 
     def _drop_late(self) -> None:
@@ -208,14 +208,14 @@ class FlowerLink:
             names = [ticket, *([parcel.message.metadata.message_id] if parcel is not None else [])]
             self._try(lambda run, names=names: run.forget(*names))  # type: ignore[misc]
 
-    def _try(self, work: Callable[[Run], Any]) -> Any:
+    def _try(self, work: Callable[[SuperLinkRun], Any]) -> Any:
         """Work with the run; if its SuperLink is dead or has dropped the run, open another, and give None."""
         try:
             if self._run.child.alive:
                 return work(self._run)
-        except Cut:
+        except ConnectionLost:
             pass  # dead, or too busy to answer in time
-        except Refused as error:
+        except CallRefused as error:
             if error.status != 401:
                 raise PartyFailed(f"the SuperLink refused a call: {error}", remedy=f"look into {LOG}") from None
             self._revive("has dropped the run")
@@ -232,7 +232,7 @@ class FlowerLink:
         self._say(f"the SuperLink {why}; it is started anew")
         for ticket, sent in self._sent.items():
             if sent.until > time.monotonic():
-                self._ready.append(Arrival(sent.node, ticket, None, f"the SuperLink {why} with the message"))
+                self._ready.append(ReceivedMessage(sent.node, ticket, None, f"the SuperLink {why} with the message"))
         self._sent, self._coming = {}, {}
         self._run = self._open()
 

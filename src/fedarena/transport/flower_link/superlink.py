@@ -53,7 +53,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _server(orders: dict[str, Any], refused: Any) -> Any:
     import uvicorn
 
-    from fedarena.transport.flower_link.access_control import Door, Rules
+    from fedarena.transport.flower_link.access_control import AccessControl, AccessRules
     from fedarena.transport.flower_link.flower_internals import superlink_app
 
     app, state = superlink_app()
@@ -64,9 +64,9 @@ def _server(orders: dict[str, Any], refused: Any) -> Any:
             state.deactivate_node(node)
 
     names = {key.encode(): name for name, key in orders["names"].items()}
-    rules = Rules(orders["secret"], names, orders["limit"], orders["longest_call"])
+    rules = AccessRules(orders["secret"], names, orders["limit"], orders["longest_call"])
     config = uvicorn.Config(
-        Door(app, rules, refused, put_out),
+        AccessControl(app, rules, refused, put_out),
         lifespan="on",
         log_level="warning",
         access_log=False,

@@ -20,11 +20,11 @@ Hear = Callable[[Mapping[str, str]], None]
 _extra: ContextVar[tuple[dict[str, str], float]] = ContextVar("extra")
 
 
-class Cut(Exception):
+class ConnectionLost(Exception):
     """Nothing came back: the machine is away, or the line broke."""
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """The SuperLink answered, and said no."""
 
     def __init__(self, status: int, why: str, said: str, seconds_ahead: float) -> None:
@@ -32,7 +32,7 @@ class Refused(Exception):
         self.status, self.why, self.said, self.seconds_ahead = status, why, said, seconds_ahead
 
 
-class Stamp:
+class HeaderInterceptor:
     """Adds our headers, the pinned name and the time limit to each request of one of Flower's clients."""
 
     def __init__(self, name: str, component: str, headers: Mapping[str, str], hear: Hear | None) -> None:
@@ -79,11 +79,11 @@ def open_client(
         trust.load_verify_locations(cadata=ca.decode("ascii"))
     except (ssl.SSLError, ValueError):
         raise BadValue("ca.pem holds no certificate", remedy="ask the organiser for it", where="--keys") from None
-    return connect(kind, address, trust, [Stamp(name, component, headers, hear), *others])
+    return connect(kind, address, trust, [HeaderInterceptor(name, component, headers, hear), *others])
 
 
 def call(method: Callable[[Any], Any], request: Any, *, hold: float = 0.0, ring: str = "", read: float = READ) -> Any:
-    """One call; raises `Cut`, `Refused`, or an error of ours if the other is not who it should be."""
+    """One call; raises `ConnectionLost`, `Refused`, or an error of ours if the other is not who it should be."""
     extra = {name: value for name, value in ((HOLD, f"{hold:.3f}" if hold > 0 else ""), (RING, ring)) if value}
     token = _extra.set((extra, hold + read))
     try:
@@ -100,13 +100,13 @@ def _understood() -> Iterator[None]:
     except httpx.HTTPStatusError as error:
         answer = error.response
         if answer.status_code >= 500:
-            raise Cut(f"the SuperLink says {answer.status_code}") from None
-        raise Refused(answer.status_code, answer.headers.get(REFUSED, ""), _said(answer), _ahead(answer)) from None
+            raise ConnectionLost(f"the SuperLink says {answer.status_code}") from None
+        raise CallRefused(answer.status_code, answer.headers.get(REFUSED, ""), _said(answer), _ahead(answer)) from None
     except httpx.TransportError as error:
         _raise_if_not_trusted(error)
-        raise Cut(f"{type(error).__name__}: {error}") from None
+        raise ConnectionLost(f"{type(error).__name__}: {error}") from None
     except ValueError as error:  # an answer that is not Flower's
-        raise Refused(200, "", str(error), 0.0) from None
+        raise CallRefused(200, "", str(error), 0.0) from None
 
 
 def _said(answer: Any) -> str:

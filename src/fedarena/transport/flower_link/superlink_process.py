@@ -15,14 +15,14 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from fedarena.config.errors import BadValue, CannotWrite, PartyFailed
-from fedarena.transport.federation_keys import OrganiserKeys
+from fedarena.transport.federation_keys import ServerKeys
 from fedarena.transport.flower_link.superlink_calls import plain
 
 LOG = "superlink.log"
 START = 60.0  # seconds until it listens: on a busy machine Python alone takes many
 
 
-class Child:
+class SuperLinkProcess:
     """A SuperLink that listens, or an error that says why not."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Child:
         folder: Path,
         host: str,
         port: int,
-        keys: OrganiserKeys,
+        keys: ServerKeys,
         names: Mapping[str, bytes],
         limit: int,
         longest_call: int,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from fedarena.transport.federation_keys import OrganiserKeys
+from fedarena.transport.federation_keys import ServerKeys
 from fedarena.transport.flower_link.access_control import SECRET
 from fedarena.transport.flower_link.flower_internals import (
     SUPERLINK_NODE_ID,
@@ -25,18 +25,18 @@ from fedarena.transport.flower_link.flower_internals import (
     smallest_app,
 )
 from fedarena.transport.flower_link.payload import forget, numbered
-from fedarena.transport.flower_link.superlink_calls import Cut, Refused, call, open_client
-from fedarena.transport.flower_link.superlink_process import Child
+from fedarena.transport.flower_link.superlink_calls import CallRefused, ConnectionLost, call, open_client
+from fedarena.transport.flower_link.superlink_process import SuperLinkProcess
 
 TOKEN = "flwr-task-token"
 BEAT = 10.0  # seconds between signs of life; Flower ends a run after 60 without
 OURS = numbered(SUPERLINK_NODE_ID)
 
 
-class Run:
+class SuperLinkRun:
     """A run at a SuperLink: the process, its clients, who is registered there under which id."""
 
-    def __init__(self, child: Child, host: str, keys: OrganiserKeys, allowed: Mapping[str, bytes]) -> None:
+    def __init__(self, child: SuperLinkProcess, host: str, keys: ServerKeys, allowed: Mapping[str, bytes]) -> None:
         self.child, self._over = child, threading.Event()
         here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         self._to, self._keys = f"[{here}]:{child.port}" if ":" in here else f"{here}:{child.port}", keys
@@ -72,14 +72,18 @@ class Run:
         while not self._over.wait(BEAT):
             try:
                 call(self.client.SendTaskHeartbeat, SendTaskHeartbeatRequest(), read=5.0)
-            except (Cut, Refused, RuntimeError):  # whoever uses the run next finds out why; or it is closed
+            except (
+                ConnectionLost,
+                CallRefused,
+                RuntimeError,
+            ):  # whoever uses the run next finds out why; or it is closed
                 continue
 
     def end(self) -> None:
         """Stop the run, then the SuperLink."""
         self._over.set()
         try:
-            with suppress(Cut, Refused):
+            with suppress(ConnectionLost, CallRefused):
                 if self.child.alive:
                     call(self.client.PushTaskOutput, PushTaskOutputRequest(sub_status=SubStatus.COMPLETED), read=2.0)
         finally:

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from fedarena.config.errors import BadValue, FedarenaError, PartyFailed, PartyLost
-from fedarena.transport.federation_keys import ParticipantKeys, fingerprint
-from fedarena.transport.flower_link import Over, Say
+from fedarena.transport.federation_keys import ClientKeys, fingerprint
+from fedarena.transport.flower_link import FederationEnded, Say
 from fedarena.transport.flower_link.access_control import INSTANCE, LIMIT, TAKEN_OVER, UNKNOWN
 from fedarena.transport.flower_link.flower_internals import (
     ActivateNodeRequest,
@@ -29,8 +29,8 @@ from fedarena.transport.flower_link.flower_internals import (
     message_from_proto,
     now,
 )
-from fedarena.transport.flower_link.payload import Incoming, Outgoing, Unreadable, forget, numbered, wrap
-from fedarena.transport.flower_link.superlink_calls import Cut, Refused, call, check_address, open_client
+from fedarena.transport.flower_link.payload import Incoming, Outgoing, UnreadableMessage, forget, numbered, wrap
+from fedarena.transport.flower_link.superlink_calls import CallRefused, ConnectionLost, call, check_address, open_client
 
 INTERVAL = 10.0  # seconds: Flower takes a node for gone after twice as long without a sign of life
 BEAT = 4.0  # seconds between signs of life
@@ -42,10 +42,10 @@ SLOWEST = 5.0  # seconds between tries to reach an organiser that is away
 T = TypeVar("T")
 
 
-class Node:
+class SuperNode:
     """A connection that mends itself; use it as a context."""
 
-    def __init__(self, server: str, keys: ParticipantKeys, *, limit: int, patience: float, say: Say | None) -> None:
+    def __init__(self, server: str, keys: ClientKeys, *, limit: int, patience: float, say: Say | None) -> None:
         self._server, self._keys, self._limit, self._patience = check_address(server), keys, limit, patience
         self._say = say or (lambda _: None)
         headers = {INSTANCE: secrets.token_hex(8)}
@@ -56,7 +56,7 @@ class Node:
         self._node: Any = None
         self._joining, self._over = threading.Lock(), threading.Event()
 
-    def __enter__(self) -> Node:
+    def __enter__(self) -> SuperNode:
         try:
             self._persist(self._activate)
         except BaseException:
@@ -68,7 +68,7 @@ class Node:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        with suppress(Cut, Refused, FedarenaError):  # else the organiser will notice
+        with suppress(ConnectionLost, CallRefused, FedarenaError):  # else the organiser will notice
             call(self._client.DeactivateNode, DeactivateNodeRequest(node_id=self._node.node_id), read=2.0)
         self._client.close()
 
@@ -101,7 +101,7 @@ class Node:
                 return False
             began = time.monotonic()
             answer, problem, over = outcome(handle, content, self._limit)
-        except Unreadable as error:
+        except UnreadableMessage as error:
             began, answer, problem = time.monotonic(), b"", f"the message cannot be used: {error}"
         if problem:
             self._say(problem)
@@ -120,7 +120,7 @@ class Node:
             pause = 0.005
             while not parcel.pull(self._client, self._node, until):  # a part is still on its way to the SuperLink
                 if time.monotonic() >= until:
-                    raise Cut
+                    raise ConnectionLost
                 time.sleep(pause)
                 pause = min(2 * pause, 0.5)
             return parcel.content()
@@ -144,13 +144,13 @@ class Node:
     def _linger(self, parcel: Outgoing, until: float) -> None:
         """Stay until the last answer was taken: Flower drops answers of nodes that have left."""
         request = PullObjectRequest(node=self._node, run_id=parcel.run, object_id=parcel.ticket)
-        with suppress(Cut, Refused):  # the organiser has left first
+        with suppress(ConnectionLost, CallRefused):  # the organiser has left first
             while time.monotonic() < until and call(self._client.PullObject, request).object_found:
                 time.sleep(0.05)
 
     def _forget(self, metadata: Any) -> None:
         """Let the SuperLink drop the message, now that nobody waits for us."""
-        with suppress(Cut, Refused):
+        with suppress(ConnectionLost, CallRefused):
             forget(self._client, self._node, metadata.run_id, metadata.message_id)
 
     def _within(self, until: float, work: Callable[[], T]) -> T | None:
@@ -159,10 +159,10 @@ class Node:
         while time.monotonic() < until:
             try:
                 return work()
-            except Cut:
+            except ConnectionLost:
                 time.sleep(min(pause, max(0.0, until - time.monotonic())))
                 pause = min(2 * pause, SLOWEST)
-            except Refused as refused:
+            except CallRefused as refused:
                 if refused.why:
                     raise self._meaning(refused) from None
                 return None  # another run, or another SuperLink, by now
@@ -177,9 +177,9 @@ class Node:
                     self._activate()
                     self._say(f"joined the organiser at {self._server} again")
                 return work()
-            except Cut as cut:
+            except ConnectionLost as cut:
                 why = str(cut)
-            except Refused as refused:
+            except CallRefused as refused:
                 if refused.status != 401 or refused.why:
                     raise self._meaning(refused) from None
                 strange, why = True, "it was started anew"
@@ -199,9 +199,9 @@ class Node:
             request = ActivateNodeRequest(public_key=self._keys.public, heartbeat_interval=INTERVAL)
             try:
                 self._node = numbered(call(self._client.ActivateNode, request).node_id)
-            except Refused as refused:
+            except CallRefused as refused:
                 if refused.status == 412:
-                    raise Cut("it thinks that another process of this participant is there") from None
+                    raise ConnectionLost("it thinks that another process of this participant is there") from None
                 if refused.status == 401:
                     raise BadValue(
                         f"the organiser at {self._server} refuses the signature of '{self._keys.name}': this clock "
@@ -210,7 +210,7 @@ class Node:
                     ) from None
                 raise
 
-    def _meaning(self, refused: Refused) -> FedarenaError:
+    def _meaning(self, refused: CallRefused) -> FedarenaError:
         """A refusal that trying again does not mend."""
         who = f"the organiser at {self._server}"
         if refused.why == UNKNOWN:
@@ -229,15 +229,19 @@ class Node:
             try:
                 request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=INTERVAL)
                 call(self._client.SendNodeHeartbeat, request, read=5.0)
-            except Refused as refused:
+            except CallRefused as refused:
                 if refused.status == 401:
                     self._rejoin()
-            except (Cut, FedarenaError, RuntimeError):  # whoever calls next finds out; or the client is closed
+            except (
+                ConnectionLost,
+                FedarenaError,
+                RuntimeError,
+            ):  # whoever calls next finds out; or the client is closed
                 continue
 
     def _rejoin(self) -> None:
         with suppress(
-            Cut, Refused, FedarenaError, RuntimeError
+            ConnectionLost, CallRefused, FedarenaError, RuntimeError
         ):  # the next call finds out why; or the client is closed
             self._activate()
 
@@ -247,7 +251,7 @@ def outcome(handle: Callable[[bytes], bytes], content: bytes, limit: int) -> tup
     over = False
     try:
         answer = handle(content)
-    except Over as end:
+    except FederationEnded as end:
         answer, over = end.answer, True
     except FedarenaError as error:
         return b"", str(error), False
