@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import fedarena as fa
-from tests.federations import blobs
+from tests.support.federations import blobs
 
 QUICK: dict[str, Any] = {"rounds": 2, "runtime": "serial"}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.algorithms.test_coop import many
 from tests.algorithms.test_fedavg import on_blobs, weights
-from tests.federations import Quadratic, quadratics
+from tests.support.federations import Quadratic, quadratics
 
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment

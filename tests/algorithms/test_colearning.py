@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.algorithms.quadratic_federations import FULL
 from tests.algorithms.test_fedavg import CENTRES, CURVATURES, on_blobs, on_quadratics
+from tests.support.quadratic_federations import FULL
 from torch import nn
 
 import fedarena as fa

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 from tests.algorithms.test_fedavg import on_blobs, small_net, weights
-from tests.federations import Given, blobs
+from tests.support.federations import Given, blobs
 
 import fedarena as fa
 from fedarena.algorithms import FedAvgM, FedFA, FedIR, FedVC

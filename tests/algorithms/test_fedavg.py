@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.federations import Quadratic, blobs, optimum, quadratics
+from tests.support.federations import Quadratic, blobs, optimum, quadratics
 from torch import nn
 
 import fedarena as fa

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from tests.algorithms.quadratic_federations import federation, solve
 from tests.algorithms.test_fedavg import on_blobs
-from tests.federations import optimum
+from tests.support.federations import optimum
+from tests.support.quadratic_federations import federation, solve
 
 from fedarena.algorithms import FedDyn
 from fedarena.config.errors import BadValue

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.algorithms.quadratic_federations import FULL
 from tests.algorithms.test_fedavg import on_quadratics
+from tests.support.quadratic_federations import FULL
 
 from fedarena.algorithms import FedFA
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.algorithms.quadratic_federations import ROWS
 from tests.algorithms.test_fedavg import CENTRES, CURVATURES, on_blobs, on_quadratics, weights
-from tests.federations import optimum
+from tests.support.federations import optimum
+from tests.support.quadratic_federations import ROWS
 
 from fedarena.algorithms import FedNova
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from tests.algorithms.quadratic_federations import ROWS, at_optimum
 from tests.algorithms.test_fedavg import on_blobs, on_quadratics
+from tests.support.quadratic_federations import ROWS, at_optimum
 
 from fedarena.algorithms import FedPAGE
 

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from tests.algorithms.quadratic_federations import FULL
 from tests.algorithms.test_fedavg import CENTRES, CURVATURES, on_blobs, on_quadratics
+from tests.support.quadratic_federations import FULL
 
 from fedarena.algorithms import FedProx
 from fedarena.algorithms.base import Cohort

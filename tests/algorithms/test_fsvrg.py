@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.algorithms.quadratic_federations import ROWS, at_optimum
 from tests.algorithms.test_fedavg import CENTRES, CURVATURES, on_blobs, on_quadratics, small_net, weights
-from tests.federations import Given, blobs, optimum
+from tests.support.federations import Given, blobs, optimum
+from tests.support.quadratic_federations import ROWS, at_optimum
 from torch import nn
 
 import fedarena as fa

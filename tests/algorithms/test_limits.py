@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tests.algorithms.test_companions import Balanced
 from tests.algorithms.test_fedavg import small_net, weights
-from tests.federations import Quadratic, blobs, quadratics
+from tests.support.federations import Quadratic, blobs, quadratics
 
 import fedarena as fa
 from fedarena.algorithms import CoLearning, FedAvgM, FedIR, FedNova, FedPAGE, FedProx, FedVC, LoAdaBoost

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.test_fedavg import on_blobs
-from tests.federations import Quadratic, quadratics
+from tests.support.federations import Quadratic, quadratics
 
 import fedarena as fa
 from fedarena.algorithms import LoAdaBoost

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.algorithms.quadratic_federations import FULL, ROWS, federation, solve
 from tests.algorithms.test_fedavg import CENTRES, CURVATURES, on_blobs, on_quadratics
-from tests.federations import Quadratic, optimum, quadratics
+from tests.support.federations import Quadratic, optimum, quadratics
+from tests.support.quadratic_federations import FULL, ROWS, federation, solve
 
 import fedarena as fa
 from fedarena.algorithms import Scaffold

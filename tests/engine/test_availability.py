@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.algorithms.test_fedavg import small_net
-from tests.federations import blobs
-from tests.runtime.test_bits import facts
+from tests.runtimes.test_bits import facts
+from tests.support.federations import blobs
 
 import fedarena as fa
 from fedarena.config.errors import BadValue, DataBroken

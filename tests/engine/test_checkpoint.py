@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.test_fedavg import small_net
-from tests.federations import blobs
+from tests.support.federations import blobs
 from typer.testing import CliRunner
 
 import fedarena as fa

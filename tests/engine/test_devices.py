@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.algorithms.test_fedavg import small_net
-from tests.federations import blobs
+from tests.support.federations import blobs
 
 import fedarena as fa
 from fedarena.config.errors import BadValue, DataBroken

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.test_fedavg import on_blobs, small_net, weights
-from tests.federations import blobs
+from tests.support.federations import blobs
 from torch import nn
 
 import fedarena as fa

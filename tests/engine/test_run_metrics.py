@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn import metrics as sk
-from tests.federations import Quadratic, quadratics
+from tests.support.federations import Quadratic, quadratics
 from typer.testing import CliRunner
 
 import fedarena as fa

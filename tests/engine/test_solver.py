@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.test_fedavg import CENTRES, CURVATURES, on_quadratics
-from tests.federations import blobs
+from tests.support.federations import blobs
 from torch import nn
 
 import fedarena as fa

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.federation.houses import Federation, differences, write
-from tests.federation.rooms import Rooms
+from tests.support.federation_clients import Federation, differences, write
+from tests.support.memory_link import Rooms
 
 import fedarena as fa
 from fedarena.algorithms.scaffold import ScaffoldUpdate

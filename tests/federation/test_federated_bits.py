@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.federation.houses import Federation, differences
+from tests.support.federation_clients import Federation, differences
 
 import fedarena as fa
 from fedarena.engine.checkpoint import CheckpointStore

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.federation.houses import Federation, write
-from tests.federation.test_releases import answers, log, other_models, requests
+from tests.federation.test_release_log import answers, log, other_models, requests
+from tests.support.federation_clients import Federation, write
 
 import fedarena as fa
 from fedarena.config.errors import BadValue, UnknownName

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.federation.houses import Federation
+from tests.support.federation_clients import Federation
 
 from fedarena.algorithms.base import Model, Step
 from fedarena.config.errors import BadValue

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from tests.federation.houses import HEAD, rows_of, write
+from tests.support.federation_clients import HEAD, rows_of, write
 
 from fedarena.federation import messages
 from fedarena.federation.client_data import statistics_layout

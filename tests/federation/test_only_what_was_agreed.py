@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.federation.houses import Federation
+from tests.support.federation_clients import Federation
 
 from fedarena.federation import messages
 from fedarena.federation.wire_format import Message, body_of, pack

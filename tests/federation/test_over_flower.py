@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from tests.federation.houses import Federation, differences
+from tests.support.federation_clients import Federation, differences
 
 import fedarena as fa
 from fedarena.federation.client import FederationClient

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.federation.houses import Federation, differences
-from tests.federation.rooms import Post, Rooms
+from tests.support.federation_clients import Federation, differences
+from tests.support.memory_link import Post, Rooms
 
 import fedarena as fa
 from fedarena.config.experiment import Experiment

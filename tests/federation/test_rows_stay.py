@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.federation.houses import LABELS, Federation, write
+from tests.support.federation_clients import LABELS, Federation, write
 from torch import Tensor, nn
 
 from fedarena.config.registry import register

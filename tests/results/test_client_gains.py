@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.browser import browser, complaints, overflow, prefer, resize
+from tests.support.browser import browser, complaints, overflow, prefer, resize
 
 import fedarena as fa
 from fedarena.data.sources import arrays

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ui.serving import QUICK, Answer, Served, a_comparison, served
+from tests.support.ui_server import QUICK, Answer, Served, a_comparison, served
 
 import fedarena as fa
 import fedarena.reports.collect

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.browser import asked_for, browser, complaints, overflow, prefer, resize
-from tests.ui.serving import Served, Stepped, a_comparison, served
+from tests.support.browser import asked_for, browser, complaints, overflow, prefer, resize
+from tests.support.ui_server import Served, Stepped, a_comparison, served
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.ui.serving import QUICK, Served, Stepped, a_comparison, served
+from tests.support.ui_server import QUICK, Served, Stepped, a_comparison, served
 from typer.testing import CliRunner
 
 import fedarena as fa

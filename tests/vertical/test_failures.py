@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("grpc")
 pytest.importorskip("cryptography")
 pytest.importorskip("private_set_intersection")
-from tests.vertical.parties import TREES, Site, ended
+from tests.support.vertical_parties import TREES, Site, ended
 from typer.testing import CliRunner
 
 from fedarena.cli.main import app

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.vertical.tables_of import breast_cancer
+from tests.support.vertical_tables import breast_cancer
 
 from fedarena.config.errors import BadValue
 from fedarena.transport.channel import LocalChannel

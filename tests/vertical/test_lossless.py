@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from tests.vertical.tables_of import Array, breast_cancer, dealt, diabetes, wine, with_gaps
+from tests.support.vertical_tables import Array, breast_cancer, dealt, diabetes, wine, with_gaps
 
 from fedarena.config.errors import BadValue, DataMissing
 from fedarena.vertical.party_tables import load_table, split_columns

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.vertical.tables_of import breast_cancer, wine, with_gaps
+from tests.support.vertical_tables import breast_cancer, wine, with_gaps
 
 from fedarena.config.errors import BadValue, DataBroken, DataMissing, UnknownName
 from fedarena.vertical.model import GuestModel, HostModel

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.vertical.tables_of import breast_cancer, wine
+from tests.support.vertical_tables import breast_cancer, wine
 
 from fedarena.config.errors import CannotWrite, PartyLost, ResumeMismatch
 from fedarena.transport.channel import LocalChannel

@@ -1,0 +1,152 @@
+"""The commands as a user types them: mistakes are told before anybody is bothered, with exit code 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.federation_clients import Federation
+from typer.testing import CliRunner, Result
+
+pytest.importorskip("cryptography")
+from fedarena import api
+from fedarena.cli.main import app
+from fedarena.config.errors import FedarenaError
+from fedarena.config.experiment import Experiment
+from fedarena.federation.consent import (
+    experiment_as_text,
+    experiment_from_text,
+    federated_experiment,
+    first_difference,
+    what_leaves,
+)
+
+TABLE = 'data = { name = "csv", label = "label", standardise = false }\nrounds = 2\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Federation(tmp_path)
+    (tmp_path / "exp.toml").write_text(TABLE)
+    return tmp_path
+
+
+def run(*words: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_keys_for_everybody_and_for_one_more(folder: Path) -> None:
+    assert run("federation", "keys", "alfa", "bravo").stdout.split() == ["keys/organiser", "keys/alfa", "keys/bravo"]
+    more = json.loads(run("federation", "keys", "charlie", "--json").stdout)
+    assert more == {"organiser": "keys/organiser", "charlie": "keys/charlie"}
+    assert sorted(path.name for path in Path("keys/organiser/participants").iterdir()) == [
+        "alfa.pub",
+        "bravo.pub",
+        "charlie.pub",
+    ]
+    assert "is already there" in run("federation", "keys", "alfa", code=2).stderr
+
+
+SERVE = [
+    (["exp.toml"], "cannot read keys/cert.pem"),
+    (["exp.toml", "--keys", "made", "--participants", "7"], "7 participants, and the keys of 2 are known"),
+    (["exp.toml", "--keys", "made", "--minimum", "3"], "a minimum of 3 of 2"),
+    (["exp.toml", "--keys", "made", "--set", "algorithm=centralized"], "centralized needs all rows in one place"),
+    (["exp.toml", "--keys", "made", "--set", "partition=iid"], "partition 'iid' deals rows"),
+    (["digits", "--keys", "made"], "'digits' is not a table of the participants' own"),
+    (["--resume", "nowhere", "--keys", "made"], "is no run folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "told"), SERVE)
+def test_mistakes_of_an_organiser(words: list[str], told: str, folder: Path) -> None:
+    run("federation", "keys", "alfa", "bravo", "--out", "made")
+    result = run("serve", *words, code=2)
+    assert told in result.stderr
+    assert not Path("runs").exists()
+
+
+JOIN = [
+    (["--data", "nothing.csv", "--keys", "made/alfa"], "there is no file nothing.csv"),
+    (["--data", "alfa.csv", "--keys", "made/alfa", "--name", "bravo"], "the keys are those of 'alfa', not of 'bravo'"),
+    (["--data", "alfa.csv", "--keys", "made/zulu"], "cannot read made/zulu/node.pub"),
+    (
+        ["--data", "alfa.csv", "--keys", "made", "--name", "alfa", "--experiment", "no.toml"],
+        "no experiment file no.toml",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "told"), JOIN)
+def test_mistakes_of_a_participant(words: list[str], told: str, folder: Path) -> None:
+    run("federation", "keys", "alfa", "bravo", "--out", "made")
+    assert told in run("join", "--server", "127.0.0.1:1", *words, code=2).stderr
+
+
+def test_the_help_names_what_a_newcomer_needs() -> None:
+    for command in ("serve", "join", "federation keys"):
+        text = run(*command.split(), "--help").stdout
+        assert f"fedarena {command}" in " ".join(text.split())
+
+
+# The experiment, as organiser and participants see it
+
+
+def test_an_experiment_needs_no_path_and_no_owner(folder: Path) -> None:
+    experiment = federated_experiment("exp.toml", [])
+    assert experiment.partition.name == "natural"
+    assert experiment.data.made.client == "participant"
+    assert experiment_from_text(experiment_as_text(experiment)) == experiment_from_text(
+        experiment_as_text(federated_experiment("exp.toml", ["data.path=all.csv"]))
+    )
+
+
+def test_participants_see_no_path_of_the_organisers_machine(folder: Path) -> None:
+    trace = Path("trace.csv")
+    trace.write_text("client,speed\n")
+    text = experiment_as_text(federated_experiment("exp.toml", ["data.path=all.csv", f"devices.trace={trace}"]))
+    assert str(folder) not in text
+    assert "trace" not in text
+    named = Experiment.make(
+        "exp.toml", ["data.path=/participants", "data.client=participant", "devices.trace=/etc/hosts"]
+    )
+    with pytest.raises(FedarenaError, match="names a file of this machine"):
+        experiment_from_text(named.to_toml())
+
+
+def test_an_experiment_that_was_agreed_on_is_the_only_one(folder: Path) -> None:
+    mine = federated_experiment("exp.toml", [])
+    assert (
+        first_difference(
+            mine, experiment_from_text(experiment_as_text(federated_experiment("exp.toml", ["data.path=all.csv"])))
+        )
+        == ""
+    )
+    assert first_difference(mine, federated_experiment("exp.toml", ["rounds=3"])) == "rounds = 3, not 2"
+
+
+LEAVES = [
+    ([], "labels that occur", True),
+    ([], "sum over its training rows", False),
+    (["data.standardise=true"], "sum over its training rows", True),
+    ([], "of each class", False),
+    (['algorithm={name="fedavg", with=["fedir"]}'], "of each class", True),
+    (['algorithm={name="fedavg", with=[{name="fedir", target="uniform"}]}'], "of each class", False),
+    (["uplink.secure=true"], "only the sum over participants can be read", True),
+    (["algorithm=coop"], "when it has finished a training", True),
+    (["algorithm=local"], "a change of the model's weights", False),
+]
+
+
+@pytest.mark.parametrize(("overrides", "told", "leaves"), LEAVES)
+def test_what_leaves_is_told_before_it_does(overrides: list[str], told: str, leaves: bool, folder: Path) -> None:
+    text = "\n".join(what_leaves(federated_experiment("exp.toml", overrides), shares_models=False))
+    assert (told in text) == leaves
+
+
+def test_both_doors_are_in_the_api() -> None:
+    assert {"serve", "join"} <= {*api.__all__}

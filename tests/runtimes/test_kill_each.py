@@ -1,0 +1,145 @@
+"""Every algorithm, killed four times on its way and resumed: the bits of a run that nobody disturbed, state included.
+
+A killed run is a process of its own that sends itself SIGKILL at a chosen point, so that nothing depends on timing. Some
+clients each round, dropouts among them; the last stretch is run by two workers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.algorithms.test_fedavg import small_net
+from tests.support.federations import blobs
+
+import fedarena as fa
+from fedarena.config.experiment import Experiment
+from fedarena.config.registry import components
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.record import TIMES
+from fedarena.engine.setup import open_context
+from fedarena.models.pytree import leaves
+from fedarena.models.task import Task
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that begin as copies of this one")
+
+HEAVY = {"lr": 0.02, "epochs": 2, "batch": 8, "momentum": 0.9}
+KEPT = {**HEAVY, "reset_momentum": False, "decay": 0.01, "decay_counter": "per_client"}
+MORE: dict[str, dict[str, Any]] = {
+    "fedavg, momentum and counters kept": {"algorithm": "fedavg", "local": KEPT},
+    "scaffold, momentum": {"algorithm": "scaffold", "local": HEAVY},
+    "fedprox, adaptive": {"algorithm": {"name": "fedprox", "schedule": "adaptive"}},
+    "fsvrg, scaled": {"algorithm": {"name": "fsvrg", "scaling": "diagonal"}, "model": "logreg"},
+    "fedvc, split": {"algorithm": {"name": "fedvc", "n_vc": 8, "with_split": True}},
+    "fedavgm, fedir, fedvc": {"algorithm": {"name": "fedavgm", "with": ["fedir", {"name": "fedvc", "n_vc": 16}]}},
+}
+EACH = {**{name: {"algorithm": name} for name in sorted(components("algorithm"))}, **MORE}
+
+
+def experiment(name: str) -> Experiment:
+    common = {"model": small_net, "clients": 6, "share": 0.5, "rounds": 6, "dropouts": 0.2, "seed": 2,
+              "partition": {"name": "label_dirichlet", "beta": 1.0, "min_size": 8},
+              "local": {"lr": 0.05, "epochs": 1, "batch": 8}}  # fmt: skip
+    return Experiment.make(blobs(), **{**common, **EACH[name]})
+
+
+# Where a run dies
+
+
+def die(*_: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def at_gradient(number: int) -> None:
+    """In the middle of a client's work: when it takes the gradient of this number."""
+    taken, accumulate = iter(range(1, number)), Task.accumulate
+    Task.accumulate = lambda *a: accumulate(*a) if next(taken, None) else die()  # type: ignore[method-assign, assignment]
+
+
+def at_the_end_of(round: int) -> None:
+    """Clients' memories of the round are written, the server's state is not."""
+    save = CheckpointStore.save
+    CheckpointStore.save = lambda k, s, r: die() if s.round == round else save(k, s, r)  # type: ignore[method-assign]
+
+
+def before_the_state_of(round: int) -> None:
+    """The round is in the log, and its state in a temporary file."""
+    replace = os.replace
+    os.replace = lambda a, b: die() if Path(b).name == f"server-{round}.safetensors" else replace(a, b)
+
+
+def in_a_process_that_dies(prepare: Callable[[], None], **arguments: Any) -> None:
+    """Run it in a copy of this process, made ready for its end; it must not reach any other."""
+    child = os.fork()
+    if not child:
+        try:
+            prepare()
+            fa.run(runtime="serial", **arguments)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def undisturbed(exp: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[fa.Run, list[int]]:
+    """A whole run, and how many gradients it had taken at the end of each round."""
+    taken, counts, accumulate = [], [], Task.accumulate
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "accumulate", lambda *a: (taken.append(1), accumulate(*a))[1])
+        run = fa.run(exp, out=folder, runtime="serial", on_round=lambda r: counts.append(len(taken)))
+    return run, counts
+
+
+# What must be the same
+
+
+def everything(run: fa.Run, folder: Path) -> str:
+    """Every number of it but times, and what the server and all clients have in their checkpoints; in text nan is nan."""
+    records = [{k: v for k, v in vars(r).items() if k not in TIMES} for r in run.records]
+    algorithm = open_context(run.experiment).algorithm
+    keeper = CheckpointStore(folder / "checkpoint", algorithm)
+    snapshot, _ = keeper.load()
+    keeper.close()
+    assert snapshot is not None
+    memories = [CheckpointStore.read_client_state(folder / "checkpoint", algorithm, k) for k in range(6)]
+    totals = {name: total for name, total in snapshot.totals.items() if name not in TIMES}
+    state = [bits(tree) for tree in (snapshot.state, snapshot.buffers, snapshot.queue, memories)]
+    return repr((run.weights_sha256, records, run.client_accuracy.tolist(), run.notes, totals, state))
+
+
+def bits(tree: Any) -> list[Any]:
+    return [leaf.tolist() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves(tree)]
+
+
+def rounds_logged(folder: Path) -> int:
+    return len((folder / "checkpoint" / "rounds.jsonl").read_text().splitlines())
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_killed_and_resumed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A kernel takes many gradients in one call: nowhere to die in between.
+    monkeypatch.setenv("FEDARENA_KERNELS", "off")
+    exp, folder = experiment(name), tmp_path / "killed"
+    whole, gradients = undisturbed(exp, tmp_path / "whole", monkeypatch)
+
+    in_a_process_that_dies(lambda: at_gradient((gradients[0] + gradients[1]) // 2 + 1), source=exp, out=folder)
+    assert rounds_logged(folder) == 1
+    in_a_process_that_dies(lambda: at_the_end_of(3), source=exp, resume=folder)
+    assert rounds_logged(folder) == 2
+    remembers = any((tmp_path / "whole" / "checkpoint" / "clients").iterdir())
+    assert remembers == any((folder / "checkpoint" / "clients").glob("*-3.safetensors"))
+    in_a_process_that_dies(lambda: before_the_state_of(4), source=exp, resume=folder)
+    assert rounds_logged(folder) == 4
+    assert not (folder / "checkpoint" / "server-4.safetensors").exists()
+    in_a_process_that_dies(lambda: None, source=exp, resume=folder, on_round=lambda r: r.round == 5 and die())
+    assert rounds_logged(folder) == 5
+    resumed = fa.run(exp, resume=folder, runtime="processes", workers=2)
+    assert everything(resumed, folder) == everything(whole, tmp_path / "whole")

@@ -1,0 +1,291 @@
+"""A real cluster of several nodes gives the bits of `serial`, whatever dies in the middle of a round."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtimes.test_bits import facts, wait_for_rounds
+from tests.support.federations import blobs
+from tests.support.ray_clusters import PATIENCE, SIZE, cluster, head, others, pull_the_plug, wait_for_workers
+
+import fedarena as fa
+from fedarena.config.experiment import Experiment
+from fedarena.engine.async_loop import open_loop
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.client import Broadcast
+from fedarena.engine.record import TIMES
+from fedarena.engine.setup import open_context
+from fedarena.models.task import sha256
+from fedarena.runtimes.ray_connection import connected
+from fedarena.runtimes.ray_nodes import ClusterNodes
+from fedarena.runtimes.ray_runtime import RayRuntime
+from fedarena.runtimes.ray_workers import LostWorker
+
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fedarena[ray]'")
+
+LONG = {"lr": 0.05, "epochs": 10, "batch": 8}
+SOME = {"data": "digits", "clients": 9, "rounds": 2, "seed": 3, "dropouts": 0.2, "local": LONG}
+EACH: dict[str, dict[str, Any]] = {
+    "scaffold": {
+        **SOME,
+        "model": "mlp_2nn",
+        "algorithm": "scaffold",
+    },  # answers of 440 kB: they lie in the object store
+    "batchnorm": {**SOME, "model": {"name": "cnnnet", "norm": "bn"}, "local": {**LONG, "epochs": 1, "momentum": 0.9}},
+    "coop": {**SOME, "model": "logreg", "algorithm": "coop"},
+    "bundles": {**SOME, "model": "logreg", "clients": 250, "partition": "iid"},
+}
+
+
+@pytest.fixture
+def nodes() -> Iterator[ClusterNodes]:
+    """A connection to the cluster, with whoever is there."""
+    with connected(head().address) as nodes:
+        yield nodes
+
+
+class Assassin:
+    """Hands jobs on and, after the first answer of an exchange in which others are at work, kills: first a worker, then a
+    node with all that is on it."""
+
+    def __init__(self, pool: RayRuntime) -> None:
+        self.pool, self.killed, self.gone = pool, [], 0
+        self._ended, pool._hands.ended = pool._hands.ended, self._count_gone  # type: ignore[method-assign]
+
+    @property
+    def workers(self) -> int:
+        return self.pool.workers
+
+    def map(self, jobs: Any, common: Any) -> Any:
+        for i, answer in enumerate(self.pool.map(jobs, common)):
+            if i == 0:
+                self._kill()
+            yield answer
+
+    def _count_gone(self, timeout: float) -> Any:
+        found = self._ended(timeout)
+        self.gone += sum(isinstance(result, LostWorker) for _, result in found)
+        return found
+
+    def _kill(self) -> None:
+        if len(self.killed) == 2:
+            return
+        away = [hand for hand in self.pool._hands._here if hand.load and hand.node.id in others()]
+        if not away:
+            return
+        if not self.killed:
+            os.kill(away[0].pid, signal.SIGKILL)
+        else:
+            pull_the_plug(away[0].node.id)
+        self.killed.append(away[0].node.id)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_killed_worker_and_a_lost_node_change_nothing(
+    name: str, nodes: ClusterNodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    site = open_context(Experiment.make(EACH[name]))
+    pool = RayRuntime(site, nodes)
+    try:
+        cluster()  # nodes that join now are used
+        wait_for_workers(pool._hands, 3)
+        assassin = Assassin(pool)
+        loop = open_loop(site, assassin, CheckpointStore(tmp_path, site.algorithm))
+        records = [{k: v for k, v in vars(r).items() if k not in TIMES} for r in loop.rounds()]
+    finally:
+        pool.close()
+    assert len(assassin.killed) == 2
+    assert assassin.gone >= 2
+    serial = fa.run(site.experiment, out=False, runtime="serial")
+    assert (sha256(*loop.result_vectors()), records) == facts(serial)
+    assert capfd.readouterr().out == ""  # Ray would tell of all that dies
+
+
+def test_a_class_of_ones_own_sees_the_rows_in_the_store(nodes: ClusterNodes) -> None:
+    """No node can import it, and what comes back is of the class it was; the rows are nobody's copy."""
+
+    @dataclass(frozen=True)
+    class Sum:
+        dw: np.ndarray
+
+    class Mine(fa.FedAvg):
+        def client(self, got: Any, kept: Any, work: Any) -> Any:
+            rows = work.site.data.x
+            if os.getpid() != driver:
+                assert not rows.flags.writeable
+                assert not rows.flags.owndata
+            return fa.Reply(send=Sum(work.train(got.w).w - got.w), weight=work.rows)
+
+        def server(self, state: Any, mean: Any, cohort: Any) -> Any:
+            assert type(mean) is Sum
+            return fa.Model(state.w + mean.dw)
+
+    driver = os.getpid()
+    how = {"algorithm": Mine(), "model": "logreg", "rounds": 2, "clients": 4, "out": False}
+    assert facts(fa.run("digits", runtime="ray", workers=1, **how)) == facts(fa.run("digits", runtime="serial", **how))
+
+
+def test_the_store_forgets_what_is_over(nodes: ClusterNodes) -> None:
+    """Vectors of 220 kB, too large to travel but through the store: 60 go up, 60 come down, 5 are told to all. In the end
+    it holds the site and the last message, each on two nodes at most."""
+
+    @dataclass(frozen=True)
+    class Echo:
+        """A job as large as a client's memory, whose answer is as large as a model."""
+
+        vector: np.ndarray
+
+        def run(self, site: Any, common: Broadcast) -> np.ndarray:
+            return common.message.w + self.vector
+
+    before = stored_objects()  # what others have left
+    site = open_context(Experiment.make("digits", clients=4))
+    ones = np.ones_like(site.initial)
+    pool = RayRuntime(site, nodes, workers=1)
+    try:
+        for turn in range(5):
+            common = Broadcast(fa.Model(turn * ones), site.task.buffers())
+            for position, answer in pool.map([Echo(k * ones) for k in range(12)], common):
+                assert np.array_equal(answer, (turn + position) * ones)
+                assert answer.flags.writeable  # it is ours, and the store need not keep it
+        deadline = time.monotonic() + PATIENCE
+        while stored_objects() > before + 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    finally:
+        pool.close()
+
+
+def stored_objects() -> int:
+    """In the stores of all nodes together."""
+    from ray._private.internal_api import memory_summary
+
+    found = re.search(r"Plasma memory usage \d+ MiB, (\d+) objects", memory_summary(stats_only=True))
+    assert found is not None
+    return int(found[1])
+
+
+def test_what_kills_every_worker_is_given_up(nodes: ClusterNodes, tmp_path: Path) -> None:
+    class Deadly(fa.FedAvg):
+        def client(self, got: Any, kept: Any, work: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(fa.FedarenaError, match="died 3 times"):
+        fa.run("digits", algorithm=Deadly(), rounds=1, runtime="ray", workers=1, out=tmp_path / "r")
+
+
+def wait_for_versions(nodes: ClusterNodes, count: int) -> None:
+    """Until so many nodes have said what they have."""
+    deadline = time.monotonic() + PATIENCE
+    while nodes._asked or len(nodes._known) < count:
+        assert time.monotonic() < deadline, "a node does not answer"
+        nodes.look()
+        time.sleep(0.1)
+
+
+def test_a_node_with_other_versions(nodes: ClusterNodes, tmp_path: Path) -> None:
+    """One that joins later is left aside; a run does not begin with it."""
+    (tmp_path / "fedarena").mkdir()
+    (tmp_path / "fedarena" / "__init__.py").write_text('__version__ = "0.0.1"\n')
+    other = head().add_node(**SIZE, env_vars={"PYTHONPATH": str(tmp_path)})
+    try:
+        before = set(nodes.fit)
+        with pytest.warns(UserWarning, match=r"node \S+ \(\S+\) has fedarena 0\.0\.1, here is .*not used"):
+            wait_for_versions(nodes, len(nodes._known) + 1)
+        assert set(nodes.fit) == before
+        with pytest.raises(fa.FedarenaError, match=r"has fedarena 0\.0\.1") as refused:
+            fa.run("digits", rounds=1, out=tmp_path / "r", runtime="ray")
+        assert "install the same" in refused.value.remedy
+        assert not (tmp_path / "r").exists()
+    finally:
+        head().remove_node(other)
+
+
+def test_driver_killed_and_resumed(tmp_path: Path) -> None:
+    """kill -9 of the command; its workers leave the cluster, and what is resumed there ends with the bits of `serial`."""
+    exp = Experiment.make({**EACH["scaffold"], "rounds": 12, "local": {"lr": 0.05, "epochs": 3, "batch": 8}})
+    (tmp_path / "exp.toml").write_text(exp.to_toml())
+    where = ["--runtime", "ray", "--address", head().address, "--workers", "1"]
+    command = [sys.executable, "-m", "fedarena", "run", "--json", *where]
+    process = subprocess.Popen([*command, "exp.toml", "--out", "r", "-q"], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    wait_for_rounds(tmp_path / "r", 2, process)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "r" / "result.json").exists()
+    done = subprocess.run([*command, "--resume", "r"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    assert json.loads(done.stdout)["rounds"] == 12  # and nothing else is there
+    assert all(re.match("scaffold|round|note: ", line) for line in done.stderr.splitlines()), done.stderr
+    assert facts(fa.load(tmp_path / "r")) == facts(fa.run(exp, out=False, runtime="serial"))
+
+
+def test_without_an_address_it_is_started_here_and_ended(tmp_path: Path) -> None:
+    def on_term(*_: Any) -> None: ...
+
+    before, environment = signal.signal(signal.SIGTERM, on_term), dict(os.environ)
+    try:
+        x, y = blobs()
+        how = {"clients": 3, "rounds": 2, "model": "logreg"}
+        run = fa.run((x, y), runtime="ray", workers=1, out=tmp_path / "r", **how)
+        assert signal.getsignal(signal.SIGTERM) is on_term
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert dict(os.environ) == environment
+    assert not ray.is_initialized()
+    assert facts(run) == facts(fa.run((x, y), runtime="serial", out=False, **how))
+
+
+def answer(listener: socket.socket, text: bytes) -> None:
+    line, _ = listener.accept()
+    line.recv(64)
+    line.sendall(text)
+    line.close()
+
+
+@pytest.mark.parametrize("listens", ["nobody", "another service"])
+def test_out_of_reach(listens: str, tmp_path: Path) -> None:
+    """One message, soon, and nothing is left behind."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        if listens != "nobody":
+            listener.listen()
+            threading.Thread(target=answer, args=(listener, b"HTTP/1.1 400 Bad Request\r\n\r\n"), daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(fa.FedarenaError, match=f"no Ray cluster can be reached at {address}"):
+            fa.run("digits", rounds=1, out=tmp_path / "r", runtime="ray", address=address)
+    assert time.monotonic() - began < 20
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"runtime": "ray", "address": "somewhere"}, "no address of a cluster"),
+        ({"address": "auto"}, "only a cluster has an address"),
+        ({"runtime": "rai"}, "no runtime is called 'rai'"),
+    ],
+)
+def test_mistakes(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(fa.FedarenaError, match=message):
+        fa.run("digits", rounds=1, out=False, **how)
+
+
+def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(fa.FedarenaError, match="Ray is not installed") as missing:
+        fa.run("digits", rounds=1, out=False, runtime="ray")
+    assert "pip install 'fedarena[ray]'" in missing.value.remedy

@@ -1,0 +1,1 @@
+"""Helpers of the tests: small federations, fake links, browsers and clusters."""
