@@ -1,6 +1,6 @@
 """Runs that an earlier version of fedarena stopped after round 2 of 4 resume and end with the weights recorded then.
 
-The folders in tests/data_of_old_runs hold one run of each algorithm with a state, written before the classes of stored
+The folders in tests/old_runs hold one run of each algorithm with a state, written before the classes of stored
 states were renamed (models/stored_names.py). Only the ten biases of a linear model are trained, to keep the files small.
 """
 
@@ -21,7 +21,7 @@ from fedarena.models.pytree import types_near
 from fedarena.models.stored_names import RENAMED_CLASSES, find_class
 from fedarena.results.run_folder import versions
 
-OLD_RUNS = Path(__file__).parents[1] / "data_of_old_runs"
+OLD_RUNS = Path(__file__).parents[1] / "old_runs"
 EXPECTED = json.loads((OLD_RUNS / "expected.json").read_text())
 
 

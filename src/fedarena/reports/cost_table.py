@@ -10,7 +10,8 @@ from fedarena.common.formatting import format_duration, format_size
 from fedarena.reports.charts import Series, escape, legend
 from fedarena.reports.charts.posteriors import chance
 from fedarena.reports.report_data import ReportData
-from fedarena.results.scoring import OPTIMISTIC, VIEW_NAMES
+from fedarena.results.scoring import VIEW_NAMES
+from fedarena.statistics.metric_registry import OPTIMISTIC
 
 Row = dict[str, Any]
 MANY_COLUMNS = 7  # from which a table is wider than the text

@@ -25,7 +25,7 @@ from fedarena.reports.charts.posteriors import (
 from fedarena.reports.report_data import ReportData
 from fedarena.results import tradeoff_points
 from fedarena.results.comparison import Comparison
-from fedarena.results.scoring import OPTIMISTIC
+from fedarena.statistics.metric_registry import OPTIMISTIC
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -34,7 +34,8 @@ from fedarena.reports.cost_table import rows_tables, scrolling
 from fedarena.reports.curves import cut
 from fedarena.reports.report_data import ReportData, budget, counted, described
 from fedarena.results.comparison import SIGNS
-from fedarena.results.scoring import OPTIMISTIC, Score, Scoring
+from fedarena.results.scoring import Score, Scoring
+from fedarena.statistics.metric_registry import OPTIMISTIC
 
 MANY_SPLITS = 20  # from which a row a split would be too long a picture
 MANY_CLIENTS = 100  # rows of a heat map

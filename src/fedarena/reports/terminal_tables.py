@@ -17,7 +17,8 @@ from fedarena.data.partition_statistics import Statistics
 from fedarena.results.comparison import SIGNS, Comparison, PairwiseVerdict
 from fedarena.results.next_step import next_step
 from fedarena.results.run import Run
-from fedarena.results.scoring import OPTIMISTIC, VALIDATED, VIEW_NAMES, Scoring
+from fedarena.results.scoring import VALIDATED, VIEW_NAMES, Scoring
+from fedarena.statistics.metric_registry import OPTIMISTIC
 
 WIDTH = 100  # columns, where there is no terminal that knows better
 LABEL = 24  # columns of a label, then it is folded

@@ -10,7 +10,8 @@ from fedarena.reports.client_gains_section import gain_table
 from fedarena.reports.cost_table import tables
 from fedarena.reports.report_data import ReportData
 from fedarena.results.comparison import Comparison
-from fedarena.results.scoring import OPTIMISTIC, VIEW_NAMES
+from fedarena.results.scoring import VIEW_NAMES
+from fedarena.statistics.metric_registry import OPTIMISTIC
 
 Format = Literal["latex", "markdown"]
 Cells = Sequence[Sequence[str]]

@@ -32,11 +32,12 @@ from fedarena.results.client_gains import ClientGains
 from fedarena.results.leave_one_out import LeaveOneOut
 from fedarena.results.run import Run, load
 from fedarena.results.run_folder import read_table, write_table
-from fedarena.results.scoring import OPTIMISTIC, VALIDATED, Score, Scoring, View
+from fedarena.results.scoring import VALIDATED, Score, Scoring, View
 from fedarena.results.sequential_looks import LookRecord, last_look, stopping_sentence
 from fedarena.statistics.bayes import Posterior, posterior, verdict
 from fedarena.statistics.curve_summary import relative_accuracy
 from fedarena.statistics.joint import Ranking, rank
+from fedarena.statistics.metric_registry import OPTIMISTIC
 from fedarena.statistics.more_splits import more_repeats, more_splits
 from fedarena.statistics.repeats import repeat_posterior
 from fedarena.statistics.sequential import look

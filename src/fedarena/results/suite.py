@@ -21,11 +21,11 @@ import numpy as np
 from fedarena.config.errors import BadValue, quoted
 from fedarena.config.limits import check_path
 from fedarena.results.comparison import Comparison
-from fedarena.results.scoring import OPTIMISTIC, Scoring
+from fedarena.results.scoring import Scoring
 from fedarena.results.suite_plan import SuitePlan, holds_suite
 from fedarena.statistics.bayes import Posterior, Regions, posterior, verdict
 from fedarena.statistics.hierarchical import LEAST_FEDERATIONS, Hierarchy, hierarchy
-from fedarena.statistics.metric_registry import all_metrics
+from fedarena.statistics.metric_registry import OPTIMISTIC, all_metrics
 from fedarena.statistics.repeats import repeat_posterior
 from fedarena.statistics.signed_rank import mean_ranks, signed_rank
 from fedarena.statistics.trend import LEAST_VALUES, Trend, fit_trend
