@@ -223,7 +223,7 @@ def test_local_buffers_are_judged_as_each_client_has_them() -> None:
 def test_averaged_buffers_are_the_mean_by_rows_and_counters_the_largest() -> None:
     """lr ~ 0: every client sees the same convolution; after one batch running = 0.9 * initial + 0.1 * batch."""
     run = with_batchnorm("average", rounds=1, local={"lr": 1e-30, "batch": math.inf})
-    site = __import__("fedarena.engine.setup", fromlist=["x"]).open_site(run.experiment)
+    site = __import__("fedarena.engine.setup", fromlist=["x"]).open_context(run.experiment)
     conv, n = site.task.module[0], site.owners.sizes
     means = [conv(site.training_rows(r, None, None)[0]).mean((0, 2, 3)).detach().numpy() for r in site.owners.clients]
     expected = 0.1 * (n[:, None] * np.array(means)).sum(0) / n.sum()
@@ -299,7 +299,7 @@ def test_fairness_by_hand() -> None:
 
 def test_accuracy_of_every_client_is_its_share_of_right_test_rows() -> None:
     run = on_blobs(clients=3)
-    site = __import__("fedarena.engine.setup", fromlist=["x"]).open_site(run.experiment)
+    site = __import__("fedarena.engine.setup", fromlist=["x"]).open_context(run.experiment)
     site.task.module.load_state_dict(run.state)
     for k, rows in enumerate(site.owners.client_tests):
         assert run.client_accuracy[k] == pytest.approx(site.evaluate(rows).right.mean())

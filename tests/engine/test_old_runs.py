@@ -17,7 +17,7 @@ from safetensors import safe_open
 import fedarena as fa
 from fedarena.algorithms.fedavgm import MomentumState
 from fedarena.config import registry
-from fedarena.models.pytree import types_near
+from fedarena.engine.checkpoint import stored_types
 from fedarena.models.stored_names import RENAMED_CLASSES, find_class
 from fedarena.results.run_folder import versions
 
@@ -77,7 +77,7 @@ def test_stored_states_are_read_by_old_names_and_written_by_new_ones(tmp_path: P
 
 def test_every_renamed_class_is_found_for_some_algorithm_and_has_one_old_name() -> None:
     entries = [e for e in registry.components("algorithm").values() if e.make.__module__.startswith("fedarena.")]
-    visible = {name for entry in entries for name in types_near(entry.build({}))}
+    visible = {name for entry in entries for name in stored_types(entry.build({}))}
     assert set(RENAMED_CLASSES.values()) <= visible
     assert not set(RENAMED_CLASSES) & visible
     assert len(set(RENAMED_CLASSES.values())) == len(RENAMED_CLASSES)

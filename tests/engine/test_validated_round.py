@@ -237,12 +237,12 @@ KILLED = """
 import os, signal, sys
 import fedarena as fa
 from fedarena.engine.checkpoint import CheckpointStore
-save = Keeper.save
+save = CheckpointStore.save
 def dying(self, snapshot, record):
     save(self, snapshot, record)
     if record["round"] == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
-Keeper.save = dying
+CheckpointStore.save = dying
 fa.run(sys.argv[1], out=sys.argv[3], runtime="serial")
 """
 

@@ -73,7 +73,7 @@ import os, time
 from pathlib import Path
 from fedarena.engine.checkpoint import CheckpointStore
 
-save = Keeper.save
+save = CheckpointStore.save
 
 def hold(keeper, snapshot, record):
     while snapshot.round == {round} and len(list(Path("c/cells").glob("*/*/result.json"))) == {over}:
@@ -81,7 +81,7 @@ def hold(keeper, snapshot, record):
         time.sleep(1)
     save(keeper, snapshot, record)
 
-Keeper.save = hold
+CheckpointStore.save = hold
 """
 
 

@@ -101,7 +101,7 @@ import os, time
 from pathlib import Path
 from fedarena.engine.checkpoint import CheckpointStore
 
-save = Keeper.save
+save = CheckpointStore.save
 
 def hold(keeper, snapshot, record):
     while len(list(Path("c/federations").glob("*/cells/*/*/result.json"))) >= 5:
@@ -109,7 +109,7 @@ def hold(keeper, snapshot, record):
         time.sleep(1)
     save(keeper, snapshot, record)
 
-Keeper.save = hold
+CheckpointStore.save = hold
 """
 
 

@@ -239,12 +239,12 @@ Plan.write = hold
     "in the added runs": """
 import json
 from fedarena.engine.checkpoint import CheckpointStore
-save = Keeper.save
+save = CheckpointStore.save
 def hold(keeper, snapshot, record):
     if json.loads(Path("c/comparison.json").read_text())["repeats"] == 3:
         wait()
     save(keeper, snapshot, record)
-Keeper.save = hold
+CheckpointStore.save = hold
 """,
 }
 WAIT = """

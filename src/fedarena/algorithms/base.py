@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.algorithms.variant_selection import SelectsVariant
 from fedarena.config.errors import Deadlock
 from fedarena.config.seeds import Purpose
+from fedarena.config.variant_selection import SelectsVariant
 
 Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
 

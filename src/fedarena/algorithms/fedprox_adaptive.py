@@ -8,7 +8,7 @@ from typing import Any
 
 from fedarena.algorithms.base import Cohort, Model, Pull, Reply, Step, Vector, Work
 from fedarena.algorithms.fedprox import FedProx
-from fedarena.algorithms.variant_selection import variant_of
+from fedarena.config.variant_selection import variant_of
 
 MU_STEP = 0.1  # by which mu changes at a time
 PATIENCE = 5  # rounds of falling loss after which mu decreases

@@ -13,8 +13,8 @@ from fedarena.algorithms.base import Cohort, Model, Pull, Reply, Setting, Step, 
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.fednova import FedNova, NormalizedUpdate
 from fedarena.algorithms.scaffold import Scaffold, ScaffoldState, ScaffoldUpdate
-from fedarena.algorithms.variant_selection import variant_of
 from fedarena.config.errors import BadValue
+from fedarena.config.variant_selection import variant_of
 
 
 @variant_of(FedAvg, denominator=("all",), literal_eta=(True,))

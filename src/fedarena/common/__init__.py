@@ -1,1 +1,1 @@
-"""Tools without knowledge of learning: progress on a terminal, locks of folders."""
+"""Tools that know nothing of learning: files and locks, formatting, progress, log messages, optional imports."""

@@ -1,4 +1,4 @@
-"""How sizes and durations are written, everywhere: terminal, report, notebook and `fedarena ui`."""
+"""Format sizes, durations and percentages in the same way in the terminal, the report, the notebook and `fedarena ui`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,36 @@ def format_size(size: float) -> str:
 def format_duration(seconds: float) -> str:
     """Write a number of seconds with its unit.
 
-    >>> format_duration(0.013), format_duration(0.61), format_duration(75), format_duration(7300)
-    ('13 ms', '0.6 s', '1.2 min', '2.0 h')
+    >>> format_duration(0.013), format_duration(0.61), format_duration(75), format_duration(7300), format_duration(2e5)
+    ('13 ms', '0.6 s', '1.2 min', '2.0 h', '2.3 days')
     """
     if seconds < 0.0995:
         return f"{1000 * seconds:.0f} ms" if seconds else "0 s"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 3597 else f"{seconds / 3600:.1f} h"
+    if seconds < 3597:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86400 else f"{seconds / 86400:.1f} days"
+
+
+def format_clock(seconds: float) -> str:
+    """Write a number of seconds as a clock shows it, for remaining times that are updated in place.
+
+    >>> format_clock(75), format_clock(7300)
+    ('1:15', '2:01:40')
+    """
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def format_percent(share: float) -> str:
+    """Write a share as a percentage with one decimal.
+
+    >>> format_percent(0.9314)
+    '93.1%'
+    """
+    return f"{100 * share:.1f}%"
 
 
 def unit_of(largest: float) -> tuple[float, str]:

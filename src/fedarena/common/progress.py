@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedarena.common.formatting import format_size
+from fedarena.common.formatting import format_clock, format_size
 
 if TYPE_CHECKING:
     from fedarena.config.experiment import Experiment
@@ -115,9 +115,7 @@ class ProgressLine(SilentProgress):
     def _eta(self, done: int) -> str:
         made = done - self._first
         left = (time.monotonic() - self._began) / max(made, 1) * (self._rounds - done)
-        minutes, seconds = divmod(int(left), 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+        return format_clock(left)
 
 
 class DownloadProgress:

@@ -52,6 +52,10 @@ class DataMissing(FedarenaError):
     """A data set that is not on this machine."""
 
 
+class MissingDependency(FedarenaError):
+    """An optional package that is not installed."""
+
+
 class DataBroken(FedarenaError):
     """A data file that is damaged or does not hold what it should."""
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fedarena.common.files import atomic_write
 from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissing, quoted
 from fedarena.config.limits import check_path
 from fedarena.config.registry import find
@@ -245,11 +246,5 @@ def run(command: str, *arguments: str, folder: Path) -> bytes:
 
 
 def _write(path: Path, arrays: Mapping[str, Any]) -> None:
-    """All or nothing: a reader never sees half a file."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as stream:
-            np.savez(stream, **arrays)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_write(path, suffix=f".{os.getpid()}.part") as file:
+        np.savez(file, **arrays)

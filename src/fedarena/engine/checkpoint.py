@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.common.files import writing
+from fedarena.common.files import atomic_write, writing
 from fedarena.common.locks import HELD_FOLDERS, take_lock
 from fedarena.config.errors import CannotWrite, DataBroken
 from fedarena.engine.checkpoint_files import (
@@ -178,11 +177,8 @@ class CheckpointStore:
         self._write_log(text)
 
     def _write_log(self, text: bytes) -> None:
-        temporary = self.files.log.with_suffix(".tmp")
-        with writing(self.files.log):
-            temporary.write_bytes(text)
-            sync_path(temporary)
-            os.replace(temporary, self.files.log)
+        with atomic_write(self.files.log, sync=True) as file:
+            file.write(text)
         self._log = hashlib.sha256(text)
 
     def sync_results(self, *results: Path) -> None:

@@ -6,7 +6,6 @@ than by the library because the hash must be known to the writer without reading
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.common.files import atomic_write
 from fedarena.config.errors import BadValue
 
 DTYPES = {
@@ -45,20 +45,10 @@ def write_tensors(
             sha.update(piece.data)
         digest = sha.digest()
         header = header.replace(f'"sha256":"{BLANK}"'.encode(), f'"sha256":"{digest.hex()}"'.encode(), 1)
-    temporary = path.with_suffix(".tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(header)
-            for piece in data:
-                file.write(piece.data)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    with atomic_write(path, sync=sync) as file:
+        file.write(header)
+        for piece in data:
+            file.write(piece.data)
     return digest
 
 

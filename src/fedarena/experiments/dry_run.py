@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedarena.common.formatting import format_duration, format_size
 from fedarena.config.experiment import Experiment
 from fedarena.engine.setup import open_context
 from fedarena.experiments import time_estimate
 from fedarena.experiments.run_comparison import make_plan, open_all_cells
 from fedarena.experiments.until_decided import at_limit
-from fedarena.reproduction.agreement import lasting
 from fedarena.results.comparison import Plan
 from fedarena.results.run_folder import room_for
 from fedarena.results.run_status import all_cells, left_out_cells
@@ -76,8 +76,8 @@ class DryRun:
             plan.about,
             f"{plan.test[0].upper()}{plan.test[1:]}.",
             *filter(None, [plan.undecidable]),
-            f"about {lasting(self.seconds)} on {self.workers} worker{'s' * (self.workers != 1)} like this one, by one "
-            f"timed round of each algorithm; at most {self.disk_bytes / 1e6:.0f} MB of disk",
+            f"about {format_duration(self.seconds)} on {self.workers} worker{'s' * (self.workers != 1)} like this one, "
+            f"by one timed round of each algorithm; at most {format_size(self.disk_bytes)} of disk",
             *([] if self.most is None else [_worst(self.most)]),
             "nothing was run: leave out --dry-run to begin",
         ]
@@ -128,8 +128,8 @@ def _studies(plan: Plan) -> int:
 
 def _worst(most: WorstCase) -> str:
     return (
-        f"if it is not decided before its limit of {most.splits} splits: {most.runs} runs, about {lasting(most.seconds)}, at "
-        f"most {most.disk_bytes / 1e6:.0f} MB"
+        f"if it is not decided before its limit of {most.splits} splits: {most.runs} runs, "
+        f"about {format_duration(most.seconds)}, at most {format_size(most.disk_bytes)}"
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedarena.common.formatting import format_clock
 from fedarena.results.comparison import Plan
 from fedarena.results.run_status import OVER, ComparisonCell, RunStatus, left_out_cells, read_status
 from fedarena.results.sequential_looks import LookRecord
@@ -88,9 +89,9 @@ class LineView(SilentView):
         trouble = [f"{states[state]} {state}" for state in ("diverged", "failed") if states[state]]
         elapsed, gained = time.monotonic() - self._began, self.progress - self._done_before
         left = elapsed / gained * (len(self.seen) - self.progress) if gained > 0 else None
-        times = [f"elapsed {_clock(elapsed)}"]
+        times = [f"elapsed {format_clock(elapsed)}"]
         if ended < len(self.seen):
-            times.append(f"eta {'-' if left is None else _clock(left)}")
+            times.append(f"eta {'-' if left is None else format_clock(left)}")
         return " · ".join([f"{ended}/{len(self.seen)} runs", *trouble, *times])
 
     def _say(self, text: str) -> None:
@@ -195,9 +196,3 @@ def _before(seen: RunStatus) -> RunStatus:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedarena.common.formatting import format_duration, format_size
 from fedarena.experiments.dry_run import DryRun, estimated
 from fedarena.experiments.suite import plan_suite
-from fedarena.reproduction.agreement import lasting
 from fedarena.results.suite_plan import SuitePlan
 from fedarena.runtimes.processes import usable_cores
 
@@ -59,8 +59,8 @@ class SuiteDryRun:
             parts = " · ".join(str(table[key]["name"]) for key in ("data", "partition", "model"))
             lines.append(f"  {name:{width}}  {one.runs} runs  {parts}")
         lines += [
-            f"about {lasting(self.seconds)} on {self.workers} worker{'s' * (self.workers != 1)} like this one, by one timed "
-            f"round of each algorithm; at most {self.disk_bytes / 1e6:.0f} MB of disk",
+            f"about {format_duration(self.seconds)} on {self.workers} worker{'s' * (self.workers != 1)} like this one, "
+            f"by one timed round of each algorithm; at most {format_size(self.disk_bytes)} of disk",
             "nothing was run: leave out --dry-run to begin",
         ]
         return "\n".join(lines)

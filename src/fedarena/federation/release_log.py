@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.common.files import writing
+from fedarena.common.files import atomic_write, writing
 from fedarena.config.errors import DataBroken
 from fedarena.data.dataset import Rows
 from fedarena.federation.messages import Agreement
@@ -88,9 +87,8 @@ class ReleaseLog:
         path = self.folder / BINDING
         with writing(path):
             self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, path)
+        with atomic_write(path) as file:
+            file.write(text.encode())
 
     def _known(self) -> Binding | None:
         path = self.folder / BINDING

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.algorithms.variant_selection import variant_class
 from fedarena.config.errors import BadValue
+from fedarena.config.variant_selection import variant_class
 from fedarena.models.compiled import add_scaled, all_finite
 from fedarena.models.stored_names import find_class
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 RENAMED_CLASSES = {  # as written by earlier versions -> the class of today
     "Aged": "AsyncState",
     "Buffered": "FedBuffState",
+    "Common": "Broadcast",
     "Controlled": "ScaffoldState",
     "Fair": "FedFAState",
     "Features": "FeatureCounts",
     "Judged": "LoAdaBoostState",
     "Known": "FSVRGState",
     "Leaning": "FedDynState",
+    "Memory": "ClientState",
     "Moments": "FedOptState",
     "Moving": "MomentumState",
     "Paced": "CoLearningState",
     "Page": "FedPAGEState",
     "Sprung": "FedProxState",
-    "Common": "Broadcast",
-    "Memory": "ClientState",
-    "Sealed": "MaskedVector",
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedarena.common.formatting import format_duration, format_size
+from fedarena.common.formatting import format_duration, format_percent, format_size
 from fedarena.reports.charts import Series, escape, legend
 from fedarena.reports.charts.posteriors import chance
 from fedarena.reports.report_data import ReportData
@@ -80,11 +80,11 @@ def tables(subject: ReportData) -> list[list[TableColumn]]:
     ]
     own = "Accuracy on clients' own test samples"
     second = [
-        TableColumn(own, "mean", "own samples", "weighted_accuracy", lambda r: _percent(r["weighted_accuracy"]), max),
+        TableColumn(own, "mean", "own samples", "weighted_accuracy", lambda r: format_percent(r["weighted_accuracy"]), max),
         TableColumn(
-            own, "of pooled", "of pooled", "relative_accuracy", lambda r: _percent(r["relative_accuracy"]), max
+            own, "of pooled", "of pooled", "relative_accuracy", lambda r: format_percent(r["relative_accuracy"]), max
         ),
-        TableColumn(own, "worst tenth", "worst tenth", "client_worst", lambda r: _percent(r["client_worst"]), max),
+        TableColumn(own, "worst tenth", "worst tenth", "client_worst", lambda r: format_percent(r["client_worst"]), max),
         TableColumn(
             own, "deviation", "deviation over clients", "client_std", lambda r: f"{100 * r['client_std']:.1f}", min
         ),
@@ -190,7 +190,3 @@ def _about_clients(shown: list[TableColumn]) -> str:
         f"{pooled if 'relative_accuracy' in keys else ''} Worst tenth: the mean of the worst tenth of clients. Deviation: "
         "the standard deviation over clients, in percentage points."
     )
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}%"

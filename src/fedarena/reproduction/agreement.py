@@ -496,16 +496,3 @@ def format_number(value: Any) -> str:
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}" if abs(value) >= 10_000 else str(int(value))
     return f"{value:.4f}" if 0.001 <= abs(value) < 10 else f"{value:.4g}"
-
-
-def lasting(seconds: float) -> str:
-    """A duration in words.
-
-    >>> lasting(0.3), lasting(40), lasting(600), lasting(5400), lasting(200000)
-    ('1 second', '40 seconds', '10 minutes', '1.5 hours', '2.3 days')
-    """
-    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.{0 if unit == 'minutes' else 1}f} {unit}"
-    whole = max(round(seconds), 1)
-    return f"{whole} second{'s' * (whole != 1)}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.common.folder_lock import hold_folder, interruptible, wait_until_released
+from fedarena.common.formatting import format_duration
 from fedarena.config.errors import BadValue, CannotWrite, located_at
 from fedarena.config.experiment import Experiment
 from fedarena.config.limits import check_path, check_paths
@@ -23,7 +24,7 @@ from fedarena.experiments import time_estimate
 from fedarena.experiments.search import check_numbers
 from fedarena.experiments.task_folder import Problem, record_failure, run_catching_errors
 from fedarena.reproduction import cells
-from fedarena.reproduction.agreement import label, lasting
+from fedarena.reproduction.agreement import label
 from fedarena.reproduction.collect import collect_reproduction, judge_file_again
 from fedarena.reproduction.plan import PLAN, ReproductionJob, ReproductionPlan
 from fedarena.reproduction.recipe_index import all_recipes, recipes_folder
@@ -209,7 +210,7 @@ def _begin(plan: ReproductionPlan, todo: list[ReproductionJob], hands: int) -> N
     if plan.size == "full" and plan.recipe.kind == "run" and todo:
         with one_thread():
             seconds = time_estimate.estimate_seconds(Experiment.make(job.table) for job in todo)
-        _say(f"about {lasting(seconds / hands)} on {hands} cores like these; Ctrl-C keeps what is done")
+        _say(f"about {format_duration(seconds / hands)} on {hands} cores like these; Ctrl-C keeps what is done")
 
 
 def _outcome_line(job: ReproductionJob, root: Path, problem: Any) -> str:
@@ -224,7 +225,7 @@ def _outcome_line(job: ReproductionJob, root: Path, problem: Any) -> str:
 
 
 def _eta(left: float) -> str:
-    return f"  {lasting(left)} left" if left >= 1 else ""
+    return f"  {format_duration(left)} left" if left >= 1 else ""
 
 
 def _say(text: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedarena.reproduction.agreement import format_number, lasting
+from fedarena.common.formatting import format_duration
+from fedarena.reproduction.agreement import format_number
 from fedarena.reproduction.result import measured_text
 
 Result = Mapping[str, Any]
@@ -59,7 +60,7 @@ def _section(result: Result) -> str:
     lines += [f"**{result['verdict']}**: {result['reason']}.", "", *_table(result), *_checks(result)]
     lines += [f"- {note}" for note in result["notes"]]
     count = len(result["runs"])
-    spent = f"{count} run{'s' * (count != 1)}, {lasting(result['seconds'])} added up"
+    spent = f"{count} run{'s' * (count != 1)}, {format_duration(result['seconds'])} added up"
     return "\n".join([*lines, *([""] if result["notes"] else []), f"`{result['command']}` ({spent})"])
 
 

@@ -19,7 +19,7 @@ import platform
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import fedarena
-from fedarena.common.files import writing
+from fedarena.common.files import atomic_write, writing
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import PADDING, Partition
@@ -267,7 +267,8 @@ def _write_experiment(path: Path, experiment: Experiment) -> None:
 
 
 def _write_partition(path: Path, partition: Partition) -> None:
-    _atomic(path / "partition.npz", lambda file: np.savez_compressed(file, **partition_arrays(partition)))
+    with atomic_write(path / "partition.npz") as file:
+        np.savez_compressed(file, **partition_arrays(partition))
 
 
 def _toml(file: Path) -> dict[str, Any]:
@@ -478,12 +479,14 @@ def write_model(path: Path, state: dict[str, Any]) -> None:
     """model.safetensors: parameters and buffers by name."""
     from safetensors.torch import save
 
-    _atomic(path / "model.safetensors", lambda file: file.write(save(state)))
+    with atomic_write(path / "model.safetensors") as file:
+        file.write(save(state))
 
 
 def write_text(path: Path, text: str) -> None:
     """A whole text, atomically."""
-    _atomic(path, lambda file: file.write(text.encode()))
+    with atomic_write(path) as file:
+        file.write(text.encode())
 
 
 def versions() -> dict[str, Any]:
@@ -509,16 +512,5 @@ def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    _atomic(path, lambda file: pq.write_table(pa.Table.from_pylist(rows), file))
-
-
-def _atomic(path: Path, write: Callable[[Any], Any]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    with writing(path):
-        try:
-            with temporary.open("wb") as file:
-                write(file)
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    with atomic_write(path) as file:
+        pq.write_table(pa.Table.from_pylist(rows), file)

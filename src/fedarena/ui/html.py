@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fedarena.common.formatting import format_size
+from fedarena.common.formatting import format_duration, format_percent, format_size
 from fedarena.reports.charts import NARROW, escape
 from fedarena.reports.charts.svg import path
 from fedarena.ui.catalogue import RunSummary
@@ -132,7 +132,7 @@ def _plain(value: Any) -> str:
 
 def percent(value: float | None) -> str:
     """93.1%, or a dash where nothing is known."""
-    return "–" if value is None or not math.isfinite(value) else f"{100 * value:.1f}%"
+    return "–" if value is None or not math.isfinite(value) else format_percent(value)
 
 
 def decimal(value: float | None) -> str:
@@ -146,13 +146,8 @@ def size(number: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """0.7 s, 3 min 20 s, 2 h 5 min."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    """Return a duration with its unit, or a dash where it is not known."""
+    return "–" if seconds is None or not math.isfinite(seconds) else format_duration(seconds)
 
 
 def when(moment: float, now: float | None = None) -> str:

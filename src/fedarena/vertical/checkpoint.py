@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import CannotWrite, DataBroken, ResumeMismatch
+from fedarena.common.files import atomic_write, writing
+from fedarena.config.errors import DataBroken, ResumeMismatch
 
 Single = NDArray[np.float32]
 
@@ -19,21 +19,14 @@ def _path(folder: Path, trees: int) -> Path:
 
 def save(folder: Path, trees: int, table: str, margins: Single, at_round: Single) -> None:
     """Written as a whole, beside the one before: that of the model on disk is always there."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as encode
 
     path = _path(folder, trees)
-    temporary = path.with_suffix(".tmp")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {"margins": np.ascontiguousarray(margins), "round": np.ascontiguousarray(at_round)}
-        save_file(arrays, temporary, metadata={"table": table})
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())  # the model that names these margins must not reach the disk before them
-        os.replace(temporary, path)
-    except OSError as error:
-        raise CannotWrite(
-            f"cannot write {path}: {error}", remedy="choose a folder you may write to, with room"
-        ) from error
+    arrays = {"margins": np.ascontiguousarray(margins), "round": np.ascontiguousarray(at_round)}
+    with atomic_write(path, sync=True) as file:  # the model that names these margins must not reach the disk before them
+        file.write(encode(arrays, metadata={"table": table}))
 
 
 def load(folder: Path, trees: int, table: str) -> tuple[Single, Single]:

@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, FrameRefused, PartyLost
+from fedarena.common.files import atomic_write, writing
+from fedarena.config.errors import BadValue, FedarenaError, FrameRefused, PartyLost
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel, HostProtocol
 from fedarena.transport.frames import Fields, FrameKind
@@ -171,15 +172,10 @@ def keep_alignment(folder: Path | None, found: Alignment) -> None:
     """For a restart: alignment takes longer than a tree."""
     if folder is None:
         return
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f"new-{ALIGNMENT}"
-        np.savez(temporary, rows=found.rows, digest=np.array(found.digest), **_counts(found))
-        temporary.replace(folder / ALIGNMENT)
-    except OSError as error:
-        raise CannotWrite(
-            f"cannot write {folder}: {error}", remedy="choose a folder you may write to, with room"
-        ) from None
+    with atomic_write(folder / ALIGNMENT) as file:
+        np.savez(file, rows=found.rows, digest=np.array(found.digest), **_counts(found))
 
 
 def _counts(found: Alignment) -> dict[str, Any]:

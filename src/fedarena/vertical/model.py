@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissing
+from fedarena.common.files import atomic_write, writing
+from fedarena.config.errors import BadValue, DataBroken, DataMissing
 from fedarena.vertical.bins import Bins, Candidates, threshold
 from fedarena.vertical.settings import BoostSettings
 
@@ -233,20 +233,11 @@ def _check(model: GuestModel) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Atomically: a reader sees the old file or the new one."""
-    temporary = path.with_suffix(".tmp")
-    try:
+    """Write a JSON file atomically, and sync it to the disk."""
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(content, file, allow_nan=False)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise CannotWrite(
-            f"cannot write {path}: {error}", remedy="choose a folder you may write to, with room"
-        ) from error
+    with atomic_write(path, sync=True) as file:
+        file.write(json.dumps(content, allow_nan=False).encode())
 
 
 def _read(path: Path, party: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.common.files import writing
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.seeds import stream
 from fedarena.transport.channel import Channel, HostProtocol
@@ -125,10 +126,8 @@ def _take(folder: Path) -> None:
         raise CannotWrite(
             f"{folder} holds a training already", remedy=f"go on with it: --resume {folder}, or choose another folder"
         )
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotWrite(f"cannot write {folder}: {error}", remedy="choose a folder you may write to") from None
 
 
 def _as_guest(
