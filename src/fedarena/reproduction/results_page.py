@@ -60,7 +60,7 @@ def _section(result: Result) -> str:
     lines += [f"**{result['verdict']}**: {result['reason']}.", "", *_table(result), *_checks(result)]
     lines += [f"- {note}" for note in result["notes"]]
     count = len(result["runs"])
-    spent = f"{count} run{'s' * (count != 1)}, {format_duration(result['seconds'])} added up"
+    spent = f"{count} run{'s' * (count != 1)}, {format_duration(max(result['seconds'], 1))} added up"
     return "\n".join([*lines, *([""] if result["notes"] else []), f"`{result['command']}` ({spent})"])
 
 
