@@ -420,12 +420,17 @@ def resolve_paths(table: Mapping[str, Any], folder: Path) -> None:
                 inner[name] = str(folder / inner[name])
 
 
-def parse_assignment(text: str) -> tuple[str, Any]:
+def parse_assignment(text: str, example: str = "local.lr=0.05") -> tuple[str, Any]:
+    """Split `key=value` into the key and its value, which is read as TOML, or as text if it is not TOML.
+
+    >>> parse_assignment("local.lr=0.05"), parse_assignment("algorithm=fedprox")
+    (('local.lr', 0.05), ('algorithm', 'fedprox'))
+    """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise BadValue(
             f"--set {quoted(text)}",
-            remedy="write --set key=value or key.sub=value, e.g. --set local.lr=0.05",
+            remedy=f"write --set key=value, e.g. --set {example}",
             where="--set",
         )
     try:

@@ -44,7 +44,9 @@ class Digits:
     def load(self, seed: int) -> Dataset:
         """Four fifths to train, one fifth to test, the same for every seed."""
         x, y, n_train = _digits()
-        return Dataset("digits", _enlarged(x, *SHAPES[self.like]), y.copy(), n_train, 10, class_names=tuple("0123456789"))
+        return Dataset(
+            "digits", _enlarged(x, *SHAPES[self.like]), y.copy(), n_train, 10, class_names=tuple("0123456789")
+        )
 
 
 @register("dataset", "mnist", paper="LeCun et al. 1998")
