@@ -80,6 +80,10 @@ class ClientFailed(FedarenaError):
     """A client whose training raised an error or gave a non-finite update."""
 
 
+class ContractBroken(FedarenaError):
+    """A component that does not do what the contract of its kind requires."""
+
+
 class Deadlock(FedarenaError):
     """Every client waits for the others."""
 

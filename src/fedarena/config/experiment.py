@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from fedarena.config.components import PATHS, Component
 from fedarena.config.errors import BadValue, UnknownName, located_at, quoted, repeated, suggest
 from fedarena.config.limits import check_path, check_value
-from fedarena.config.registry import Kind
+from fedarena.config.registry import Kind, find
 from fedarena.config.seeds import SEED_KEYS, Purpose
 
 COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition": "partition", "algorithm": "algorithm"}
@@ -389,9 +389,7 @@ def _read(source: Any) -> tuple[dict[str, Any], str]:
     if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml")):
         return read_toml(check_path(source, "the experiment file")), str(source)
     if isinstance(source, tuple) and len(source) in (2, 3):  # (x, y) or (x, y, client)
-        from fedarena.data.sources import arrays
-
-        return {"data": arrays(*source)}, ""
+        return {"data": find("dataset", "arrays").make(*source)}, ""
     return {"data": source}, ""
 
 
