@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedarena.common.files import free_folder
 from fedarena.common.folder_lock import hold_folder, interruptible, wait_until_released
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch, UnknownName, quoted, suggest
 from fedarena.config.experiment import Experiment
@@ -411,7 +410,7 @@ def _folder(plan: Plan, out: run.Out, resume: str | Path | None) -> Iterator[Pat
 
 def _new_folder(plan: Plan, out: str | Path | None) -> Path:
     if out is None:
-        return free_folder(f"{plan.experiment['data']['name']}-compare")
+        return run_folder.free_folder(f"{plan.experiment['data']['name']}-compare")
     if (Path(out) / "comparison.json").exists():
         raise CannotWrite(
             f"{out} is there already and holds a comparison",

@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedarena.common.files import free_folder
 from fedarena.common.folder_lock import hold_folder, interruptible, wait_until_released
-from fedarena.common.formatting import as_json
 from fedarena.config.errors import BadValue, CannotWrite, ResumeMismatch, quoted
 from fedarena.config.experiment import COMPONENTS, Experiment, read_toml, resolve_paths, with_settings
 from fedarena.config.limits import check_path
@@ -28,7 +26,7 @@ from fedarena.experiments.search import check_numbers
 from fedarena.experiments.tune import run_tuning
 from fedarena.results import run_folder
 from fedarena.results.comparison import Plan, folder_name
-from fedarena.results.run_folder import write_text
+from fedarena.results.run_folder import as_json, write_text
 from fedarena.results.run_status import ComparisonCell, comparison_cells
 from fedarena.results.suite import SuiteComparison, has_units
 from fedarena.results.suite_plan import RESULT, SuitePlan, holds_suite
@@ -450,7 +448,7 @@ def _folder(suite: SuitePlan, out: run.Out, resume: str | Path | None) -> Iterat
 
 def _new_folder(suite: SuitePlan, out: str | Path | None) -> Path:
     if out is None:
-        return free_folder("suite-compare")
+        return run_folder.free_folder("suite-compare")
     if holds_suite(out):
         raise CannotWrite(
             f"{out} is there already and holds a suite",

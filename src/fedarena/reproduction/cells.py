@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from fedarena.common.files import writing
-from fedarena.common.formatting import as_json
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment, with_settings
 from fedarena.data.partition_statistics import statistics
@@ -27,7 +26,7 @@ from fedarena.reproduction.recipes import Kind, Table
 from fedarena.reproduction.result import written
 from fedarena.results.comparison import Split
 from fedarena.results.run import load
-from fedarena.results.run_folder import mark_slim, write_text
+from fedarena.results.run_folder import as_json, mark_slim, write_text
 from fedarena.statistics.bayes import Posterior
 
 Facts = dict[str, float]

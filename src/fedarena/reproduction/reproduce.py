@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.common.folder_lock import hold_folder, interruptible, wait_until_released
-from fedarena.common.formatting import as_json, format_duration
+from fedarena.common.formatting import format_duration
 from fedarena.config.errors import BadValue, CannotWrite, located_at
 from fedarena.config.experiment import Experiment
 from fedarena.config.limits import check_path, check_paths
@@ -79,7 +79,7 @@ def reproduce(
             need_folder(Path(place), option)
     with interruptible("reproduce", root), hold_folder(root):
         wait_until_released(root / job.name for job in plan.asked)
-        run_folder.write_text(root / PLAN, as_json(plan.as_dict(plan.check_resume(root))))
+        run_folder.write_text(root / PLAN, run_folder.as_json(plan.as_dict(plan.check_resume(root))))
         _work(plan, root, workers, progress)
         result = collect_reproduction(plan, root)
         result.write(root)
@@ -290,7 +290,7 @@ def _is_rounding(name: str, then: Any, now: Any) -> bool:
 def judge_again(file: str | Path) -> Reproduction:
     """Judge a result file by its recipe as it is now: other words, tolerances or checks, the same measurements."""
     result = judge_file_again(check_path(file, "--judge"))
-    run_folder.write_text(Path(file), as_json(result.as_dict()) + "\n")
+    run_folder.write_text(Path(file), run_folder.as_json(result.as_dict()) + "\n")
     return result
 
 

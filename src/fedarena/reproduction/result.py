@@ -19,12 +19,11 @@ from rich.table import Table as Printed
 from rich.text import Text
 
 from fedarena.common.files import writing
-from fedarena.common.formatting import as_json
 from fedarena.config.errors import BadValue, DataBroken
 from fedarena.data.published_files import reading
 from fedarena.reproduction.agreement import Cell, RecipeJudgement, ScoreSheet, format_number, label, sign
 from fedarena.results.comparison import Split
-from fedarena.results.run_folder import fingerprint, write_text
+from fedarena.results.run_folder import as_json, fingerprint, write_text
 
 Table = dict[str, Any]
 Scores = dict[str, dict[Cell, list[float]]]  # measure -> cell -> one number a split

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.common.formatting import format_size
-from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue, DataBroken
 from fedarena.config.experiment import Experiment
 from fedarena.config.limits import check_path
@@ -505,4 +504,8 @@ def _interval(bounds: tuple[float, float] | None) -> str:
 
 
 def _pandas() -> Any:
-    return import_optional("pandas", needed_by="a table of a run", install="'fedarena[notebook]'")
+    try:
+        import pandas
+    except ImportError:
+        raise BadValue("this needs pandas", remedy="pip install pandas, or fedarena[notebook]") from None
+    return pandas

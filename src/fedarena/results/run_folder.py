@@ -9,7 +9,9 @@ checkpoint/        everything needed to go on
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -25,8 +27,7 @@ from typing import Any
 import numpy as np
 
 import fedarena
-from fedarena.common.files import atomic_write, free_folder, writing
-from fedarena.common.formatting import as_json
+from fedarena.common.files import atomic_write, writing
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import PADDING, Partition
@@ -69,6 +70,29 @@ def new_folder(experiment: Experiment, out: str | Path | None) -> Path:
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def free_folder(stem: str) -> Path:
+    """The next free name under runs/; making it is taking it, whoever else is looking for one."""
+    for number in itertools.count(1):
+        path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError), writing(path):
+            path.mkdir(parents=True)
+            return path
+    raise AssertionError("numbers do not end")
+
+
+def as_json(value: Any) -> str:
+    """JSON that everybody can read: it knows no NaN and no infinity, they become null."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(k): finite(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(v) for v in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(value), indent=1, default=str, allow_nan=False)
 
 
 def check_room(path: Path, site: ExperimentContext) -> None:
