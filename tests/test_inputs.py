@@ -39,7 +39,7 @@ def refused(*arguments: str) -> str:
     ("setting", "said"),
     [
         ("share={}", "share"),
-        ("rounds.x=1", "rounds is one value and has no key 'x'"),
+        ("rounds.x=1", "rounds is a single value and has no key 'x'"),
         ("device=meta", "device = 'meta' cannot be used"),
         ("device=meta:0", "device = 'meta:0' cannot be used"),
         ("devices.overselect=1e308", "devices.overselect"),

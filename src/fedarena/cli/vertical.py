@@ -374,7 +374,7 @@ def _named(**values: Any) -> dict[str, Any]:
 
 def _settings(named: dict[str, Any], assignments: list[str] | None) -> dict[str, Any]:
     """Return the settings that have options of their own, and those that were given with `--set`."""
-    from fedarena.config.experiment import parse_assignment
+    from fedarena.config.toml_text import parse_assignment
 
     settings = dict(named)
     for text in assignments or ():

@@ -42,15 +42,11 @@ def writing(path: Path, remedy: str = "") -> Iterator[None]:
                 f"the disk is full: {path}",
                 remedy=f"{more}, then continue with --resume; the last finished round is safe",
             ) from error
-        raise CannotWrite(
-            f"cannot write {path}: {error}", remedy="choose another folder with --out"
-        ) from error
+        raise CannotWrite(f"cannot write {path}: {error}", remedy="choose another folder with --out") from error
 
 
 @contextlib.contextmanager
-def atomic_write(
-    path: Path, *, sync: bool = False, suffix: str = ".tmp", remedy: str = ""
-) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, *, sync: bool = False, suffix: str = ".tmp", remedy: str = "") -> Iterator[BinaryIO]:
     """Open a file that takes its name when the block ends without an error: readers see the old content or the new one.
 
     With `sync` the content is on the disk before the file takes its name. Processes that write the same file at the same
