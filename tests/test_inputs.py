@@ -198,9 +198,9 @@ MASKED = np.ma.array(X, mask=X > 2)
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        (([[1.0, 2.0], [3.0]], [0, 1]), "x cannot be made an array"),
-        ((X, [[0], [1, 2]]), "y cannot be made an array"),
-        ((X, Y, [[0], [1, 2]]), "client cannot be made an array"),
+        (([[1.0, 2.0], [3.0]], [0, 1]), "x cannot be converted to an array"),
+        ((X, [[0], [1, 2]]), "y cannot be converted to an array"),
+        ((X, Y, [[0], [1, 2]]), "client cannot be converted to an array"),
         ((X, Y, np.zeros((40, 2))), "client has shape (40, 2)"),
         ((X, Y, np.float64(3)), "client has shape ()"),
         ((MASKED, Y), "x has masked values"),
