@@ -133,7 +133,7 @@ def test_any_rows_any_clients_any_folds(labels: list[int], clients: int, folds: 
 
 def test_more_folds_than_rows_are_refused() -> None:
     data = Dataset("tiny", np.zeros((4, 1), np.float32), np.array([0, 1, 0, 1]), 2, 2)
-    with pytest.raises(PartitionImpossible, match="4 rows make no 5 folds"):
+    with pytest.raises(PartitionImpossible, match="4 samples are too few for 5 folds"):
         split_in_folds(components("partition")["iid"].build({}), data, 2, 5, 4, stream(0, "partition"))
 
 

@@ -383,7 +383,7 @@ def test_out_of_reach_sizes_fall_back_to_one_row_each_and_say_so():
     partition = split(QuantityDirichlet(beta=0.05, max_draws=100), data, clients=100)
     assert partition.sizes.min() == 1
     assert covers_everything(data, partition)
-    assert "1 was asked" in partition.notes[0]
+    assert "1 is required" in partition.notes[0]
 
 
 # features
@@ -459,9 +459,9 @@ def test_a_class_goes_round_its_holders_evenly():
 
 def test_the_round_goes_on_where_it_stopped():
     # clients 0 and 1 hold both classes; three rows each: 0 1 0, then 1 0 1
-    from fedarena.data.partitions.assignment import dealt_round
+    from fedarena.data.partitions.assignment import assign_in_turns
 
-    parts = dealt_round([np.arange(3), np.arange(3, 6)], [np.arange(2)] * 2, clients=2)
+    parts = assign_in_turns([np.arange(3), np.arange(3, 6)], [np.arange(2)] * 2, clients=2)
     assert [p.tolist() for p in parts] == [[0, 2, 4], [1, 3, 5]]
 
 
@@ -554,7 +554,7 @@ IMPOSSIBLE = [
     (NonIidEqual(rows_per_client=501), CIFAR, 100, "501 rows for each"),
     (ClassesPerClient(c=11), CIFAR, 100, "11 of 10 classes"),
     (ClassesPerClient(c=10, variant="sorted"), MNIST, 50, "different classes"),
-    (ClassesPerClient(c=2), labelled([1, 200], [1, 1]), 20, "hold a class of 1 rows"),
+    (ClassesPerClient(c=2), labelled([1, 200], [1, 1]), 20, "share a class of 1 rows"),
     (ClientDirichlet(), MNIST, 60_001, "60001 clients"),
     (LabelDirichlet(min_size=601), MNIST, 100, "601 rows for each"),
     (LabelDirichlet(beta=0.01, retries=3), MNIST, 100, "beta = 0.01"),
@@ -566,7 +566,7 @@ IMPOSSIBLE = [
     (Multimodal(z=1), labelled([50], [5]), 1, "two groups"),
     (Multimodal(groups=((0, 1), (2, 10))), CIFAR, 100, "different classes"),
     (Multimodal(variant="balanced", rows_per_client=2000), CIFAR, 100, "2000 rows"),
-    (Multimodal(variant="noise", nu=0.5), CIFAR, 100, "set 25000 aside"),
+    (Multimodal(variant="noise", nu=0.5), CIFAR, 100, "reserve 25000"),
     (Natural(), MNIST, 100, "no natural owners"),
     (Natural(), by_user(), 4, "5 natural clients, not 4"),
     (Natural(min_samples=11), by_user(), 0, "no user"),

@@ -82,7 +82,7 @@ def test_training_samples_bear_on_the_weights(monkeypatch: pytest.MonkeyPatch) -
     def poisoned(experiment: Experiment) -> tuple[Dataset, Partition]:
         data, partition = deal(experiment)
         y = data.y.copy()
-        y[partition.dealt] = (y[partition.dealt] + 1) % data.classes
+        y[partition.train_rows] = (y[partition.train_rows] + 1) % data.classes
         return replace(data, y=y), partition
 
     monkeypatch.setattr(setup, "partition_data", poisoned)

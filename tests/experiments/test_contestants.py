@@ -108,7 +108,7 @@ def test_a_mapping_gives_names() -> None:
         (["fedavg", "fedavg+scaffold"], "not a companion"),
         (["fedavg", "fedprox:model.norm=bn"], "model.norm cannot differ between algorithms"),
         (["fedavg", "fedavg+fedir:local.lr=1"], "local.lr cannot differ"),
-        ([fa.FedAvg, "fedprox"], "is no algorithm"),
+        ([fa.FedAvg, "fedprox"], "is not a valid algorithm"),
         ([{"algorithm": "fedavg", "seed": 3}, "fedprox"], "seed cannot differ between algorithms"),
         ([{"local": {"lr": 1}}, "fedprox"], "no algorithm is named"),
     ],

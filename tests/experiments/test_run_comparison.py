@@ -363,7 +363,7 @@ def test_what_a_resumed_comparison_cannot_have_is_refused() -> None:
 
 def test_one_at_a_time() -> None:
     fa.compare("digits", ["fedavg", "fedprox"], seeds=2, out="c", baseline=False, **SMALL)
-    with hold_folder(Path("c")), pytest.raises(fa.FedarenaError, match="another process is at work in c"):
+    with hold_folder(Path("c")), pytest.raises(fa.FedarenaError, match="another process is using c"):
         fa.compare(resume="c")
     fa.compare(resume="c")  # the lock is let go
 

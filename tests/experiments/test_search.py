@@ -239,7 +239,7 @@ def under_way(folder: str) -> bool:
 
 def test_one_process_at_a_time() -> None:
     fa.search(DATA, space=SPACE, trials=1, out="here", workers=1, **SMALL)
-    with hold_folder(Path("here")), pytest.raises(FedarenaError, match="another process is at work in here"):
+    with hold_folder(Path("here")), pytest.raises(FedarenaError, match="another process is using here"):
         fa.search(DATA, space=SPACE, trials=2, out="here", workers=1, **SMALL)
 
 

@@ -123,7 +123,7 @@ def test_a_killed_organiser_goes_on_with_the_same_bits(federation: Federation) -
     happens(federation, After("charlie", 2, die))
     with pytest.raises(KeyboardInterrupt) as killed:
         federation.serve(experiment)
-    assert killed.value.__notes__ == [f"saved; go on with: fedarena serve --resume {federation.folder / 'run'}"]
+    assert killed.value.__notes__ == [f"saved; resume with: fedarena serve --resume {federation.folder / 'run'}"]
     happens(federation)
     run = federation.serve(experiment, resume=federation.folder / "run")
     assert differences(run, serial(federation, **SCAFFOLD)) == []

@@ -394,7 +394,7 @@ def test_statistics_of_batchnorm_would_go_up_unprotected() -> None:
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        ({"noise": 1.0}, "nothing says how long an answer may be"),
+        ({"noise": 1.0}, "without uplink.clip"),
         ({"secure": True, "top_k": 0.1}, "exclude each other"),
         ({"secure": True, "quantise": 8, "noise": 1.0, "clip": 1.0}, "round away"),
         ({"range": 2.0}, "is for uplink.secure"),

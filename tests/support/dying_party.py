@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import Any
 
-from fedarena.cli import main
+from fedarena.cli.main import main
 from fedarena.transport.channel import Channel
 from fedarena.transport.frames import FrameKind
 from fedarena.vertical.handshake import HostParty
@@ -43,4 +43,4 @@ if __name__ == "__main__":
     if cut > 1:
         arrange(*sys.argv[1:cut])
     sys.argv = ["fedarena", *sys.argv[cut + 1 :]]
-    main.main()
+    main()

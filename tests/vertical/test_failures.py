@@ -153,5 +153,5 @@ def test_a_guest_that_cannot_train_leaves_the_host_waiting_for_one_that_can(site
     shutil.rmtree(site.folder / "guest-model")
     ended(site.start(site.command("guest", "--label", "paid", "--trees", "1", "--depth", "1")))
     out, err = ended(host)
-    assert "1 tree, this host's half is in bank-model" in out
+    assert "1 tree, this host's part of the model is in bank-model" in out
     assert "no id is known to all parties (guest 220, bank 240)" in err

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.config.errors import DataMissing, PartyFailed
+from fedarena.common.optional_imports import import_optional
+from fedarena.config.errors import PartyFailed
 from fedarena.transport.party_identity import make_keys
 from fedarena.vertical.model import GuestModel
 
@@ -217,10 +218,7 @@ def _ended(process: subprocess.Popen[bytes], place: str) -> float:
 
 def textbook_seconds(rows: int) -> float:
     """Seconds of one row in a tree of textbook SecureBoost with gmpy2, on one core; decryption is not counted."""
-    try:
-        import gmpy2
-    except ImportError:
-        raise DataMissing("the textbook needs the package gmpy2", remedy="pip install 'fedarena[vertical]'") from None
+    gmpy2 = import_optional("gmpy2", needed_by="textbook SecureBoost", install="'fedarena[vertical]'")
     from fedarena.vertical.crypto.keys import generate
 
     n = gmpy2.mpz(generate(2048).public.n)

@@ -140,7 +140,7 @@ class ExperimentContext:
     @cached_property
     def all_class_counts(self) -> NDArray[np.int64]:
         """The same for the rows of all clients together."""
-        return self.class_counts(self.partition.dealt)
+        return self.class_counts(self.partition.train_rows)
 
     @cached_property
     def task_name(self) -> TaskName:

@@ -99,7 +99,7 @@ def _check_rows(data: Dataset, partition: Partition) -> None:
     elif not partition.population:
         problem = "the partition gives rows to no client"
     else:
-        dealt = np.concatenate([partition.dealt, partition.test])
+        dealt = np.concatenate([partition.train_rows, partition.test])
         if dealt.dtype.kind not in "iu" or dealt.min() < 0 or dealt.max() >= len(data.x):
             problem = "the partition deals rows that do not exist"
         elif np.bincount(dealt).max() > 1:

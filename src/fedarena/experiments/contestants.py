@@ -16,8 +16,8 @@ from typing import Any
 
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue, quoted
-from fedarena.config.experiment import parse_assignment
 from fedarena.config.registry import name_of
+from fedarena.config.toml_text import parse_assignment
 from fedarena.results.comparison import OWN_PARTS, folder_name
 
 Table = dict[str, Any]

@@ -30,7 +30,7 @@ from fedarena.experiments.runtime_options import RuntimeName, RuntimeOptions
 from fedarena.integrations.mlflow import MlflowStore, tracked
 from fedarena.models.task import sha256
 from fedarena.results import run_folder
-from fedarena.results.run import Run, load_as_it_is
+from fedarena.results.run import Run, load_as_it_is, set_runner
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.processes import ProcessRuntime
 from fedarena.runtimes.ray_nodes import ClusterNodes
@@ -332,3 +332,6 @@ def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None
         run_folder.write_table(path / "result.json", run_folder.result_table(path, result.summary(), measured, chosen))
         loop.keeper.sync_results(*(path / name for name in (*run_folder.HASHED, "result.json")))
     return result
+
+
+set_runner(run)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedarena.common.files import writing
+from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissing, FedarenaError, ResumeMismatch
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream, torch_seed
@@ -322,12 +323,8 @@ def _first_line(error: Exception) -> str:
 
 
 def need_optuna() -> Any:
-    """Optuna, or a word on how to get it."""
-    try:
-        import optuna
-    except ImportError:
-        raise BadValue("a search needs Optuna", remedy='pip install "fedarena[search]"') from None
-    return optuna
+    """Return the module Optuna, or raise `MissingDependency`."""
+    return import_optional("optuna", needed_by="a search", install='"fedarena[search]"')
 
 
 @contextlib.contextmanager

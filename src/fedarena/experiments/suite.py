@@ -13,9 +13,10 @@ from typing import Any
 
 from fedarena.common.folder_lock import hold_folder, interruptible, wait_until_released
 from fedarena.config.errors import BadValue, CannotWrite, ResumeMismatch, quoted
-from fedarena.config.experiment import COMPONENTS, Experiment, read_toml, resolve_paths, with_settings
+from fedarena.config.experiment import COMPONENTS, Experiment, with_settings
 from fedarena.config.limits import check_path
 from fedarena.config.seeds import derived_seed
+from fedarena.config.toml_text import read_toml, resolve_paths
 from fedarena.engine.setup import open_context
 from fedarena.experiments import run
 from fedarena.experiments.contestants import LONGEST

@@ -11,7 +11,8 @@ from typing import Any
 
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
-from fedarena.config.experiment import Uplink, parse_assignment
+from fedarena.config.experiment import Uplink
+from fedarena.config.toml_text import parse_assignment
 from fedarena.experiments.contestants import Contestants, contestants
 
 Sweep = str | Mapping[str, Any]

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedarena.config.errors import DataMissing
+from fedarena.common.optional_imports import import_optional
 from fedarena.engine.tasks import AbsentClient
 from fedarena.federation import messages
 from fedarena.federation.redaction import ShareableError
@@ -41,18 +41,15 @@ NONCE = 12
 
 
 def cryptography_modules() -> Any:
-    """The parts of `cryptography` that we use, or how to get it."""
-    try:
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-    except ImportError:
-        raise DataMissing(
-            "uplink.secure needs the package cryptography", remedy="pip install 'fedarena[flower]'"
-        ) from None
+    """Return the parts of the package `cryptography` that secure aggregation uses."""
+    import_optional("cryptography", needed_by="uplink.secure", install="'fedarena[flower]'")
     from types import SimpleNamespace
+
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     return SimpleNamespace(
         Private=X25519PrivateKey,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedarena.common.files import writing
+from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord, plain_record
@@ -210,10 +211,7 @@ def _mlflow() -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    try:
-        import mlflow
-    except ImportError:
-        raise BadValue("tracking needs MLflow", remedy="pip install 'fedarena[track]'", where="--track") from None
+    mlflow = import_optional("mlflow", needed_by="tracking", install="'fedarena[track]'", where="--track")
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return mlflow

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from fedarena.config.errors import BadValue
+from fedarena.config.errors import MissingDependency
 
 RARE = 0.25  # share of clients above which a draw hides less than half the noise does
 
@@ -31,8 +31,8 @@ Spent = dict[Release, int]  # how often
 def need_accountant() -> None:
     """Refuse what could not be accounted for."""
     if find_spec("dp_accounting") is None:
-        raise BadValue(
-            "uplink.noise needs an accountant for epsilon, and dp-accounting is not installed",
+        raise MissingDependency(
+            "uplink.noise needs the package dp-accounting, which computes epsilon",
             remedy="pip install 'fedarena[privacy]', or set uplink.noise = 0",
             where="uplink.noise",
         )

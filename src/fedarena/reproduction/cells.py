@@ -126,7 +126,7 @@ def _opened(table: Table) -> Facts:
     told = statistics(data, partition)
     counts = told.counts[partition.population] if told.counts is not None else np.zeros((0, 0), np.int64)
     held = (counts > 0).sum(axis=1)
-    owned = np.bincount(partition.dealt, minlength=data.n_train)
+    owned = np.bincount(partition.train_rows, minlength=data.n_train)
     return {
         "parameters": float(site.task.size),
         "clients": float(told.clients),

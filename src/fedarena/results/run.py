@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -43,6 +44,14 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from torch import nn
+
+
+_run_experiment: list[Callable[..., Run]] = []  # the function behind `Run.again`, which lies in a layer above this one
+
+
+def set_runner(run: Callable[..., Run]) -> None:
+    """Set the function that `Run.again` calls; `fedarena.experiments.run` does so when it is imported."""
+    _run_experiment[:] = [run]
 
 
 @dataclass(frozen=True, repr=False)
@@ -346,15 +355,15 @@ class Run:
 
     def plot(self, ax: Axes | None = None, label: str | None = None) -> Axes:
         """The accuracy curve; returns the axes."""
-        from fedarena.reports.run_plots import draw_curve
+        from fedarena.results.run_plots import draw_curve
 
         return draw_curve(self, ax, label)
 
     def again(self, **settings: Any) -> Run:
-        """Run it once more, with other settings if any; gives the same bits if none."""
-        from fedarena.api import run
-
-        return run(self.experiment, **settings)
+        """Run the experiment again, with other settings if any are given; without, the result has the same bits."""
+        if not _run_experiment:
+            raise BadValue("nothing can run an experiment yet", remedy="import fedarena.api before run.again()")
+        return _run_experiment[-1](self.experiment, **settings)
 
     def save(self, path: str | Path) -> Path:
         """Copy the run folder to another place."""
@@ -399,7 +408,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """In a notebook: a small table and the curve."""
-        from fedarena.reports.run_plots import curve_as_svg
+        from fedarena.results.run_plots import curve_as_svg
 
         s = self.summary()
         shown = {

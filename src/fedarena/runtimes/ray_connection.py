@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue
 from fedarena.runtimes.processes import limited, usable_cores
 from fedarena.runtimes.ray_nodes import ClusterNodes
@@ -28,14 +29,15 @@ SILENCE = {
 
 
 def need_ray() -> Any:
-    """Ray, or a word on how to get it."""
+    """Return the module Ray, or raise `MissingDependency`."""
     with _surroundings():
-        try:
-            import ray
-        except ImportError:
-            remedy = "pip install 'fedarena[ray]', or use --runtime processes"
-            raise BadValue("Ray is not installed", remedy=remedy, where="--runtime ray") from None
-    return ray
+        return import_optional(
+            "ray",
+            needed_by="the runtime ray",
+            install="'fedarena[ray]'",
+            where="--runtime ray",
+            alternative="use --runtime processes",
+        )
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedarena.common.files import remove_folder, writing
 from fedarena.config.errors import ClientFailed
 from fedarena.config.experiment import Experiment
-from fedarena.data.dataset import Dataset, Source
+from fedarena.data.dataset import Dataset, DataSource
 from fedarena.engine.tasks import FailedTask
 from fedarena.runtimes.cleanup import remove_leftovers, temporary_folder
 from fedarena.runtimes.process_pool import Do, LostTask, ProcessPool
@@ -148,7 +148,7 @@ def write_files(files: Files, folder: Path) -> None:
 class EmbeddedDataset:
     """A data set that is brought along: a node need not have its files."""
 
-    source: Source
+    source: DataSource
     loaded: dict[int, Dataset]  # by seed
 
     def load(self, seed: int) -> Dataset:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import BadValue, DataMissing
+from fedarena.common.optional_imports import import_optional
+from fedarena.config.errors import BadValue
 from fedarena.vertical.bins import checked_columns, make_bins
 from fedarena.vertical.model import joined
 from fedarena.vertical.objective import checked_labels, checked_weights, objective_of, scores
@@ -80,15 +81,13 @@ def pooled_xgboost(
 
 
 def need_xgboost() -> Any:
-    """The library, or what to do without it."""
-    try:
-        import xgboost
-    except ImportError:
-        raise DataMissing(
-            "the comparison with pooled data needs xgboost",
-            remedy="pip install xgboost, or xgboost-cpu, which is smaller",
-        ) from None
-    return xgboost
+    """Return the module XGBoost, or raise `MissingDependency`."""
+    return import_optional(
+        "xgboost",
+        needed_by="the comparison with pooled data",
+        install="xgboost",
+        alternative="xgboost-cpu, which is smaller",
+    )
 
 
 def refuse_lossy(settings: BoostSettings) -> None:

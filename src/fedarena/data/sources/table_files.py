@@ -1,4 +1,4 @@
-"""Tables: one row a case, float32 features standardised on the training rows."""
+"""Tables, one sample per row, with float32 features that are standardised on the training rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_CATEGORIES = 20
 @register("dataset", "breast_cancer", paper="Street, Wolberg and Mangasarian 1993")
 @dataclass(frozen=True)
 class BreastCancer:
-    """569 tumours, 30 features, benign or malignant; inside scikit-learn: nothing to download."""
+    """569 tumours, 30 features, benign or malignant; part of scikit-learn: nothing to download."""
 
     defaults: ClassVar[dict[str, Any]] = {
         "model": "logreg",
@@ -43,7 +43,7 @@ class BreastCancer:
     }
 
     def load(self, seed: int) -> Dataset:
-        """Four fifths to train, one fifth to test, the same for every seed."""
+        """Return four fifths for training and one fifth for testing, the same for every seed."""
         from sklearn.datasets import load_breast_cancer
 
         bunch = load_breast_cancer()
@@ -69,7 +69,7 @@ class HeartDisease:
     }
 
     def load(self, seed: int) -> Dataset:
-        """Four fifths of each hospital to train, the rest to test; gaps get the mean of the training rows."""
+        """Return four fifths of each hospital for training; missing values become the mean of the training rows."""
         arrays = published_files.load_published("heart_disease")
         y, owner = arrays["y"].astype(np.int64), arrays["site"].astype(np.int64)
         train, test = split_rows(y, owner, 0.2, seed=0)
@@ -89,7 +89,7 @@ class HeartDisease:
 
 @dataclass(frozen=True)
 class TableFile(ABC):
-    """A table in a file: a column of labels, features, and perhaps columns that name client, group or time of a row."""
+    """A table in a file: labels, features, and optionally columns with the client, group or time of a row."""
 
     path: str
     label: str
@@ -101,20 +101,20 @@ class TableFile(ABC):
     standardise: bool = True
     one_hot: bool = False
     split_seed: SplitSeed = 0
-    group: str | None = None  # samples of one group are never on both sides of a division
-    time: str | None = None  # no division trains on samples that are later than those it tests
+    group: str | None = None  # samples of one group are never in both parts of a split
+    time: str | None = None  # no split trains on later samples than it tests
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Every client its own rows, or ten equal clients where the table names none."""
+        """Return the defaults of an experiment: the clients of the table, or ten equal ones."""
         owned = {"partition": {"name": "natural"}} if self.client else {"partition": {"name": "iid"}, "clients": 10}
         return {**owned, "model": "logreg", "rounds": 20, "local": {"lr": 0.05, "epochs": 1, "batch": 16}}
 
     def load(self, seed: int) -> Dataset:
-        """Read and check it, number labels and clients, and deal rows into train and test."""
+        """Read and check the table, number labels and clients, and split it into training and test rows."""
         if self.group and self.time:
             raise BadValue(
-                "a table has groups or times, not both", remedy="leave out data.group or data.time", where="data.time"
+                "a table has groups or times, not both", remedy="remove data.group or data.time", where="data.time"
             )
         table, n_first = self._rows()
         label, client = f"column '{quoted(self.label)}'", f"column '{quoted(self.client)}'"
@@ -125,7 +125,7 @@ class TableFile(ABC):
         if self.test_path:
             train, test = np.split(np.arange(len(y)), [n_first])
         else:
-            train, test = self._division(y, owner, group, time)
+            train, test = self._split(y, owner, group, time)
         x = features(self.feature_columns(table), train, test, self.missing, self.standardise)
         order = np.concatenate([train, test])
         return Dataset(
@@ -142,8 +142,8 @@ class TableFile(ABC):
             time=None if time is None else time[order],
         )
 
-    def _division(self, y: Rows, owner: Rows | None, group: Rows | None, time: Rows | None) -> tuple[Rows, Rows]:
-        """Training and test rows: whole groups, or the latest rows for testing, where the table has such columns."""
+    def _split(self, y: Rows, owner: Rows | None, group: Rows | None, time: Rows | None) -> tuple[Rows, Rows]:
+        """Return training and test rows; by whole groups or by time if the table has such columns."""
         shares = np.array([1 - self.test, self.test])
         if group is not None:
             part = whole_groups(cells_of(y, owner), group, shares, stream(self.split_seed, "split"))
@@ -158,14 +158,14 @@ class TableFile(ABC):
         """The file as an arrow table."""
 
     def _rows(self) -> tuple[pa.Table, int]:
-        """All rows, those of `test_path` last, and how many come before them."""
+        """Return all rows, those of `test_path` last, and the number of rows before them."""
         first = self._checked(self.path)
         if self.test_path is None:
             return first, len(first)
         return self.joined(first, self._checked(self.test_path), self.test_path), len(first)
 
     def joined(self, first: pa.Table, second: pa.Table, test_path: str) -> pa.Table:
-        """The rows of a test file behind those to train on."""
+        """Return the training rows followed by the rows of a test file."""
         import pyarrow as pa
 
         for name in first.column_names:
@@ -194,7 +194,7 @@ class TableFile(ABC):
         return table
 
     def _checked(self, path: str) -> pa.Table:
-        """The same, with the columns that the settings name."""
+        """Return the table in a file; raise `UnknownName` if a column of the settings is missing."""
         table = self.whole(path)
         own = {"label": self.label, "client": self.client, "group": self.group, "time": self.time}
         named = {key: [name] if name or key == "label" else [] for key, name in own.items()}
@@ -214,14 +214,14 @@ class TableFile(ABC):
         return table
 
     def feature_names(self, table: pa.Table) -> list[str]:
-        """Columns that a model learns from, in the order of the table."""
+        """Return the columns that are features, in the order of the table."""
         aside = {self.label, self.client, self.group, self.time, *self.drop}
         return [name for name in table.column_names if name not in aside]
 
     def feature_columns(
         self, table: pa.Table, words: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, NDArray[np.float64]]:
-        """Columns as numbers; `words` are those that a column may hold, where more than this table decides that."""
+        """Return the features as numbers; `words` are the categories of columns, if more than this table determines them."""
         import pyarrow as pa
 
         columns: dict[str, NDArray[np.float64]] = {}
@@ -236,7 +236,7 @@ class TableFile(ABC):
         return columns
 
     def categories(self, table: pa.Table, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """A column of words as numbers, and what each stands for; refused unless they are few, and to be encoded."""
+        """Return a column of words as codes, and their names; raise `BadValue` without `one_hot` or with too many words."""
         codes, kinds = numbered(table[name].to_numpy())
         if not self.one_hot or len(kinds) > MOST_CATEGORIES:
             encode = f"set one_hot = true (at most {MOST_CATEGORIES} distinct values; it has {len(kinds)})"
@@ -254,7 +254,7 @@ class TableFile(ABC):
 @register("dataset", "csv")
 @dataclass(frozen=True)
 class Csv(TableFile):
-    """A table in a CSV file of yours; columns `label` and `client` say what to predict and who owns a row."""
+    """A table in a CSV file of yours; `label` is the column to predict, `client` the column with the client of a row."""
 
     separator: str = ","
 
@@ -269,7 +269,7 @@ class Csv(TableFile):
 @register("dataset", "parquet")
 @dataclass(frozen=True)
 class Parquet(TableFile):
-    """A table in a Parquet file of yours; columns `label` and `client` say what to predict and who owns a row."""
+    """A table in a Parquet file of yours; `label` is the column to predict, `client` the column with the client of a row."""
 
     def read(self, path: str) -> pa.Table:
         """The file."""
@@ -330,7 +330,7 @@ def features(
     standardise: bool = True,
     known: Mapping[str, tuple[float, float]] | None = None,
 ) -> NDArray[np.float32]:
-    """Columns as a matrix, training rows first; means and deviations are those of the training rows, or `known` ones."""
+    """Return the columns as a matrix, training rows first, standardised by the training rows or by `known` values."""
     if not columns:
         raise BadValue("there is no feature column", remedy="drop fewer columns", where="data.drop")
     order = np.concatenate([train, test])
@@ -351,7 +351,7 @@ def features(
 def filled(
     name: str, values: NDArray[np.float64], train: Rows, missing: Missing, mean: float | None = None
 ) -> NDArray[np.float64]:
-    """A column without gaps: refused if it has any, or with the mean of its training rows (or this one) in them."""
+    """Fill missing values with the mean of the training rows, or with `mean`; raise `BadValue` unless `missing` is "mean"."""
     infinite, empty = np.isinf(values), np.isnan(values)
     if infinite.any():
         raise BadValue(
@@ -362,7 +362,7 @@ def filled(
     if missing == "error":
         raise BadValue(
             f"column '{quoted(name)}' is empty in row {empty.argmax() + 1}",
-            remedy='set missing = "mean" to fill gaps with the mean of the training rows, or drop the column',
+            remedy='set missing = "mean" to fill missing values with the mean of the training rows, or drop the column',
             where="data.missing",
         )
     if mean is not None:

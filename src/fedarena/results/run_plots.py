@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedarena.results.run import Run
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from fedarena.results.run import Run
 
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8d5a97", "#e09f3e", "#4a4e69", "#00798c", "#9c6644")
 
