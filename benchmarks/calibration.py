@@ -4,8 +4,8 @@
     python benchmarks/calibration.py judge calibration                     # writes results/calibration.{npz,json}
     python benchmarks/calibration_page.py                                  # writes the tables of docs/trust.md again
 
-Every setting is compared again and again with the defaults of `compare`, each time with another seed: once as 3 x 5 folds,
-whose first repeat is also judged alone, and once as 10 random divisions. Each comparison has real alternatives and a null:
+Every setting is compared many times with the defaults of `compare`, each time with another seed: once as 3 x 5 folds, whose
+first repeat is also evaluated alone, and once as 10 random divisions. Each comparison has real alternatives and a null:
 FedAvg against a second FedAvg that shares the test samples and the partition, with its own initial weights, client schedule
 and batch order. The true difference of a pair is the mean over further splits, one per seed, that no comparison uses;
 the true difference of the null is 0.
@@ -40,13 +40,13 @@ from fedarena.statistics.simulation import suite_coverage
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 FOLDS, REPEATS, SEEDS = 5, 3, 10
-COMPARISONS = 100  # of every setting, as folds and as seeds: 200 in all, and the first repeats of the folds beside
+COMPARISONS = 100  # of every setting, as folds and as seeds: 200 in all, and also the first repeats of the folds
 TRUTH = 200  # further splits for the true difference, of every setting and way to split
 FIRST_TRUTH_SEED = 1_000_000
 COPIES, COPY_COMPARISONS = 15, 40
 ROPE, LEVEL, INTERVAL = 0.01, 0.95, 0.9
 MOST_REPEATS = 10  # of a comparison that stops when it is decided
-REGROUPED = 200  # comparisons that are put together from all repeats of a setting, to see stopping rules
+REGROUPED = 200  # comparisons that are assembled from all repeats of a setting, to test stopping rules
 Array = NDArray[np.float64]
 
 
@@ -79,8 +79,8 @@ class Setting:
     algorithms: tuple[str, ...] = ("fedavg", "fednova", "fedprox:mu=1")
     model: Callable[[], Any] | str = "logreg"
     copies: bool = False  # whether many copies of one algorithm are compared as well
-    shared: bool = False  # whether the earlier way to split is judged as well
-    local: bool = False  # whether local training is judged as well, on clients' own test samples
+    shared: bool = False  # whether the earlier way to split is evaluated as well
+    local: bool = False  # whether local training is evaluated as well, on clients' own test samples
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -89,9 +89,9 @@ class Setting:
 
     def plan(self, seed: int, **splits: Any) -> Any:
         """Return the plan that `fedarena compare` makes of this setting and seed."""
-        from fedarena.experiments.run_comparison import make_plan
+        from fedarena.experiments.plan import make_plan
 
-        keys = {**self.keys, "evaluate": {"every": self.keys["rounds"]}}  # the final score is all that counts
+        keys = {**self.keys, "evaluate": {"every": self.keys["rounds"]}}  # only the final score is used
         return make_plan(self.source(), self.algorithms, baseline=False, model=self.model, seed=seed, **keys, **splits)
 
 
@@ -170,7 +170,7 @@ BLOCK = 20  # splits of the truth in one unit
 
 
 def units(comparisons: int, truth: int, copy_comparisons: int, names: list[str]) -> Iterator[Unit]:
-    """Yield all work, a twentieth of every setting at a time: what is there after a stop is a smaller study."""
+    """Yield all units, a twentieth of every setting at a time, so that an interrupted study is a smaller study."""
     for part in range(20):
         for name in names:
             setting, blocks = SETTINGS[name], math.ceil(truth / BLOCK)
@@ -185,7 +185,7 @@ def units(comparisons: int, truth: int, copy_comparisons: int, names: list[str])
 
 def scores_of(unit: Unit) -> list[Any]:
     """Return splits x columns of final accuracies."""
-    from fedarena.results.comparison import Split
+    from fedarena.config.comparison_plan import Split
 
     setting = SETTINGS[unit.setting]
     folds: dict[str, Any] = {"folds": FOLDS, "repeats": REPEATS}
@@ -241,10 +241,10 @@ def final_accuracies(experiments: list[Any]) -> list[float]:
     data, partition = partition_data(experiments[0])
     found = []
     for experiment in experiments:
-        site = build_model_and_algorithm(ExperimentContext(experiment, data, partition))
+        context = build_model_and_algorithm(ExperimentContext(experiment, data, partition))
         with tempfile.TemporaryDirectory() as folder:
-            keeper = CheckpointStore(Path(folder), site.algorithm, False, False)
-            *_, last = open_loop(site, SerialRuntime(site), keeper).rounds()
+            store = CheckpointStore(Path(folder), context.algorithm, False, False)
+            *_, last = open_loop(context, SerialRuntime(context), store).rounds()
         found.append(last.accuracy)
     return found
 
@@ -265,7 +265,7 @@ def run_study(out: Path, todo: list[Unit], workers: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     done = {unit for unit, _ in saved(out)}
     todo = [unit for unit in todo if unit not in done]
-    print(f"{len(done)} units are there, {len(todo)} are left", file=sys.stderr)
+    print(f"{len(done)} units are done, {len(todo)} are left", file=sys.stderr)
     context = multiprocessing.get_context("spawn")
     with context.Pool(workers, initializer=start_worker) as pool:
         for count, (unit, scores) in enumerate(pool.imap_unordered(work, todo), 1):
@@ -437,8 +437,8 @@ def leaders(setting: Setting, x: Array, truth: Array, rho: float) -> dict[str, f
 def until_decided(setting: Setting, folds: Array, truth: Array) -> dict[str, Any]:
     """Return how often stopping when decided ends in a wrong decision.
 
-    Repeats are independent whatever their comparison was, so comparisons of up to 10 repeats are put together from all
-    repeats of a setting, at random.
+    Repeats of different comparisons are independent, so comparisons of up to 10 repeats are assembled at random from all
+    repeats of a setting.
     """
     repeats = folds.reshape(-1, FOLDS, folds.shape[-1])
     rng = np.random.default_rng(0)
@@ -505,7 +505,7 @@ def judge(scores: dict[str, Array]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Run the command that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     running = commands.add_parser("run", help="run what the folder does not hold yet")
@@ -516,14 +516,14 @@ def main() -> None:
     running.add_argument("--setting", action="append", choices=list(SETTINGS))
     judging = commands.add_parser("judge", help="judge the scores of a folder, or the committed ones")
     judging.add_argument("out", type=Path, nargs="?")
-    asked = parser.parse_args()
-    if asked.command == "run":
-        few = min(COPY_COMPARISONS, asked.comparisons)
-        todo = [*units(asked.comparisons, asked.truth, few, asked.setting or list(SETTINGS))]
-        run_study(asked.out, todo, asked.workers)
-    elif asked.command == "judge":
-        if asked.out is not None:
-            np.savez_compressed(RESULTS / "calibration.npz", **gathered(asked.out))
+    options = parser.parse_args()
+    if options.command == "run":
+        few = min(COPY_COMPARISONS, options.comparisons)
+        todo = [*units(options.comparisons, options.truth, few, options.setting or list(SETTINGS))]
+        run_study(options.out, todo, options.workers)
+    elif options.command == "judge":
+        if options.out is not None:
+            np.savez_compressed(RESULTS / "calibration.npz", **gathered(options.out))
         with np.load(RESULTS / "calibration.npz") as file:
             found = judge(dict(file))
         (RESULTS / "calibration.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

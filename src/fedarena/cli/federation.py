@@ -81,7 +81,7 @@ def serve(
     for note in dict.fromkeys(result.notes):
         _sayer(quiet)(f"note: {note}")
     if json_:
-        from fedarena.results.run_folder import as_json
+        from fedarena.results.json_files import as_json
 
         print(as_json(result.summary()))
     else:

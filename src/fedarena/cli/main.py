@@ -966,7 +966,7 @@ def _load(file: Path | None) -> None:
 
 
 def _print_json(value: Any) -> None:
-    from fedarena.results.run_folder import as_json
+    from fedarena.results.json_files import as_json
 
     print(as_json(value))
 
