@@ -58,7 +58,7 @@ SERVE = [
     (["exp.toml", "--keys", "made", "--set", "algorithm=centralized"], "centralized needs all rows in one place"),
     (["exp.toml", "--keys", "made", "--set", "partition=iid"], "partition 'iid' deals rows"),
     (["digits", "--keys", "made"], "'digits' is not a table of the participants' own"),
-    (["--resume", "nowhere", "--keys", "made"], "is no run folder"),
+    (["--resume", "nowhere", "--keys", "made"], "is not a run folder"),
 ]
 
 

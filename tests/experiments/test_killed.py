@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import fedarena as fa
-from fedarena.results.comparison import Plan
+from fedarena.results.plan_file import read_plan
 from fedarena.results.run_status import RunStatus, comparison_cells, read_status
 
 EXPERIMENT = """
@@ -40,7 +40,7 @@ def seen(root: Path) -> list[RunStatus]:
     """All cells as a bystander sees them; nothing before the plan is there."""
     if not (root / "comparison.json").exists():
         return []
-    return [read_status(cell.folder) for cell in comparison_cells(Plan.read(root), root)]
+    return [read_status(cell.folder) for cell in comparison_cells(read_plan(root), root)]
 
 
 def wait_for(process: subprocess.Popen[str], has_come: Callable[[], bool]) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import fedarena as fa
+from fedarena.config.comparison_plan import client_folder
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.engine.setup import partition_data
 from fedarena.experiments.dry_run import dry_run
@@ -24,8 +25,9 @@ from fedarena.experiments.run_comparison import make_plan
 from fedarena.reports.commands import commands
 from fedarena.reports.page import render
 from fedarena.reports.report_data import ReportData
-from fedarena.results.comparison import Comparison, Plan, client_folder
+from fedarena.results.comparison import Comparison
 from fedarena.results.leave_one_out import others_scores
+from fedarena.results.plan_file import read_plan
 from fedarena.results.run_status import left_out_cells
 from fedarena.statistics.bayes import posterior
 from fedarena.ui import comparison_page
@@ -201,8 +203,8 @@ def test_old_plans_leave_nobody_out(whole: Comparison, tmp_path: Path) -> None:
     assert before.pop("leave_one_out") == [*NAMES]
     assert before.pop("sha256")
     (tmp_path / "comparison.json").write_text(json.dumps(before))
-    assert Plan.read(tmp_path).leave_one_out == ()
-    assert left_out_cells(Plan.read(tmp_path), tmp_path) == []
+    assert read_plan(tmp_path).leave_one_out == ()
+    assert left_out_cells(read_plan(tmp_path), tmp_path) == []
 
 
 def test_a_failed_run_is_named_and_stops_no_other(whole: Comparison, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.setup import open_context
 from fedarena.experiments import run_comparison
-from fedarena.results.comparison import Plan
+from fedarena.experiments.plan import build_plan
 from fedarena.results.run_folder import read_facts
 from fedarena.runtimes.serial import SerialRuntime
 
@@ -76,7 +76,7 @@ def test_all_algorithms_of_a_split_begin_alike() -> None:
 
 
 def test_all_algorithms_of_a_split_have_one_schedule(tmp_path: Path) -> None:
-    plan = Plan.make(
+    plan = build_plan(
         fa.Experiment.make("digits", **{**SMALL, "clients": 10}),
         {name: {"algorithm": name} for name in ("fedavg", "scaffold", "fednova", "feddyn")},
         folds=2,
@@ -206,7 +206,7 @@ def test_trouble_of_one_does_not_lose_the_others() -> None:
     found = fa.compare("digits", entered, seeds=2, workers=2, out="c", **settings)
     assert found.labels == ["wild", "fedavg", "fedprox"]
     assert found.failures["failing"].startswith("ZeroDivisionError: of all things (")
-    assert "test_matrix.py, line" in found.failures["failing"]
+    assert "test_run_comparison.py, line" in found.failures["failing"]
     assert found.failures["deadly"].startswith("its worker died 3 times (last exit code -9)")
     assert [run.diverged for run in found.runs["wild"]] == [True, True]
     assert found.rows()[0]["diverged"] == 2
@@ -411,9 +411,9 @@ def test_exit_code_1_when_nothing_could_be_compared() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["digits"], "no algorithm is no comparison"),
-        (["digits", "-a", "fedavg"], "1 algorithm is no comparison"),
-        (["digits", "-a", "fedavg", "-a", "fedavg"], "cannot be told apart"),
+        (["digits"], "no algorithm cannot be compared"),
+        (["digits", "-a", "fedavg"], "1 algorithm cannot be compared"),
+        (["digits", "-a", "fedavg", "-a", "fedavg"], "cannot be distinguished"),
         (["digits", "-a", "fedavg", "-a", "scafold"], "did you mean 'scaffold'?"),
         (["digits", "-a", "fedavg", "-a", "fedprox:mu=-1"], "does not fit algorithm 'fedprox'"),
         (["digits", "-a", "fedavg", "-a", "fedprox:local.lrr=1"], "local has no key 'lrr'"),
@@ -434,7 +434,7 @@ def test_exit_code_1_when_nothing_could_be_compared() -> None:
         ),
         (["digits", "-a", "centralized=fedavg", "-a", "fedprox"], "'centralized' is the name of the baseline"),
         (["digits", "-a", "fedavg", "-a", "fedprox", "--report", "no/such/place.html"], "no folder for"),
-        (["digits", "-a", "fedavg", "-a", "fedprox", "--out", "taken"], "taken is there already"),
+        (["digits", "-a", "fedavg", "-a", "fedprox", "--out", "taken"], "taken exists already"),
         (["digits", "-a", "fedavg", "-a", "fedprox", "--out", "x", "--resume", "taken"], "stays in its folder"),
         (["--resume", "taken"], "taken holds no comparison"),
     ],

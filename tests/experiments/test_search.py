@@ -356,7 +356,7 @@ def test_one_file_may_hold_many_studies() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["digits"], "how many trials?"),
+        (["digits"], "the number of trials is not given"),
         (["digits", "--trials", "0"], "trials = 0"),
         (["digits", "--trials", "2", "--workers", "0"], "workers = 0"),
         (["digits", "--trials", "2", "--method", "grid"], "a grid cannot hold all of it"),

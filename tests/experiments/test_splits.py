@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 import fedarena as fa
 from fedarena.cli.main import app
+from fedarena.config.comparison_plan import PARTS, Plan, Split
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import SEED_KEYS, Purpose
 from fedarena.engine.checkpoint import CheckpointStore
@@ -22,7 +23,8 @@ from fedarena.engine.setup import open_context
 from fedarena.experiments.run_comparison import make_plan
 from fedarena.models.task import sha256
 from fedarena.reports.collect import collect_runs, why_no_verdict
-from fedarena.results.comparison import PARTS, Comparison, Plan, Split
+from fedarena.results.comparison import Comparison
+from fedarena.results.plan_file import read_plan
 from fedarena.results.run_status import comparison_cells
 from fedarena.runtimes.serial import SerialRuntime
 
@@ -254,7 +256,7 @@ OLD: dict[str, Any] = {  # what comparison.json held before splits had seeds of 
 def test_a_folder_without_the_new_fields_goes_on_as_it_was_made(folds: int | None) -> None:
     Path("old").mkdir()
     Path("old/comparison.json").write_text(json.dumps({**OLD, "folds": folds}).replace("Infinity", '"inf"'))
-    before = Plan.read(Path("old"))
+    before = read_plan(Path("old"))
     assert before.protocol == "shared"
     for split in before.splits:
         expected = BASE.with_(seed=15 + split.repeat)
@@ -312,8 +314,8 @@ def test_cells_gathered_by_hand_are_judged_alike() -> None:
     ("words", "told"),
     [
         (["--fixed", "partitions"], "did you mean 'partition'?"),
-        (["--fixed", "partition,"], "is nothing that --fixed knows"),
-        (["--per-repeat", "test"], "'test' is nothing that --per-repeat knows"),
+        (["--fixed", "partition,"], "--fixed does not accept ''"),
+        (["--per-repeat", "test"], "--per-repeat does not accept 'test'"),
         (["--fixed", "test"], "give --seeds N with --fixed test"),
         (["--fixed", "start", "--per-repeat", "start,schedule"], "start is to be the same in all splits"),
         (["--seeds", "3", "--per-repeat", "start"], "every split is a repeat of its own"),
@@ -349,7 +351,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing() -> None:
     lines = result.stdout.splitlines()
     assert lines[0] == "fedavg, scaffold, centralized: 3 x 6 runs (2 x 3 folds)"
     assert lines[1].startswith("The conclusion is about federations drawn like this one;")
-    assert lines[-1] == "nothing was run: leave out --dry-run to begin"
+    assert lines[-1] == "nothing was run: leave out --dry-run to start"
     assert not list(Path().iterdir())
     told = json.loads(call(*words, "--tune", "4", "--dry-run", "--json").stdout)
     assert (told["runs"], told["trials"], len(told["splits"])) == (18, 4 * 18, 6)

@@ -19,7 +19,7 @@ import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config.errors import BadValue, FedarenaError, ResumeMismatch
 from fedarena.config.seeds import derived_seed
-from fedarena.experiments.suite import is_suite
+from fedarena.experiments.federations import is_suite
 from fedarena.reports.suite_report import suite_toml
 from fedarena.results.suite import SuiteComparison
 
@@ -240,7 +240,7 @@ def table(**settings: Any) -> dict[str, Any]:
     [
         ([], {}, "0 federations cannot show"),
         (["digits", table(name="b")], {}, "2 federations cannot show how federations differ"),
-        ([table(name="a"), table(name="A", clients=5), table(name="c", clients=6)], {}, "cannot be told apart"),
+        ([table(name="a"), table(name="A", clients=5), table(name="c", clients=6)], {}, "cannot be distinguished"),
         ([table(name="a"), table(name="a", clients=5), table(name="c", clients=6)], {}, "'a' twice"),
         ([table(name="a"), table(name="b"), table(name="c", clients=6)], {}, "are the same experiment"),
         ([table(name=".."), table(name="b", clients=5), table(name="c", clients=6)], {}, "cannot be the name"),
@@ -294,7 +294,7 @@ def test_tasks_are_not_mixed(tmp_path: Path) -> None:
         ("[grid]\nclientz = [2, 3, 4]\n", "no key 'clientz'"),
         (
             '[[federation]]\nname = "a"\n[[federation]]\nname = "a"\n[[federation]]\nname = "c"\n',
-            "cannot be told apart",
+            "cannot be distinguished",
         ),
     ],
 )

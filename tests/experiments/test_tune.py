@@ -19,12 +19,13 @@ from typer.testing import CliRunner, Result
 
 import fedarena as fa
 from fedarena.cli.main import app
+from fedarena.config.comparison_plan import Plan, Split
 from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.engine.setup import partition_data
 from fedarena.experiments.contestants import contestants
+from fedarena.experiments.plan import build_plan
 from fedarena.experiments.tune import run_tuning, tuning_note, tuning_split, with_tuning
-from fedarena.results.comparison import Plan, Split
 
 SMALL: dict[str, Any] = {"clients": 4, "model": "logreg", "partition": "iid", "rounds": 3}
 SET = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
@@ -38,7 +39,7 @@ def rows(seed: int = 0, count: int = 160) -> tuple[Any, Any]:
 
 def plan(data: Any, algorithms: list[Any], tune: int, *, folds: int | None = 2, repeats: int = 1, **how: Any) -> Plan:
     entered = contestants(algorithms)
-    planned = Plan.make(Experiment.make(data, **SMALL), entered, folds=folds, repeats=repeats)
+    planned = build_plan(Experiment.make(data, **SMALL), entered, folds=folds, repeats=repeats)
     return with_tuning(planned, tune, entered, **how)
 
 
@@ -66,7 +67,7 @@ def test_everyone_gets_the_same_number_of_trials_and_its_own_space() -> None:
             assert told["best"]["score"] == max(trial["score"] for trial in told["trials"])
     assert table["spaces"]["fedprox"].keys() == {"local.lr", "algorithm.mu"}
     assert "tuned: 3 trials (tpe) for every algorithm in every split" in duel.plan.notes[0]
-    assert "no test row was looked at" in duel.plan.notes[0]
+    assert "no test sample was used" in duel.plan.notes[0]
     for label, runs in duel.runs.items():  # and the cells ran with what was found
         for run, split in zip(runs, duel.plan.splits, strict=True):
             best = table["found"][label][split.name]["best"]["values"]
@@ -168,14 +169,14 @@ def test_tuned_less_often_it_says_what_that_costs() -> None:
     assert used["split"] == splits
     assert used["repeat"] == [Split(0, 0), Split(0, 0), Split(1, 0), Split(1, 0)]
     assert used["once"] == [Split(0, 0)] * 4
-    assert "no test row was looked at" in tuning_note(planned["split"])
+    assert "no test sample was used" in tuning_note(planned["split"])
     for per in ("repeat", "once"):
-        assert "test rows of other folds were among the training rows there" in tuning_note(planned[per])
+        assert "test samples of other folds were among the training samples there" in tuning_note(planned[per])
     seeds = {per: plan(rows(), ["fedavg", "fedprox"], 2, folds=None, repeats=3, per=per) for per in ("repeat", "once")}
-    assert "no test row was looked at" in tuning_note(seeds["repeat"])  # a seed is a repeat of its own
-    assert "test rows of other splits were among the training rows there" in tuning_note(seeds["once"])
+    assert "no test sample was used" in tuning_note(seeds["repeat"])  # a seed is a repeat of its own
+    assert "test samples of other splits were among the training samples there" in tuning_note(seeds["once"])
     kept = replace(seeds["once"], fixed=("test",), test_share=None)
-    assert "no test row was looked at" in tuning_note(
+    assert "no test sample was used" in tuning_note(
         kept
     )  # all seeds have the same test rows, and none trains on them
 
@@ -257,8 +258,8 @@ def test_another_budget_is_another_comparison() -> None:
     ("words", "told"),
     [
         (["--tune", "0"], "tune = 0"),
-        (["--tune-per", "once"], "nothing says how much to tune"),
-        (["--tune-method", "random"], "nothing says how much to tune"),
+        (["--tune-per", "once"], "the number of trials is not given"),
+        (["--tune-method", "random"], "the number of trials is not given"),
         (["--tune", "3", "--tune-method", "grid"], "a grid cannot hold all of it"),
         (["--tune", "3", "--spaces", "none.toml"], "there is no file none.toml"),
     ],

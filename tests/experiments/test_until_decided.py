@@ -19,13 +19,15 @@ from typer.testing import CliRunner, Result
 import fedarena as fa
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.cli.main import app
+from fedarena.config.comparison_plan import LookRecord, Plan, next_look
 from fedarena.experiments.live_table import LineView, TableView
 from fedarena.experiments.run_comparison import make_plan
+from fedarena.experiments.until_decided import first_look
 from fedarena.reports import write_report
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
 from fedarena.results.next_step import next_step
+from fedarena.results.plan_file import read_plan
 from fedarena.results.run_status import comparison_cells
-from fedarena.results.sequential_looks import LookRecord, first_look, next_look
 from fedarena.statistics.sequential import look
 from fedarena.ui import comparison_page
 from fedarena.ui.catalogue import Catalogue
@@ -228,13 +230,13 @@ def hold(comparison):
 Comparison.look = hold
 """,
     "before the added runs begin": """
-from fedarena.results.comparison import Plan
-write = Plan.write
+from fedarena.experiments import until_decided
+write = until_decided.write_plan
 def hold(plan, root):
     write(plan, root)
     if plan.repeats == 3:
         wait()
-Plan.write = hold
+until_decided.write_plan = hold
 """,
     "in the added runs": """
 import json
@@ -271,13 +273,13 @@ def test_killed_and_resumed(moment: str, undecided: Comparison) -> None:
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    plan = Plan.read(Path("c"))
+    plan = read_plan(Path("c"))
     before = moment == "before the look is written"
     assert (plan.repeats, len(plan.looks)) == ((2, 0) if before else (3, 1))
     assert plan.looks == undecided.plan.looks[: len(plan.looks)]
     with pytest.raises(fa.FedarenaError, match=r"is not decided after 1[05] splits, and its limit is 20") as refused:
         Comparison.load("c")
-    assert refused.value.remedy == "go on with it: fedarena compare --resume c"
+    assert refused.value.remedy == "resume it: fedarena compare --resume c"
     (match,) = Catalogue(Path()).look().matches
     assert match.state == "interrupted"
     assert facts(fa.compare(resume="c", workers=2)) == facts(Comparison.load("c")) == facts(undecided)
@@ -455,7 +457,7 @@ def test_a_fixed_number_of_splits_is_not_continued() -> None:
     for words in (["--until-decided"], ["--at-most", "50"], ["--until-decided", "--at-most", "50"]):
         result = call("--resume", "c", *words, "-q")
         assert result.exit_code == 2
-        assert "going on because a result is undecided needs the stricter rule from the first look on" in result.stderr
+        assert "continuing because a result is undecided needs the stricter rule from the first look on" in result.stderr
 
 
 def test_other_first_looks_and_other_modes_are_other_comparisons(decided: Comparison) -> None:
@@ -475,4 +477,4 @@ def test_a_damaged_look_is_named(decided: Comparison) -> None:
     table["looks"][0]["splits"] = "many"
     (folder / "comparison.json").write_text(json.dumps(table))
     with pytest.raises(fa.FedarenaError, match=r"comparison.json cannot be used: .*splits"):
-        Plan.read(folder)
+        read_plan(folder)

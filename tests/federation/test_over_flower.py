@@ -21,7 +21,7 @@ from fedarena.federation.client import FederationClient
 from fedarena.federation.client_data import ClientFile
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.server import ServerOptions, serve
-from fedarena.results.run import load
+from fedarena.results.run_loading import load_run
 from fedarena.transport import flower_link
 from fedarena.transport.federation_keys import ClientKeys, ServerKeys, make_keys
 
@@ -100,7 +100,7 @@ def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list
     assert {name: house.result()["name"] for name, house in houses.items()} == {name: name for name in HOUSES}
     serial = fa.run(experiment, out=False, runtime="serial")
     assert result["weights_sha256"] == serial.weights_sha256
-    run = load(tmp_path / "run")
+    run = load_run(tmp_path / "run")
     assert differences(run, serial) == []
     assert fa.report(tmp_path / "run", out=tmp_path / "report.html").exists()
     told = houses["alfa"].said

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 import fedarena as fa
 from fedarena.cli.main import app
+from fedarena.config.comparison_plan import Plan
 from fedarena.integrations import mlflow as mlflow_tracking
 from fedarena.integrations.mlflow import track
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
 
 mlflow = pytest.importorskip("mlflow", reason="no MLflow here: pip install 'fedarena[track]'")
 

@@ -24,10 +24,12 @@ from typer.testing import CliRunner, Result
 
 import fedarena as fa
 from fedarena.cli.main import app
+from fedarena.config.comparison_plan import Plan
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue
 from fedarena.engine.record import RoundRecord
 from fedarena.experiments.contestants import parse
+from fedarena.experiments.plan import build_plan
 from fedarena.reports import collect_runs, why_no_verdict, write_report
 from fedarena.reports.charts import PosteriorPair, Series, breakable, line_chart, posterior_chart, style_sheet
 from fedarena.reports.charts.posteriors import chance, typeset
@@ -38,9 +40,10 @@ from fedarena.reports.curves import Axis, axes, curve
 from fedarena.reports.metrics_section import metrics, pooled
 from fedarena.reports.page import SECTIONS
 from fedarena.reports.report_data import ReportData
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
+from fedarena.results.json_files import write_table
 from fedarena.results.run import Run
-from fedarena.results.run_folder import read_facts, write_table
+from fedarena.results.run_folder import read_facts
 from fedarena.statistics.bayes import Posterior
 
 
@@ -267,7 +270,7 @@ def test_folders_that_cannot_be_used_are_told_and_nothing_is_written(match: Comp
         (root,): "1 of 3 runs of fedavg are not finished",
         (cell,): "holds a run that has not finished",
         (damaged,): "damaged",
-        (tmp_path / "empty",): "is no run folder",
+        (tmp_path / "empty",): "is not a run folder",
         (tmp_path / "nowhere",): "there is no folder",
         (root, damaged): "is a comparison of its own",
     }
@@ -319,7 +322,7 @@ def test_what_the_page_says_to_type_gives_the_same_scores(
 )
 def test_a_contestant_is_typed_as_it_was(label: str, table: dict[str, Any]) -> None:
     base = fa.Experiment.make("digits")
-    complete = Plan.make(base, {label: table}).contestants[label]
+    complete = build_plan(base, {label: table}).contestants[label]
     text, again = parse(typed(label, complete))
     assert text == label or label == "fedprox:mu=0.01"  # the default goes without saying
     assert base.with_(**again).algorithm == base.with_(**table).algorithm

@@ -14,13 +14,13 @@ from fedarena.algorithms.base import Setting
 from fedarena.config.components import Component
 from fedarena.config.errors import DataMissing
 from fedarena.models.compiled import kernels
-from fedarena.reproduction.agreement import label
 from fedarena.reproduction.collect import judge_file_again
 from fedarena.reproduction.plan import ReproductionPlan
 from fedarena.reproduction.recipe_index import find_recipe, recipe_files
 from fedarena.reproduction.recipes import SIZES
 from fedarena.reproduction.reproduce import reproduce, verify_row, write_page
 from fedarena.reproduction.result import read_result
+from fedarena.reproduction.score_sheet import label
 from fedarena.results.run_folder import versions
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from fedarena.reproduction.collect import _tune
 from fedarena.reproduction.measures import read
 from fedarena.reproduction.reproduce import reproduce, reproduce_all, verify_row, write_page
 from fedarena.reproduction.result import fingerprint
-from fedarena.results.run import load
+from fedarena.results.run_loading import load_run
 
 Write = Callable[..., None]
 
@@ -95,7 +95,7 @@ def test_published_and_measured_stand_side_by_side(write: Write) -> None:
     write()
     result = reproduce("x-a", "full")
     rows = {(row["cell"], row["measure"]): row for row in result.rows}
-    run = load("runs/papers/x-a-full/cells/slow/seed0")
+    run = load_run("runs/papers/x-a-full/cells/slow/seed0")
     assert rows["slow", "best"]["published"] == 0.2
     assert rows["slow", "best"]["measured"] == run.best.accuracy
     assert rows["fast", "final_loss"]["published"] is None
@@ -125,7 +125,7 @@ def test_seeds_and_folds_are_splits(write: Write) -> None:
     scores = next(row["scores"] for row in reproduce("X-B", "full").rows)
     assert len(scores) == 4
     runs = Path("runs/papers/x-b-full/cells/slow")
-    first, last = (load(runs / name).experiment for name in ("repeat0-fold0", "repeat1-fold1"))
+    first, last = (load_run(runs / name).experiment for name in ("repeat0-fold0", "repeat1-fold1"))
     assert (first.seed, first.fold, last.seed, last.fold) == (0, 0, 1, 1)
 
 
@@ -143,7 +143,7 @@ def test_one_run_is_read_at_several_rounds(write: Write) -> None:
     write("X-A", more, ("slow = 0.2\n", '"slow T=1" = 0.2\n'))
     result = reproduce("X-A", "full")
     assert len(result.runs) == 2
-    curve = dict(load("runs/papers/x-a-full/cells/fast/seed0").curve)
+    curve = dict(load_run("runs/papers/x-a-full/cells/fast/seed0").curve)
     measured = {row["cell"]: row["measured"] for row in result.rows if row["measure"] == "best"}
     assert measured["fast T=1"] == curve[1]
     assert measured["fast T=3"] == max(curve.values())
@@ -159,7 +159,7 @@ def test_relative_measures_stand_beside_the_reference(write: Write) -> None:
         ),
     )
     result = reproduce("X-A", "full")
-    slow, fast = (load(f"runs/papers/x-a-full/cells/{name}/seed0") for name in ("slow", "fast"))
+    slow, fast = (load_run(f"runs/papers/x-a-full/cells/{name}/seed0") for name in ("slow", "fast"))
     rows = {(row["cell"], row["measure"]): row["measured"] for row in result.rows}
     assert rows["slow", "lost"] == pytest.approx(fast.best.accuracy - slow.best.accuracy)
     assert rows["slow", "relative"] == pytest.approx(slow.final.weighted_accuracy / fast.final.accuracy)
@@ -224,7 +224,7 @@ def test_results_of_something_else_never_count(write: Write) -> None:
             with pytest.raises(DataBroken, match="cannot be used"):
                 reproduce(**how)  # type: ignore[arg-type]
     plan.unlink()
-    with pytest.raises(ResumeMismatch, match="here holds results, but not of what"):
+    with pytest.raises(ResumeMismatch, match=r"here holds results without reproduction\.json"):
         reproduce("X-A", "small", out="here")
 
 
@@ -293,7 +293,7 @@ def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.M
         ('title = "Two rates"', "title = 5", "title: Input should be a valid string"),
         ('measures = ["best", "final_loss"]', 'measures = ["bets"]', "no measure is called 'bets'"),
         ('measures = ["best", "final_loss"]', 'measures = ["best", "rounds_to"]', "write rounds_to:VALUE"),
-        ('measures = ["best", "final_loss"]', 'measures = ["best", "rounds_to:abc"]', "'rounds_to:abc' is no measure"),
+        ('measures = ["best", "final_loss"]', 'measures = ["best", "rounds_to:abc"]', "'rounds_to:abc' is not a measure"),
         ("[experiment]", "seeds = 0\n[experiment]", "seeds: Input should be greater than or equal to 1"),
         ("[experiment]", 'notes = "hello"\n[experiment]', "notes: Input should be a valid tuple"),
         ("[experiment]", 'kind = "walk"\n[experiment]', "kind: Input should be 'run', 'open', 'posterior' or 'boost'"),
@@ -305,7 +305,7 @@ def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.M
         ("[experiment]", 'figure = { form = "lines" }\n[experiment]', "a figure of the form lines has no x"),
         ('id = "X-A"', 'id = "../../X"', "call it X-A"),
         ("rounds = 3", 'rounds = "three"', "rounds"),
-        ("slow = {", '"sl ow" = {', "'sl ow' is no name of one choice"),
+        ("slow = {", '"sl ow" = {', "'sl ow' is not a valid name of a choice"),
         ("[axes.rate]", "[axes.rate]\nnone = 5", "axes.rate.none: Input should be a valid dictionary"),
         ("[axes.rate]", "[axes.rate]\nnone = { upto = 0 }", "upto = 0"),
         ("slow = 0.2", "slw = 0.2", "no cell is called 'slw'"),
@@ -319,9 +319,9 @@ def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.M
         ('choices = ["slow", "fast"]', 'choices = "slow"', "write a list of texts"),
         ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nmargn = 1', "did you mean 'margin'"),
         ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nmean_over = ["x"]', "no axis is called 'x'"),
-        ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\ncells = "w*"', "cells = 'w*' fits none"),
+        ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\ncells = "w*"', "cells = 'w*' matches no cell"),
         ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nany_size = "no"', "write true or false"),
-        ("the fast one", "the {fast} one", "no reading has a word for {fast}"),
+        ("the fast one", "the {fast} one", "a reading has no word for {fast}"),
         ("rounds = 1 }", 'rounds = 1 }\nonly = { rat = ["slow"] }', "no axis is called 'rat'"),
         ("rounds = 1 }", 'rounds = 1 }\nonly = { rate = ["slw"] }', "no choice of the axis rate is called 'slw'"),
         ("rounds = 1 }", "rounds = 1 }\naxes.rate.slw = {}", "no choice of the axis rate is called 'slw'"),
@@ -339,7 +339,7 @@ def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.M
         ),
         (CHECK, 'kind = "top"\nsays = "so"\nmeasure = "best"\naxis = ["rate"]\namong = ["slow"]', "axis = ['rate']"),
         (CHECK, 'kind = "top"\nsays = "so"\nmeasure = "best"\namong = ["slwo"]', "no cell or choice is called 'slwo'"),
-        (CHECK, 'kind = "signs"\nsays = "so"\nmeasure = "best"\nrows = "slwo"', "it is about no cells"),
+        (CHECK, 'kind = "signs"\nsays = "so"\nmeasure = "best"\nrows = "slwo"', "the check is about no cells"),
         ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nshare = 5', "share = 5"),
         ("[published.best]", '[published.sign]\nslow = "="\n[published.best]', "slow = '='"),
         ("[experiment]", 'grids = [["rate", "rate"]]\n[experiment]', "has an axis twice"),

@@ -15,11 +15,13 @@ from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.task_metrics import FinalMetrics
+from fedarena.experiments.plan import build_plan
 from fedarena.reports.suite_tables import show_suite
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
+from fedarena.results.json_files import as_json
 from fedarena.results.run import Run
-from fedarena.results.run_folder import as_json
-from fedarena.results.suite import PairEstimate, SuiteComparison
+from fedarena.results.suite import SuiteComparison
+from fedarena.results.suite_pairs import PairEstimate
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.hierarchical import hierarchy
 from fedarena.statistics.repeats import repeat_posterior
@@ -36,7 +38,7 @@ def federation(
     contestants = {label: {"algorithm": label} for label in scores}
     n = len(next(iter(scores.values())))
     asked = {"folds": n, "score": "final", "metric": metric, "fixed": ("start",), **how}
-    plan = Plan.make(experiment, contestants, **asked)
+    plan = build_plan(experiment, contestants, **asked)
     runs = {
         label: [_run(experiment, label, value, metric) for value in values]
         for label, values in scores.items()

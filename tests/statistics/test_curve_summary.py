@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.algorithms.test_fedavg import on_blobs
 
 from fedarena.engine.setup import open_context
-from fedarena.statistics.curve_summary import area, monotone, recalls, relative_accuracy, rounds_to, speed_up
+from fedarena.statistics.curve_summary import area, monotone, recalls, relative_accuracy, rounds_to
 
 CURVE = [(1, 0.2), (2, 0.6), (3, 0.5), (4, 0.9)]
 
@@ -38,10 +38,7 @@ def test_interpolation_never_comes_later_than_the_crossing(values: list[float], 
     assert all(a <= b for (_, a), (_, b) in zip(monotone(curve), monotone(curve)[1:], strict=False))
 
 
-def test_speed_up_area_and_relative_accuracy() -> None:
-    assert speed_up(100, 25) == 4.0
-    assert speed_up(None, 25) is None
-    assert speed_up(100, None) is None
+def test_area_and_relative_accuracy() -> None:
     assert area([(1, 0.0), (3, 1.0)]) == 0.5
     assert relative_accuracy(0.9, 0.6) == pytest.approx(1.5)
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.experiment import Experiment
+from fedarena.experiments.plan import build_plan
 from fedarena.experiments.run import run
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
+from fedarena.results.plan_file import write_plan
 from fedarena.results.run_folder import versions
 
 SIX = ("fedavg", "fedprox", "scaffold", "fednova", "fedavgm", "fedadam", "centralized")
@@ -15,9 +17,9 @@ SIX = ("fedavg", "fedprox", "scaffold", "fednova", "fedavgm", "fedadam", "centra
 
 def play(root: Path, contestants: dict[str, dict[str, Any]], *, settings: dict[str, Any], **how: Any) -> Comparison:
     """A comparison on digits in a folder, every cell of it run here."""
-    plan = Plan.make(Experiment.make("digits", **settings), contestants, versions=versions(), **how)
+    plan = build_plan(Experiment.make("digits", **settings), contestants, versions=versions(), **how)
     root.mkdir(parents=True, exist_ok=True)
-    plan.write(root)
+    write_plan(plan, root)
     for label in contestants:
         for split in plan.splits:
             run(plan.cell(label, split), out=plan.folder(root, label, split), runtime="serial")

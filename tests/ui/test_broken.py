@@ -20,8 +20,9 @@ from tests.support.ui_server import QUICK, Answer, Served, a_comparison, served
 
 import fedarena as fa
 import fedarena.reports.collect
+from fedarena.config.comparison_plan import Plan
 from fedarena.results import run_status
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
 from fedarena.ui.server import UiServer, open_server
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs pipes and links in the file system")
@@ -245,7 +246,7 @@ def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
 
     monkeypatch.setattr(run_status, "read_status", lambda f: fails() if f.name == "other" else glance(f))
     monkeypatch.setattr(Comparison, "load", fails)
-    monkeypatch.setattr(sys.modules["fedarena.reports.collect"], "load", fails)
+    monkeypatch.setattr(sys.modules["fedarena.reports.collect"], "load_run", fails)
     os.utime(here.server.catalogue.root / "other" / "experiment.toml")
     for path in ("/", f"/run/{ids['other']}", f"/run/{ids['good']}", f"/comparison/{ids['match']}"):
         status, text = here.ask(path)

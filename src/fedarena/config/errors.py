@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 MOST_QUOTED = 200  # characters of a user's value that a message repeats
@@ -143,6 +143,15 @@ def repeated(value: object) -> str:
 def quoted_list(values: Iterable[object], most: int = 20) -> str:
     """Return the first few of a user's names for a message, separated by commas."""
     return quoted(", ".join(str(value)[:MOST_QUOTED] for value in itertools.islice(values, most)))
+
+
+def join_words(words: Sequence[str], last: str = "and") -> str:
+    """Return words as a sentence lists them.
+
+    >>> join_words(["fedavg", "fedprox", "scaffold"]), join_words(["fedavg", "fedprox"], "or")
+    ('fedavg, fedprox and scaffold', 'fedavg or fedprox')
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def suggest(name: object, known: Iterable[str], otherwise: str) -> str:

@@ -1,1 +1,2 @@
-"""Which experiments run, and which algorithm wins? One run, many runs side by side, and tuning."""
+"""What is run, in which order, and in which folder: one run, comparisons, suites, searches and tuning. Results as values
+belong to `results`, the workers to `runtimes`."""

@@ -14,7 +14,7 @@ from fedarena.config.errors import DataBroken, ResumeMismatch
 from fedarena.federation import messages
 from fedarena.federation.agreement import client_order, table_differences
 from fedarena.federation.client_data import MOST_ROWS
-from fedarena.results.run_folder import write_text
+from fedarena.results.json_files import write_text
 from fedarena.transport.certificates import write_secret
 
 FILE, SECRET = "federation.json", "secret"

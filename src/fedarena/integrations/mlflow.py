@@ -22,8 +22,9 @@ from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.results.comparison import Comparison
+from fedarena.results.json_files import as_json
 from fedarena.results.run import Run
-from fedarena.results.run_folder import as_json, versions
+from fedarena.results.run_folder import versions
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

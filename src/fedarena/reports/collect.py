@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedarena.config.comparison_plan import OWN_PARTS, PARTS, Plan
 from fedarena.config.errors import BadValue
 from fedarena.config.limits import check_path
 from fedarena.engine.setup import partition_data
-from fedarena.results.comparison import OWN_PARTS, PARTS, Comparison, Plan
-from fedarena.results.run import Run, load
+from fedarena.results.comparison import Comparison
+from fedarena.results.run import Run
 from fedarena.results.run_folder import read_facts
+from fedarena.results.run_loading import load_run
 from fedarena.statistics.metric_registry import all_metrics
 
 SPLIT = ("seed", "folds", "fold", "fold_seed", "partition_seed", "start_seed", "schedule_seed")
@@ -35,7 +37,7 @@ def collect_runs(paths: Sequence[str | Path]) -> Comparison:
             f"{folders[holds.index(True)]} is a comparison of its own",
             remedy="give one comparison by itself, or runs only",
         )
-    return combine_runs([load(folder) for folder in dict.fromkeys(folders)])
+    return combine_runs([load_run(folder) for folder in dict.fromkeys(folders)])
 
 
 def combine_runs(runs: Sequence[Run]) -> Comparison:

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from fedarena.config.comparison_plan import PARTS, Plan, Split
 from fedarena.config.components import PATHS
 from fedarena.config.experiment import Experiment
 from fedarena.reports.contestant_text import in_python, is_own, typed_contestants
-from fedarena.results.comparison import PARTS, Comparison, Plan, Split
+from fedarena.results.comparison import Comparison
 from fedarena.results.run_folder import read_facts
 
 TOLD = ("fedarena", "python", "torch", "numpy", "scipy", "platform", "processor", "cores")

@@ -17,8 +17,8 @@ from fedarena.reports.collect import collect_runs
 from fedarena.reports.metrics_section import metrics
 from fedarena.reports.report_data import ReportData
 from fedarena.results.comparison import Comparison
+from fedarena.results.json_files import write_text
 from fedarena.results.run import Run
-from fedarena.results.run_folder import write_text
 from fedarena.results.suite import SuiteComparison
 from fedarena.results.suite_plan import holds_suite
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.config.comparison_plan import Score
 from fedarena.config.errors import FedarenaError
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.partition_statistics import statistics
@@ -33,8 +34,8 @@ from fedarena.reports.collect import split_names
 from fedarena.reports.cost_table import rows_tables, scrolling
 from fedarena.reports.curves import cut
 from fedarena.reports.report_data import ReportData, budget, counted, described
-from fedarena.results.comparison import SIGNS
-from fedarena.results.scoring import Score, Scoring
+from fedarena.results.comparison_verdict import SIGNS
+from fedarena.results.scoring import Scoring
 from fedarena.statistics.metric_registry import OPTIMISTIC
 
 MANY_SPLITS = 20  # from which a row a split would be too long a picture

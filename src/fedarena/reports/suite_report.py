@@ -18,8 +18,10 @@ from fedarena.reports.charts.forest import ForestRow, Interval, Mark, SettingPoi
 from fedarena.reports.page import whole_page
 from fedarena.reports.report_data import counted
 from fedarena.reports.sections import both, figure, paragraphs
-from fedarena.results.run_folder import write_text
-from fedarena.results.suite import PairEstimate, Setting, SuiteComparison, SuitePair, optimistic
+from fedarena.results.json_files import write_text
+from fedarena.results.suite import SuiteComparison, optimistic
+from fedarena.results.suite_pairs import PairEstimate, SuitePair
+from fedarena.results.suite_trends import Setting
 
 MOST_CHARTS = 12  # forest plots that stand open; further pairs are folded away
 MOST_SETTINGS = 4  # settings that are drawn
@@ -120,7 +122,7 @@ def _forests(result: SuiteComparison) -> str:
 def _forest(result: SuiteComparison, pair: SuitePair) -> str:
     head = f"<h3>{escape(pair.row)} minus {escape(pair.column)}</h3>"
     rows, unit = _rows(result, pair), _unit(result)
-    told = [f"Next federation: {result.told(pair, pair.next)}"]
+    told = [f"Next federation: {result.describe(pair, pair.next)}"]
     if pair.average.is_known:
         test = pair.signed_rank
         told.append(

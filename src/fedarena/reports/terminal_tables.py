@@ -14,7 +14,8 @@ from rich.text import Text
 from fedarena.common.formatting import format_duration, format_size
 from fedarena.config.experiment import Experiment
 from fedarena.data.partition_statistics import Statistics
-from fedarena.results.comparison import SIGNS, Comparison, PairwiseVerdict
+from fedarena.results.comparison import Comparison, PairwiseVerdict
+from fedarena.results.comparison_verdict import SIGNS
 from fedarena.results.next_step import next_step
 from fedarena.results.run import Run
 from fedarena.results.scoring import VALIDATED, VIEW_NAMES, Scoring

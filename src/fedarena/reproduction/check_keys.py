@@ -1,5 +1,4 @@
-"""What a check of a recipe may say: the keys of each kind (reproduction/agreement.py tells what they mean), and their
-values."""
+"""The keys that each kind of check may have (reproduction/check_kinds.py explains them), and their values."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from fedarena.config.errors import BadValue, UnknownName, suggest
 
 
 def need_keys(kind: str, says: str, how: Mapping[str, Any]) -> None:
-    """All that this kind of check needs, and nothing that it does not know."""
+    """Raise if a check lacks a key of its kind, has an unknown key, or a value of the wrong form."""
     needed, known = ({*names.split()} for names in KEYS[kind])
     every = needed | known | {"measure", "cells", "mean_over", "any_size", "told"}
     for key in {*how} - every:
@@ -81,7 +80,7 @@ FITS: dict[str, Callable[[Any], bool]] = {
     "between": _are_bounds,
     "undecided": _are_pairs,
 }
-KEYS = {  # of each kind: what it needs, what it may have
+KEYS = {  # kind -> required keys, optional keys
     "within": ("tolerance", ""),
     "factor": ("factor", ""),
     "range": ("", "low high"),

@@ -1,4 +1,4 @@
-"""What could and could not be reproduced, as a page: made from result files, so that no number is without one."""
+"""The page about what could and could not be reproduced, written from result files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedarena.common.formatting import format_duration
-from fedarena.reproduction.agreement import format_number
 from fedarena.reproduction.result import measured_text
+from fedarena.reproduction.score_sheet import format_number
 
 Result = Mapping[str, Any]
 SIZES = ("smoke", "small", "full")
@@ -20,11 +20,11 @@ and where it differs from print.
 
 Every number below stands in a file of `papers/results/`, with the experiments, seeds and versions that it came from; the
 page is written from those files (`fedarena reproduce --page docs/reproduced.md`). How a recipe works, and how to run one
-of its rows again bit by bit, is told in [papers](papers.md).
+of its rows again bit by bit, is explained in [papers](papers.md).
 
 `agrees`: as large as published, and within the tolerance set before it was run. `ordering agrees`: a smaller run, or one
 whose numbers are further off, with everything in the published order that can be asked of it; what only the published
-size can be asked is told, and not judged. `differs`: the reason says where. `not comparable`: something was not there to
+size can be asked is shown, and not judged. `differs`: the reason says where. `not comparable`: something was not there to
 compare.
 
 Times are those of all runs added up, by the clock: some were run beside much other work, and take less alone.
@@ -35,7 +35,7 @@ partitions. Each is explained where it stands.
 
 
 def reproduced_page(results: Sequence[Result], known: Mapping[str, str]) -> str:
-    """The page; `known` has the titles of all recipes by id, those that were never run included."""
+    """Return the page; `known` has the titles of all recipes by id, including those that were never run."""
     places = {name: place for place, name in enumerate(known)}
     ordered = sorted(results, key=lambda r: (places.get(r["id"], len(places)), SIZES.index(r["size"])))
     parts = [HEAD, _summary(ordered), *map(_section, ordered)]
@@ -55,7 +55,7 @@ def _summary(results: Sequence[Result]) -> str:
 
 
 def _section(result: Result) -> str:
-    """One result: the verdict with its reason, published and measured side by side, what was checked."""
+    """Return the section of a result: its verdict, published and measured numbers, and its checks."""
     lines = [f"## {_heading(result)}", "", f"{result['title']}. {result['source']}.", "", f"> {result['claim']}", ""]
     lines += [f"**{result['verdict']}**: {result['reason']}.", "", *_table(result), *_checks(result)]
     lines += [f"- {note}" for note in result["notes"]]
@@ -65,7 +65,7 @@ def _section(result: Result) -> str:
 
 
 def _table(result: Result) -> list[str]:
-    """What was published; where nothing was, what the first measure found."""
+    """Return the table of published numbers; without any, that of the first measure."""
     rows = [row for row in result["rows"] if row["published"] is not None]
     rows = rows or [row for row in result["rows"] if row["measure"] == result["rows"][0]["measure"]]
     if not rows:

@@ -1,4 +1,4 @@
-"""What privacy and bytes cost in accuracy: the points of a sweep, as numbers and as a figure."""
+"""The points of a sweep, accuracy against privacy and bytes, as numbers and as a figure."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ MARKERS = "os^DPvXp"
 
 @dataclass(frozen=True)
 class TradeoffPoint:
-    """An algorithm at one value, over all splits."""
+    """One algorithm at one value of the swept setting, over all splits."""
 
     algorithm: str
     value: Any
     accuracy: float  # mean of the final accuracies
     sd: float
-    epsilon: float | None  # None: nothing bounds it
+    epsilon: float | None  # None: unbounded
     bytes_up: float
 
 
 def points(result: Comparison) -> list[TradeoffPoint]:
-    """In the order they were named; none without a sweep."""
+    """Return the points in the order of the contestants; none without a sweep."""
     of = result.plan.sweep.get("of", {})
     return [_point(runs, **of[label]) for label, runs in result.runs.items() if label in of]
 
@@ -53,14 +53,14 @@ def _point(runs: list[Run], algorithm: str, value: Any) -> TradeoffPoint:
 
 
 def as_dict(result: Comparison) -> dict[str, Any] | None:
-    """What `compare --json` prints of it."""
+    """Return what `compare --json` prints of the sweep."""
     if not result.plan.sweep:
         return None
     return {"key": result.plan.sweep["key"], "points": [asdict(point) for point in points(result)]}
 
 
 def by_algorithm(found: list[TradeoffPoint]) -> dict[str, list[TradeoffPoint]]:
-    """One line each."""
+    """Return the points of each algorithm, which form one line."""
     lines: dict[str, list[TradeoffPoint]] = {}
     for point in found:
         lines.setdefault(point.algorithm, []).append(point)
@@ -68,7 +68,7 @@ def by_algorithm(found: list[TradeoffPoint]) -> dict[str, list[TradeoffPoint]]:
 
 
 def levels(result: Comparison) -> dict[str, float]:
-    """Who was not swept: what there is to reach."""
+    """Return the mean accuracy of algorithms that were not swept, which are drawn as levels."""
     of = result.plan.sweep.get("of", {})
     return {
         label: float(np.mean([run.final.accuracy or 0.0 for run in runs]))
@@ -78,7 +78,7 @@ def levels(result: Comparison) -> dict[str, float]:
 
 
 def draw(result: Comparison) -> Figure:
-    """Accuracy against epsilon, where noise bounds it, and against the bytes that clients send."""
+    """Draw accuracy against epsilon, where noise bounds it, and against the bytes that clients send."""
     from matplotlib.figure import Figure
 
     found = points(result)
@@ -88,7 +88,7 @@ def draw(result: Comparison) -> Figure:
     name = result.plan.sweep["key"].removeprefix("uplink.")
     if private:
         bounded = [point.epsilon for point in found if point.epsilon is not None]
-        beyond = 3 * max(bounded)  # where what has no bound is drawn
+        beyond = 3 * max(bounded)  # where points without a bound are drawn
         _panel(panels[0], result, name, lambda point: beyond if point.epsilon is None else point.epsilon)
         panels[0].set(xscale="log", xlabel="epsilon: to the left more private")
         plain = lambda v, _: f"{v:g}" if f"{v:e}"[0] in "125" else ""
@@ -109,12 +109,12 @@ def _panel(ax: Axes, result: Comparison, name: str, place: Any) -> None:
     for k, (label, line) in enumerate(by_algorithm(points(result)).items()):
         line = sorted(line, key=place)
         x, y, sd = [place(p) for p in line], [p.accuracy for p in line], [p.sd for p in line]
-        look: Any = {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
-        thick = max(2.4 - 0.5 * k, 0.8)  # of equal lines all can be seen
-        ax.errorbar(x, y, yerr=sd, lw=thick, ms=3 * thick, elinewidth=0.8, capsize=2, label=label, **look)
+        style: Any = {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
+        thick = max(2.4 - 0.5 * k, 0.8)  # equal lines all stay visible
+        ax.errorbar(x, y, yerr=sd, lw=thick, ms=3 * thick, elinewidth=0.8, capsize=2, label=label, **style)
         for point, at in zip(line, x, strict=True) if name else ():
-            told = f"{name} {point.value}"
-            ax.annotate(told, (at, point.accuracy), xytext=(4, 4), textcoords="offset points", size=6, color="#5c6670")
+            value = f"{name} {point.value}"
+            ax.annotate(value, (at, point.accuracy), xytext=(4, 4), textcoords="offset points", size=6, color="#5c6670")
     for label, level in levels(result).items():
         ax.axhline(level, color="#5c6670", lw=1.0, ls="--", label=label)
     ax.grid(alpha=0.25)
@@ -124,7 +124,7 @@ def _panel(ax: Axes, result: Comparison, name: str, place: Any) -> None:
 
 
 def write(result: Comparison, file: Path) -> Path:
-    """The figure as PNG."""
+    """Write the figure as PNG and return its path."""
     with writing(file):
         draw(result).savefig(file, dpi=150)
     return file

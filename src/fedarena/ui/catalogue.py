@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from fedarena.common import locks
+from fedarena.config.comparison_plan import Plan
 from fedarena.config.components import title_of
 from fedarena.config.errors import FedarenaError
 from fedarena.results import run_status
-from fedarena.results.comparison import Plan
+from fedarena.results.plan_file import read_plan
 from fedarena.ui import round_log
 from fedarena.ui.cache import FileCache
 from fedarena.ui.round_log import RoundLog
@@ -384,7 +385,7 @@ def _read_suite(files: SafeFolder, id: str, name: str, folder: Path) -> SuiteSig
 def _plan(folder: Path) -> Plan | str:
     """A plan, or what is wrong with its file."""
     try:
-        plan = Plan.read(folder)
+        plan = read_plan(folder)
     except FedarenaError as error:
         return error.what
     for name, kind in SHAPE.items():

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.config.comparison_plan import Score
 from fedarena.config.errors import DataBroken, FedarenaError
 from fedarena.reports.charts import NARROW, PosteriorPair, Series, breakable, escape, legend, line_chart, posterior_rows
 from fedarena.reports.charts.posteriors import chance
 from fedarena.reports.client_gains_section import effects_section, gains_section
 from fedarena.reports.report_data import ReportData
-from fedarena.results.comparison import SIGNS, Comparison
-from fedarena.results.scoring import Score, Scoring
+from fedarena.results.comparison import Comparison
+from fedarena.results.comparison_verdict import SIGNS
+from fedarena.results.scoring import Scoring
 from fedarena.results.suite import SuiteComparison
 from fedarena.statistics.metric_registry import OPTIMISTIC
 from fedarena.ui.catalogue import Catalogue, ComparisonSummary, RunSummary, SuiteSight, part_name

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.config.comparison_plan import Plan
 from fedarena.reports.charts.posteriors import PosteriorPair
-from fedarena.results.comparison import Plan
 from fedarena.results.scoring import Scoring
 from fedarena.statistics.bayes import posterior, verdict
 from fedarena.statistics.metric_registry import all_metrics

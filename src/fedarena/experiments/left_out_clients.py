@@ -1,24 +1,25 @@
-"""Which clients a comparison leaves out in turn: `--leave-one-out`, or those that `--leave-out` names."""
+"""The clients that a comparison leaves out in turn: all of them (`--leave-one-out`), or those that `--leave-out` names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
+from fedarena.config.comparison_plan import Plan
+from fedarena.config.errors import BadValue, UnknownName, located_at, quoted, suggest
 from fedarena.data.exclusion import client_names
 from fedarena.engine.setup import open_context, partition_data
-from fedarena.results.comparison import Plan
 
 LEAST_CLIENTS = 3  # of a federation that one client can leave
 MOST_CLIENTS = 50  # that are left out in turn unless they are named: each of them repeats the comparison
 LeaveOneOut = bool | str | Iterable[str]  # all clients, or those of these names
 
 
-def with_left_out(plan: Plan, asked: LeaveOneOut) -> Plan:
-    """Return the plan that also repeats the comparison without each of these clients; refuse what cannot be meant."""
-    wanted = [asked] if isinstance(asked, str) else [] if isinstance(asked, bool) else [str(name) for name in asked]
-    if not wanted and asked is not True:
+def with_left_out(plan: Plan, clients_to_leave: LeaveOneOut) -> Plan:
+    """Return the plan that also repeats the comparison without each of these clients; raise if that is impossible."""
+    given = [clients_to_leave] if isinstance(clients_to_leave, str) else clients_to_leave
+    wanted = [] if isinstance(given, bool) else [str(name) for name in given]
+    if not wanted and given is not True:
         return plan
     option = "--leave-out" if wanted else "--leave-one-out"
     if not plan.keeps_clients:
@@ -29,7 +30,7 @@ def with_left_out(plan: Plan, asked: LeaveOneOut) -> Plan:
         )
     if not plan.federated:
         raise BadValue(
-            "no algorithm communicates, so no client can miss another one",
+            "no algorithm communicates, so no client depends on another one",
             remedy="name one that does: -a fedavg",
             where=option,
         )
@@ -64,11 +65,8 @@ def _clients(plan: Plan) -> list[str]:
     return [name for name, train, test in pairs if len(train) or len(test)]
 
 
-def open_left_out(plan: Plan) -> None:
-    """Check that the other clients can go on without each client that is left out, in the first split."""
+def check_left_out(plan: Plan) -> None:
+    """Raise if the other clients cannot train without each client that is left out, in the first split."""
     for client in plan.leave_one_out:
-        try:
+        with located_at(f"without {client}"):
             open_context(plan.cell(plan.federated[0], plan.splits[0], client))
-        except BadValue as error:
-            where = f"without {client}" + (f": {error.where}" if error.where else "")
-            raise type(error)(error.what, remedy=error.remedy, where=where) from None
