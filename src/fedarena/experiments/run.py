@@ -272,7 +272,7 @@ def _useful_workers(site: ExperimentContext) -> int:
     """Return how many jobs of a run can be ready at once: the clients of a round, or the parts of an evaluation."""
     experiment, owners = site.experiment, site.owners
     people = len(owners.population)
-    any_number = site.steps is not None and site.steps.wish.sampling == "poisson"
+    any_number = site.steps is not None and site.steps.settings.sampling == "poisson"
     if any_number or site.algorithm.everyone or site.has_personal_models or owners.noise is not None:
         clients = people
     else:
@@ -303,7 +303,8 @@ def _pool(
 def _watched(loop: TrainingLoop, progress: bool) -> Iterator[SilentProgress]:
     """What a person sees meanwhile."""
     watcher = ProgressLine() if progress else SilentProgress()
-    watcher.start(loop.experiment, len(loop.site.owners.population), loop.asked, loop.rule.nominal_rounds)
+    population, asked = len(loop.context.owners.population), loop.clients.clients_per_round
+    watcher.start(loop.experiment, population, asked, loop.rule.nominal_rounds)
     try:
         yield watcher
     finally:
@@ -312,23 +313,23 @@ def _watched(loop: TrainingLoop, progress: bool) -> Iterator[SilentProgress]:
 
 def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None) -> Run:
     """The result of a loop that is over, written to its folder if it has one."""
-    site = loop.site
+    site = loop.context
     if records[-1].accuracy is None:  # stopped between two evaluations
         loop.evaluate_last_round(records)
-    measured = loop.final_metrics()
-    chosen = loop.validated_round(records, measured)
+    measured = loop.evaluation.final_metrics(loop.model)
+    chosen = loop.evaluation.validated_round(records, measured)
     site.task.load(loop.state.w)
     site.task.load_buffers(loop.buffers)
     sha = sha256(*loop.result_vectors())
     notes = (*site.owners.notes, *loop.notes)
     sizes, state = site.owners.sizes, site.task.state()
     used = component_settings(site.algorithm)
-    own = loop.client_accuracy
+    own = loop.evaluation.client_accuracy
     result = Run(site.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured, chosen)
     if path is not None:
         run_folder.write_rounds(path, records)
         run_folder.write_clients(path, site, np.asarray(own), run_folder.client_columns(measured, chosen))
         run_folder.write_model(path, result.state)
         run_folder.write_table(path / "result.json", run_folder.result_table(path, result.summary(), measured, chosen))
-        loop.keeper.sync_results(*(path / name for name in (*run_folder.HASHED, "result.json")))
+        loop.store.sync_results(*(path / name for name in (*run_folder.HASHED, "result.json")))
     return result
