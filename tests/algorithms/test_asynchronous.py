@@ -22,13 +22,13 @@ def events(clients: int, seed: int, answers: int) -> list[tuple[int, int]]:
         model=lambda: Quadratic(2), partition="natural", seed=seed,
     )  # fmt: skip
     fleet = build_fleet(exp, clients)
-    resting: list[tuple[float, int, int, int]] = [(fleet.training(k, 0, 1), k, 0, 0) for k in range(clients)]
+    resting: list[tuple[float, int, int, int]] = [(fleet.training_seconds(k, 0, 1), k, 0, 0) for k in range(clients)]
     heapq.heapify(resting)
     told = []
     for taken in range(answers):
         now, k, number, began = heapq.heappop(resting)
         told.append((k, began))
-        heapq.heappush(resting, (now + fleet.training(k, number + 1, 1), k, number + 1, taken + 1))
+        heapq.heappush(resting, (now + fleet.training_seconds(k, number + 1, 1), k, number + 1, taken + 1))
     return told
 
 

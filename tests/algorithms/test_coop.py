@@ -77,7 +77,7 @@ def by_hand(clients: int, merges: int, b_l: int, b_u: int, seed: int, lr: float 
     fleet = build_fleet(exp, clients)
     w, a = np.zeros(2), b_l
     own, age, number = [np.zeros(2) for _ in range(clients)], [0] * clients, [0] * clients
-    queue = [(fleet.training(k, 0, 1), k) for k in range(clients)]
+    queue = [(fleet.training_seconds(k, 0, 1), k) for k in range(clients)]
     heapq.heapify(queue)
     order: list[int] = []
     while len(order) < merges:
@@ -92,7 +92,7 @@ def by_hand(clients: int, merges: int, b_l: int, b_u: int, seed: int, lr: float 
             own[k], age[k] = w, a
             order.append(k)
         number[k] += 1
-        heapq.heappush(queue, (now + fleet.training(k, number[k], 1), k))
+        heapq.heappush(queue, (now + fleet.training_seconds(k, number[k], 1), k))
     return w, order
 
 

@@ -77,7 +77,7 @@ def test_scaffold_option_ii_does_not_know_the_controls() -> None:
 
             reply = super().client(got, c_k, work)
             if work.round == 2:
-                again = type(work)(work.site, work.client, work.round, work.memory)
+                again = type(work)(work.context, work.client, work.round, work.state)
                 again.train(got.w, adjust=watch)  # the same batches: a client's shuffles are those of its round
                 controls[work.client], means[work.client] = reply.keep, np.mean(gradients, axis=0)
                 assert len(gradients) == 12

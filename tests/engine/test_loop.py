@@ -18,8 +18,8 @@ import fedarena as fa
 from fedarena.algorithms.base import Reply, Step
 from fedarena.config.errors import ClientFailed, ResumeMismatch
 from fedarena.config.experiment import Experiment
-from fedarena.engine.runtime_interface import in_order
 from fedarena.engine.stopping import participants
+from fedarena.engine.tasks import in_order
 from fedarena.statistics.fairness import fairness, weighted_accuracy
 
 
@@ -223,9 +223,11 @@ def test_local_buffers_are_judged_as_each_client_has_them() -> None:
 def test_averaged_buffers_are_the_mean_by_rows_and_counters_the_largest() -> None:
     """lr ~ 0: every client sees the same convolution; after one batch running = 0.9 * initial + 0.1 * batch."""
     run = with_batchnorm("average", rounds=1, local={"lr": 1e-30, "batch": math.inf})
-    site = __import__("fedarena.engine.setup", fromlist=["x"]).open_context(run.experiment)
-    conv, n = site.task.module[0], site.owners.sizes
-    means = [conv(site.training_rows(r, None, None)[0]).mean((0, 2, 3)).detach().numpy() for r in site.owners.clients]
+    context = __import__("fedarena.engine.setup", fromlist=["x"]).open_context(run.experiment)
+    conv, n = context.task.module[0], context.owners.sizes
+    means = [
+        conv(context.training_rows(r, None, None)[0]).mean((0, 2, 3)).detach().numpy() for r in context.owners.clients
+    ]
     expected = 0.1 * (n[:, None] * np.array(means)).sum(0) / n.sum()
     np.testing.assert_allclose(run.state["1.running_mean"], expected, rtol=1e-5)
     assert run.state["1.num_batches_tracked"] == 1
@@ -299,8 +301,8 @@ def test_fairness_by_hand() -> None:
 
 def test_accuracy_of_every_client_is_its_share_of_right_test_rows() -> None:
     run = on_blobs(clients=3)
-    site = __import__("fedarena.engine.setup", fromlist=["x"]).open_context(run.experiment)
-    site.task.module.load_state_dict(run.state)
-    for k, rows in enumerate(site.owners.client_tests):
-        assert run.client_accuracy[k] == pytest.approx(site.evaluate(rows).right.mean())
-    assert run.final.accuracy == pytest.approx(site.evaluate(site.owners.test).right.mean())
+    context = __import__("fedarena.engine.setup", fromlist=["x"]).open_context(run.experiment)
+    context.task.module.load_state_dict(run.state)
+    for k, rows in enumerate(context.owners.client_tests):
+        assert run.client_accuracy[k] == pytest.approx(context.evaluate(rows).right.mean())
+    assert run.final.accuracy == pytest.approx(context.evaluate(context.owners.test).right.mean())

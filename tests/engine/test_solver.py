@@ -190,8 +190,8 @@ def test_shuffles_do_not_depend_on_the_algorithm_or_the_others() -> None:
 
     orders = []
     for algorithm, share in (("fedavg", 1.0), ("fedsgd", 0.5)):
-        site = open_context(Experiment.make("digits", algorithm=algorithm, share=share, partition="iid"))
-        work = ClientWork(site, 1, 2, ClientState())
+        context = open_context(Experiment.make("digits", algorithm=algorithm, share=share, partition="iid"))
+        work = ClientWork(context, 1, 2, ClientState())
         orders.append(np.concatenate([y.numpy() for _, y in work.epoch()]))
     assert np.array_equal(*orders)
 

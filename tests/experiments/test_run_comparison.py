@@ -86,7 +86,7 @@ def test_all_algorithms_of_a_split_have_one_schedule(tmp_path: Path) -> None:
         for label in plan.contestants:
             site = open_context(plan.cell(label, split))
             keeper = CheckpointStore(tmp_path / label / split.name, site.algorithm)
-            schedules.append([TrainingLoop(site, SerialRuntime(site), keeper).select(round) for round in range(8)])
+            schedules.append([TrainingLoop(site, SerialRuntime(site), keeper).clients.select(round) for round in range(8)])
             keeper.close()
         assert all(schedule == schedules[0] for schedule in schedules)
         assert len({tuple(who) for who in schedules[0]}) > 1

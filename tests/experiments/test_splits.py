@@ -49,14 +49,14 @@ def random_parts(exp: Experiment, folder: Path) -> dict[str, Any]:
     whole = [np.sort(np.concatenate(pair)) for pair in zip(site.owners.clients, site.owners.client_tests, strict=True)]
     keeper = CheckpointStore(folder, site.algorithm)
     loop = TrainingLoop(site, SerialRuntime(site), keeper)
-    selected = [loop.select(round) for round in range(6)]
+    selected = [loop.clients.select(round) for round in range(6)]
     keeper.close()
     fleet, everyone = build_fleet(exp, 6), range(6)
     times = [fleet.speed.tolist(), *(fleet.training_factors([*everyone], n).tolist() for n in range(3))]
     away = [fleet.drops_out(client, n) for client in everyone for n in range(5)]
     available = site.availability
     assert available is not None
-    here = [available.here(3600.0 * hour).tolist() for hour in range(24)]
+    here = [available.is_available(3600.0 * hour).tolist() for hour in range(24)]
     return {
         "partition": [rows.tolist() for rows in whole],
         "test": site.owners.test.tolist(),

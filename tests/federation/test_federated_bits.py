@@ -13,8 +13,8 @@ from tests.support.federation_clients import Federation, differences
 import fedarena as fa
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.client import ClientState
-from fedarena.engine.client_batches import client_batch_size
 from fedarena.engine.setup import open_context
+from fedarena.engine.tasks import client_batch_size
 from fedarena.federation.client_states import ClientStateStore
 from fedarena.models.pytree import leaves
 

@@ -42,7 +42,7 @@ class OnTime(Rooms):
         if isinstance(words, messages.AsyncTrainRequest):
             client = node - 100
             rows = self.sizes[client] * self.epochs
-            self.due[ticket] = self.clock + self.fleet.training(client, words.number, rows)
+            self.due[ticket] = self.clock + self.fleet.training_seconds(client, words.number, rows)
         return ticket
 
     def next_post(self) -> Post | None:

@@ -22,9 +22,8 @@ from fedarena.algorithms.scaffold import ScaffoldUpdate
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.config.experiment import Experiment, Uplink
 from fedarena.engine.client import Broadcast
-from fedarena.engine.client_batches import client_batch_size
 from fedarena.engine.setup import open_context
-from fedarena.engine.tasks import ClientAnswer, ClientTask
+from fedarena.engine.tasks import ClientAnswer, ClientTask, client_batch_size
 from fedarena.models.pytree import WeightedMean, nbytes
 from fedarena.privacy.secure_aggregation import MaskedExchange, mask_overhead_bytes, share_ring
 from fedarena.privacy.uplink import FixedPointCode, MaskedSum, MaskedVector, UplinkSteps, largest, norm
@@ -307,15 +306,15 @@ def test_error_feedback_loses_nothing(updates: list[list[int]]) -> None:
 
 
 def test_two_kinds_of_exchange_have_a_residual_each(tmp_path: Path) -> None:
-    site = open_context(
+    context = open_context(
         Experiment.make(blobs(), model=small_net, clients=3, algorithm="fedpage", uplink={"top_k": 0.1})
     )
-    common = Broadcast(fa.Model(site.initial), site.task.buffers())
-    answer = ClientTask(0, 0, "slope", None, turn=MaskedExchange(0, 0, (0, 1, 2))).run(site, common)
+    common = Broadcast(fa.Model(context.initial), context.task.buffers())
+    answer = ClientTask(0, 0, "slope", None, exchange=MaskedExchange(0, 0, (0, 1, 2))).run(context, common)
     assert isinstance(answer, ClientAnswer)
-    assert answer.report.memory is not None
-    assert list(answer.report.memory.residual or ()) == ["slope"]
-    assert answer.report.sent == 8 * round(0.1 * site.initial.size) < nbytes(site.initial)
+    assert answer.report.state is not None
+    assert list(answer.report.state.residual or ()) == ["slope"]
+    assert answer.report.sent == 8 * round(0.1 * context.initial.size) < nbytes(context.initial)
 
 
 # The same bits

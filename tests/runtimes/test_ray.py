@@ -124,7 +124,7 @@ def test_a_class_of_ones_own_sees_the_rows_in_the_store(nodes: ClusterNodes) -> 
 
     class Mine(fa.FedAvg):
         def client(self, got: Any, kept: Any, work: Any) -> Any:
-            rows = work.site.data.x
+            rows = work.context.data.x
             if os.getpid() != driver:
                 assert not rows.flags.writeable
                 assert not rows.flags.owndata

@@ -133,8 +133,8 @@ def of_memory(turns: int, sizes: Sequence[int] = VECTORS[:-1]) -> list[Row]:
     for size in sizes:
         with temporary_folder() as folder:
             keeper, memory = CheckpointStore(folder, Scaffold()), ClientState(np.zeros(size, np.float32))
-            write = seconds(partial(keeper.remember, 0, 1, memory), turns)
-            read = seconds(partial(keeper.memory, 0), turns)
+            write = seconds(partial(keeper.save_client_state, 0, 1, memory), turns)
+            read = seconds(partial(keeper.client_state, 0), turns)
             written = sum(file.stat().st_size for file in (folder / "clients").iterdir())
             keeper.close()
         rows.append(_row("memory", parameters=size, seconds_write=write, seconds_read=read, bytes=written))
@@ -161,11 +161,11 @@ def _drawing(clients: int) -> tuple[Do, int]:
     people, sizes, clocks = np.arange(clients), np.full(clients, 10), itertools.count()
 
     def draw() -> object:
-        here = known.here(float(next(clocks)))[people]
+        here = known.is_available(float(next(clocks)))[people]
         there, of = people[here], sizes[here]
         return np.sort(there[FedAvg().select(of, min(COHORT, len(there)), rng)])
 
-    arrays = (known.clients, known.starts, known.ends, known.here(0.0), people, sizes)
+    arrays = (known.clients, known.starts, known.ends, known.is_available(0.0), people, sizes)
     return draw, sum(array.nbytes for array in arrays)
 
 

@@ -14,7 +14,7 @@ from fedarena.config.errors import BadValue, ClientFailed
 from fedarena.data.dataset import PADDING, Rows
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
-from fedarena.engine.runtime_interface import Runtime, in_order
+from fedarena.engine.evaluation_tasks import EvaluationTask
 from fedarena.engine.task_metrics import (
     MANY_CLASSES,
     Predictions,
@@ -24,7 +24,7 @@ from fedarena.engine.task_metrics import (
     confusion_counts,
     stacked,
 )
-from fedarena.engine.tasks import EvaluationTask, FailedTask
+from fedarena.engine.tasks import FailedTask, Runtime, in_order
 from fedarena.models.task import Buffers, Scores
 from fedarena.statistics.metric_registry import Metric
 
@@ -62,11 +62,13 @@ class Evaluator(Protocol):
         """Return how many labelled samples each client is compared on."""
         ...
 
-    def shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
+    def evaluate_shared(
+        self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False
+    ) -> EvaluationResult:
         """One model for all."""
         ...
 
-    def personal(
+    def evaluate_personal(
         self,
         common: Broadcast,
         people: list[int],
@@ -78,26 +80,26 @@ class Evaluator(Protocol):
         ...
 
 
-def open_evaluator(site: ExperimentContext, runtime: Runtime) -> Evaluator:
+def open_evaluator(context: ExperimentContext, runtime: Runtime) -> Evaluator:
     """Rows that are here are looked at here; a runtime whose rows stay elsewhere brings its own way (`looks`)."""
     looks: Evaluator | None = getattr(runtime, "looks", None)
-    if looks is not None and site.metric not in looks.metrics:
+    if looks is not None and context.metric not in looks.metrics:
         raise BadValue(
-            f"clients of a real federation send counts and sums, from which '{site.metric.name}' cannot be computed",
+            f"clients of a real federation send counts and sums, from which '{context.metric.name}' cannot be computed",
             remedy=f"use one of: {', '.join(metric.name for metric in looks.metrics)}",
             where="evaluate.metric",
         )
-    return LocalEvaluator(site, runtime) if looks is None else looks
+    return LocalEvaluator(context, runtime) if looks is None else looks
 
 
 class LocalEvaluator:
     """Which rows are looked at, and what is made of them."""
 
-    def __init__(self, site: ExperimentContext, runtime: Runtime) -> None:
-        self.runtime, self.owners = runtime, site.owners
-        self.scoring = TaskMetrics(site)
+    def __init__(self, context: ExperimentContext, runtime: Runtime) -> None:
+        self.runtime, self.owners = runtime, context.owners
+        self.scoring = TaskMetrics(context)
         self.metrics, self.failed = self.scoring.metrics, self.scoring.failed
-        self.own_rows = self.owners.clients if site.experiment.evaluate.on == "train" else self.owners.client_tests
+        self.own_rows = self.owners.clients if context.experiment.evaluate.on == "train" else self.owners.client_tests
         self.rows = np.unique(np.concatenate([self.owners.test, *self.own_rows]))
         self._test = np.searchsorted(self.rows, self.owners.test)
         sizes = [len(rows) for rows in self.own_rows]
@@ -107,10 +109,12 @@ class LocalEvaluator:
     @property
     def own_samples(self) -> NDArray[np.int64]:
         """Labelled samples that each client is compared on."""
-        labels = (self.scoring.site.data.y[rows] for rows in self.own_rows)
+        labels = (self.scoring.context.data.y[rows] for rows in self.own_rows)
         return np.array([int((y != PADDING).sum()) for y in labels], np.int64)
 
-    def shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
+    def evaluate_shared(
+        self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False
+    ) -> EvaluationResult:
         """Evaluate one model for all, in pieces over the workers; `clients` asks for the metrics of every client."""
         pieces = [self.rows[i : i + EVALUATION_ROWS] for i in range(0, len(self.rows), EVALUATION_ROWS)]
         keep = self.scoring.keep(metrics)
@@ -130,7 +134,7 @@ class LocalEvaluator:
             found = self._noisy(found, jobs, common, metrics if clients else ())
         return found
 
-    def personal(
+    def evaluate_personal(
         self,
         common: Broadcast,
         people: list[int],
@@ -187,10 +191,10 @@ class LocalEvaluator:
 
     def _pictures(self, of: Predictions) -> dict[str, Any]:
         """The confusion matrix and the calibration curve, where there are classes."""
-        site = self.scoring.site
-        if site.task_name == "custom":
+        context = self.scoring.context
+        if context.task_name == "custom":
             return {}
-        confusion = confusion_counts(of, site.data.classes) if site.data.classes <= MANY_CLASSES else None
+        confusion = confusion_counts(of, context.data.classes) if context.data.classes <= MANY_CLASSES else None
         return {"confusion": confusion, "calibration": calibration_bins(of)}
 
     def _own_accuracy(self, scores: Scores) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""From an Experiment to a site ready to train: every mistake in it shows here, before any work is done."""
+"""From an Experiment to a context ready to train: every mistake in it shows here, before any work is done."""
 
 from __future__ import annotations
 
@@ -114,49 +114,54 @@ def open_context(experiment: Experiment) -> ExperimentContext:
     return build_model_and_algorithm(ExperimentContext(experiment, *partition_data(experiment)))
 
 
-def build_model_and_algorithm(site: ExperimentContext, clients: int | None = None) -> ExperimentContext:
+def build_model_and_algorithm(context: ExperimentContext, clients: int | None = None) -> ExperimentContext:
     """Build the model and settle the algorithm; `clients` says how many have rows, where not all of them are known here."""
-    experiment, local = site.experiment, site.experiment.local
-    owners = len(site.owners.population) if clients is None else clients
+    experiment, local = context.experiment, context.experiment.local
+    owners = len(context.owners.population) if clients is None else clients
     setting = Setting(
         local.lr,
         local.momentum,
         local.reset_momentum,
         clients=owners,
         participants=participants(experiment, owners),
-        has_batchnorm=site.task.has_batchnorm,
-        has_dropout=site.task.has_dropout,
-        has_classes=not site.is_text and not site.task.has_own_loss,
-        features=input_features(site.task),
+        has_batchnorm=context.task.has_batchnorm,
+        has_dropout=context.task.has_dropout,
+        has_classes=not context.is_text and not context.task.has_own_loss,
+        features=input_features(context.task),
     )
-    site.algorithm = site.algorithm.settled(setting)
-    site.algorithm.check(setting)
-    if isinstance(site.algorithm, Asynchronous) and site.buffer_policy == "recompute" and site.task.has_batchnorm:
+    context.algorithm = context.algorithm.settled(setting)
+    context.algorithm.check(setting)
+    if (
+        isinstance(context.algorithm, Asynchronous)
+        and context.buffer_policy == "recompute"
+        and context.task.has_batchnorm
+    ):
         raise BadValue(
             f"{experiment.algorithm.name} has no rounds after which statistics could be recomputed",
             remedy='set bn_buffers = "average", "local" or "server"',
             where="bn_buffers",
         )
-    if experiment.uplink != "plain" and site.algorithm.needs != "mean":
+    if experiment.uplink != "plain" and context.algorithm.needs != "mean":
         raise BadValue(
-            f"{experiment.algorithm.name} must see {site.algorithm.needs} by itself, and the uplink lets only means through",
+            f"{experiment.algorithm.name} must see {context.algorithm.needs} by itself, "
+            "and the uplink lets only means through",
             remedy='set uplink = "plain", or choose an algorithm that needs only the mean, such as fedavg',
             where="uplink",
         )
-    _check_uplink(site, owners)
-    build_fleet(experiment, len(site.owners.clients))
-    _ = site.availability
-    _ = site.initial
-    check_metric(site)
-    return site
+    _check_uplink(context, owners)
+    build_fleet(experiment, len(context.owners.clients))
+    _ = context.availability
+    _ = context.initial
+    check_metric(context)
+    return context
 
 
-def _check_uplink(site: ExperimentContext, clients: int) -> None:
+def _check_uplink(context: ExperimentContext, clients: int) -> None:
     """Refuse steps on the way up that would not do what they say."""
-    exp, wish = site.experiment, site.experiment.uplink
-    if not isinstance(wish, Uplink) or not site.algorithm.communicates:
+    exp, wish = context.experiment, context.experiment.uplink
+    if not isinstance(wish, Uplink) or not context.algorithm.communicates:
         return
-    if isinstance(site.algorithm, Asynchronous):
+    if isinstance(context.algorithm, Asynchronous):
         raise BadValue(
             f"{exp.algorithm.name} takes answers as they come, and the steps of uplink are made for rounds",
             remedy='set uplink = "plain" or "mean_only", or choose an algorithm with rounds, such as fedavg',
@@ -169,13 +174,13 @@ def _check_uplink(site: ExperimentContext, clients: int) -> None:
             where="on_nan",
         )
     private = wish.clip is not None or wish.secure
-    if private and site.task.has_buffers and site.buffer_policy in ("average", "recompute"):
+    if private and context.task.has_buffers and context.buffer_policy in ("average", "recompute"):
         raise BadValue(
             "BatchNorm's statistics go up as they are, beside what uplink.clip and uplink.secure protect",
             remedy='set bn_buffers = "local" or "server", or use a model without BatchNorm',
             where="bn_buffers",
         )
-    if (wish.noise or wish.sampling == "poisson") and not _draws_evenly(site.algorithm):
+    if (wish.noise or wish.sampling == "poisson") and not _draws_evenly(context.algorithm):
         raise BadValue(
             f"{exp.algorithm.name} does not draw all clients alike, and epsilon is that of an even draw",
             remedy="leave out fedvc, or uplink.noise and uplink.sampling",
@@ -187,7 +192,7 @@ def _check_uplink(site: ExperimentContext, clients: int) -> None:
             remedy="leave out devices.available and devices.overselect, or uplink.noise and uplink.sampling",
             where="uplink.noise",
         )
-    if wish.secure and (clients if site.algorithm.everyone else participants(exp, clients)) < 2:
+    if wish.secure and (clients if context.algorithm.everyone else participants(exp, clients)) < 2:
         raise BadValue(
             "one client a round cannot hide among others",
             remedy="ask two or more: per_round = 2",

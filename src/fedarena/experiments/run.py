@@ -283,7 +283,7 @@ def _useful_workers(context: ExperimentContext) -> int:
     """Return how many jobs of a run can be ready at once: the clients of a round, or the parts of an evaluation."""
     experiment, owners = context.experiment, context.owners
     clients_with_samples = len(owners.population)
-    any_number = context.steps is not None and context.steps.wish.sampling == "poisson"
+    any_number = context.steps is not None and context.steps.settings.sampling == "poisson"
     if any_number or context.algorithm.everyone or context.has_personal_models or owners.noise is not None:
         clients = clients_with_samples
     else:
@@ -317,7 +317,8 @@ def _pool(
 def _watched(loop: TrainingLoop, progress: bool) -> Iterator[SilentProgress]:
     """Yield the progress reporter, started for this loop."""
     watcher = ProgressLine() if progress else SilentProgress()
-    watcher.start(loop.experiment, len(loop.site.owners.population), loop.asked, loop.rule.nominal_rounds)
+    population, asked = len(loop.context.owners.population), loop.clients.clients_per_round
+    watcher.start(loop.experiment, population, asked, loop.rule.nominal_rounds)
     try:
         yield watcher
     finally:
@@ -326,25 +327,25 @@ def _watched(loop: TrainingLoop, progress: bool) -> Iterator[SilentProgress]:
 
 def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None) -> Run:
     """Return the result of a loop that has ended, written to its folder if it has one."""
-    context = loop.site
+    context = loop.context
     if records[-1].accuracy is None:  # stopped between two evaluations
         loop.evaluate_last_round(records)
-    measured = loop.final_metrics()
-    chosen = loop.validated_round(records, measured)
+    measured = loop.evaluation.final_metrics(loop.model)
+    chosen = loop.evaluation.validated_round(records, measured)
     context.task.load(loop.state.w)
     context.task.load_buffers(loop.buffers)
     sha = sha256(*loop.result_vectors())
     notes = (*context.owners.notes, *loop.notes)
     sizes, state = context.owners.sizes, context.task.state()
     used = component_settings(context.algorithm)
-    own = loop.client_accuracy
+    own = loop.evaluation.client_accuracy
     result = Run(context.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured, chosen)
     if path is not None:
         run_files.write_rounds(path, records)
         run_files.write_clients(path, context, np.asarray(own), run_files.client_columns(measured, chosen))
         run_files.write_model(path, result.state)
         write_table(path / "result.json", run_files.result_table(path, result.summary(), measured, chosen))
-        loop.keeper.sync_results(*(path / name for name in (*run_files.HASHED, "result.json")))
+        loop.store.sync_results(*(path / name for name in (*run_files.HASHED, "result.json")))
     return result
 
 

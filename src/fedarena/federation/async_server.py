@@ -45,7 +45,7 @@ class AsyncServerLoop(AsyncLoop):
         self._line: RequestBatch | None = None
         self._began = time.monotonic()
         self._enough = time.monotonic()  # when there were last as many at work as there must be
-        runtime.patterns.prepare("client", self._first, None)
+        runtime.patterns.prepare("client", self._initial_broadcast, None)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -73,7 +73,7 @@ class AsyncServerLoop(AsyncLoop):
         """So many answers as a synchronous round has participants, taken or lost; where nobody is, one waits."""
         facts = RoundFacts()
         if not self.begun.any():
-            for client in self.select(0):
+            for client in self.clients.select(0):
                 self._begin(client, 0, 0.0)
         while facts.selected < self.participants and not self.stuck:
             state = self._next_event(state, round, facts)
@@ -92,13 +92,13 @@ class AsyncServerLoop(AsyncLoop):
         """After a yes the answer is still to come."""
         return 1.0
 
-    def _remembered(self, client: int) -> ClientState:
-        return self.memory(client) or ClientState()
+    def _client_state(self, client: int) -> ClientState:
+        return self.store.client_state(client) or ClientState()
 
     def _is_idle(self) -> NDArray[np.bool_]:
         """Also not lost."""
         rests = super()._is_idle()
-        return rests & ~np.isin(self._people, list(self.away))
+        return rests & ~np.isin(self.clients.population_ids, list(self.away))
 
     @property
     def _is_deadlocked(self) -> bool:
@@ -118,8 +118,8 @@ class AsyncServerLoop(AsyncLoop):
         if flight.accepted >= 0:
             words = messages.SendResultRequest(trained=self._told[client])
         else:
-            memory = self.memory(client)
-            start = (memory.start if memory is not None else None) or self._first
+            memory = self.store.client_state(client)
+            start = (memory.start if memory is not None else None) or self._initial_broadcast
             goes_on = isinstance(start.message, str)  # the ticket of a result that never came here
             load = NOTHING if goes_on else Payload.of(start)
             words = messages.AsyncTrainRequest(
@@ -136,7 +136,7 @@ class AsyncServerLoop(AsyncLoop):
         """What participants must keep, should this process end now and go on from its checkpoint."""
         under_way = {flight.client: flight.number for flight in self.flights}
         for client in self.population:
-            memory = self.memory(client) or ClientState()
+            memory = self.store.client_state(client) or ClientState()
             known = [memory.kept, None if memory.start is None else memory.start.message]
             numbers = [int(one.partition(".")[0]) for one in known if isinstance(one, str) and one]
             self._keep_from[client] = min([under_way.get(client, int(self.begun[client])), *numbers])
@@ -155,7 +155,7 @@ class AsyncServerLoop(AsyncLoop):
         if isinstance(answer, CannotSend):
             raise answer
         if not isinstance(answer, ClientAnswer):
-            self.report_failure(client, round, answer)
+            self.run_notes.report_failure(client, round, answer)
             if isinstance(answer, AbsentClient):
                 self.away[client] = flight.age
             return self._drop_answer(state, flight, round, facts)
@@ -186,7 +186,7 @@ class AsyncServerLoop(AsyncLoop):
             age = self.away.pop(client)
             if self.algorithm.everyone:
                 self._begin(client, age, 0.0)
-        while not self.algorithm.everyone and len(self.flights) < self.participants and self._call(state, round):
+        while not self.algorithm.everyone and len(self.flights) < self.participants and self._start_idle_client(state, round):
             pass
 
     def _check_enough(self) -> None:
@@ -218,9 +218,9 @@ class AsyncServerLoop(AsyncLoop):
             raise WireRefused("an answer about another training")
         self._told[client] = told
         report = self.people.report(client, message.round, told, told.finite)
-        kept = report.memory if self._changes_client_state else None
+        kept = report.state if self._changes_client_state else None
         # In place of the result, which has not been sent: by what name its owner keeps it.
-        return ClientAnswer(report._replace(memory=kept), Reply(told.memory), self.buffers)
+        return ClientAnswer(report._replace(state=kept), Reply(told.memory), self.buffers)
 
     def _flight_of(self, client: int) -> ClientTraining:
         return next(flight for flight in self.flights if flight.client == client)

@@ -15,16 +15,16 @@ from fedarena.algorithms.base import Algorithm, Asynchronous
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.engine.evaluation import OwnModel
+from fedarena.engine.evaluation_tasks import BatchNormTask, EvaluationTask
 from fedarena.engine.task_metrics import Predictions, TaskMetrics
 from fedarena.engine.tasks import (
-    BatchNormTask,
     ClientAnswer,
     ClientTask,
-    EvaluationTask,
     FailedTask,
     RuntimeTask,
     SkippedClient,
     initial_client_state,
+    run_task,
 )
 from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext, NoMasks
@@ -38,7 +38,6 @@ from fedarena.models.pytree import read_only
 from fedarena.models.task import Buffers, Keep, Scores
 from fedarena.privacy.secure_aggregation import MaskedExchange
 from fedarena.privacy.uplink import CannotSend, MaskedVector, UplinkSteps
-from fedarena.runtimes.run_task import run_task
 
 STRANGE = "is it fedarena on the other side?"
 
@@ -163,12 +162,12 @@ class ClientWorker:
     def _check_turn(self, asked: messages.RoundRequest, steps: UplinkSteps) -> None:
         """What clips, rounds, hides or masks an answer must know among whom it is."""
         turn = asked.turn
-        if turn is None or (steps.wish.secure and asked.shares is None):
+        if turn is None or (steps.settings.secure and asked.shares is None):
             raise ShareableError("an answer would go up without the steps of the experiment's uplink", remedy=STRANGE)
         people = {*turn.asked}
         if len(people) < len(turn.asked) or self.client not in people or max(people) >= self.site.agreed.clients:
             raise ShareableError("a list of clients that cannot be those who are asked", remedy=STRANGE)
-        if steps.wish.secure and steps.wish.noise and turn.number != asked.exchange:  # noise is drawn by this number
+        if steps.settings.secure and steps.settings.noise and turn.number != asked.exchange:  # noise is drawn by this number
             raise ShareableError("one draw of noise would hide two answers", remedy=STRANGE)
 
     def _common(self, load: Any) -> Broadcast:
@@ -191,13 +190,13 @@ class ClientWorker:
         if asked.turn is not None:
             turn = MaskedExchange(self.round, asked.turn.number, asked.turn.asked, asked.turn.everyone)
         answer = self._run(
-            UplinkTask(ClientTask(self.round, self.client, asked.do, read_only(memory), turn=turn)), common
+            UplinkTask(ClientTask(self.round, self.client, asked.do, read_only(memory), exchange=turn)), common
         )
         if isinstance(answer, CannotSend):
             return messages.UnsendableResponse(error=answer.what, remedy=answer.remedy, where=answer.where), NOTHING
         if not isinstance(answer, ClientAnswer):
             return self._failure_response(answer), NOTHING
-        kept = self._keep(answer.report.memory, ticket(self.round, asked.exchange))
+        kept = self._keep(answer.report.state, ticket(self.round, asked.exchange))
         return messages.RoundResponse(weight=float(answer.reply.weight), **_facts(answer, kept)), self._uploads(
             answer, turn
         )
@@ -223,7 +222,7 @@ class ClientWorker:
         send, steps = answer.reply.send, self.site.steps
         if isinstance(send, MaskedVector) and steps is not None and turn is not None:
             send = replace(send, words=send.words & steps.used_bits(turn))
-        squeeze = steps is not None and (steps.wish.secure or bool(steps.wish.top_k or steps.wish.quantise))
+        squeeze = steps is not None and (steps.settings.secure or bool(steps.settings.top_k or steps.settings.quantise))
         return Payload.of({"send": send, "buffers": answer.buffers if travels else None}, squeeze)
 
     def _recompute(self, common: Broadcast) -> tuple[messages.MessageBody, Payload]:
@@ -245,7 +244,7 @@ class ClientWorker:
         answer = self._run(job, start)
         if not isinstance(answer, ClientAnswer):
             return self._failure_response(answer), NOTHING
-        left, mine = answer.report.memory, ticket(asked.number, 0)
+        left, mine = answer.report.state, ticket(asked.number, 0)
         if not asked.ask_first:
             kept = self._keep(left, mine)
             return messages.RoundResponse(weight=float(answer.reply.weight), **_facts(answer, kept)), self._uploads(

@@ -46,7 +46,7 @@ class FederatedEvaluator:
         owners = self.site.owners
         return owners.sizes if self.site.experiment.evaluate.on == "train" else owners.test_sizes
 
-    def shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
+    def evaluate_shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
         """One model for all."""
         people = self.site.owners.population
         seen = self._look(dict.fromkeys(people, messages.EvaluateRequest()), common)
@@ -55,7 +55,7 @@ class FederatedEvaluator:
         found = self._released.with_sums(found, common, metrics)
         return self._released.with_own(found, common, dict.fromkeys(people)) if clients else found
 
-    def personal(
+    def evaluate_personal(
         self,
         common: Broadcast,
         people: list[int],

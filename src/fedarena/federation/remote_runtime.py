@@ -15,13 +15,14 @@ from fedarena.algorithms.base import Reply
 from fedarena.config.experiment import Experiment, Uplink
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine.client import Broadcast, ClientState
-from fedarena.engine.client_batches import BatchResult, ClientBatch
 from fedarena.engine.context import ExperimentContext
+from fedarena.engine.evaluation_tasks import BatchNormTask
 from fedarena.engine.stopping import participants
 from fedarena.engine.tasks import (
     AbsentClient,
-    BatchNormTask,
+    BatchResult,
     ClientAnswer,
+    ClientBatch,
     ClientReport,
     FailedTask,
     RuntimeTask,
@@ -98,10 +99,10 @@ class RemoteRuntime:
     # Training
 
     def _trained(self, bundles: list[ClientBatch], common: Broadcast) -> Iterator[BatchResult]:
-        round, do, turn = bundles[0].round, bundles[0].do, bundles[0].turn
+        round, do, turn = bundles[0].round, bundles[0].do, bundles[0].exchange
         exchange = self._exchange[1] + 1 if self._exchange[0] == round else 0
         self._exchange = (round, exchange)
-        memories = {k: m for bundle in bundles for k, m in zip(bundle.clients, bundle.memories, strict=True)}
+        memories = {k: m for bundle in bundles for k, m in zip(bundle.clients, bundle.states, strict=True)}
         self._rule_now = replace(self.rule, selected=len(memories))
         told = None
         if turn is not None:
@@ -209,7 +210,7 @@ class RemoteRuntime:
             * float(fleet.training_factors([client], round)[0]),
             sent=done.sent,
             sent_buffers=done.sent_buffers,
-            memory=ClientState(kept=done.memory) if done.memory else None,
+            state=ClientState(kept=done.memory) if done.memory else None,
         )
 
     # BatchNorm's statistics
@@ -255,6 +256,6 @@ def add_answer(
         folded.refused = answer
         folded.reports.append(FailedTask(answer.what))
     elif isinstance(answer, ClientAnswer):
-        folded.take(answer, site)
+        folded.add(answer, site)
     else:
         folded.reports.append(answer)

@@ -59,7 +59,7 @@ class ReplyPatterns:
             return sent
         parts = leaves(sent)
         steps.check(parts, list(reductions(sent)))
-        return masked_vector(np.zeros(1 + sum(map(np.size, parts)), np.uint32), sent) if steps.wish.secure else sent
+        return masked_vector(np.zeros(1 + sum(map(np.size, parts)), np.uint32), sent) if steps.settings.secure else sent
 
     def _stand_in(self) -> ExperimentContext:
         site, data = self._of, self._of.data

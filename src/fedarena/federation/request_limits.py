@@ -77,7 +77,7 @@ class RequestLimits:
     @property
     def _is_protected(self) -> bool:
         steps = self._site.steps
-        return steps is not None and bool(steps.wish.secure or steps.wish.noise)
+        return steps is not None and bool(steps.settings.secure or steps.settings.noise)
 
     @property
     def _rounds(self) -> int:

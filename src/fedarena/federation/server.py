@@ -126,7 +126,7 @@ def _run(
     on_round: Callable[[RoundRecord], bool | None] | None,
 ) -> Run:
     runtime = RemoteRuntime(site, board, rule)
-    runtime.looks = FederatedEvaluator(runtime, keeper.memory, roster.shares_models)
+    runtime.looks = FederatedEvaluator(runtime, keeper.client_state, roster.shares_models)
     loop = (
         AsyncServerLoop(site, runtime, keeper)
         if isinstance(site.algorithm, Asynchronous)

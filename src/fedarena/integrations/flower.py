@@ -30,14 +30,13 @@ from fedarena.config.seeds import stream
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.sources import arrays
 from fedarena.engine.client import Broadcast, ClientState
-from fedarena.engine.client_batches import BufferMean
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.setup import build_model_and_algorithm
 from fedarena.engine.stopping import participants
-from fedarena.engine.tasks import ClientTask, FailedTask, SkippedClient
+from fedarena.engine.tasks import BufferMean, ClientTask, FailedTask, SkippedClient, run_task
 from fedarena.models.pytree import UnknownType, WeightedMean, from_plain, is_finite, leaves, to_plain, types_near
 from fedarena.models.task import Buffers
-from fedarena.runtimes.run_task import one_thread, run_task
+from fedarena.runtimes.run_task import one_thread
 
 OURS = "fedarena"  # the record of a message that is ours; the arrays beside it are those it names
 ARRAYS = "arrays"
@@ -301,8 +300,8 @@ def train(message: Message, context: Context, model: nn.Module, x: Any, y: Any) 
         raise RuntimeError(answer.reason)
     report = answer.report
     kept = asked["memory"]
-    if report.memory is not None:
-        kept = _kept(context, f"{round}.{asked['exchange']}", report.memory, kept)
+    if report.state is not None:
+        kept = _kept(context, f"{round}.{asked['exchange']}", report.state, kept)
     told = {"weight": answer.reply.weight, "loss": report.loss, "finite": report.finite, "memory": kept, "name": name}
     content = written(told, (answer.reply.send, answer.buffers))
     content["metrics"] = MetricRecord({"train_loss": report.loss, "num-examples": len(rows)})

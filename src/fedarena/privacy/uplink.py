@@ -121,7 +121,7 @@ class UplinkSteps:
 
     def __init__(
         self,
-        wish: Uplink,
+        settings: Uplink,
         algorithm: str,
         seed: int,
         heaviest: float,
@@ -129,33 +129,33 @@ class UplinkSteps:
         noise_seed: int | None = None,
         seals: secure_aggregation.MaskProvider | None = None,
     ) -> None:
-        self.wish, self.algorithm, self.seed = wish, algorithm, seed
+        self.settings, self.algorithm, self.seed = settings, algorithm, seed
         self.noise_seed = seed if noise_seed is None else noise_seed  # a secret, where there is something to hide
         self.seals: secure_aggregation.MaskProvider = SimulatedMasks(seed) if seals is None else seals
-        self.heaviest = 1.0 if wish.noise else max(heaviest, 1.0)  # largest weight of a client
+        self.heaviest = 1.0 if settings.noise else max(heaviest, 1.0)  # largest weight of a client
         self.participants = participants
 
     # On the client
 
     def send(self, reply: Reply, do: str, turn: MaskedExchange, client: int, kept: Residual | None) -> SentReply:
         """What the client sends in place of its reply."""
-        wish = self.wish
+        settings = self.settings
         how, parts = list(reductions(reply.send)), list(leaves(reply.send))
         self.check(parts, how)
         size = nbytes(reply.send)
         residual = kept
         parts = self._clipped(parts)
-        if wish.top_k is not None:
+        if settings.top_k is not None:
             parts, left = self._largest(parts, (kept or {}).get(do))
             residual = {**(kept or {}), do: left}
         rng = stream(self.seed, "uplink", turn.round, client, turn.exchange)
-        if wish.quantise is not None and not wish.secure:
+        if settings.quantise is not None and not settings.secure:
             parts = [self._quantised(part, rng) if _is_vector(part) else part for part in parts]
-        if wish.top_k is not None or (wish.quantise is not None and not wish.secure):
+        if settings.top_k is not None or (settings.quantise is not None and not settings.secure):
             size = sum(map(self._bytes, parts))
             parts = self._clipped(parts)  # what was added may have made it longer
-        weight = 1.0 if wish.noise else reply.weight
-        if wish.secure:
+        weight = 1.0 if settings.noise else reply.weight
+        if settings.secure:
             sealed, size = self._sealed(reply.send, parts, how, weight, turn, client, rng)
             return SentReply(replace(reply, send=sealed, weight=weight), size, residual)
         return SentReply(replace(reply, send=replace_leaves(reply.send, iter(parts)), weight=weight), size, residual)
@@ -169,14 +169,14 @@ class UplinkSteps:
                 where="uplink",
             )
         counts = any(isinstance(part, np.ndarray) and not _is_vector(part) for part in parts)
-        if self.wish.clip is not None and not all(map(_is_vector, parts)):
+        if self.settings.clip is not None and not all(map(_is_vector, parts)):
             what = "counts" if counts else "a number beside its vector"
             raise CannotSend(
                 f"{self.algorithm} sends {what}, and uplink.clip would treat both as one vector",
                 remedy="leave out uplink.clip and uplink.noise, or choose an algorithm that sends vectors alone",
                 where="uplink.clip",
             )
-        if self.wish.secure and counts:
+        if self.settings.secure and counts:
             raise CannotSend(
                 f"{self.algorithm} sends counts, which must be exact, and uplink.secure rounds",
                 remedy='set uplink = "mean_only", or choose an algorithm that sends vectors',
@@ -185,12 +185,12 @@ class UplinkSteps:
 
     def _clipped(self, parts: list[Leaf]) -> list[Leaf]:
         """All together at most `clip` long; what is shorter stays as it is, to the bit."""
-        if self.wish.clip is None:
+        if self.settings.clip is None:
             return parts
         length = norm(parts)
-        if length <= self.wish.clip:
+        if length <= self.settings.clip:
             return parts
-        factor = self.wish.clip / length * (1 - SHORT)
+        factor = self.settings.clip / length * (1 - SHORT)
         return [np.multiply(part, factor, dtype=np.float64).astype(part.dtype) for part in parts if _is_vector(part)]
 
     def _largest(self, parts: list[Leaf], kept: list[Any] | None) -> tuple[list[Leaf], list[Any]]:
@@ -209,12 +209,12 @@ class UplinkSteps:
         return sent, left
 
     def _count(self, size: int) -> int:
-        return min(max(round((self.wish.top_k or 1.0) * size), 1), size)
+        return min(max(round((self.settings.top_k or 1.0) * size), 1), size)
 
     def _quantised(self, part: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Whole multiples of the largest number's share, up or down by chance, so that the mean is right."""
-        assert self.wish.quantise is not None
-        levels = 2 ** (self.wish.quantise - 1) - 1
+        assert self.settings.quantise is not None
+        levels = 2 ** (self.settings.quantise - 1) - 1
         scale = float(np.max(np.abs(part), initial=0.0))
         if scale == 0.0:
             return np.zeros_like(part)
@@ -226,9 +226,9 @@ class UplinkSteps:
         """As it is sent: places and numbers of the chosen, so many bits each and what to multiply them by."""
         if not _is_vector(part):
             return nbytes(part)
-        count = part.size if self.wish.top_k is None else self._count(part.size)
-        places = 0 if self.wish.top_k is None else 4 * count
-        bits = self.wish.quantise
+        count = part.size if self.settings.top_k is None else self._count(part.size)
+        places = 0 if self.settings.top_k is None else 4 * count
+        bits = self.settings.quantise
         return places + (count * part.itemsize if bits is None else -(-count * bits // 8) + part.itemsize)
 
     def _sealed(
@@ -257,13 +257,13 @@ class UplinkSteps:
         ]
         values = np.concatenate([*flat, np.empty(0)])
         top = float(np.max(np.abs(values), initial=0.0))
-        if self.wish.clip is None and top > fixed.largest:
+        if self.settings.clip is None and top > fixed.largest:
             raise CannotSend(
                 f"{self.algorithm} sends {top:.3g}, and fixed point ends at {fixed.largest:g}",
                 remedy="set uplink.range above it, or uplink.clip",
                 where="uplink.range",
             )
-        if self.wish.noise:
+        if self.settings.noise:
             values += self._share(turn) * self._noise(turn, client).standard_normal(len(values))
         words = np.append(fixed.encode(values, rng), np.uint32(share))
         words = words + self.seals.mask(len(words), turn, client)
@@ -271,10 +271,10 @@ class UplinkSteps:
         return masked_vector(words, tree), -(-len(words) * fixed.width // 8) + keys_and_shares
 
     def _fixed(self, turn: MaskedExchange) -> FixedPointCode:
-        reach = self.wish.clip or self.wish.range or RANGE
-        if self.wish.noise:
+        reach = self.settings.clip or self.settings.range or RANGE
+        if self.settings.noise:
             reach += TAILS * self._share(turn)
-        return FixedPointCode.of(reach, len(turn.asked), self.wish.quantise)
+        return FixedPointCode.of(reach, len(turn.asked), self.settings.quantise)
 
     def used_bits(self, turn: MaskedExchange) -> np.uint32:
         """Those bits of a masked number that the sum needs: what is above them is nothing but mask."""
@@ -282,7 +282,7 @@ class UplinkSteps:
 
     def _share(self, turn: MaskedExchange) -> float:
         """Deviation of one client's noise, where all that are asked add up to what was wished."""
-        return self.wish.noise * (self.wish.clip or 0.0) / math.sqrt(len(turn.asked))
+        return self.settings.noise * (self.settings.clip or 0.0) / math.sqrt(len(turn.asked))
 
     def _noise(self, turn: MaskedExchange, *client: int) -> np.random.Generator:
         return stream(self.noise_seed, "privacy", turn.round, turn.exchange, *client)
@@ -291,7 +291,7 @@ class UplinkSteps:
 
     def receive(self, mean: WeightedMean, sealed: MaskedSum, turn: MaskedExchange, answered: list[int]) -> Any:
         """The mean as the server gets it; None where nobody answered, or too few to open the sum."""
-        tree = self._opened(sealed, turn, answered) if self.wish.secure else mean.result()
+        tree = self._opened(sealed, turn, answered) if self.settings.secure else mean.result()
         if tree is None:
             return None
         parts, how = list(leaves(tree)), list(reductions(tree))
@@ -302,8 +302,8 @@ class UplinkSteps:
                 for part, way in zip(parts, how, strict=True)
             ]
             count = self.participants
-        if self.wish.noise and not self.wish.secure:
-            rng, deviation = self._noise(turn), self.wish.noise * (self.wish.clip or 0.0)
+        if self.settings.noise and not self.settings.secure:
+            rng, deviation = self._noise(turn), self.settings.noise * (self.settings.clip or 0.0)
             parts = [
                 part + (deviation / count if way == "mean" else deviation) * rng.standard_normal(np.shape(part))
                 for part, way in zip(parts, how, strict=True)
@@ -332,14 +332,14 @@ class UplinkSteps:
         return replace_leaves(skeleton, iter(parts))
 
     def _by_coins(self, turn: MaskedExchange) -> bool:
-        return self.wish.sampling == "poisson" and not turn.everyone
+        return self.settings.sampling == "poisson" and not turn.everyone
 
     def released(self, turn: MaskedExchange, answered: int, population: int) -> Release | None:
         """What the accountant must know of an exchange; shares of the noise of those who left are missing in it."""
-        wish = self.wish
-        if not wish.noise or (wish.secure and not answered):
+        settings = self.settings
+        if not settings.noise or (settings.secure and not answered):
             return None
-        noise = wish.noise * (math.sqrt(answered / len(turn.asked)) if wish.secure else 1.0)
+        noise = settings.noise * (math.sqrt(answered / len(turn.asked)) if settings.secure else 1.0)
         if self._by_coins(turn):
             return "poisson", self.participants, noise
         asked = len(turn.asked)
@@ -349,7 +349,7 @@ class UplinkSteps:
         """Keys and shares that a client is sent."""
         return (
             secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, turn))[1]
-            if self.wish.secure and turn.asked
+            if self.settings.secure and turn.asked
             else 0
         )
 

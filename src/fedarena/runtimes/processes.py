@@ -28,10 +28,9 @@ import torch
 from fedarena.config.errors import ClientFailed
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
-from fedarena.engine.tasks import FailedTask, RuntimeTask
+from fedarena.engine.tasks import FailedTask, RuntimeTask, run_task
 from fedarena.models.pytree import types_near
 from fedarena.runtimes.cleanup import remove_leftovers
-from fedarena.runtimes.run_task import run_task
 from fedarena.runtimes.shared_memory import PackedObject, SharedBlock, SharedWindow, own_copy
 
 Start = Literal["fork", "spawn"]

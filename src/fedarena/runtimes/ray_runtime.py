@@ -15,11 +15,10 @@ from fedarena.config.errors import BadValue, ClientFailed
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.devices import Fleet
-from fedarena.engine.tasks import RuntimeTask
+from fedarena.engine.tasks import RuntimeTask, run_task
 from fedarena.runtimes.processes import AHEAD, TRIES
 from fedarena.runtimes.ray_nodes import ClusterNodes
 from fedarena.runtimes.ray_workers import LostWorker, RayWorkers, StoredObject
-from fedarena.runtimes.run_task import run_task
 
 TICK = 60.0  # seconds; nothing is done at a tick
 
