@@ -106,7 +106,7 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 class Reader:
-    """Somebody who types everything a page shows, in one folder and one Python session."""
+    """Runs everything a page shows, in one folder and one Python session."""
 
     def __init__(self, page: Path, session: types.ModuleType) -> None:
         self.page, self.session, self.printed = page, session, ""
@@ -195,11 +195,20 @@ def test_page_does_what_it_says(page: Path, session: types.ModuleType) -> None:
     Reader(page, session).read()
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=name_of)
-def test_page_begins_with_what_you_will_have(page: Path) -> None:
+@pytest.mark.parametrize("page", sorted([*DOCS.glob("*.md"), *DOCS.glob("reference/*.md")]), ids=name_of)
+def test_page_begins_with_what_it_is_for(page: Path) -> None:
+    """A title, then a sentence of its own."""
     title, _, rest = page.read_text(encoding="utf-8").partition("\n\n")
     assert title.startswith("# ")
-    assert rest.startswith(("At the end of this page you ", "This page "))
+    first = rest.partition("\n\n")[0]
+    assert re.match(r"[A-Z`*]", first)
+    assert 40 < len(first) < 500
+
+
+def test_pages_begin_with_different_words() -> None:
+    """A formula that all pages share says nothing of the page."""
+    starts = [" ".join(page.read_text(encoding="utf-8").partition("\n\n")[2].split()[:6]) for page in DOCS.glob("*.md")]
+    assert len(set(starts)) == len(starts)
 
 
 # Examples in the code
@@ -271,7 +280,7 @@ def test_every_component_has_its_place(kind: registry.Kind, page: str) -> None:
     for name in ours.keys() - set(missing):
         for setting in ours[name].parameters:
             assert re.search(rf"`{setting}\b[^`]*`", text), f"docs/{page} does not explain {name}.{setting}"
-    assert not missing, f"docs/{page} does not speak of {', '.join(missing)}"
+    assert not missing, f"docs/{page} does not mention {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("row", list(rows_of_table("models.md")), ids=lambda row: f"{row[0]} {row[1]} on {row[2]}")
@@ -298,6 +307,11 @@ def headings(page: Path) -> set[str]:
     return {slug(match[1]) for match in re.finditer(r"^#+ (.*)$", text, re.MULTILINE)}
 
 
+def anchors(page: Path) -> set[str]:
+    """Headings, and anchors that are named as such."""
+    return headings(page) | set(re.findall(r'<a id="([^"]+)">', page.read_text(encoding="utf-8")))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in LINK.finditer(BLOCK.sub("", page.read_text(encoding="utf-8"))):
@@ -306,7 +320,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = page.parent / link["file"] if link["file"] else page
         assert target.exists(), f"{name_of(page)} links to {link['file']}"
         if link["heading"] and target.suffix == ".md":
-            assert link["heading"] in headings(target), f"{name_of(page)} links to {link[0]}"
+            assert link["heading"] in anchors(target), f"{name_of(page)} links to {link[0]}"
 
 
 def test_the_index_leads_to_every_page() -> None:

@@ -375,7 +375,7 @@ class AsyncLoop(TrainingLoop):
 
     @property
     def ages(self) -> dict[str, Any]:
-        """Age statistics (metrics 3)."""
+        """Return the age statistics (docs/reference/metrics.md#communication)."""
         merges = int(self.merged.sum())
         polls = merges + self.totals["outdated"] + self.totals["overactive"]
         ages = np.repeat(list(self.at_age), list(self.at_age.values())) if merges else np.zeros(0)

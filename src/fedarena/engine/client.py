@@ -120,7 +120,7 @@ class ClientWork:
         return self._rate(0)
 
     def _rate(self, step: int, lr: float | None = None) -> float:
-        """eta / (1 + lambda i) or eta (1 - lambda)^i, i counted as the experiment says (algorithms 0.5)."""
+        """eta / (1 + lambda i) or eta (1 - lambda)^i, see docs/reference/algorithms.md#learning-rate-decay."""
         counter, made = self.local.decay_counter, self.steps + step
         if counter == "global":
             made += self.decay_round * (self.site.algorithm.steps_a_round or self.local.epochs * len(self.sizes))

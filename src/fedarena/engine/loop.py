@@ -383,7 +383,7 @@ class TrainingLoop:
         return replace(record, best_accuracy=self.rule.best(replace(record, accuracy=None, metric=None)), **unseen)
 
     def _update_buffers(self, state: Any, ask: RoundExchange) -> None:
-        """BatchNorm's statistics after the server's step, by policy (algorithms 0.4)."""
+        """BatchNorm's statistics after the server's step, by policy (docs/reference/algorithms.md#batchnorm-statistics)."""
         if ask.buffers is None or not len(self.buffers.values) or self.site.buffer_policy in ("server", "local"):
             return
         if self.site.buffer_policy == "average":

@@ -12,7 +12,7 @@ from fedarena.config.experiment import Experiment
 from fedarena.engine.stopping import StopRule, participants
 from fedarena.experiments import run as run_module
 
-WASTED = 2.0  # trainings of an asynchronous algorithm for each that counts (algorithms 10)
+WASTED = 2.0  # trainings of an asynchronous algorithm for each that counts (docs/reference/algorithms.md#co-op)
 
 
 class RoundTimes(NamedTuple):

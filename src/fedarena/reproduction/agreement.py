@@ -9,12 +9,13 @@ difference  of one choice `minus` another, within `between`      top      the be
 trend       rising (`sign` 1) or falling (-1) along an axis      effects  axes that matter more than another
 signs       the published table of + = -, by the Bayesian test
 
-An ordering, a top, a trend and effects must hold on every split (metrics 9: all of three seeds); numbers are means.
+An ordering, a top, a trend and effects must hold on every split (docs/reference/metrics.md#agreement-with-published-numbers);
+numbers are means.
 A number that is not known (a run that diverged) holds nothing. A target that was not reached within the rounds that
 were run took more than these, and no more is known. Where a paper can be read in several ways, a check that has words
 of them in braces is asked once for each; those of one way must hold.
 
-A smaller run than the published one is asked only what holds at any size (metrics 9): orderings, and what the recipe
+A smaller run than the published one is asked only what holds at any size: orderings, and what the recipe
 marks as such. It never "agrees", its "ordering agrees".
 """
 
@@ -382,7 +383,7 @@ def _on_the_same_splits(sheet: ScoreSheet, measure: str, where: Cell) -> tuple[S
 
 
 def sign(sheet: ScoreSheet, measure: str, where: Cell) -> str | None:
-    """Row against column by the Bayesian test (metrics 6.1); None where they were not run.
+    """Row against column by the Bayesian test; None where they were not run.
 
     Where two signs are published ("=+": equal or better), both are the answer if only together they are sure.
     """

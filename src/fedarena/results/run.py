@@ -61,7 +61,7 @@ class Run:
     state: dict[str, Any] = field(default_factory=dict)  # parameters and buffers by name
     notes: tuple[str, ...] = ()
     used: dict[str, Any] = field(default_factory=dict)  # the algorithm's settings, those left open as they were decided
-    ages: dict[str, Any] = field(default_factory=dict)  # how old answers were (asynchronous algorithms, metrics 3)
+    ages: dict[str, Any] = field(default_factory=dict)  # docs/reference/metrics.md#communication
     measured: FinalMetrics = field(default_factory=FinalMetrics)  # all metrics at the end
     chosen: ValidatedRound | None = (
         None  # on validation samples, with all its metrics; None without `evaluate.validation`
@@ -182,7 +182,7 @@ class Run:
 
     @property
     def fairness(self) -> dict[str, float]:
-        """Spread of accuracy over clients on their own test rows, unweighted and by rows (metrics 5)."""
+        """Return the spread of accuracy over clients on their own test rows (docs/reference/metrics.md#fairness)."""
         return fairness(self.client_accuracy, self.client_sizes)
 
     @property

@@ -98,6 +98,6 @@ def check_scores(scores: NDArray[np.float64], rho: float) -> None:
 
 
 def verdict(better: float, equal: float, worse: float, threshold: float = 0.95) -> str:
-    """+ better, - worse, = practically equal, ? undecided (metrics 6.1)."""
+    """+ better, - worse, = practically equal, ? undecided (docs/reference/metrics.md#signs)."""
     signs = [sign for sign, p in zip("+=-", (better, equal, worse), strict=True) if p > threshold]
     return signs[0] if signs else "?"

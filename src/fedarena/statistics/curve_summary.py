@@ -1,4 +1,7 @@
-"""What a curve says (metrics 2): targets, best, final, mean. A curve is a list of (round, accuracy) in order of rounds."""
+"""Targets, best, final and mean of a curve (docs/reference/metrics.md#curves-and-targets).
+
+A curve is a list of (round, accuracy) in order of rounds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How evenly a model serves the clients (metrics 1 and 5). Accuracies are fractions; NaN is a client without test rows."""
+"""How evenly a model serves the clients (docs/reference/metrics.md#fairness).
+
+Accuracies are fractions; NaN is a client without test rows.
+"""
 
 from __future__ import annotations
 
