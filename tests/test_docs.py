@@ -24,6 +24,7 @@ import importlib
 import io
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -37,6 +38,7 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config import registry
 from fedarena.config.experiment import Devices, Evaluate, Experiment, Local, Uplink
@@ -327,6 +329,43 @@ def test_the_index_leads_to_every_page() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     linked = {link["file"] for link in LINK.finditer(index)}
     assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= linked
+
+
+def test_engine_by_hand_gives_the_bits_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    example = importlib.import_module("engine_by_hand")
+    by_hand = example.main(rounds=2)
+    skewed = {"name": "label_dirichlet", "beta": 0.3}
+    settings: dict[str, Any] = {"partition": skewed, "model": "mlp_2nn", "clients": 10, "share": 0.5, "rounds": 2}
+    run = fa.run("digits", algorithm=fa.FedProx(mu=0.1), **settings, out=False, runtime="serial")
+    assert by_hand == run.weights_sha256
+
+
+# The page on the architecture
+
+FIGURES = sorted((DOCS / "images").glob("life-of-*.svg"))
+
+
+@pytest.mark.parametrize("page", [DOCS / "architecture.md", *FIGURES], ids=name_of)
+def test_files_of_the_architecture_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    package = SOURCES / "fedarena"
+    named = set(re.findall(r"[`>]((?:\w+/)+(?:\w+\.py)?)[`<]", text))
+    assert len(named) > 5
+    missing = {name for name in named if not (package / name).exists() and not (ROOT / name).exists()}
+    assert not {name for name in missing if "NAME" not in name}
+
+
+def test_the_architecture_names_every_folder() -> None:
+    folders = {path.parent.name for path in (SOURCES / "fedarena").glob("*/__init__.py")}
+    assert folders == set(re.findall(r"^\| `(\w+)/`", (DOCS / "architecture.md").read_text("utf-8"), re.MULTILINE))
+
+
+def test_figures_are_those_that_the_script_draws() -> None:
+    script = runpy.run_path(str(DOCS / "images" / "draw_architecture.py"))
+    assert {f"life-of-{name}.svg": drawn for name, drawn in script["FIGURES"].items()} == {
+        path.name: path.read_text(encoding="utf-8") for path in FIGURES
+    }
 
 
 def test_pictures_are_small() -> None:
