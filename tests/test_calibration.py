@@ -141,7 +141,7 @@ def test_every_setting_has_the_required_size(scores):
             assert np.prod(scores[f"{name}/truth-{kind}"].shape[:2]) >= 200
 
 
-def test_the_default_splits_have_no_wrong_verdict_however_it_is_counted(found):
+def test_three_repeats_have_no_wrong_verdict_however_it_is_counted(found):
     for name, setting in found["settings"].items():
         for pair, judged in setting["3x5 folds"]["pairs"].items():
             assert judged["wrong"] == judged["contradictions"] == 0, (name, pair)

@@ -1,4 +1,4 @@
-"""Centralized (algorithms 15) and local-only (algorithms 16)."""
+"""Centralized training and local training only (docs/reference/algorithms.md#centralized-training)."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""FedIR and FedVC (algorithms 7 and 8), alone and around other algorithms."""
+"""FedIR and FedVC (docs/reference/algorithms.md#fedir), alone and around other algorithms."""
 
 from __future__ import annotations
 

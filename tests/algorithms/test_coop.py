@@ -1,4 +1,4 @@
-"""CO-OP (algorithms 10): the age filter, its deadlocks, and the limits in which it is something simpler."""
+"""CO-OP (docs/reference/algorithms.md#co-op): the age filter, its deadlocks, and its limiting cases."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def test_it_is_the_pseudocode(b_l: int, b_u: int) -> None:
 
 
 def test_ages_are_those_of_a_simulation_of_100_clients() -> None:
-    """The spec's figures for 16/51 and equal speeds +- 20 %: 1.9 trainings a merge, 48 % outdated, mean d 46, alpha 0.147."""
+    """Lost work with 16/51 and equal speeds +- 20 % (docs/reference/algorithms.md#co-op):
+    1.9 trainings a merge, 48 % outdated, mean d 46, alpha 0.147."""
     ages = many(100, 150, 10).ages
     assert ages["trainings_per_merge"] == pytest.approx(1.9, abs=0.06)
     assert ages["outdated"] == pytest.approx(0.48, abs=0.02)

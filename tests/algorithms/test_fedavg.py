@@ -1,4 +1,4 @@
-"""FedAvg (algorithms 2) and FedSGD (algorithms 1): exact statements."""
+"""FedAvg and FedSGD: exact statements (docs/reference/algorithms.md#fedavg)."""
 
 import math
 
@@ -128,7 +128,10 @@ def test_fedsgd_finds_the_optimum_where_fedavg_is_biased() -> None:
 
 
 def test_literal_readings_shrink_the_step() -> None:
-    """A-4: with `denominator = all` the step is n_S / n of the usual; A-7: with `literal_eta` eta times it."""
+    """With `denominator = all` the step is n_S / n of the usual one, with `literal_eta` eta times it.
+
+    See docs/reference/algorithms.md#a-4 and docs/reference/algorithms.md#a-7.
+    """
     rows = [10, 30, 60]
     base = {"rounds": 1, "per_round": 1, "local": {"lr": 0.1, "epochs": 1, "batch": math.inf}}
     usual = on_quadratics(rows, **base)

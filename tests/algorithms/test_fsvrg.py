@@ -1,4 +1,4 @@
-"""FSVRG (algorithms 9; Konečný et al. 2016, algorithm 4): single steps, the optimum, costs, and the diagonal scalings."""
+"""FSVRG (docs/reference/algorithms.md#fsvrg): single steps, the optimum, costs, and the diagonal scalings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where one algorithm is another (algorithms 18): every row of the matrix, on a small network and on unlike quadratics.
+"""Where one algorithm is another (docs/reference/algorithms.md#identities): every row, on a network and on quadratics.
 
 CO-OP's row is in test_coop.py.
 """

@@ -132,7 +132,10 @@ def test_scaffold_at_its_fixed_point_stays() -> None:
 
 
 def test_scaffold_control_weighting_decides_which_optimum() -> None:
-    """A-15: rows for models and 1/N for controls lead to the uniform mean's optimum; `size` to that of the rows."""
+    """Rows for models and 1/N for controls lead to the uniform mean's optimum; `size` to that of the rows.
+
+    See docs/reference/algorithms.md#a-15.
+    """
     uniform = optimum(CENTRES, CURVATURES, np.ones(3))
     by_rows = optimum(CENTRES, CURVATURES, np.array(ROWS))
     for weighting, target in (("uniform", uniform), ("size", by_rows)):
@@ -142,8 +145,8 @@ def test_scaffold_control_weighting_decides_which_optimum() -> None:
 
 
 def test_scaffold_divided_by_the_cohort_has_too_large_a_control() -> None:
-    """A-14: N/|S_t| times the mean of the c_k; if all take part the algorithm itself, and right at the optimum, where
-    the c_k add up to 0."""
+    """N/|S_t| times the mean of the c_k; if all take part the algorithm itself, and right at the optimum, where the
+    c_k add up to 0 (docs/reference/algorithms.md#a-14)."""
     data, centres, curvatures = federation(10)
     target = optimum(centres, curvatures, np.ones(10))
     divided = Scaffold(control_weighting="cohort")

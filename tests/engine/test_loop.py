@@ -43,7 +43,7 @@ def recorder(*bad: int) -> tuple[Recorder, list[tuple[int, int]]]:
 
 
 def test_share_is_floored_in_decimal_not_in_binary() -> None:
-    """floor(0.57 * 100) is 56 in binary floats; the epsilon makes it 57 (algorithms 0)."""
+    """floor(0.57 * 100) is 56 in binary floats; the epsilon makes it 57 (docs/reference/algorithms.md#symbols)."""
     exp = Experiment.make("digits", share=0.57)
     assert participants(exp, 100) == 57
     assert participants(exp, 1) == 1
@@ -191,7 +191,7 @@ def test_results_come_in_order(order: list[int]) -> None:
     assert list(in_order((i, -i) for i in order)) == [-i for i in range(12)]
 
 
-# Buffers of BatchNorm (algorithms 0.4)
+# Buffers of BatchNorm (docs/reference/algorithms.md#batchnorm-statistics)
 
 
 def images(rows: int = 60) -> tuple[np.ndarray, np.ndarray]:
@@ -278,7 +278,7 @@ def test_a_single_row_with_batchnorm_over_single_values_is_skipped_and_said() ->
         assert wide.records[0].answered == 2
 
 
-# Fairness (metrics 1 and 5)
+# Fairness (docs/reference/metrics.md#fairness)
 
 
 def test_weighted_accuracy_leaves_out_clients_without_test_rows() -> None:

@@ -187,7 +187,7 @@ TOLD = {  # all that a participant may say, and where docs/federation.md says so
         "done.loss done.steps done.samples done.seconds done.finite done.weight done.sent done.sent_buffers "
         "trained.loss trained.steps trained.samples trained.seconds trained.finite trained.sent trained.sent_buffers"
     ),
-    "the organiser gets a ticket": "done.memory trained.memory",
+    "the server gets a ticket": "done.memory trained.memory",
     "public keys, and shares of secrets": "keyed.keys dealt.shares revealed.shares",
     "how many test rows were right, of how many, and the sum of their losses": (
         "looked.right looked.count looked.loss looked.own_right looked.own_count"
@@ -196,11 +196,11 @@ TOLD = {  # all that a participant may say, and where docs/federation.md says so
     "AUC and average precision of the client's own test rows, and how many rows they are over": (
         "ownmetrics.values ownmetrics.count"
     ),
-    "an error in words": (
+    "its description, without quoted values": (
         "skips.reason broke.error broke.place refused.why refused.kind "
         "unsendable.error unsendable.remedy unsendable.where"
     ),
-    "a participant is killed and started again": "described.session",
+    "a client is killed and started again": "described.session",
 }
 DOWN = {"hello", "agree", "work", "recompute", "look", "show", "train", "send", "keys", "deal", "reveal", "goodbye"}
 DOWN |= {"statisticskeyrequest", "statisticsrequest", "evaluationsumsrequest", "ownmetricsrequest"}

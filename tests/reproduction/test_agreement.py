@@ -167,7 +167,7 @@ def test_a_misspelt_check_is_named() -> None:
         holds(sheet({"mlp_slow": 1}, mlp_slow=[1.0]), "within")
 
 
-# The verdict (metrics 9)
+# The verdict (docs/reference/metrics.md#agreement-with-published-numbers)
 
 NUMBER = RecipeCheck.make({"kind": "within", "says": "the number", "measure": "best", "tolerance": 0.01})
 ORDER = RecipeCheck.make({"kind": "ordering", "says": "the order", "measure": "best", "choices": ["slow", "fast"]})

@@ -1,4 +1,4 @@
-"""Targets, means and recalls by hand (metrics 1 and 2)."""
+"""Targets, means and recalls by hand (docs/reference/metrics.md#curves-and-targets)."""
 
 import numpy as np
 import pytest
@@ -50,8 +50,10 @@ def test_recalls_by_hand() -> None:
 
 
 def test_clients_can_be_compared_on_their_training_rows() -> None:
-    """T-1: the report's text says train set; the weighted mean over an exhaustive partition is then the accuracy on all
-    training rows."""
+    """The weighted mean over an exhaustive partition is then the accuracy on all training rows.
+
+    See docs/reference/metrics.md#t-1.
+    """
     run = on_blobs(evaluate={"on": "train"}, partition={"name": "quantity_dirichlet", "beta": 1.0})
     site = open_context(run.experiment)
     site.task.module.load_state_dict(run.state)

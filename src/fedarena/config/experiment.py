@@ -64,7 +64,7 @@ class SettingsTable(BaseModel):
 
 
 class Local(SettingsTable):
-    """How a client trains (algorithms 0.1, 0.5, 0.6)."""
+    """How a client trains (docs/reference/algorithms.md#local-training)."""
 
     lr: Annotated[float, Field(gt=0)] = 0.1
     epochs: Annotated[int, Field(ge=0, le=1_000_000)] = 1

@@ -1,4 +1,4 @@
-"""The local solver: the one place where a client trains (algorithms 0.1, 0.5, 0.6). The hot loop of everything."""
+"""The local solver: the one place where a client trains (docs/reference/algorithms.md#local-training)."""
 
 from __future__ import annotations
 

@@ -51,7 +51,10 @@ def leaves(tree: Any) -> list[NDArray[Any] | float]:
 
 
 def nbytes(tree: Any) -> int:
-    """Bytes of a message: its arrays, and eight for every number (metrics 3), less what is already known."""
+    """Bytes of a message: its arrays, and eight for every number, less what is already known.
+
+    See docs/reference/metrics.md#communication.
+    """
     if isinstance(tree, np.ndarray):
         return int(tree.nbytes)
     cls: Any = type(tree)

@@ -139,7 +139,10 @@ def windows(
 
 
 def _first_lines(owner: Rows, test: float) -> NDArray[np.bool_]:
-    """True for the first 1 - test of each owner's lines, at least one, in the order of the text (partitions 11)."""
+    """True for the first 1 - test of each owner's lines, at least one, in the order of the text.
+
+    See docs/reference/partitions.md#natural-clients.
+    """
     counts = np.bincount(owner)
     nth = np.empty_like(owner)
     nth[np.argsort(owner, kind="stable")] = _count(counts)
