@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import logging
 import math
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedarena.common.logs import show_messages
 from fedarena.config.errors import BadValue
 
 app = typer.Typer(
@@ -174,6 +176,7 @@ def train(
     from fedarena.vertical import training_task
     from fedarena.vertical.task_file import TrainingTask
 
+    show_messages(quiet)
     if party is not None or resume is None:
         _refuse_others(ctx, party)
     matching = _matching(insecure_hashed_ids, min_rows, most_ids)
@@ -181,7 +184,7 @@ def train(
     if party is PartyRole.host:
         line = _line(party, keys, peers, listen, guest, deadline, patience)
         limits |= _named(most_trees=most_trees, most_bits=most_bits)
-        _train_as_host(_source(table, None, id_, drop), line, out, limits, matching, json_, quiet)
+        _train_as_host(_source(table, None, id_, drop), line, out, limits, matching, json_)
         return
     if resume is not None:
         task = _resumed(ctx, TrainingTask.load(resume))
@@ -198,21 +201,21 @@ def train(
             check_pooled=check_pooled,
         )
     place = lambda: resume or out or _free_folder(task.source.name)
-    found = training_task.train(task, place, resume=resume is not None, on_tree=_tree_line(quiet), say=_sayer(quiet))
+    found = training_task.train(task, place, resume=resume is not None)
     _show(found, json_, training_task.training_summary(found))
     if found["splits_equal"] is False:
         raise typer.Exit(1)
 
 
 def _train_as_host(
-    source: Any, line: Any, out: Path | None, limits: dict[str, Any], matching: Any, json_: bool, quiet: bool
+    source: Any, line: Any, out: Path | None, limits: dict[str, Any], matching: Any, json_: bool
 ) -> None:
     from fedarena.vertical.host import HostPolicy
-    from fedarena.vertical.training_task import counted, serve_training
+    from fedarena.vertical.training_task import format_trees, serve_training
 
     place = lambda name: out or _unfinished_folder(f"vertical-host-{name}")
-    found = serve_training(source, line, place, HostPolicy(**limits), matching, _sayer(quiet))
-    _show(found, json_, f"{counted(found['trees'])}, this host's half is in {found['model_dirs'][0]}")
+    found = serve_training(source, line, place, HostPolicy(**limits), matching)
+    _show(found, json_, f"{format_trees(found['trees'])}, this host's part of the model is in {found['model_dirs'][0]}")
 
 
 def _resumed(ctx: typer.Context, task: Any) -> Any:
@@ -270,6 +273,7 @@ def predict(
     """
     from fedarena.vertical import prediction_task
 
+    show_messages(quiet)
     _refuse_others(ctx, party)
     if model is None:
         raise typer.BadParameter("name the model's folder: --model")
@@ -277,17 +281,17 @@ def predict(
     line: Any = None if party is None else _line(party, keys, peers, listen, guest, deadline, patience)
     matching = _matching(insecure_hashed_ids, min_rows, most_ids)
     if party is PartyRole.host:
-        found = prediction_task.serve_prediction(source, line, model, matching, _sayer(quiet))
+        found = prediction_task.serve_prediction(source, line, model, matching)
         _show(found, json_, f"{found['rows']} rows")
         return
-    found, lines = prediction_task.predict(source, line, model, matching, _sayer(quiet))
+    found, lines = prediction_task.predict(source, line, model, matching)
     if to is not None:
         prediction_task.write_text(to, lines)
         _show({**found, "to": str(to)}, json_, "\n".join([*_metrics(found), str(to)]))
     elif json_:
         _show(found, json_, "")
     else:
-        _sayer(quiet)("\n".join(_metrics(found)))
+        logging.getLogger(__name__).info("\n".join(_metrics(found)))
         sys.stdout.write(lines)
 
 
@@ -315,15 +319,16 @@ def align(
 
     `fedarena vertical align shop.csv --party guest --peers bank=bank.example.org:7001 --keys keys/guest --id id`
     """
-    from fedarena.vertical import host_service
+    from fedarena.vertical import alignment_task
 
+    show_messages(quiet)
     if party is None or id_ is None:
         raise typer.BadParameter("say who this is and what names a row: --party and --id")
     _refuse_others(ctx, party)
     source = _source(table, None, id_, None)
     line = _line(party, keys, peers, listen, guest, deadline, patience)
-    work = host_service.align_as_host if party is PartyRole.host else host_service.align_as_guest
-    found = work(source, line, _matching(insecure_hashed_ids, min_rows, most_ids), _sayer(quiet))
+    run = alignment_task.align_as_host if party is PartyRole.host else alignment_task.align_as_guest
+    found = run(source, line, _matching(insecure_hashed_ids, min_rows, most_ids))
     told = ", ".join(f"{name} {count}" for name, count in found["counts"].items())
     _show(found, json_, f"{found['common']} people in common: {told}")
 
@@ -441,21 +446,6 @@ def _settings(named: dict[str, Any], texts: list[str] | None) -> dict[str, Any]:
 
 def _metrics(found: dict[str, Any]) -> list[str]:
     return [f"{name} {found[name]:.5f}" for name in ("auc", "accuracy", "rmse") if found.get(name) is not None]
-
-
-def _tree_line(quiet: bool) -> Any:
-    """Progress, one line a tree."""
-
-    def see(record: Any) -> None:
-        from fedarena.vertical.training_task import tree_line
-
-        print(tree_line(record), file=sys.stderr, flush=True)
-
-    return (lambda record: None) if quiet else see
-
-
-def _sayer(quiet: bool) -> Any:
-    return (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
 
 
 def _free_folder(name: str) -> Path:

@@ -18,7 +18,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -55,7 +55,7 @@ class SettingsTable(BaseModel):
             field = cls.model_fields.get(key)
             if field is None or key in COMPONENTS:
                 continue
-            if isinstance(value, bool) and field.annotation is not bool:
+            if isinstance(value, bool) and bool not in (field.annotation, *get_args(field.annotation)):
                 raise BadValue(
                     f"{key} = {str(value).lower()}", remedy=f"{key} is no switch: give its value", where=table + key
                 )
@@ -324,12 +324,12 @@ class Experiment(SettingsTable):
                 with located_at(where):
                     table["uplink"] = Uplink.model_validate(table["uplink"])
         except ValidationError as error:
-            raise _told(error, prefix, "uplink") from None
+            raise validation_error(error, prefix, "uplink") from None
         try:
             with located_at(where):
                 return cls.model_validate(table)
         except ValidationError as error:
-            raise _told(error, prefix) from None
+            raise validation_error(error, prefix) from None
 
     def with_(self, **settings: Any) -> Experiment:
         """The same experiment with other values: `exp.with_(seed=1)`, `exp.with_(algorithm="centralized")`."""
@@ -504,8 +504,10 @@ def _under(defaults: Mapping[str, Any], table: dict[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _told(error: ValidationError, prefix: str, *within: str) -> UnknownName | BadValue:
-    """Pydantic's first complaint, in our words."""
+def validation_error(
+    error: ValidationError, prefix: str = "", *within: str, root: type[SettingsTable] | None = None
+) -> UnknownName | BadValue:
+    """Return pydantic's first error as one of ours; `root` is the table that was validated, if it is not an experiment."""
     first = error.errors()[0]
     keys = [*within, *(quoted(str(part)) for part in first["loc"])]
     where = prefix + ".".join(keys)
@@ -516,10 +518,10 @@ def _told(error: ValidationError, prefix: str, *within: str) -> UnknownName | Ba
             "devices": Devices,
             "uplink": Uplink,
         }
-        known = tables[keys[0]].model_fields
+        table = tables[keys[0]] if root is None else root
         return UnknownName(
-            f"{keys[0]} has no key '{keys[-1]}'",
-            remedy=suggest(keys[-1], known, f"it has: {', '.join(known)}"),
+            f"{keys[0] if root is None else table.__name__} has no key '{keys[-1]}'",
+            remedy=suggest(keys[-1], table.model_fields, f"it has: {', '.join(table.model_fields)}"),
             where=where,
         )
     message = str(first["msg"]).removeprefix("Value error, ")
