@@ -156,7 +156,7 @@ def test_an_interrupted_simulation_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr("fedarena.vertical.training_task.tree_line", stop)
         result = run("train", "breast_cancer", *SMALL, "--out", broken, code=130)
-    assert f"go on with: fedarena vertical train --resume {broken}" in result.stderr
+    assert f"resume with: fedarena vertical train --resume {broken}" in result.stderr
     assert len(GuestModel.load(broken / "guest").trees) == 1
     for option, told in {"--depth": "--depth cannot change", "--peers": "--peers is not for a simulation"}.items():
         assert told in run("train", "--resume", broken, option, "3", code=2).stderr
@@ -193,7 +193,7 @@ MISTAKES = {
     ("train", "breast_cancer", "--hosts", "40"): "more parties than columns",
     ("train", "breast_cancer", "--columns", "guest=*"): "a guest and at least one host are needed",
     ("train", "breast_cancer", "--columns", "guest=*", "--columns", "bank=nothing"): "has no column 'nothing'",
-    ("train", "breast_cancer", "--columns", "guest=mean area", "--columns", "bank=mean texture"): "nobody has column",
+    ("train", "breast_cancer", "--columns", "guest=mean area", "--columns", "bank=mean texture"): "no party has column",
     ("train", "breast_cancer", "--check-pooled", "--set", "goss=true"): "cannot be compared",
     ("train", "breast_cancer", "--party", "guest"): "needs a certificate",
     ("train", "breast_cancer", "--party", "guest", "--keys", "k"): "name one: --peers",

@@ -91,7 +91,7 @@ class Site:
         every = [set(table.ids or ()) for table in tables.values()]
         order = sorted(set.intersection(*every))
         places = [np.array([(table.ids or ()).index(i) for i in order]) for table in tables.values()]
-        rows = [table.rows(place) for table, place in zip(tables.values(), places, strict=True)]
+        rows = [table.take(place) for table, place in zip(tables.values(), places, strict=True)]
         assert rows[0].y is not None
         found = simulate(
             [table.x for table in rows],
@@ -112,7 +112,7 @@ class Site:
 def _environment() -> dict[str, str]:
     import os
 
-    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "COLUMNS": "200"}
 
 
 def free_port() -> int:

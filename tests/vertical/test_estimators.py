@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedarena.config.errors import BadValue
 from fedarena.vertical.estimators import SecureBoostClassifier, SecureBoostRegressor
-from fedarena.vertical.simulation import Simulated
+from fedarena.vertical.simulation import SimulatedModel
 
 X, Y = load_breast_cancer(return_X_y=True)
 PARTIES = ["guest", "bank", "shop"] * 10
@@ -91,7 +91,7 @@ def test_rows_held_out_stop_the_training_early(tmp_path: Path) -> None:
     model.fit(X, Y, valid=valid, folder=tmp_path)
     assert model.guest_.best_round is not None
     assert len(model.guest_.trees) == model.guest_.best_round + 3 < 60
-    again = Simulated.load(tmp_path).predict_margins([X[:, :15], X[:, 15:]])
+    again = SimulatedModel.load(tmp_path).predict_margins([X[:, :15], X[:, 15:]])
     assert np.array_equal(again[:, 0], model.decision_function(X))
 
 

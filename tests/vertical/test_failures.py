@@ -61,7 +61,7 @@ def test_a_guest_killed_and_resumed(site: Site, undisturbed: Models) -> None:
     ended(site.start(site.guest_training(), "guest LEVEL 0 after SIGKILL"), KILLED)
     again = ["vertical", "train", "--resume", "guest-model"]
     _, err = ended(site.start(again, "guest LEVEL 1 before SIGINT"), 130)
-    assert "go on with: fedarena vertical train --resume guest-model" in err
+    assert "resume with: fedarena vertical train --resume guest-model" in err
     for where in ("TREE_END 1 after", "DONE 0 before", "DONE 0 after"):
         ended(site.start(again, f"guest {where} SIGKILL"), KILLED)
     ended(host)

@@ -13,7 +13,7 @@ from tests.support.vertical_tables import breast_cancer, wine, with_gaps
 from fedarena.config.errors import BadValue, DataBroken, DataMissing, UnknownName
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.simulation import Simulated, simulate
+from fedarena.vertical.simulation import SimulatedModel, simulate
 
 TABLES, Y = breast_cancer(hosts=2)
 TABLES = [with_gaps(t, seed=i) for i, t in enumerate(TABLES)]
@@ -21,14 +21,14 @@ NAMES = [[f"{party}-{i}" for i in range(t.shape[1])] for party, t in zip("abc", 
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Simulated]:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SimulatedModel]:
     folder = tmp_path_factory.mktemp("model")
     return folder, simulate(TABLES, Y, BoostSettings(trees=3), names=NAMES, folder=folder, cipher="none")
 
 
-def test_halves_load_again_and_predict_the_same(kept: tuple[Path, Simulated]) -> None:
+def test_halves_load_again_and_predict_the_same(kept: tuple[Path, SimulatedModel]) -> None:
     folder, model = kept
-    again = Simulated.load(folder)
+    again = SimulatedModel.load(folder)
     assert again.guest == model.guest
     assert again.hosts == model.hosts
     assert np.array_equal(again.predict_margins(TABLES), model.margins)
@@ -39,10 +39,10 @@ def test_several_classes_load_again(tmp_path: Path) -> None:
     for i, multi in enumerate((False, True)):
         settings = BoostSettings(trees=2, objective="softmax", classes=3, multi_output=multi)
         model = simulate(tables, y, settings, folder=tmp_path / str(i), cipher="none")
-        assert np.array_equal(Simulated.load(tmp_path / str(i)).predict_margins(tables), model.margins)
+        assert np.array_equal(SimulatedModel.load(tmp_path / str(i)).predict_margins(tables), model.margins)
 
 
-def test_each_half_holds_its_own_alone(kept: tuple[Path, Simulated]) -> None:
+def test_each_half_holds_its_own_alone(kept: tuple[Path, SimulatedModel]) -> None:
     """The guest has no threshold and no name of a host's column; a host has no weight, gain or label."""
     folder, model = kept
     guest = (folder / "guest" / "model.json").read_text()
@@ -84,7 +84,7 @@ def edited(folder: Path, party: str, tmp_path: Path, change: Any) -> Path:
         lambda c: c.update(trees=3),
     ],
 )
-def test_a_damaged_guest_is_refused(kept: tuple[Path, Simulated], tmp_path: Path, change: Any) -> None:
+def test_a_damaged_guest_is_refused(kept: tuple[Path, SimulatedModel], tmp_path: Path, change: Any) -> None:
     with pytest.raises(DataBroken):
         GuestModel.load(edited(kept[0], "guest", tmp_path, change))
 
@@ -98,12 +98,12 @@ def test_a_damaged_guest_is_refused(kept: tuple[Path, Simulated], tmp_path: Path
         lambda c: c.update(records=None),
     ],
 )
-def test_a_damaged_host_is_refused(kept: tuple[Path, Simulated], tmp_path: Path, change: Any) -> None:
+def test_a_damaged_host_is_refused(kept: tuple[Path, SimulatedModel], tmp_path: Path, change: Any) -> None:
     with pytest.raises(DataBroken):
         HostModel.load(edited(kept[0], "host1", tmp_path, change))
 
 
-def test_one_half_is_not_the_other(kept: tuple[Path, Simulated], tmp_path: Path) -> None:
+def test_one_half_is_not_the_other(kept: tuple[Path, SimulatedModel], tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="half of a host, not of a guest"):
         GuestModel.load(kept[0] / "host1")
     with pytest.raises(DataMissing):
@@ -113,6 +113,6 @@ def test_one_half_is_not_the_other(kept: tuple[Path, Simulated], tmp_path: Path)
         HostModel.load(tmp_path)
 
 
-def test_an_unknown_setting_in_a_file_is_named(kept: tuple[Path, Simulated], tmp_path: Path) -> None:
+def test_an_unknown_setting_in_a_file_is_named(kept: tuple[Path, SimulatedModel], tmp_path: Path) -> None:
     with pytest.raises((UnknownName, DataBroken), match="tree_count"):
         GuestModel.load(edited(kept[0], "guest", tmp_path, lambda c: c["settings"].update(tree_count=1)))

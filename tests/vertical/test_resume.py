@@ -15,22 +15,22 @@ from fedarena.config.errors import CannotWrite, PartyLost, ResumeMismatch
 from fedarena.transport.channel import LocalChannel
 from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical import checkpoint
-from fedarena.vertical.guest import FAREWELL, MOST_LOSSES, Guest, send_goodbye
+from fedarena.vertical.guest import END_PATIENCE, MOST_LOSSES, Guest, end_training
 from fedarena.vertical.host import Host, HostPolicy
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.simulation import Simulated, simulate
+from fedarena.vertical.simulation import SimulatedModel, simulate
 
 TABLES, Y = breast_cancer(hosts=2)
 SETTINGS = BoostSettings(trees=4, depth=3)
 
 
-def train(folder: Path, settings: BoostSettings = SETTINGS, y: Any = Y, **more: Any) -> Simulated:
+def train(folder: Path, settings: BoostSettings = SETTINGS, y: Any = Y, **more: Any) -> SimulatedModel:
     return simulate(TABLES, y, settings, folder=folder, cipher="none", **more)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> SimulatedModel:
     return train(tmp_path_factory.mktemp("whole"))
 
 
@@ -39,7 +39,9 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("after", [1, 3, 4])
-def test_a_guest_broken_off_and_resumed_ends_with_the_same_model(after: int, whole: Simulated, tmp_path: Path) -> None:
+def test_a_guest_broken_off_and_resumed_ends_with_the_same_model(
+    after: int, whole: SimulatedModel, tmp_path: Path
+) -> None:
     def stop(record: Any) -> None:
         if record.tree == after:
             raise Interrupted
@@ -48,7 +50,7 @@ def test_a_guest_broken_off_and_resumed_ends_with_the_same_model(after: int, who
         train(tmp_path, on_tree=stop)
     again = train(tmp_path, resume=True)
     assert again.guest.trees == whole.guest.trees
-    assert again.guest == Simulated.load(tmp_path).guest
+    assert again.guest == SimulatedModel.load(tmp_path).guest
     assert [h.records for h in again.hosts] == [h.records for h in whole.hosts]
     assert np.array_equal(again.margins, whole.margins)
 
@@ -124,7 +126,7 @@ def test_a_host_lost_in_mid_tree_costs_that_tree_alone(kind: FrameKind, tree: in
     assert fragile.die == (FrameKind.ERROR, -1)
 
 
-def test_a_host_that_is_one_tree_ahead_forgets_it(whole: Simulated, tmp_path: Path) -> None:
+def test_a_host_that_is_one_tree_ahead_forgets_it(whole: SimulatedModel, tmp_path: Path) -> None:
     """The host has written tree 2, the guest was killed before it did."""
 
     class Ahead(Guest):
@@ -187,7 +189,7 @@ def lines(folder: Path) -> list[LocalChannel]:
     return [LocalChannel(h, n) for h, n in zip(hosts, names, strict=True)]
 
 
-def test_a_guest_killed_before_it_wrote_its_first_tree_is_known_again(whole: Simulated, tmp_path: Path) -> None:
+def test_a_guest_killed_before_it_wrote_its_first_tree_is_known_again(whole: SimulatedModel, tmp_path: Path) -> None:
     broken_off(tmp_path, before_commit=1)
     assert [len(HostModel.load(tmp_path / n).trees) for n in ("host1", "host2")] == [1, 1]
     again = train(tmp_path, resume=True)
@@ -232,7 +234,7 @@ class Gone(LocalChannel):
         raise PartyLost("host is gone", remedy="none")
 
 
-def test_a_guest_killed_after_it_said_goodbye_can_finish(whole: Simulated, tmp_path: Path) -> None:
+def test_a_guest_killed_after_it_said_goodbye_can_finish(whole: SimulatedModel, tmp_path: Path) -> None:
     train(tmp_path)
     found = GuestModel.load(tmp_path / "guest")
     assert found.finished
@@ -246,10 +248,10 @@ def test_a_host_that_missed_the_goodbye_hears_it_when_it_is_back(tmp_path: Path)
     fragile.patience = 1000.0
     Guest(TABLES[0], Y, [fragile], SETTINGS, cipher="none").train()
     assert fragile.asked[-3:] == [FrameKind.DONE, FrameKind.HELLO, FrameKind.DONE]
-    assert fragile.patience == FAREWELL, "it may as well have heard it, and be gone"
+    assert fragile.patience == END_PATIENCE, "it may as well have heard it, and be gone"
     assert HostModel.load(tmp_path).finished
     fresh = Fragile(tmp_path, (FrameKind.ERROR, -1))
-    send_goodbye([fresh])
+    end_training([fresh])
     assert fresh.asked == [FrameKind.HELLO, FrameKind.DONE], "by a guest that was started again"
 
 

@@ -14,17 +14,17 @@ from fedarena.vertical.guest import one_sided
 from fedarena.vertical.model import GUEST
 from fedarena.vertical.pooled_check import check_pooled
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.simulation import Simulated, simulate
+from fedarena.vertical.simulation import SimulatedModel, simulate
 
 TABLES, Y = breast_cancer(hosts=2)
 TABLES = [with_gaps(t, seed=i) for i, t in enumerate(TABLES)]
 
 
-def trained(**values: Any) -> Simulated:
+def trained(**values: Any) -> SimulatedModel:
     return simulate(TABLES, Y, BoostSettings(**{"trees": 3, "depth": 4, **values}), cipher="none")
 
 
-def traffic(model: Simulated) -> tuple[int, int]:
+def traffic(model: SimulatedModel) -> tuple[int, int]:
     return sum(h["bytes_up"] for h in model.guest.history), sum(h["bytes_down"] for h in model.guest.history)
 
 
@@ -80,7 +80,7 @@ def test_goss_keeps_the_largest_and_the_sum() -> None:
     assert np.mean(totals) == pytest.approx(size.sum(), rel=0.01)
 
 
-def owners_of(model: Simulated) -> list[Counter[int]]:
+def owners_of(model: SimulatedModel) -> list[Counter[int]]:
     return [Counter(n.owner for n in tree.nodes if n.owner >= 0) for tree in model.guest.trees]
 
 

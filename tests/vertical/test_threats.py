@@ -93,7 +93,7 @@ def test_a_frame_changed_behind_tls_ends_the_training_with_both_digests() -> Non
         return dataclasses.replace(frame, body=pack_fields({**fields, "records": fields["records"] + np.int32(1)}))
 
     with pytest.raises(TranscriptDiffers, match=r"[0-9a-f]{64} here, [0-9a-f]{64} there"):
-        train(Line(Host(X[:, 2:]), change), dataclasses.replace(SETTINGS, depth=1))
+        train(Line(Host(X[:, 2:]), change), SETTINGS.with_(depth=1))
 
 
 def changed(kind: FrameKind, name: str, value: Any) -> type[LocalChannel]:
@@ -116,7 +116,7 @@ def changed(kind: FrameKind, name: str, value: Any) -> type[LocalChannel]:
     ("kind", "name", "value"),
     [
         (FrameKind.HELLO, "purpose", "training"),
-        (FrameKind.SETUP, "settings", dataclasses.replace(SETTINGS, bins=4).to_json()),
+        (FrameKind.SETUP, "settings", SETTINGS.with_(bins=4).to_json()),
         (FrameKind.PUBLIC_KEY, "more", 1),
     ],
     ids=str,
@@ -180,7 +180,7 @@ def test_a_host_is_told_nothing_but_what_the_page_says() -> None:
 def test_equal_gradients_look_unlike() -> None:
     """In the first tree there are two gradients only, one for each label: a host must not see which rows share one."""
     line = Line(Host(X[:, 2:]))
-    train(line, dataclasses.replace(SETTINGS, trees=1))
+    train(line, SETTINGS.with_(trees=1))
     data = b"".join(fields["data"] for fields in fields_of(line.up, FrameKind.ROWS))
     size = len(data) // ROWS
     assert size == 512
@@ -196,7 +196,7 @@ def test_equal_gradients_look_unlike() -> None:
 def shown_counts(host: Host, key: Any, trees: int) -> np.ndarray:
     """What a host shows of its candidates at the root of so many fresh trees."""
     line = LocalChannel(host, "bank", key=bytes.fromhex(key.public.fingerprint)[:8])
-    settings = dataclasses.replace(SETTINGS, trees=1)
+    settings = SETTINGS.with_(trees=1)
     question = {"settings": settings.to_json(), "rows": ROWS, "training": EVERY, "training_id": "one"}
     found = []
     for _ in range(trees):
@@ -316,7 +316,7 @@ def test_answers_that_cannot_be_true_are_refused(name: str) -> None:
     host = Liar(X[:, 2:], policy=UNCOMPRESSED)
     host.lie = lambda reply: lie(reply, host._public)  # type: ignore[method-assign]
     with pytest.raises(FedarenaError, match=told):
-        train(Line(host), dataclasses.replace(SETTINGS, trees=1, depth=1, compression=False))
+        train(Line(host), SETTINGS.with_(trees=1, depth=1, compression=False))
 
 
 def test_counts_of_siblings_must_add_up() -> None:
@@ -330,7 +330,7 @@ def test_counts_of_siblings_must_add_up() -> None:
 
     host.lie = lie  # type: ignore[method-assign]
     with pytest.raises(PartyFailed, match="its counts do not add up"):
-        train(Line(host), dataclasses.replace(SETTINGS, trees=1))
+        train(Line(host), SETTINGS.with_(trees=1))
 
 
 # A malicious guest
@@ -354,7 +354,7 @@ def test_a_key_that_is_not_the_announced_one_is_refused_and_not_used(key: Privat
 
 
 def test_a_key_of_another_size_than_agreed_is_refused_and_not_used(key: PrivateKey) -> None:
-    settings = dataclasses.replace(SETTINGS, key_bits=3072)
+    settings = SETTINGS.with_(key_bits=3072)
     line = greeted(Host(X[:, 2:]), key, settings)
     with pytest.raises(BadValue, match="the key has 2048 bits, the settings say 3072"):
         line.ask(FrameKind.PUBLIC_KEY, {"cipher": "paillier", "key": key.public.to_bytes()})
@@ -407,7 +407,7 @@ def plain_tree(line: LocalChannel, plain: Any = None) -> dict[str, Any]:
 
 def test_trees_that_were_begun_are_counted_whatever_a_guest_does(tmp_path: Path) -> None:
     """Each gives it new sums and a split: not the same tree again, nor a new session, nor a restart is for free."""
-    settings = dataclasses.replace(SETTINGS, trees=3, sparse=False)
+    settings = SETTINGS.with_(trees=3, sparse=False)
     policy = HostPolicy(plain=True, most_trees=3)
     host = Host(X[:, 2:], folder=tmp_path, policy=policy)
     line = greeted(host, PLAIN, settings)
@@ -427,7 +427,7 @@ def test_trees_that_were_begun_are_counted_whatever_a_guest_does(tmp_path: Path)
 def test_a_split_does_not_leave_fewer_rows_than_a_host_allows() -> None:
     """The answer says which rows go left: of one row, it would name it."""
     policy = HostPolicy(plain=True, min_leaf_rows=20)
-    settings = dataclasses.replace(SETTINGS, min_leaf_rows=20, bins=80, sparse=False)
+    settings = SETTINGS.with_(min_leaf_rows=20, bins=80, sparse=False)
     line = greeted(Host(X[:, 2:], policy=policy), PLAIN, settings)
     counts = plain_tree(line)["counts"][0]
     first = {"nodes": np.zeros(1, np.int32), "starts": np.array([0, 1], np.int32)}
@@ -443,7 +443,7 @@ def test_sums_of_few_missing_values_are_not_shown() -> None:
     gap = X[:, 2:3].copy()
     gap[3] = np.nan
     policy = HostPolicy(plain=True, min_bin_count=20)
-    line = greeted(Host(gap, policy=policy), PLAIN, dataclasses.replace(SETTINGS, min_bin_count=20, sparse=False))
+    line = greeted(Host(gap, policy=policy), PLAIN, SETTINGS.with_(min_bin_count=20, sparse=False))
     counts = plain_tree(line)["counts"]
     assert counts.size
     assert counts.min() >= 20
@@ -460,7 +460,7 @@ def test_sums_of_few_missing_values_are_not_shown() -> None:
     ids=str,
 )
 def test_a_host_limits_what_a_guest_reads_of_a_candidate(values: dict[str, Any], bits: int) -> None:
-    settings = dataclasses.replace(SETTINGS, **values)
+    settings = SETTINGS.with_(**values)
     with pytest.raises(
         BadValue, match=f"read {bits} bits of each candidate, this host allows 128\n.*--most-bits {bits}"
     ):
@@ -473,8 +473,8 @@ def test_what_crafted_gradients_tell_is_what_the_page_says(compression: bool, re
     """Row i as the number 2^i: the sum of a candidate is the list of its rows, as far as a sum has bits."""
     x = np.random.default_rng(0).permutation(np.repeat(np.arange(15.0), 140))[:, None]  # 14 candidates, one ciphertext
     policy = HostPolicy(plain=True, most_bits=2047, min_leaf_rows=20, min_bin_count=20)
-    settings = dataclasses.replace(SETTINGS, bins=15, min_leaf_rows=20, min_bin_count=20, sparse=False)
-    line = greeted(Host(x, policy=policy), PLAIN, dataclasses.replace(settings, compression=compression))
+    settings = SETTINGS.with_(bins=15, min_leaf_rows=20, min_bin_count=20, sparse=False)
+    line = greeted(Host(x, policy=policy), PLAIN, settings.with_(compression=compression))
     marked = [1 << i if i < readable else 0 for i in range(len(x))]
     reply = plain_tree(line, Plaintexts(to_words(marked, PLAIN.public.words)))
     sums = to_numbers(np.frombuffer(reply["sums"], np.uint64).reshape(-1, PLAIN.public.words))
@@ -494,7 +494,7 @@ def test_a_host_limits_trees_depth_and_the_size_of_nodes(key: PrivateKey) -> Non
         with pytest.raises(BadValue, match=told):
             greeted(Host(X[:, 2:], policy=policy), key)
     host = Host(X[:, 2:], policy=HostPolicy(min_leaf_rows=5))
-    line = greeted(host, key, dataclasses.replace(SETTINGS, min_leaf_rows=5, sparse=False))
+    line = greeted(host, key, SETTINGS.with_(min_leaf_rows=5, sparse=False))
     begin(line, key)
     root = {"nodes": 1, "node": np.zeros(ROWS, np.uint8), "build": np.zeros(1, np.int32)}
     line.ask(FrameKind.LEVEL, root)

@@ -166,7 +166,7 @@ def train(
             check_pooled=check_pooled,
         )
     place = lambda: resume or out or free_folder(f"vertical-{task.source.name}")
-    found = training_task.train(task, place, resume=resume is not None, on_tree=_log_tree, say=LOGGER.info)
+    found = training_task.train(task, place, resume=resume is not None)
     print_result(training_task.training_summary(found), found, json_)
     if found["splits_equal"] is False:
         raise typer.Exit(1)
@@ -176,11 +176,11 @@ def _train_as_host(
     source: Any, line: Any, out: Path | None, limits: dict[str, Any], matching: Any, json_: bool
 ) -> None:
     from fedarena.vertical.host import HostPolicy
-    from fedarena.vertical.training_task import counted, serve_training
+    from fedarena.vertical.training_task import format_trees, serve_training
 
     place = lambda name: out or _unfinished_folder(f"vertical-host-{name}")
-    found = serve_training(source, line, place, HostPolicy(**limits), matching, LOGGER.info)
-    summary = f"{counted(found['trees'])}, this host's part of the model is in {found['model_dirs'][0]}"
+    found = serve_training(source, line, place, HostPolicy(**limits), matching)
+    summary = f"{format_trees(found['trees'])}, this host's part of the model is in {found['model_dirs'][0]}"
     print_result(summary, found, json_)
 
 
@@ -246,10 +246,10 @@ def predict(
     line: Any = None if party is None else _connection(party, keys, peers, listen, guest, deadline, patience)
     matching = _matching(insecure_hashed_ids, min_rows, most_ids)
     if party == "host":
-        found = prediction_task.serve_prediction(source, line, model, matching, LOGGER.info)
+        found = prediction_task.serve_prediction(source, line, model, matching)
         print_result(f"{found['rows']} rows", found, json_)
         return
-    found, lines = prediction_task.predict(source, line, model, matching, LOGGER.info)
+    found, lines = prediction_task.predict(source, line, model, matching)
     if to is not None:
         prediction_task.write_text(to, lines)
         print_result("\n".join([*_metrics(found), str(to)]), {**found, "to": str(to)}, json_)
@@ -284,15 +284,15 @@ def align(
 
     `fedarena vertical align shop.csv --party guest --peers bank=bank.example.org:7001 --keys keys/guest --id id`
     """
-    from fedarena.vertical import host_service
+    from fedarena.vertical import alignment_task
 
     if party is None or id_ is None:
         raise typer.BadParameter("name the role of this process and the id column with --party and --id")
     check_options(ctx, party)
     source = _source(table, None, id_, None)
     line = _connection(party, keys, peers, listen, guest, deadline, patience)
-    run_alignment = host_service.align_as_host if party == "host" else host_service.align_as_guest
-    found = run_alignment(source, line, _matching(insecure_hashed_ids, min_rows, most_ids), LOGGER.info)
+    run_alignment = alignment_task.align_as_host if party == "host" else alignment_task.align_as_guest
+    found = run_alignment(source, line, _matching(insecure_hashed_ids, min_rows, most_ids))
     counts = ", ".join(f"{name} {count}" for name, count in found["counts"].items())
     print_result(f"{found['common']} people in common: {counts}", found, json_)
 
@@ -388,12 +388,6 @@ def _settings(named: dict[str, Any], assignments: list[str] | None) -> dict[str,
 
 def _metrics(found: dict[str, Any]) -> list[str]:
     return [f"{name} {found[name]:.5f}" for name in ("auc", "accuracy", "rmse") if found.get(name) is not None]
-
-
-def _log_tree(record: Any) -> None:
-    from fedarena.vertical import training_task
-
-    LOGGER.info(training_task.tree_line(record))
 
 
 def _unfinished_folder(stem: str) -> Path:

@@ -396,7 +396,7 @@ class AsyncLoop(TrainingLoop):
 
     @property
     def ages(self) -> dict[str, Any]:
-        """Return statistics about the age of merged answers (metrics 3)."""
+        """Return statistics about the age of merged answers (docs/reference/metrics.md#communication)."""
         merges = int(self.merged.sum())
         polls = merges + self.totals["outdated"] + self.totals["overactive"]
         ages = np.repeat(list(self.at_age), list(self.at_age.values())) if merges else np.zeros(0)

@@ -119,7 +119,7 @@ class ClientWork:
         return self._rate(0)
 
     def _rate(self, step: int, lr: float | None = None) -> float:
-        """Return eta / (1 + lambda i) or eta (1 - lambda)^i, with i counted as the experiment says (algorithms 0.5)."""
+        """Return eta / (1 + lambda i) or eta (1 - lambda)^i, see docs/reference/algorithms.md#learning-rate-decay."""
         counter, made = self.local.decay_counter, self.steps + step
         if counter == "global":
             made += self.decay_round * (self.context.algorithm.steps_a_round or self.local.epochs * len(self.sizes))

@@ -213,7 +213,7 @@ class TrainingLoop:
         round.facts.losses.append(report.loss)
 
     def _update_buffers(self, state: Any, exchange: RoundExchange) -> None:
-        """Update BatchNorm statistics after the server's step, by the experiment's policy (algorithms 0.4)."""
+        """Update BatchNorm statistics after the server's step (docs/reference/algorithms.md#batchnorm-statistics)."""
         policy = self.context.buffer_policy
         if exchange.buffers is None or not len(self.buffers.values) or policy in ("server", "local"):
             return

@@ -21,7 +21,8 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
 from fedarena.data.dataset import Dataset, Partition, Rows
 from fedarena.data.sources.class_codes import MOST_CLASSES, numbered
-from fedarena.data.sources.table_files import Csv, Parquet, TableFile, column, features, filled, holds_numbers
+from fedarena.data.sources.table_files import Csv, Parquet, TableFile, features, filled
+from fedarena.data.table_reader import holds_numbers, read_column
 from fedarena.federation.exact_sums import exact_sum, exact_sum_of_squares
 from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
 from fedarena.federation.redaction import ShareableError
@@ -96,7 +97,7 @@ class ClientTable:
 
     @cached_property
     def _labels(self) -> tuple[NDArray[np.int64], tuple[str, ...], Any]:
-        values = column(self.table, self.source.label)
+        values = read_column(self.table, self.source.label)
         if values.dtype.kind == "f" and not (values == np.trunc(values)).all():
             raise BadValue(
                 f"column '{self.source.label}' holds fractions: that looks like a quantity",

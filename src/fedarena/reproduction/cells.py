@@ -148,14 +148,14 @@ def _boosted(table: Table) -> Facts:
     from fedarena.vertical.party_tables import load_table, split_columns
     from fedarena.vertical.pooled_check import check_pooled
     from fedarena.vertical.simulation import simulate
-    from fedarena.vertical.training_task import fitted, training_rows
+    from fedarena.vertical.training_task import complete_settings, training_rows
 
     how = dict(table)
     data, most, share, cipher = (how.pop(key) for key in ("data", "rows", "test_share", "cipher"))
     whole = load_table(data)
-    some = whole.rows(np.arange(min(most, len(whole)))) if most else whole
+    some = whole.take(np.arange(min(most, len(whole)))) if most else whole
     assert some.y is not None
-    chosen = fitted(how, some)
+    chosen = complete_settings(how, some)
     tables = [some.x[:, own] for own in split_columns(some).values()]
     training = training_rows(len(some), share, chosen.seed)
     trained = simulate(tables, some.y, chosen, training=training, cipher=cipher)

@@ -25,7 +25,9 @@ def save(folder: Path, trees: int, table: str, margins: Single, at_round: Single
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {"margins": np.ascontiguousarray(margins), "round": np.ascontiguousarray(at_round)}
-    with atomic_write(path, sync=True) as file:  # the model that names these margins must not reach the disk before them
+    with atomic_write(
+        path, sync=True
+    ) as file:  # the model that names these margins must not reach the disk before them
         file.write(encode(arrays, metadata={"table": table}))
 
 

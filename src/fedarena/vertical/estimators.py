@@ -23,7 +23,7 @@ from fedarena.vertical.guest import Cipher
 from fedarena.vertical.model import GuestModel, HostModel, joined
 from fedarena.vertical.prediction import predictions
 from fedarena.vertical.settings import Algorithm, BoostSettings, Exponents, TreeMode
-from fedarena.vertical.simulation import Simulated, simulate
+from fedarena.vertical.simulation import SimulatedModel, simulate
 
 Array = NDArray[Any]
 Parties = Sequence[str] | None
@@ -76,7 +76,7 @@ class _SecureBoost(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self, **more: Any) -> BoostSettings:
         given = {n: v for n, v in self.get_params(deep=False).items() if n not in ("parties", "cipher")}
-        return BoostSettings.of({**given, **more})
+        return BoostSettings(**given, **more)
 
     def _train(
         self,
@@ -91,7 +91,7 @@ class _SecureBoost(BaseEstimator):  # type: ignore[misc]
         w = None if weights is None else _check_sample_weight(weights, tables[0], dtype=np.float64)
         hosts = list(dict.fromkeys(p for p in self.parties_ if p != "guest"))
         called = getattr(self, "feature_names_in_", None)
-        self.model_: Simulated = simulate(
+        self.model_: SimulatedModel = simulate(
             tables,
             y,
             settings,

@@ -108,7 +108,7 @@ def parts_of(settings: BoostSettings, capacity: int) -> tuple[int, int]:
     ((1, 2), (2, 1))
     """
     slots = 2 * (settings.outputs if settings.multi_output else 1)
-    if not settings.on("packing"):
+    if not settings.uses("packing"):
         return slots, 1
     parts = -(-slots // (capacity // SLOT))
     return parts, -(-slots // parts)
@@ -121,7 +121,7 @@ def candidate_bits(settings: BoostSettings, capacity: int) -> int:
     (128, 4094)
     """
     parts, slots = parts_of(settings, capacity)
-    return parts * (SLOT * slots if settings.on("compression") else capacity)
+    return parts * (SLOT * slots if settings.uses("compression") else capacity)
 
 
 def split_slots(slots: NDArray[np.uint64], parts: int, each: int) -> NDArray[np.uint64]:

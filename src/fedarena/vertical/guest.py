@@ -38,7 +38,7 @@ from fedarena.vertical.tree_growth import TreeGrowth, owners
 
 Cipher = Literal["paillier", "none"]
 MOST_LOSSES = 10  # of hosts, in one tree: then the line, not the luck, is bad
-FAREWELL = 10.0  # seconds to wait for a host that may not have heard of the end
+END_PATIENCE = 10.0  # seconds to wait for a host that may not have heard of the end
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Guest:
                 greeted, losses = False, losses + 1
                 if losses > MOST_LOSSES:
                     raise
-        send_goodbye(self.channels)
+        end_training(self.channels)
         return self.model
 
     def _greet(self) -> None:
@@ -256,7 +256,7 @@ def _check_rows(rows: int, labels: int, training: NDArray[np.bool_], settings: B
         )
 
 
-def send_goodbye(channels: Sequence[Channel]) -> None:
+def end_training(channels: Sequence[Channel]) -> None:
     """Tell every host that the training is over. The model is complete, whoever is still there to hear it."""
     for channel in channels:
         if channel.greeted:
@@ -265,7 +265,7 @@ def send_goodbye(channels: Sequence[Channel]) -> None:
                 continue
             except PartyLost:  # it has heard it and is gone, or was restarted meanwhile and waits
                 pass
-        channel.patience = min(channel.patience, FAREWELL)
+        channel.patience = min(channel.patience, END_PATIENCE)
         with contextlib.suppress(PartyLost):
             channel.ask(FrameKind.HELLO, {"purpose": "train"})
             channel.ask(FrameKind.DONE, {})

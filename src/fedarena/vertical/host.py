@@ -177,8 +177,10 @@ class Host:
                 f"this host's folder holds {have} trees of another training",
                 remedy="start this host with another --out, or resume that training",
             )
-        was = (self.model.settings, self.model.table, self.model.columns)
-        if have and was != (settings.to_json(), table, self._columns):
+        if have and (
+            BoostSettings.from_json(self.model.settings) != settings
+            or (self.model.table, self.model.columns) != (table, self._columns)
+        ):
             raise ResumeMismatch(
                 "this host's folder belongs to a training with other settings or other rows",
                 remedy="resume with the same settings and tables, or start anew in another folder",
@@ -244,7 +246,7 @@ class Host:
         parts, slots = parts_of(t.settings, public.capacity)
         place = np.full(len(self.x), -1, np.int32)
         place[chosen] = np.arange(len(chosen), dtype=np.int32)
-        order = _secret_permutation(len(t.candidates)) if t.settings.on("subtraction") else None
+        order = _secret_permutation(len(t.candidates)) if t.settings.uses("subtraction") else None
         empty = [Ciphertexts(np.empty((len(chosen), public.width), np.uint64)) for _ in range(parts)]
         self._growing = TreeInProgress(tree, place, len(chosen), parts, slots, empty, order, [0] * parts)
         return {}
@@ -281,7 +283,7 @@ class Host:
             raise refused(f"a node of level {level} was asked for twice")
         if not len(build) or not len(t.candidates):
             return {"counts": np.zeros((len(build), len(t.candidates)), np.int32), "sums": b""}
-        totals = self._totals(fields, grow, len(build)) if t.settings.on("sparse") else [None] * grow.parts
+        totals = self._totals(fields, grow, len(build)) if t.settings.uses("sparse") else [None] * grow.parts
         histogram = self._sorted(grow, build)
         counts = histogram.candidate_counts(t.candidates)
         orders = [
@@ -295,7 +297,7 @@ class Host:
             for c, total in zip(grow.ciphertexts, totals, strict=True)
         ]
         reply = Ciphertexts(np.stack(sums, axis=1).reshape(-1, public.width))
-        if t.settings.on("compression"):
+        if t.settings.uses("compression"):
             width = SLOT * grow.slots
             reply = public.pack(reply, width, public.capacity // width)
         return {
@@ -338,7 +340,7 @@ class Host:
         node = number[grow.node]
         rows = np.flatnonzero((node >= 0) & (grow.place >= 0))
         codes = t.codes[:, rows]
-        return Histogram.of(codes, t.bins, node[rows], len(build), grow.place[rows], t.settings.on("sparse"))
+        return Histogram.of(codes, t.bins, node[rows], len(build), grow.place[rows], t.settings.uses("sparse"))
 
     def _refuse_small(self, rows: NDArray[np.intp]) -> None:
         if len(rows) and rows.min() < self.policy.min_leaf_rows:

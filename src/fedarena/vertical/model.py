@@ -126,7 +126,7 @@ class GuestModel:
 
     def save(self, folder: Path) -> None:
         """Into model.json, replaced as a whole."""
-        content = asdict(self)
+        content = {**asdict(self), "settings": self.settings.model_dump()}
         content["splits"] = [_split_json(s) for s in self.splits]
         write_json(folder / FILE, {"format": FORMAT, "party": "guest", **content})
 
@@ -137,7 +137,7 @@ class GuestModel:
         try:
             trees = [Tree(tuple(_node(n) for n in t["nodes"]), int(t["output"])) for t in content["trees"]]
             model = cls(
-                settings=BoostSettings.of(content["settings"]),
+                settings=BoostSettings(**content["settings"]),
                 start=float(content["start"]),
                 trees=tuple(trees),
                 splits=tuple(_split(s) for s in content["splits"]),

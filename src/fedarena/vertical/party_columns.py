@@ -162,7 +162,7 @@ class HostColumns:
                 shown.sums[sibling] = self._before[1].sums[parent] - shown.sums[node]
                 shown.rows[sibling] = self._before[1].rows[parent] - shown.rows[node]
             self._refuse(shown.rows < 0, "its counts do not add up")
-        self._before = (stage.level, shown) if self.settings.on("subtraction") else None
+        self._before = (stage.level, shown) if self.settings.uses("subtraction") else None
         return shown
 
     def _reply_bytes(self) -> int:
@@ -184,7 +184,7 @@ class HostColumns:
             "node": np.where(stage.node < 0, stage.nodes, stage.node).astype(kind),
             "build": build.astype(np.int32),
         }
-        if self.settings.on("sparse"):
+        if self.settings.uses("sparse"):
             question["totals"] = self._totals(stage, build)
         reply = self.channel.ask(FrameKind.LEVEL, question, tree=stage.tree, level=stage.level)
         shape = (len(build), self.candidates)
@@ -208,7 +208,7 @@ class HostColumns:
     def _decrypted(self, raw: bytes, shape: tuple[int, int]) -> NDArray[np.uint64]:
         """[nodes, candidates, 2 outputs]."""
         public = self.key.public
-        each = public.capacity // (SLOT * self.slots) if self.settings.on("compression") else 1
+        each = public.capacity // (SLOT * self.slots) if self.settings.uses("compression") else 1
         wanted = shape[0] * shape[1] * self.parts
         cipher = Ciphertexts.from_bytes(public, raw) if raw else None
         if (0 if cipher is None else len(cipher)) != -(-wanted // each):

@@ -20,7 +20,7 @@ from fedarena.vertical.bins import checked_columns, make_bins
 from fedarena.vertical.model import joined
 from fedarena.vertical.objective import checked_labels, checked_weights, objective_of, scores
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.simulation import Simulated
+from fedarena.vertical.simulation import SimulatedModel
 
 if TYPE_CHECKING:
     import xgboost
@@ -154,7 +154,7 @@ def xgboost_places(booster: xgboost.Booster, bins: Sequence[int]) -> list[list[P
     return found
 
 
-def own_places(model: Simulated, columns: Sequence[int]) -> list[list[Place | None]]:
+def own_places(model: SimulatedModel, columns: Sequence[int]) -> list[list[Place | None]]:
     """The same of a simulated training; `columns` are the numbers of columns of each party, the guest's first."""
     first = np.concatenate([[0], np.cumsum(columns)])
     found: list[list[Place | None]] = []
@@ -174,7 +174,7 @@ def own_places(model: Simulated, columns: Sequence[int]) -> list[list[Place | No
 
 
 def check_pooled(
-    model: Simulated,
+    model: SimulatedModel,
     tables: Sequence[NDArray[Any]],
     y: NDArray[Any],
     weights: NDArray[Any] | None = None,

@@ -24,7 +24,7 @@ EVERY_BIT = 2**31  # a simulation has nobody to hide anything from
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedModel:
     """All halves of a model, which in earnest nobody has together."""
 
     guest: GuestModel
@@ -32,7 +32,7 @@ class Simulated:
     margins: NDArray[np.float32]  # of the rows of the training's tables
 
     @classmethod
-    def load(cls, folder: Path | str) -> Simulated:
+    def load(cls, folder: Path | str) -> SimulatedModel:
         """The halves that `simulate` has written into the folders of one folder; they predict, margins are not kept."""
         guest = GuestModel.load(Path(folder) / "guest")
         hosts = tuple(HostModel.load(Path(folder) / name) for name in guest.hosts)
@@ -62,7 +62,7 @@ def simulate(
     resume: bool = False,
     cipher: Cipher = "paillier",
     on_tree: Callable[[TreeRecord], object] | None = None,
-) -> Simulated:
+) -> SimulatedModel:
     """Train with one table per party, the guest's first; halves are kept in `folder`/guest and `folder`/<host>."""
     if any(len(t) != len(tables[0]) for t in tables):
         raise BadValue("the parties' tables have unlike numbers of rows", remedy="align them first")
@@ -91,4 +91,4 @@ def simulate(
         on_tree=on_tree,
     )
     model = guest.train()
-    return Simulated(model, tuple(h.model for h in parties), guest.margins)
+    return SimulatedModel(model, tuple(h.model for h in parties), guest.margins)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import BadValue, DataMissing, UnknownName, quoted, quoted_list, suggest
+from fedarena.config.errors import BadValue, UnknownName, quoted
 from fedarena.config.registry import register
 from fedarena.config.seeds import stream
 from fedarena.data import published_files
 from fedarena.data.dataset import Dataset, Rows
 from fedarena.data.sources.class_codes import SplitSeed, TestShare, labels, names_alike, numbered, split_rows
 from fedarena.data.stratification import blocks_in_time, cells_of, whole_groups
+from fedarena.data.table_reader import (
+    holds_numbers,
+    read_column,
+    read_csv,
+    read_numbers,
+    read_parquet,
+    require_columns,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,9 +125,11 @@ class TableFile(ABC):
             )
         table, n_first = self._rows()
         label, client = f"column '{quoted(self.label)}'", f"column '{quoted(self.client)}'"
-        y, class_names = labels(column(table, self.label), label, first_row=1)
-        owner, owner_names = numbered(column(table, self.client), client, first_row=1) if self.client else (None, ())
-        group = numbered(column(table, self.group), f"column '{quoted(self.group)}'")[0] if self.group else None
+        y, class_names = labels(read_column(table, self.label), label, first_row=1)
+        owner, owner_names = (
+            numbered(read_column(table, self.client), client, first_row=1) if self.client else (None, ())
+        )
+        group = numbered(read_column(table, self.group), f"column '{quoted(self.group)}'")[0] if self.group else None
         time = _moments(table, self.time) if self.time else None
         if self.test_path:
             train, test = np.split(np.arange(len(y)), [n_first])
@@ -154,8 +163,8 @@ class TableFile(ABC):
         return np.flatnonzero(part == 0), np.flatnonzero(part == 1)
 
     @abstractmethod
-    def read(self, path: str) -> pa.Table:
-        """The file as an arrow table."""
+    def whole(self, path: str) -> pa.Table:
+        """Return the table in a file, with rows, and no column twice."""
 
     def _rows(self) -> tuple[pa.Table, int]:
         """Return all rows, those of `test_path` last, and the number of rows before them."""
@@ -179,20 +188,6 @@ class TableFile(ABC):
         with published_files.reading(test_path, remedy=f"give its columns the types they have in {self.path}"):
             return pa.concat_tables([first.select(shared), second.select(shared)], promote_options="permissive")
 
-    def whole(self, path: str) -> pa.Table:
-        """The table in a file, with rows, and no column twice."""
-        if not Path(path).is_file():
-            raise DataMissing(f"there is no file {path}", remedy="check the path", where="data.path")
-        kind = type(self).__name__.lower()
-        with published_files.reading(path, remedy=f"check that it is a {kind} file with a header and rows"):
-            table = self.read(path)
-            if not len(table):
-                raise ValueError("it has no rows")
-            twice = [name for name, times in Counter(table.column_names).items() if times > 1]
-            if twice:
-                raise ValueError(f"it has two columns '{quoted(twice[0])}'")
-        return table
-
     def _checked(self, path: str) -> pa.Table:
         """Return the table in a file; raise `UnknownName` if a column of the settings is missing."""
         table = self.whole(path)
@@ -200,17 +195,8 @@ class TableFile(ABC):
         named = {key: [name] if name or key == "label" else [] for key, name in own.items()}
         if path == self.path:  # a test file may lack what is dropped anyway
             named["drop"] = [*self.drop]
-        for setting, names in named.items():
-            for name in names:
-                if name not in table.column_names:
-                    listed = f"it has: {quoted_list(table.column_names)}"
-                    if len(table.column_names) == 1 and any(sign in table.column_names[0] for sign in ";\t|"):
-                        listed += "; is its separator another one? set data.separator"
-                    raise UnknownName(
-                        f"{path} has no column '{quoted(name)}'",
-                        remedy=suggest(name, table.column_names, listed),
-                        where=f"data.{setting}",
-                    )
+        columns = {f"data.{setting}": names for setting, names in named.items()}
+        require_columns(path, table, columns, "data.separator" if hasattr(self, "separator") else "")
         return table
 
     def feature_names(self, table: pa.Table) -> list[str]:
@@ -222,12 +208,10 @@ class TableFile(ABC):
         self, table: pa.Table, words: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, NDArray[np.float64]]:
         """Return the features as numbers; `words` are the categories of columns, if more than this table determines them."""
-        import pyarrow as pa
-
         columns: dict[str, NDArray[np.float64]] = {}
         for name in self.feature_names(table):
             if holds_numbers(table, name):
-                columns[name] = table[name].cast(pa.float64(), safe=False).to_numpy()
+                columns[name] = read_numbers(table, name)
             else:
                 codes, kinds = self.categories(table, name)
                 at = {kind: code for code, kind in enumerate(kinds)}
@@ -258,12 +242,9 @@ class Csv(TableFile):
 
     separator: str = ","
 
-    def read(self, path: str) -> pa.Table:
-        """The file, with the types of its columns inferred."""
-        from pyarrow import csv
-
-        whole = min(Path(path).stat().st_size + 1, 2**30)  # types are inferred from the first block: let it be all
-        return csv.read_csv(path, csv.ReadOptions(block_size=whole), csv.ParseOptions(delimiter=self.separator))
+    def whole(self, path: str) -> pa.Table:
+        """Return the table in a CSV file, with the types of its columns inferred."""
+        return read_csv(path, separator=self.separator, where="data.path")
 
 
 @register("dataset", "parquet")
@@ -271,16 +252,14 @@ class Csv(TableFile):
 class Parquet(TableFile):
     """A table in a Parquet file of yours; `label` is the column to predict, `client` the column with the client of a row."""
 
-    def read(self, path: str) -> pa.Table:
-        """The file."""
-        from pyarrow import parquet
-
-        return parquet.read_table(path)
+    def whole(self, path: str) -> pa.Table:
+        """Return the table in a Parquet file."""
+        return read_parquet(path, where="data.path")
 
 
 def _moments(table: pa.Table, name: str) -> Rows:
     """Number the times of a column in ascending order: numbers, dates, or texts that sort like dates."""
-    values = column(table, name)
+    values = read_column(table, name)
     if values.dtype.kind == "f":
         sortable = values
     elif values.dtype.kind in "iubM":
@@ -297,29 +276,6 @@ def _is_number(word: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def holds_numbers(table: pa.Table, name: str) -> bool:
-    """Can this column be a feature as it is?"""
-    import pyarrow as pa
-
-    types = pa.types
-    numeric = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
-    return any(is_kind(table.schema.field(name).type) for is_kind in numeric)
-
-
-def column(table: pa.Table, name: str) -> NDArray[Any]:
-    """A column of labels or clients, complete."""
-    import pyarrow.compute as pc
-
-    empty = pc.is_null(table[name], nan_is_null=True)
-    if str(table.schema.field(name).type) in ("string", "large_string"):
-        empty = pc.or_kleene(empty, pc.equal(table[name], ""))
-    at = pc.index(empty, True).as_py()
-    if at >= 0:
-        raise BadValue(f"column '{quoted(name)}' is empty in row {at + 1}", remedy="fill it, or delete that row")
-    values: NDArray[Any] = table[name].to_numpy()
-    return values
 
 
 def features(
