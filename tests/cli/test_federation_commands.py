@@ -1,4 +1,4 @@
-"""The commands as a user types them: mistakes are told before anybody is bothered, with exit code 2."""
+"""The commands as a user types them: mistakes end with exit code 2 before anything is sent."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ SERVE = [
 ]
 
 
-@pytest.mark.parametrize(("words", "told"), SERVE)
-def test_mistakes_of_an_organiser(words: list[str], told: str, folder: Path) -> None:
+@pytest.mark.parametrize(("words", "expected"), SERVE)
+def test_mistakes_of_the_server(words: list[str], expected: str, folder: Path) -> None:
     run("federation", "keys", "alfa", "bravo", "--out", "made")
     result = run("serve", *words, code=2)
-    assert told in result.stderr
+    assert expected in result.stderr
     assert not Path("runs").exists()
 
 
@@ -81,10 +81,10 @@ JOIN = [
 ]
 
 
-@pytest.mark.parametrize(("words", "told"), JOIN)
-def test_mistakes_of_a_participant(words: list[str], told: str, folder: Path) -> None:
+@pytest.mark.parametrize(("words", "expected"), JOIN)
+def test_mistakes_of_a_client(words: list[str], expected: str, folder: Path) -> None:
     run("federation", "keys", "alfa", "bravo", "--out", "made")
-    assert told in run("join", "--server", "127.0.0.1:1", *words, code=2).stderr
+    assert expected in run("join", "--server", "127.0.0.1:1", *words, code=2).stderr
 
 
 def test_the_help_names_what_a_newcomer_needs() -> None:
@@ -142,11 +142,11 @@ LEAVES = [
 ]
 
 
-@pytest.mark.parametrize(("overrides", "told", "leaves"), LEAVES)
-def test_what_leaves_is_told_before_it_does(overrides: list[str], told: str, leaves: bool, folder: Path) -> None:
+@pytest.mark.parametrize(("overrides", "expected", "leaves"), LEAVES)
+def test_what_leaves_is_shown_before_it_does(overrides: list[str], expected: str, leaves: bool, folder: Path) -> None:
     text = "\n".join(what_leaves(federated_experiment("exp.toml", overrides), shares_models=False))
-    assert (told in text) == leaves
+    assert (expected in text) == leaves
 
 
-def test_both_doors_are_in_the_api() -> None:
+def test_serve_and_join_are_in_the_api() -> None:
     assert {"serve", "join"} <= {*api.__all__}

@@ -210,7 +210,7 @@ def test_a_debian_package_is_read_without_installing_it(monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif("sys.platform == 'win32'", reason="the stand-ins are shell scripts")
-def test_a_program_that_fails_or_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_program_that_fails_or_hangs_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_program(tmp_path / "bin", "npm", "echo first >&2; echo no such package >&2; exit 1", monkeypatch)
     with pytest.raises(OSError, match="npm failed: no such package"):
         download.run("npm", folder=tmp_path)

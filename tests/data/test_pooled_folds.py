@@ -1,4 +1,4 @@
-"""Folds of the pooled samples: assigned by the fold seed alone, whatever the partition of each split is."""
+"""Folds of the pooled samples: assigned by the fold seed alone, independently of the partition of each split."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ OWN = ("nilsson_iid", "nilsson_noniid")  # make their own folds, of equal sizes
 
 def splits(exp: Experiment, folds: int = FOLDS, fold_seed: int = 3) -> tuple[Dataset, list[Partition]]:
     """All folds of one fold seed, every one with a seed of its own: another partition each."""
-    dealt = [partition_data(exp.with_(folds=folds, fold=f, fold_seed=fold_seed, seed=100 + f)) for f in range(folds)]
-    return dealt[0][0], [partition for _, partition in dealt]
+    splits = [partition_data(exp.with_(folds=folds, fold=f, fold_seed=fold_seed, seed=100 + f)) for f in range(folds)]
+    return splits[0][0], [partition for _, partition in splits]
 
 
 def by_hand(classes: list[int], client: list[int] | None = None, **settings: Any) -> Experiment:
@@ -49,7 +49,7 @@ def test_every_sample_is_tested_exactly_once(name: str) -> None:
     tested = np.concatenate([part.test for part in parts])
     assert len(np.unique(tested)) == len(tested) == (len(data.x) // FOLDS * FOLDS if name in OWN else len(data.x))
     for part in parts:
-        assert not np.intersect1d(part.train_rows, part.test).size, "nobody trains on a test sample"
+        assert not np.intersect1d(part.train_rows, part.test).size, "no client trains on a test sample"
     if name not in OWN:
         assert len({part.clients[0].tobytes() for part in parts}) == FOLDS, "every split has its own partition"
 
@@ -156,13 +156,13 @@ def test_more_folds_than_samples_are_refused() -> None:
 
 def test_a_random_division_has_the_data_sets_own_proportion() -> None:
     exp = Experiment.make("digits", clients=10)
-    dealt = [partition_data(exp.with_(fold_seed=s)) for s in (0, 1)]
-    data = dealt[0][0]
-    for _, part in dealt:
+    splits = [partition_data(exp.with_(fold_seed=s)) for s in (0, 1)]
+    data = splits[0][0]
+    for _, part in splits:
         assert len(part.test) == len(data.x) - data.n_train
         assert np.ptp(np.bincount(data.y[part.test]) / np.bincount(data.y)) < 0.02
         assert np.array_equal(np.sort(np.concatenate([part.train_rows, part.test])), np.arange(len(data.x)))
-    assert dealt[0][1].test.tobytes() != dealt[1][1].test.tobytes()
+    assert splits[0][1].test.tobytes() != splits[1][1].test.tobytes()
 
 
 def test_a_random_division_leaves_every_natural_client_a_training_sample() -> None:
@@ -191,12 +191,12 @@ def grouped(tmp_path: Path, **settings: Any) -> Experiment:
 @pytest.mark.parametrize("partition", ["natural", "iid"])
 def test_groups_stay_whole(tmp_path: Path, partition: str, fold_seed: int | None) -> None:
     exp = grouped(tmp_path, partition=partition, clients=0 if partition == "natural" else 4)
-    dealt = [partition_data(exp.with_(folds=FOLDS, fold=f, fold_seed=fold_seed)) for f in range(FOLDS)]
-    data, group = dealt[0][0], dealt[0][0].group
+    splits = [partition_data(exp.with_(folds=FOLDS, fold=f, fold_seed=fold_seed)) for f in range(FOLDS)]
+    data, group = splits[0][0], splits[0][0].group
     assert group is not None
     assert data.shape == (1,), "the group is no feature"
-    assert np.array_equal(np.sort(np.concatenate([part.test for _, part in dealt])), np.arange(240))
-    for _, part in dealt:
+    assert np.array_equal(np.sort(np.concatenate([part.test for _, part in splits])), np.arange(240))
+    for _, part in splits:
         assert not np.intersect1d(group[part.test], group[part.train_rows]).size
         assert 44 <= len(part.test) <= 52, "folds of about equal sizes"
 
@@ -235,12 +235,12 @@ def timed(tmp_path: Path, **settings: Any) -> Experiment:
 @pytest.mark.parametrize("fold_seed", [None, 3])
 def test_forward_splits_never_train_on_later_samples(tmp_path: Path, fold_seed: int | None) -> None:
     exp = timed(tmp_path)
-    dealt = [partition_data(exp.with_(folds=4, fold=f, fold_seed=fold_seed)) for f in range(4)]
-    data, time = dealt[0][0], dealt[0][0].time
+    splits = [partition_data(exp.with_(folds=4, fold=f, fold_seed=fold_seed)) for f in range(4)]
+    data, time = splits[0][0], splits[0][0].time
     assert time is not None
     assert data.shape == (1,), "the time is no feature"
     before = -1
-    for _, part in dealt:
+    for _, part in splits:
         assert time[part.train_rows].max() < time[part.test].min()
         assert time[part.test].min() > before
         before = time[part.test].max()
@@ -249,8 +249,8 @@ def test_forward_splits_never_train_on_later_samples(tmp_path: Path, fold_seed: 
         )
         assert 36 <= len(part.test) <= 44
     assert before == time.max()
-    trained = np.count_nonzero(time < time[dealt[0][1].test].min())
-    assert trained + sum(len(part.test) for _, part in dealt) == 200
+    trained = np.count_nonzero(time < time[splits[0][1].test].min())
+    assert trained + sum(len(part.test) for _, part in splits) == 200
 
 
 def test_the_other_divisions_are_in_order_of_time_too(tmp_path: Path) -> None:
@@ -275,12 +275,12 @@ def test_times_may_be_numbers(tmp_path: Path, values: NDArray[Any]) -> None:
 def test_mistakes_with_groups_and_times_are_named(tmp_path: Path) -> None:
     path = table(tmp_path, {"when": np.arange(40), "who": np.arange(40) // 2})
     base = {"name": "csv", "path": path, "label": "y"}
-    for more, told in [
+    for more, expected in [
         ({"group": "whoo"}, "has no column 'whoo'"),
         ({"time": "wen"}, "has no column 'wen'"),
         ({"group": "who", "time": "when"}, "groups or times, not both"),
     ]:
-        with pytest.raises(FedarenaError, match=told):
+        with pytest.raises(FedarenaError, match=expected):
             partition_data(Experiment.make({"data": {**base, **more}}, clients=2))
     flat = table(tmp_path, {"when": np.arange(40) // 20})
     exp = Experiment.make({"data": {**base, "path": flat, "time": "when"}}, clients=2)

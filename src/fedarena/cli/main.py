@@ -78,7 +78,7 @@ def _interrupt(*_: Any) -> NoReturn:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line of fedarena."""
     signal.signal(signal.SIGTERM, _interrupt)  # `kill` saves the state and says how to resume, as Ctrl-C does
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # without the line of our source code
     app()

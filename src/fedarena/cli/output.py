@@ -8,7 +8,7 @@ from fedarena.common.formatting import as_json
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
+    """Print a value as JSON on stdout."""
     print(as_json(value))
 
 

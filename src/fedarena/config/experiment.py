@@ -251,7 +251,7 @@ class Experiment(SettingsTable):
     uplink: Literal["plain", "mean_only"] | Uplink = "plain"
     bn_buffers: Literal["average", "server", "local", "recompute"] = "average"
     init: Literal["torch", "glorot"] = "torch"
-    freeze: tuple[str, ...] = ()  # patterns of names of parameters that are neither trained nor sent
+    freeze: tuple[str, ...] = ()  # patterns of names of parameters that are not trained and not sent
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     fast: bool = True

@@ -57,7 +57,7 @@ def assign_in_turns(pools: Iterable[Rows], holders: Iterable[NDArray[np.int64]],
 
 
 def finished(data: Dataset, parts: Iterable[Rows], test: Rows | None = None, notes: tuple[str, ...] = ()) -> Partition:
-    """Return the partition with these parts; rows that are neither in a part nor for testing count as unused."""
+    """Return the partition with these parts; rows outside the parts and the test set count as unused."""
     clients = [np.sort(part).astype(np.int64, copy=False) for part in parts]
     empty = sum(len(rows) == 0 for rows in clients)
     if empty:

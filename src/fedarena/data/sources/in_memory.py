@@ -142,7 +142,7 @@ def _complete(name: str, values: NDArray[Any]) -> NDArray[Any]:
 def _is_missing(value: Any) -> bool:
     try:
         return value is None or bool(value != value)
-    except (TypeError, ValueError):  # pandas' NA, whose comparisons are neither true nor false
+    except (TypeError, ValueError):  # pandas' NA, whose comparisons have no truth value
         return True
 
 
