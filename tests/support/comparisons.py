@@ -1,4 +1,4 @@
-"""Small comparisons, played cell by cell."""
+"""Small comparisons, run cell by cell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from fedarena.results.run_folder import versions
 SIX = ("fedavg", "fedprox", "scaffold", "fednova", "fedavgm", "fedadam", "centralized")
 
 
-def compare_in_folder(root: Path, contestants: dict[str, dict[str, Any]], *, settings: dict[str, Any], **how: Any) -> Comparison:
+def compare_in_folder(
+    root: Path, contestants: dict[str, dict[str, Any]], *, settings: dict[str, Any], **how: Any
+) -> Comparison:
     """Return a comparison on digits whose cells are all run in this process."""
     plan = build_plan(Experiment.make("digits", **settings), contestants, versions=versions(), **how)
     root.mkdir(parents=True, exist_ok=True)
