@@ -51,7 +51,7 @@ def test_a_name_of_ones_own() -> None:
 
 @dataclass(frozen=True)
 class Mine(fa.FedAvg):
-    """One that nobody has registered."""
+    """An algorithm that is not registered."""
 
     gain: float = 1.0
 

@@ -27,7 +27,7 @@ dropouts = 0.2
 local = { lr = 0.1 }
 """
 ASKED = ["exp.toml", "-a", "fedavg", "-a", "scaffold:option=i", "--folds", "2", "--no-baseline"]
-ENDLESS = "rounds=10000000"  # whatever the machine, they are not done before the kill
+ENDLESS = "rounds=10000000"  # on any machine, they are not done before the kill
 PATIENCE = 120.0  # seconds, after which something is wrong
 
 
@@ -125,7 +125,7 @@ def test_killed_twice_and_resumed(
 
 
 def test_workers_leave_with_a_killed_comparison(tmp_path: Path) -> None:
-    """Even in the middle of a run: a lock ends with its process, and soon nobody holds that of a cell."""
+    """Even in the middle of a run: a lock ends with its process, so that of a cell is soon free."""
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
     process = start(tmp_path, *ASKED, "--set", ENDLESS, "--out", "c", "--workers", "2")
     wait_for(process, lambda: [g.state for g in seen(tmp_path / "c") if g.round > 1] == ["running"] * 2)
@@ -143,9 +143,9 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path) -> None:
     process = start(tmp_path, *ASKED, "--set", ENDLESS, "--out", "c")
     wait_for(process, lambda: any(g.round > 1 for g in seen(tmp_path / "c")))
     process.send_signal(signal.SIGINT)
-    told, said = process.communicate(timeout=PATIENCE)
+    output, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert told == ""
+    assert output == ""
     assert "fedarena compare --resume c" in said
     assert "Traceback" not in said
     assert not any(g.state == "running" for g in seen(tmp_path / "c"))

@@ -105,12 +105,12 @@ def test_effects_are_those_of_the_recorded_scores(whole: Comparison) -> None:
 
 
 def test_the_score_over_all_clients_is_that_of_the_view(whole: Comparison) -> None:
-    """With nobody left out, the mean of clients is the score on own samples, in both weightings."""
+    """With no client left out, the mean of clients is the score on own samples, in both weightings."""
     for run in whole.runs["fedavg"]:
-        weighted = others_scores(run, run, "nobody of this name", "accuracy", "own")
+        weighted = others_scores(run, run, "no client of this name", "accuracy", "own")
         assert math.isclose(weighted[0], run.own_metrics["accuracy"])
         assert weighted[0] == weighted[1]
-        uniform = others_scores(run, run, "nobody of this name", "accuracy", "own:uniform")
+        uniform = others_scores(run, run, "no client of this name", "accuracy", "own:uniform")
         assert math.isclose(uniform[0], run.client_metrics["accuracy"].mean())
 
 
@@ -138,7 +138,7 @@ def test_local_training_is_not_repeated(whole: Comparison) -> None:
 
 
 def test_the_comparison_itself_stays_as_it_was(whole: Comparison, table: Path) -> None:
-    """Scores, verdict table and weights are those of the comparison that leaves nobody out."""
+    """Scores, verdict table and weights are those of the comparison that leaves no client out."""
     plain = fa.compare(table, THREE, out=False, **SETTINGS)
     assert plain.scores() == whole.scores()
     assert plain.duels() == whole.duels()
@@ -238,9 +238,9 @@ def test_effects_in_words_json_report_and_page(whole: Comparison) -> None:
     (line,) = [text for text in whole.words if "the other clients" in text]
     assert line.startswith("With ")
     assert line.endswith(".")
-    told = json.loads(json.dumps(whole.as_dict()["leave_one_out"], allow_nan=False))
-    assert {one["client"] for one in told["effects"]} == {*NAMES}
-    assert told["evaluate_on"] == "own"
+    output = json.loads(json.dumps(whole.as_dict()["leave_one_out"], allow_nan=False))
+    assert {one["client"] for one in output["effects"]} == {*NAMES}
+    assert output["evaluate_on"] == "own"
     page = render(ReportData(whole))
     section = page.partition('<section id="left-out">')[2].partition("</section>")[0]
     assert "Zug &amp; Au" in section

@@ -306,8 +306,8 @@ def test_killed_while_what_failed_is_cleared_away(monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            run_comparison._run(experiment, cell)
-    assert run_comparison._run(experiment, cell) is None
+            run_comparison._run_cell(experiment, cell)
+    assert run_comparison._run_cell(experiment, cell) is None
     assert (cell / "model.safetensors").read_bytes() == whole["model.safetensors"]
     assert [folder.name for folder in cell.parent.iterdir()] == ["seed0"]
 
@@ -375,12 +375,12 @@ def test_json_and_nothing_else() -> None:
     result = call("compare", "digits", "-a", "fedavg", "-a", "fedprox:mu=0.1", *QUICK, "--seeds", "2", "--json", "-q")
     assert result.exit_code == 0
     assert result.stderr == ""
-    told = json.loads(result.stdout)
-    assert told["algorithms"] == ["fedavg", "fedprox:mu=0.1"]
-    assert {len(scores) for scores in told["scores"].values()} == {2}
-    assert [d["row"] for d in told["table"]] == ["fedavg", "fedprox:mu=0.1"]
-    assert told["dir"] == "runs/digits-compare"
-    assert [row["algorithm"] for row in told["rows"]] == ["fedavg", "fedprox:mu=0.1", "centralized"]
+    report = json.loads(result.stdout)
+    assert report["algorithms"] == ["fedavg", "fedprox:mu=0.1"]
+    assert {len(scores) for scores in report["scores"].values()} == {2}
+    assert [d["row"] for d in report["table"]] == ["fedavg", "fedprox:mu=0.1"]
+    assert report["dir"] == "runs/digits-compare"
+    assert [row["algorithm"] for row in report["rows"]] == ["fedavg", "fedprox:mu=0.1", "centralized"]
 
 
 def test_a_line_for_every_run_then_the_verdict() -> None:
@@ -497,8 +497,8 @@ def test_notes_of_cells_are_told_once_with_their_algorithm() -> None:
     duel = fa.compare(
         "digits", ["fedavg", "fedbuff:buffer=1000"], folds=2, rounds=1, model="logreg", out=False, baseline=False
     )
-    told = [note for note in duel.notes if "never changed" in note]
-    assert told == [
+    report = [note for note in duel.notes if "never changed" in note]
+    assert report == [
         "fedbuff:buffer=1000: the server's model never changed: no answer came, or too few for its buffer (in 2 of 2 runs)"
     ]
     assert sum("beta" in note for note in duel.notes) == 1

@@ -64,7 +64,7 @@ def test_a_grid_over_what_has_no_end_is_refused_by_name(dimension: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "output"),
     [
         ({}, "the space is empty"),
         ({"local": {}}, "local has no low"),
@@ -94,9 +94,9 @@ def test_a_grid_over_what_has_no_end_is_refused_by_name(dimension: dict[str, Any
         ({"share": {"choices": [0.1]}, "per_round": {"choices": [1]}}, "both share and per_round"),
     ],
 )
-def test_a_mistake_is_told_before_anything_starts(table: Any, told: str) -> None:
+def test_a_mistake_is_told_before_anything_starts(table: Any, output: str) -> None:
     message = refused(table)
-    assert told in message
+    assert output in message
     assert "\n  -> " in message
 
 

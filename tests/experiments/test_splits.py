@@ -289,9 +289,9 @@ def test_the_protocol_is_part_of_the_folder() -> None:
     assert (table["protocol"], table["fixed"], table["per_repeat"]) == ("independent", ["partition"], [])
     with pytest.raises(fa.FedarenaError, match=r"its fixed is \('partition',\), not \(\)"):
         fa.compare("digits", ["fedavg", "fedprox"], seeds=2, resume="c", baseline=False, **SMALL)
-    told = json.loads(call("--resume", "c", "--json", "-q").stdout)
-    assert told["fixed"] == ["partition"]
-    assert told["about"].startswith("The conclusion is about this partition;")
+    output = json.loads(call("--resume", "c", "--json", "-q").stdout)
+    assert output["fixed"] == ["partition"]
+    assert output["about"].startswith("The conclusion is about this partition;")
 
 
 def test_cells_gathered_by_hand_are_judged_alike() -> None:
@@ -311,7 +311,7 @@ def test_cells_gathered_by_hand_are_judged_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (["--fixed", "partitions"], "did you mean 'partition'?"),
         (["--fixed", "partition,"], "--fixed does not accept ''"),
@@ -323,10 +323,10 @@ def test_cells_gathered_by_hand_are_judged_alike() -> None:
         (["--set", "fold_seed=-1"], "fold_seed = -1"),
     ],
 )
-def test_a_mistake_is_one_message(words: list[str], told: str) -> None:
+def test_a_mistake_is_one_message(words: list[str], output: str) -> None:
     result = call("digits", "-a", "fedavg", "-a", "scaffold", *QUICK, *words)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert told in result.stderr
+    assert output in result.stderr
     assert len(result.stderr.strip().splitlines()) == 2
     assert not Path("runs").exists()
 
@@ -338,9 +338,9 @@ def test_times_need_forward_splits() -> None:
     result = call(*timed, "--seeds", "3")
     assert result.exit_code == 2
     assert "give --folds for forward splits, or --seeds N --fixed test" in result.stderr
-    told = json.loads(call(*timed, "--folds", "3", "--dry-run", "--json").stdout)
-    assert "every split has its own later test samples" in told["about"]
-    assert "correlation 0.25" in told["test"]
+    output = json.loads(call(*timed, "--folds", "3", "--dry-run", "--json").stdout)
+    assert "every split has its own later test samples" in output["about"]
+    assert "correlation 0.25" in output["test"]
     assert call(*timed, "--folds", "3", "-q").exit_code == 0
 
 
@@ -353,10 +353,10 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing() -> None:
     assert lines[1].startswith("The conclusion is about federations drawn like this one;")
     assert lines[-1] == "nothing was run: leave out --dry-run to start"
     assert not list(Path().iterdir())
-    told = json.loads(call(*words, "--tune", "4", "--dry-run", "--json").stdout)
-    assert (told["runs"], told["trials"], len(told["splits"])) == (18, 4 * 18, 6)
-    assert told["seconds"] > 0
-    assert told["disk_bytes"] > 0
+    output = json.loads(call(*words, "--tune", "4", "--dry-run", "--json").stdout)
+    assert (output["runs"], output["trials"], len(output["splits"])) == (18, 4 * 18, 6)
+    assert output["seconds"] > 0
+    assert output["disk_bytes"] > 0
     assert not list(Path().iterdir())
     assert call("digits", "-a", "fedavg", "-a", "scafold", "--dry-run").exit_code == 2
 
@@ -365,5 +365,5 @@ def test_a_dry_run_of_a_folder_counts_what_is_left() -> None:
     done = fa.compare("digits", ["fedavg", "fedprox"], seeds=2, out="c", baseline=False, **SMALL)
     assert done.dir is not None
     (done.plan.folder(done.dir, "fedprox", done.plan.splits[1]) / "result.json").unlink()
-    told = json.loads(call("--resume", "c", "--dry-run", "--json").stdout)
-    assert told["runs"] == 1
+    output = json.loads(call("--resume", "c", "--dry-run", "--json").stdout)
+    assert output["runs"] == 1

@@ -154,11 +154,11 @@ def test_a_resumed_suite_stays_as_it_was(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_answers_first_and_json_has_the_keys(folder: Path, tmp_path: Path) -> None:
-    code, printed, told = cli("--resume", str(folder / "s"), "--report", str(tmp_path / "r.html"))
+    code, printed, output = cli("--resume", str(folder / "s"), "--report", str(tmp_path / "r.html"))
     assert code == 0
     assert printed.lstrip().startswith("On the next federation like these 3, ")
     assert printed.splitlines()[-2:] == [str(folder / "s"), str(tmp_path / "r.html")]
-    assert "fedavg, scaffold · 3 federations · 12 runs" in told
+    assert "fedavg, scaffold · 3 federations · 12 runs" in output
     code, printed, _ = cli("--resume", str(folder / "s"), "--json", "-q")
     found = json.loads(printed)
     assert {"federations", "pairs", "mean_ranks", "about", "verdict", "varying"} <= set(found)
@@ -301,14 +301,14 @@ def test_tasks_are_not_mixed(tmp_path: Path) -> None:
 def test_bad_suite_files_are_one_message_and_exit_code_2(text: str, what: str, tmp_path: Path) -> None:
     file = tmp_path / "suite.toml"
     file.write_text(f'data = "digits"\nmodel = "logreg"\n{text}')
-    code, printed, told = cli(str(file), "-a", "fedavg", "-a", "scaffold", "--out", str(tmp_path / "s"))
+    code, printed, output = cli(str(file), "-a", "fedavg", "-a", "scaffold", "--out", str(tmp_path / "s"))
     assert code == 2
     assert printed == ""
-    assert "Traceback" not in told
-    assert " -> " in told
+    assert "Traceback" not in output
+    assert " -> " in output
     import re
 
-    assert re.search(what, told), told
+    assert re.search(what, output), output
     assert not (tmp_path / "s").exists()
 
 

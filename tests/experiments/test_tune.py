@@ -61,10 +61,10 @@ def test_everyone_gets_the_same_number_of_trials_and_its_own_space() -> None:
     assert table["found"].keys() == {"fedavg", "fedprox", "fedadam", "centralized"}  # the baseline too
     for label, splits in table["found"].items():
         assert splits.keys() == {"repeat0-fold0", "repeat0-fold1"}
-        for told in splits.values():
-            assert len(told["trials"]) == 3
-            assert all(trial["values"].keys() == table["spaces"][label].keys() for trial in told["trials"])
-            assert told["best"]["score"] == max(trial["score"] for trial in told["trials"])
+        for report in splits.values():
+            assert len(report["trials"]) == 3
+            assert all(trial["values"].keys() == table["spaces"][label].keys() for trial in report["trials"])
+            assert report["best"]["score"] == max(trial["score"] for trial in report["trials"])
     assert table["spaces"]["fedprox"].keys() == {"local.lr", "algorithm.mu"}
     assert "tuned: 3 trials (tpe) for every algorithm in every split" in duel.plan.notes[0]
     assert "no test sample was used" in duel.plan.notes[0]
@@ -79,8 +79,8 @@ def test_the_same_luck_for_the_same_key() -> None:
     """Random trials of a split draw the same rates for everyone who searches nothing else before it."""
     found = run_tuning(plan(rows(), ["fedavg", "fednova", "scaffold"], 3, folds=None, method="random"), Path()).tuning
     assert found["trials"] == 3
-    told = json.loads(Path("tuning.json").read_text())["found"]
-    rates = [[t["values"]["local.lr"] for t in told[label]["seed0"]["trials"]] for label in told]
+    report = json.loads(Path("tuning.json").read_text())["found"]
+    rates = [[t["values"]["local.lr"] for t in report[label]["seed0"]["trials"]] for label in report]
     assert rates[0] == rates[1] == rates[2]
     assert len(set(rates[0])) == 3
 
@@ -129,10 +129,10 @@ def test_who_stays_untuned_is_named() -> None:
     words = ["digits", "-a", "fedavg", "-a", "fedprox", "--no-baseline", "--seeds", "2", *SET]
     Path("spaces.toml").write_text("[fedprox]\nalgorithm.mu = { choices = [50.0, 100.0] }\n")
     result = call(*words, "--tune", "2", "--spaces", "spaces.toml", "--out", "c", "--report", "r.html", "--json")
-    told = "fedprox: no trial gave a result; it keeps its own settings"
-    assert json.loads(result.stdout)["notes"][1:] == [told]
-    assert f"note: {told}" in result.stderr
-    assert told in Path("r.html").read_text(encoding="utf-8")
+    report = "fedprox: no trial gave a result; it keeps its own settings"
+    assert json.loads(result.stdout)["notes"][1:] == [report]
+    assert f"note: {report}" in result.stderr
+    assert report in Path("r.html").read_text(encoding="utf-8")
     assert fa.Comparison.load("c").runs["fedprox"][0].experiment.algorithm.settings["mu"] == fa.FedProx().mu
     assert plan(rows(), ["fedavg", "fedprox"], 2, spaces=stiff).tuning["given"] == ["fedprox"]
 
@@ -151,15 +151,15 @@ def test_the_test_fold_is_never_looked_at() -> None:
                           y_test=data.y[data.n_train :])  # fmt: skip
     changed = fa.arrays(poisoned[: data.n_train], data.y[: data.n_train], x_test=poisoned[data.n_train :],
                         y_test=data.y[data.n_train :])  # fmt: skip
-    told = []
+    report = []
     for number, source in enumerate((untouched, changed)):
         root = Path(str(number))
         root.mkdir()
         run_tuning(plan(source, ["fedavg", "fedprox"], 4), root)
-        told.append(json.loads((root / "tuning.json").read_text())["found"])
+        report.append(json.loads((root / "tuning.json").read_text())["found"])
     for label in ("fedavg", "fedprox"):
-        assert told[0][label]["repeat0-fold0"] == told[1][label]["repeat0-fold0"]
-        assert told[0][label]["repeat0-fold1"] != told[1][label]["repeat0-fold1"]  # there they are training rows
+        assert report[0][label]["repeat0-fold0"] == report[1][label]["repeat0-fold0"]
+        assert report[0][label]["repeat0-fold1"] != report[1][label]["repeat0-fold1"]  # there they are training rows
 
 
 def test_tuned_less_often_it_says_what_that_costs() -> None:
@@ -183,8 +183,8 @@ def test_tuned_less_often_it_says_what_that_costs() -> None:
 
 def test_tuned_once_is_one_search_for_each() -> None:
     found = run_tuning(plan(rows(), ["fedavg", "fedprox"], 2, repeats=2, per="once"), Path())
-    told = json.loads(Path("tuning.json").read_text())["found"]
-    assert [list(splits) for splits in told.values()] == [["repeat0-fold0"]] * 2
+    report = json.loads(Path("tuning.json").read_text())["found"]
+    assert [list(splits) for splits in report.values()] == [["repeat0-fold0"]] * 2
     assert all(len(splits) == 4 for splits in found.tuned.values())
     assert len({json.dumps(values) for values in found.tuned["fedprox"].values()}) == 1
 
@@ -228,7 +228,7 @@ def test_killed_and_resumed() -> None:
     assert Path("killed/tuning.json").read_text() == Path("whole/tuning.json").read_text()
     assert resumed["notes"] == whole["notes"]
     assert len(whole["notes"]) == 1
-    again = json.loads(call("--resume", "killed", "--json", "-q").stdout)  # nothing left: nor is it tuned again
+    again = json.loads(call("--resume", "killed", "--json", "-q").stdout)  # nothing is left, and it is not tuned again
     assert again["notes"] == whole["notes"]
     assert again["scores"] == whole["scores"]
 
@@ -255,7 +255,7 @@ def test_another_budget_is_another_comparison() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "report"),
     [
         (["--tune", "0"], "tune = 0"),
         (["--tune-per", "once"], "the number of trials is not given"),
@@ -264,11 +264,11 @@ def test_another_budget_is_another_comparison() -> None:
         (["--tune", "3", "--spaces", "none.toml"], "there is no file none.toml"),
     ],
 )
-def test_a_mistake_is_one_message(words: list[str], told: str) -> None:
+def test_a_mistake_is_one_message(words: list[str], report: str) -> None:
     result = call("digits", "-a", "fedavg", "-a", "scaffold", *SET, *words)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
-    assert told in result.stderr
+    assert report in result.stderr
     assert len(result.stderr.strip().splitlines()) == 2
     assert not Path("runs").exists()
 

@@ -326,12 +326,12 @@ def test_the_command_that_continues(undecided: Comparison) -> None:
 
 
 def test_json(decided: Comparison, undecided: Comparison) -> None:
-    told = json.loads(call("--resume", str(copied(undecided)), "--json", "-q").stdout)
-    assert told["at_most"] == 20
-    assert told["stopped"] == {"splits": 20, "decided": False, "reason": "Not decided after 20 splits, the limit."}
-    assert [found["splits"] for found in told["looks"]] == [10, 15, 20]
+    output = json.loads(call("--resume", str(copied(undecided)), "--json", "-q").stdout)
+    assert output["at_most"] == 20
+    assert output["stopped"] == {"splits": 20, "decided": False, "reason": "Not decided after 20 splits, the limit."}
+    assert [found["splits"] for found in output["looks"]] == [10, 15, 20]
     keys = {"splits", "n", "candidates", "level", "best_set", "p_equal", "decided", "reason"}
-    assert all({*found} == keys for found in told["looks"])
+    assert all({*found} == keys for found in output["looks"])
     assert decided.as_dict()["stopped"] == {
         "splits": 10,
         "decided": True,
@@ -386,19 +386,19 @@ def test_lines_and_table_of_a_plan_that_grows(undecided: Comparison) -> None:
         assert len(view.seen) == 40
         assert view.summary().startswith("40/40 runs")
         assert isinstance(console.file, io.StringIO)
-        told = console.file.getvalue()
-        assert told.count("2 x 10 runs or more, until it is decided or has 20 splits") == 1, "one title"
-        assert "look at 10 splits: not decided, " in told
+        output = console.file.getvalue()
+        assert output.count("2 x 10 runs or more, until it is decided or has 20 splits") == 1, "one title"
+        assert "look at 10 splits: not decided, " in output
 
 
 def test_a_dry_run_says_the_first_look_and_the_worst_case() -> None:
     words = ["digits", *TYPED, "--until-decided", "--at-most", "30", *QUICK, "--dry-run", "--workers", "1"]
-    told = json.loads(call(*words, "--json").stdout)
-    assert (told["first_look"], told["runs"], len(told["splits"])) == (10, 20, 10)
-    worst = told["worst_case"]
+    output = json.loads(call(*words, "--json").stdout)
+    assert (output["first_look"], output["runs"], len(output["splits"])) == (10, 20, 10)
+    worst = output["worst_case"]
     assert (worst["splits"], worst["runs"]) == (30, 60)
-    assert worst["disk_bytes"] == 3 * told["disk_bytes"]
-    assert worst["seconds"] == pytest.approx(3 * told["seconds"])
+    assert worst["disk_bytes"] == 3 * output["disk_bytes"]
+    assert worst["seconds"] == pytest.approx(3 * output["seconds"])
     lines = call(*words).stdout.splitlines()
     assert lines[0] == "fedavg, twin: 2 x 10 runs (2 x 5 folds) before the first look"
     assert lines[-2].startswith("if it is not decided before its limit of 30 splits: 60 runs, about ")
@@ -409,7 +409,7 @@ def test_a_dry_run_says_the_first_look_and_the_worst_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (["--at-most", "30"], "add --until-decided, or leave out --at-most"),
         (["--until-decided", "--at-most", "9"], "at most 9 splits, and the first look is at 10"),
@@ -423,16 +423,16 @@ def test_a_dry_run_says_the_first_look_and_the_worst_case() -> None:
         (["--until-decided", "--set", "uplink.clip=1", "--sweep", "uplink.noise=0,1"], "--sweep and --until-decided"),
     ],
 )
-def test_a_mistake_is_one_message(words: list[str], told: str) -> None:
+def test_a_mistake_is_one_message(words: list[str], output: str) -> None:
     result = call("digits", *TYPED, *QUICK, *words)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert told in result.stderr
+    assert output in result.stderr
     assert len(result.stderr.strip().splitlines()) == 2
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("which", "words", "told"),
+    ("which", "words", "output"),
     [
         ("undecided", ["--at-most", "15"], "the limit of this comparison is 20 splits"),
         ("undecided", ["--rope", "0.02"], "the looks of this comparison are made with rope = 0.0001"),
@@ -442,13 +442,13 @@ def test_a_mistake_is_one_message(words: list[str], told: str) -> None:
     ],
 )
 def test_a_resumed_comparison_keeps_its_rule(
-    which: str, words: list[str], told: str, request: pytest.FixtureRequest
+    which: str, words: list[str], output: str, request: pytest.FixtureRequest
 ) -> None:
     folder = copied(request.getfixturevalue(which))
     before = (folder / "comparison.json").read_bytes()
     result = call("--resume", str(folder), *words, "-q")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert told in result.stderr
+    assert output in result.stderr
     assert (folder / "comparison.json").read_bytes() == before
 
 

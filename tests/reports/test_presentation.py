@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.browser import browser, overflow, resize
-from tests.support.comparisons import play
+from tests.support.comparisons import compare_in_folder
 
 import fedarena as fa
 from fedarena.common.formatting import format_size
@@ -99,7 +99,7 @@ def by_loss(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     settings = {"clients": 4, "rounds": 3, "model": "logreg", "evaluate": {"metric": "log_loss"}}
     contestants = {name: {"algorithm": name} for name in ("fedavg", "scaffold")}
     how = {"folds": 3, "score": "final", "metric": "log_loss"}
-    return play(tmp_path_factory.mktemp("loss") / "match", contestants, settings=settings, **how)
+    return compare_in_folder(tmp_path_factory.mktemp("loss") / "match", contestants, settings=settings, **how)
 
 
 def test_charts_and_verdict_agree_on_who_is_better(by_loss: Comparison) -> None:
@@ -172,7 +172,7 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("eight")
     contestants: dict[str, dict[str, Any]] = {name: {"algorithm": name} for name in EIGHT}
     settings = {"clients": 4, "rounds": 2, "model": "logreg"}
-    result = play(root / "match", contestants, settings=settings, folds=2, score="final", evaluate_on="own")
+    result = compare_in_folder(root / "match", contestants, settings=settings, folds=2, score="final", evaluate_on="own")
     return write_report(result, root / "report.html")
 
 

@@ -101,9 +101,9 @@ def test_published_and_measured_stand_side_by_side(write: Write) -> None:
     assert rows["fast", "final_loss"]["published"] is None
     assert result.verdict == "agrees"
     assert result.figure is not None
-    told = json.loads(Path("runs/papers/x-a-full/X-A-full.json").read_text(encoding="utf-8"))
-    assert told == json.loads(json.dumps(told))
-    assert [r["weights_sha256"] for r in told["runs"] if r["cell"] == "slow"] == [run.weights_sha256]
+    report = json.loads(Path("runs/papers/x-a-full/X-A-full.json").read_text(encoding="utf-8"))
+    assert report == json.loads(json.dumps(report))
+    assert [r["weights_sha256"] for r in report["runs"] if r["cell"] == "slow"] == [run.weights_sha256]
 
 
 def test_a_smaller_run_never_agrees(write: Write) -> None:
@@ -210,7 +210,7 @@ def test_a_folder_of_another_recipe_is_refused(write: Write) -> None:
 
 
 def test_results_of_something_else_never_count(write: Write) -> None:
-    """Not those of another recipe, or size, or of nobody knows what."""
+    """Folders of another recipe, another size or of unknown origin are refused."""
     write("X-A", SMALL)
     write("X-B")
     reproduce("X-A", "small", out="here")
@@ -244,14 +244,14 @@ def test_runs_from_before_a_setting_was_there_still_count(write: Write) -> None:
     write()
     reproduce("X-A", "full")
     plan = Path("runs/papers/x-a-full/reproduction.json")
-    told = json.loads(plan.read_text(encoding="utf-8"))
-    for table in told["jobs"].values():
+    report = json.loads(plan.read_text(encoding="utf-8"))
+    for table in report["jobs"].values():
         del table["local"]["decay_form"]
-    plan.write_text(json.dumps(told), encoding="utf-8")
+    plan.write_text(json.dumps(report), encoding="utf-8")
     assert reproduce("X-A", "full").verdict == "agrees"
-    for table in told["jobs"].values():
+    for table in report["jobs"].values():
         table["local"]["gone"] = 1
-    plan.write_text(json.dumps(told), encoding="utf-8")
+    plan.write_text(json.dumps(report), encoding="utf-8")
     with pytest.raises(ResumeMismatch, match="another recipe: cells/slow/seed0"):
         reproduce("X-A", "full")
 
@@ -382,9 +382,9 @@ def test_a_cell_that_fails_stops_no_other(write: Write) -> None:
     assert result.verdict == "not comparable"
     assert "1 of 2 runs have no result" in result.reason
     assert [row["cell"] for row in result.rows] == ["slow", "slow"]
-    told = CliRunner().invoke(app, ["reproduce", "X-A", "--size", "full", "-q", "--json"])
-    assert told.exit_code == 1
-    assert json.loads(told.stdout)["failures"]
+    report = CliRunner().invoke(app, ["reproduce", "X-A", "--size", "full", "-q", "--json"])
+    assert report.exit_code == 1
+    assert json.loads(report.stdout)["failures"]
 
 
 def test_a_loss_of_its_own_has_no_accuracy(write: Write) -> None:
@@ -482,10 +482,10 @@ def test_a_result_is_judged_anew_by_other_checks_of_the_same_runs(write: Write) 
     assert file.read_bytes() == before
     write("X-A", "", ('choices = ["slow", "fast"]', 'choices = ["fast", "slow"]'), ("slow = 0.2", "slow = 0.3"))
     assert judge().exit_code == 0
-    told = json.loads(file.read_text(encoding="utf-8"))
-    assert told["verdict"] == "differs"
-    assert told["runs"] == json.loads(before)["runs"]
-    assert next(row["published"] for row in told["rows"] if row["published"] is not None) == 0.3
+    report = json.loads(file.read_text(encoding="utf-8"))
+    assert report["verdict"] == "differs"
+    assert report["runs"] == json.loads(before)["runs"]
+    assert next(row["published"] for row in report["rows"] if row["published"] is not None) == 0.3
     after = file.read_bytes()
     for old, new, said in (
         ("lr = 0.5", "lr = 0.4", "does not run fast seed0 as this result did"),
@@ -548,10 +548,10 @@ def test_the_contract_of_json(write: Write) -> None:
     write()
     done = CliRunner().invoke(app, ["reproduce", "X-A", "--size", "full", "--json", "-q"])
     assert done.exit_code == 0
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert (told["id"], told["size"], told["verdict"]) == ("X-A", "full", "agrees")
-    assert told["reason"]
-    assert {"published", "measured"} <= {*told["rows"][0]}
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert (report["id"], report["size"], report["verdict"]) == ("X-A", "full", "agrees")
+    assert report["reason"]
+    assert {"published", "measured"} <= {*report["rows"][0]}
     everything = CliRunner().invoke(app, ["reproduce", "--all", "--size", "full", "--json", "-q"])
     assert [r["id"] for r in json.loads(everything.stdout)] == ["X-A"]
     listed = json.loads(CliRunner().invoke(app, ["list", "papers", "--json"]).stdout)

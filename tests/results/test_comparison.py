@@ -164,18 +164,18 @@ def test_failures_are_told_and_nothing_is_concluded_from_one_alone() -> None:
         "There is nothing to compare: fewer than two algorithms have results.",
         "scaffold has no result: client 3 in round 1 failed",
     ]
-    nobody = Comparison(found.plan, {}, {"scaffold": "x", "fedavg": "y", "fedprox": "z"})
-    assert json.loads(as_json(nobody.as_dict()))["target"] is None
+    empty = Comparison(found.plan, {}, {"scaffold": "x", "fedavg": "y", "fedprox": "z"})
+    assert json.loads(as_json(empty.as_dict()))["target"] is None
     with pytest.raises(fa.FedarenaError, match="'fedavg' was not compared"):
-        nobody.duel("fedavg", "scaffold")
+        empty.duel("fedavg", "scaffold")
 
 
 def test_json_has_the_contracts_keys() -> None:
-    told = json.loads(as_json(comparison(THREE).as_dict()))
-    assert told["algorithms"] == [*THREE]
-    assert told["scores"]["fedprox"] == [0.71, 0.71, 0.71]
-    assert all(d.keys() >= {"row", "column", "p_better", "p_equal", "p_worse", "verdict"} for d in told["table"])
-    assert {d["verdict"] for d in told["table"]} <= {*"+=-?"}
+    output = json.loads(as_json(comparison(THREE).as_dict()))
+    assert output["algorithms"] == [*THREE]
+    assert output["scores"]["fedprox"] == [0.71, 0.71, 0.71]
+    assert all(d.keys() >= {"row", "column", "p_better", "p_equal", "p_worse", "verdict"} for d in output["table"])
+    assert {d["verdict"] for d in output["table"]} <= {*"+=-?"}
 
 
 NAMES = ["fedavg", "scaffold", "fedprox", "fednova", "fedavgm", "feddyn", "fedadam", "fedyogi", "fedadagrad", "median"]

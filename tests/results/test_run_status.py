@@ -1,4 +1,4 @@
-"""What a folder says of a run, whoever is at work in it."""
+"""The status of a run, read from its folder while another process may work in it."""
 
 from __future__ import annotations
 

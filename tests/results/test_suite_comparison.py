@@ -251,9 +251,9 @@ def test_a_setting_with_three_values_is_found_and_the_answer_changes_along_it() 
         ones.append(federation({"fedavg": first.tolist(), "scaffold": (first + gain).tolist()}, settings=settings))
     found = suite(*ones)
     assert [setting.key for setting in found.varying] == ["partition.beta"]  # clients has two values
-    (told,) = found.as_dict()["varying"]
-    assert told["values"] == {"F0": 0.1, "F1": 1.0, "F2": 10.0, "F3": 100.0}
-    (trend,) = told["trends"]
+    (output,) = found.as_dict()["varying"]
+    assert output["values"] == {"F0": 0.1, "F1": 1.0, "F2": 10.0, "F3": 100.0}
+    (trend,) = output["trends"]
     assert trend["axis"] == "log"
     assert [(c["below"], c["above"]) for c in trend["changes"]] == [("+", "="), ("=", "-")]
     crossings = [10**0.8, 10**1.2]  # 0.05 (1 - log10 beta) is 0.01 and -0.01 there

@@ -1,4 +1,4 @@
-"""Small comparisons, played cell by cell."""
+"""Small comparisons, run cell by cell."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from fedarena.results.run_folder import versions
 SIX = ("fedavg", "fedprox", "scaffold", "fednova", "fedavgm", "fedadam", "centralized")
 
 
-def play(root: Path, contestants: dict[str, dict[str, Any]], *, settings: dict[str, Any], **how: Any) -> Comparison:
-    """A comparison on digits in a folder, every cell of it run here."""
+def compare_in_folder(
+    root: Path, contestants: dict[str, dict[str, Any]], *, settings: dict[str, Any], **how: Any
+) -> Comparison:
+    """Return a comparison on digits whose cells are all run in this process."""
     plan = build_plan(Experiment.make("digits", **settings), contestants, versions=versions(), **how)
     root.mkdir(parents=True, exist_ok=True)
     write_plan(plan, root)
@@ -27,8 +29,8 @@ def play(root: Path, contestants: dict[str, dict[str, Any]], *, settings: dict[s
 
 
 def six(root: Path) -> Comparison:
-    """Six algorithms and the baseline, two folds, strong label skew; everybody's wish for a report, in seconds."""
+    """Six algorithms and the baseline, two folds, strong label skew: a complete report in seconds."""
     contestants = {("fedprox:mu=0.1" if name == "fedprox" else name): {"algorithm": name} for name in SIX}
     contestants["fedprox:mu=0.1"] = {"algorithm": {"name": "fedprox", "mu": 0.1}}
     settings = {"clients": 5, "rounds": 4, "model": "logreg", "partition": {"name": "label_dirichlet", "beta": 0.3}}
-    return play(root, contestants, settings=settings, reference="centralized", folds=3)
+    return compare_in_folder(root, contestants, settings=settings, reference="centralized", folds=3)

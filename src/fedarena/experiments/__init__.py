@@ -1,2 +1,2 @@
-"""What is run, in which order, and in which folder: one run, comparisons, suites, searches and tuning. Results as values
-belong to `results`, the workers to `runtimes`."""
+"""Which runs are made, in which order and in which folder: single runs, comparisons, suites, searches and tuning. Results
+as values belong to `results`, workers to `runtimes`."""

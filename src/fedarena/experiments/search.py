@@ -39,7 +39,7 @@ DAMAGED = "restore the file from a copy, or search again in a new folder"
 
 
 class SearchTable(BaseModel):
-    """The content of search.json."""
+    """The content of search.json, for its validation."""
 
     name: str
     trials: int

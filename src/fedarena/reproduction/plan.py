@@ -73,7 +73,7 @@ class ReproductionPlan:
 
     @cached_property
     def requested(self) -> list[ReproductionJob]:
-        """The jobs that are run now."""
+        """The jobs of the cells that match `only`."""
         wanted = {cell.run for cell in self.cells if fnmatchcase(label(cell.cell), self.only)}
         if not wanted:
             some = ", ".join(label(cell.cell) for cell in self.cells[:6])

@@ -157,7 +157,7 @@ class Recipe:
         return {**self.measures, **self.scale(size).measures}
 
     def cells(self, size: Size) -> list[PlannedCell]:
-        """Return all cells of a size."""
+        """Return all cells that a size runs."""
         scale = self.scale(size)
         found = {}
         for grid in self.grids:

@@ -35,7 +35,7 @@ class RunStatus:
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended."""
+        """Whether the run has finished, diverged or failed."""
         return self.state in OVER
 
     @property

@@ -52,7 +52,7 @@ def _next_sentences(result: SuiteComparison) -> list[str]:
         "+": f"is better by more than {result.margin}, {sure}, than",
         "=": f"is practically equal (within {result.margin}) to",
         "-": f"is worse by more than {result.margin}, {sure}, than",
-        "?": "is neither surely better nor surely worse than",
+        "?": "is not surely better or worse than",
     }
     return [f"{start}{pairs[0].row} {texts[sign]} {join_words(names)}." for sign, names in groups.items()]
 
