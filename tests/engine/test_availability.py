@@ -462,5 +462,5 @@ def test_a_trace_beside_its_experiment_is_found_from_anywhere(tmp_path: Path, mo
 @pytest.mark.parametrize("uneven", [{"available": "day"}, {"overselect": 1.3}])
 def test_epsilon_is_not_told_of_an_uneven_draw(uneven: dict[str, Any]) -> None:
     private = {"clip": 1.0, "noise": 1.0}
-    with pytest.raises(BadValue, match="epsilon is that of an even draw"):
+    with pytest.raises(BadValue, match="epsilon holds for uniform sampling only"):
         fa.run("digits", share=0.5, uplink=private, devices=uneven, out=False)

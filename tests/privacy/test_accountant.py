@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy.stats import norm
 
-from fedarena.config.errors import BadValue
+from fedarena.config.errors import MissingDependency
 from fedarena.privacy import accountant
 from fedarena.privacy.accountant import epsilon, need_accountant, usual_delta
 
@@ -74,5 +74,5 @@ def test_releases_add_up() -> None:
 def test_without_the_library_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     need_accountant()
     monkeypatch.setattr(accountant, "find_spec", lambda name: None)
-    with pytest.raises(BadValue, match=r"dp-accounting is not installed[\s\S]*fedarena\[privacy\]"):
+    with pytest.raises(MissingDependency, match=r"needs the package dp_accounting[\s\S]*fedarena\[privacy\]"):
         need_accountant()

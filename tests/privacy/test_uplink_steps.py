@@ -362,9 +362,9 @@ def test_algorithms_that_need_each_update_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"algorithm": "fedbuff", "uplink": {"clip": 1.0}}, "takes answers as they come"),
+        ({"algorithm": "fedbuff", "uplink": {"clip": 1.0}}, "merges updates as they arrive"),
         ({"algorithm": "fednova", "uplink": {"clip": 1.0}}, "sends a number beside its vector"),
-        ({"algorithm": {"name": "fedavg", "with": ["fedvc"]}, "uplink": EVERY}, "does not draw all clients alike"),
+        ({"algorithm": {"name": "fedavg", "with": ["fedvc"]}, "uplink": EVERY}, "does not sample clients uniformly"),
         ({"uplink": {"secure": True}, "per_round": 1}, "one client a round"),
         ({"uplink": {"clip": 1.0}, "on_nan": "keep"}, "no number"),
         ({"uplink": {"secure": True, "range": 1e-6}}, "fixed point ends at 1e-06"),
@@ -386,7 +386,7 @@ def test_counts_are_neither_clipped_nor_rounded(wish: dict[str, Any]) -> None:
 
 def test_statistics_of_batchnorm_would_go_up_unprotected() -> None:
     settings = {"model": {"name": "cnnnet", "norm": "bn"}, "rounds": 1, "clients": 3, "out": False, "runtime": "serial"}
-    with pytest.raises(BadValue, match="BatchNorm's statistics go up as they are"):
+    with pytest.raises(BadValue, match="BatchNorm statistics are sent unprotected"):
         fa.run("digits", uplink={"secure": True}, **settings)
 
 
