@@ -183,7 +183,7 @@ def test_losses_are_means_of_epochs() -> None:
 
 
 def test_shuffles_do_not_depend_on_the_algorithm_or_the_others() -> None:
-    """Client 1 of round 2 sees the same order whoever else is asked (algorithms 0.3)."""
+    """Client 1 of round 2 sees the same order regardless of the other clients (algorithms 0.3)."""
     from fedarena.config.experiment import Experiment
     from fedarena.engine.client import ClientState, ClientWork
     from fedarena.engine.setup import open_context
