@@ -451,7 +451,7 @@ def test_a_partition_that_deals_a_row_twice_is_refused() -> None:
         def split(self, data: fa.Dataset, clients: int, rng: np.random.Generator) -> fa.Partition:
             return fa.Partition([np.array([10**6])], data.test_rows)
 
-    with pytest.raises(fa.FedarenaError, match="deals a row twice"):
+    with pytest.raises(fa.FedarenaError, match="assigns a row twice"):
         fa.run("digits", partition=Everything(), out=False, **QUICK)
     with pytest.raises(fa.FedarenaError, match="do not exist"):
         fa.run("digits", partition=Beyond(), out=False, **QUICK)

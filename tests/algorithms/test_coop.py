@@ -66,7 +66,7 @@ def test_only_answers_of_the_right_age_are_merged() -> None:
 
 
 def by_hand(clients: int, merges: int, b_l: int, b_u: int, seed: int, lr: float = 0.1) -> tuple[np.ndarray, list[int]]:
-    """The pseudocode of the thesis on one-row quadratics, told by its events: final weights, and who merged."""
+    """The pseudocode of the thesis on one-row quadratics, replayed by its events: final weights, and clients that merged."""
     centres = np.random.default_rng(7).standard_normal((clients, 2))
     exp = Experiment.make(
         quadratics(centres, np.ones((clients, 2)), [1] * clients),
@@ -149,7 +149,7 @@ def test_filters_that_deadlock_are_refused_with_both_conditions(b_l: int, b_u: i
 
 
 def test_a_narrow_filter_is_fine_for_few_clients() -> None:
-    """b_u < 2 b_l, but K = 3 < b_u - b_l + 1 = 4: somebody is always outdated before all can wait."""
+    """b_u < 2 b_l, but K = 3 < b_u - b_l + 1 = 4: one client is always outdated before all can wait."""
     assert many(3, 70, 3, {"name": "coop", "b_l": 2, "b_u": 5}).ages["merges"] == 210
 
 
@@ -205,7 +205,7 @@ def test_polls_that_send_nothing_take_no_time_to_send_it() -> None:
 
 
 def test_a_diverging_run_is_no_deadlock() -> None:
-    """Lost answers leave a client as old as it was: nobody becomes overactive by losing."""
+    """Lost answers leave a client as old as it was: no client becomes overactive by losing."""
     run = fa.run(
         "digits", algorithm="coop", clients=10, partition="iid", model="logreg", rounds=3, local={"lr": 1e38},
         out=False, runtime="serial",

@@ -43,7 +43,7 @@ def spy(**settings: Any) -> Spy:
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.1])
 def test_scaffold_c_is_the_mean_of_all_c_k_after_every_round(share: float) -> None:
-    """Whatever the participation, dropouts included; it fails with 1/|S| in place of 1/N."""
+    """For any participation, dropouts included; it fails with 1/|S| in place of 1/N."""
     algorithm = spy()
     on_blobs(algorithm, clients=10, share=share, rounds=12, dtype="float64", dropouts=0.2)
     assert len(algorithm.server_controls) >= 8
@@ -91,7 +91,7 @@ def test_scaffold_option_ii_does_not_know_the_controls() -> None:
 
 
 def test_scaffold_stays_where_controls_are_gradients() -> None:
-    """At w* of the uniform mean with c_k = grad F_k(w*), c = 0 is their mean: no client moves, whatever its rows."""
+    """At w* of the uniform mean with c_k = grad F_k(w*), c = 0 is their mean: no client moves, regardless of its rows."""
     target = optimum(CENTRES, CURVATURES, np.ones(3))
 
     class AtRest(Scaffold):

@@ -72,7 +72,7 @@ def test_who_is_there_and_for_how_long(trace: tuple[list[Interval], float]) -> N
 
 
 def test_a_clock_moved_to_an_arrival_finds_the_device_there() -> None:
-    """Whatever the day: times lie on a grid on which days and seconds add up exactly."""
+    """On any day times lie on a grid on which days and seconds add up exactly."""
     rng = np.random.default_rng(0)
     starts = rng.uniform(0, DAY, 50)
     known = join(50, np.arange(50), starts, starts + rng.uniform(1, 2, 50), DAY)
@@ -138,7 +138,7 @@ met: list[tuple[float, list[int], list[int]]] = []  # of each round: clock at it
 
 
 class Watched(fa.FedAvg):
-    """FedAvg that tells whom it met."""
+    """FedAvg that records the clients of each round."""
 
     def round(self, state: Any, ask: Any) -> Any:
         began, selected = ask.clients.clock, list(ask.selected)
@@ -244,7 +244,7 @@ def test_masks_of_the_lost_are_taken_off_the_sum(how: dict[str, Any], tmp_path: 
 
 
 def test_the_server_waits_to_its_deadline_and_no_longer() -> None:
-    """Clients take 1, 2, 4 and 8 s; with a deadline of 3 s two are lost, and nobody knows before it has passed."""
+    """Clients take 1, 2, 4 and 8 s; with a deadline of 3 s two are lost, which is known only once it has passed."""
     slower = {"speeds": "groups", "groups": 4, "spread": 8, "speed": 96, "jitter": 0}
     run = simulated(rounds=2, devices={**slower, "deadline": 3})
     assert [answered for _, _, answered in met] == [[0, 1], [0, 1]]
@@ -288,7 +288,7 @@ def test_enough_is_counted_in_answers_of_use() -> None:
 
 
 def test_a_device_that_leaves_is_lost_and_the_next_one_called(tmp_path: Path) -> None:
-    """Trainings of a second. 0: done at 1 and 2, gone at 2.5. 1 comes at 4: done at 5, gone at 5.5, and nobody is left."""
+    """Trainings of a second. 0: done at 1 and 2, gone at 2.5. 1 comes at 4: done at 5, gone at 5.5, and no client is left."""
     there = trace(tmp_path, (0, 0, 2.5), (1, 4, 5.5))
     run = simulated("fedasync", per_round=2, devices={"speed": 96, "jitter": 0, "available": there})
     assert [(r.clock, r.selected, r.answered, r.dropped) for r in run.records] == [
@@ -390,7 +390,7 @@ def test_any_number_of_workers(algorithm: str, tmp_path: Path) -> None:
 
 
 def test_light_clients_in_bundles_lose_the_same(tmp_path: Path) -> None:
-    """Logistic regression, 200 clients a round in bundles: the sum holds those who answered, whoever computes it."""
+    """Logistic regression, 200 clients a round in batches: the sum holds those that answered, on any worker."""
     settings: dict[str, Any] = {
         "model": "logreg", "clients": 400, "per_round": 200, "partition": "iid", "rounds": 3, "out": False,
         "devices": {"available": "day", "zones": 24, "hours": 3, "speed": 0.005, "speeds": "uniform", "spread": 9},
@@ -462,5 +462,5 @@ def test_a_trace_beside_its_experiment_is_found_from_anywhere(tmp_path: Path, mo
 @pytest.mark.parametrize("uneven", [{"available": "day"}, {"overselect": 1.3}])
 def test_epsilon_is_not_told_of_an_uneven_draw(uneven: dict[str, Any]) -> None:
     private = {"clip": 1.0, "noise": 1.0}
-    with pytest.raises(BadValue, match="epsilon is that of an even draw"):
+    with pytest.raises(BadValue, match="epsilon holds for uniform sampling only"):
         fa.run("digits", share=0.5, uplink=private, devices=uneven, out=False)

@@ -112,7 +112,7 @@ def test_what_depends_on_the_client_is_not_guessed(local: dict[str, Any]) -> Non
 
 
 def test_the_same_bits_for_any_workers() -> None:
-    """Eighty clients make two in a bundle, whoever works on them; a bundle that is lost is simply run again."""
+    """Eighty clients make batches of two on any number of workers; a batch that is lost is run again."""
     experiment = federation()
     assert client_batch_size(open_context(experiment), 80) == 2
     settings = [{"runtime": "serial"}, {"workers": 1}, {"workers": 2}, {"workers": 3}]

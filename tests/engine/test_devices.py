@@ -1,4 +1,4 @@
-"""Simulated time: exact where nothing is random, the same for every algorithm, whoever computes it."""
+"""Simulated time: exact where nothing is random, the same for every algorithm and on any worker."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_dropouts_never_answer_and_are_counted() -> None:
     assert 30 < dropped < 90  # 200 coins of 0.3: 60 +- 4.6 sigma
     assert run.records[-1].uploads == 200 - dropped
     model = 4 * sum(v.numel() for v in run.state.values())
-    assert run.records[-1].bytes_down == 200 * model  # they were told, and said nothing
+    assert run.records[-1].bytes_down == 200 * model  # they received the model and did not answer
 
 
 def test_a_round_without_answers_changes_nothing_but_counts() -> None:

@@ -49,8 +49,8 @@ __all__ = [
 ]
 
 SYNC_SECONDS = 10.0  # at least, between two syncs to the disk
-SYNC_SHARE = 0.01  # of the time, at most, is spent in them
-RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # of the run, without which nothing can be resumed
+SYNC_SHARE = 0.01  # largest share of the time that is spent in them
+RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # without which a run cannot be resumed
 
 
 def stored_types(algorithm: Any) -> dict[str, type]:
@@ -99,7 +99,7 @@ class CheckpointStore:
 
     @classmethod
     def read_client_state(cls, folder: Path, algorithm: Any, client: int) -> ClientState | None:
-        """Return a client's state at the end of a run, without touching anything."""
+        """Return a client's state at the end of a run, without changing any file."""
         rounds = [int(p.stem.partition("-")[2]) for p in (folder / "clients").glob(f"{client}-*.safetensors")]
         if not rounds:
             return None
@@ -145,7 +145,7 @@ class CheckpointStore:
     # Snapshots
 
     def save(self, snapshot: Snapshot, record: dict[str, Any]) -> None:
-        """End of a round: log its record, write the snapshot, remove files that no kept snapshot needs.
+        """Save a round: log its record, write the snapshot, remove files that no remaining snapshot needs.
 
         A snapshot has a name of its own: renaming one file over another makes some file systems write it out at once.
         """
@@ -167,7 +167,7 @@ class CheckpointStore:
             self._sync()
 
     def replace_log(self, records: list[dict[str, Any]]) -> None:
-        """Replace the log. The last snapshot is first made to accept both logs, so that a kill in between does no harm."""
+        """Replace the log; the last snapshot first accepts both logs, so that a kill in between does no harm."""
         text = "".join(json.dumps(r) + "\n" for r in records).encode()
         changed = hashlib.sha256(text)
         if self._last is not None and self._last.names_its_files:
@@ -181,12 +181,12 @@ class CheckpointStore:
         self._log = hashlib.sha256(text)
 
     def sync_results(self, *results: Path) -> None:
-        """Sync a finished run and its results to the disk, unless it took less time than may be lost anyway."""
+        """Sync a finished run and its results to the disk, unless it was shorter than the time between syncs."""
         if self.resumable and (self._durable or time.monotonic() >= self._due):
             self._sync(*results)
 
     def _sync(self, *results: Path) -> None:
-        """Make the last snapshot and all that belongs to it survive a loss of power: it can be fallen back to."""
+        """Make the last snapshot and all its files survive a loss of power, as a round to fall back to."""
         if self._last is None:
             return
         began, run = time.monotonic(), self.folder.parent
@@ -207,7 +207,7 @@ class CheckpointStore:
     # Resuming
 
     def load(self) -> tuple[Snapshot | None, list[dict[str, Any]]]:
-        """Return the last complete round, with the records up to it, and remove what a killed round left behind."""
+        """Return the last complete round, with the records up to it, and remove the files of a killed round."""
         if self._loaded is None:
             self._loaded = self._recover() if self.resumable else IntactSnapshot()
             self._continue_from(self._loaded)

@@ -18,12 +18,12 @@ from fedarena.config.experiment import Experiment
 from fedarena.engine.checkpoint import CheckpointStore, Snapshot
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
-from fedarena.engine.costs import RunCosts
 from fedarena.engine.evaluation_tasks import BatchNormTask
 from fedarena.engine.notes import RunNotes
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.round import Aggregate, Request, RoundExchange, RoundFacts, first_arrivals
 from fedarena.engine.round_evaluation import RoundEvaluation
+from fedarena.engine.run_costs import RunCosts
 from fedarena.engine.selection import ClientSelection
 from fedarena.engine.stopping import StopRule
 from fedarena.engine.tasks import (

@@ -1,4 +1,4 @@
-"""From the outputs of a model to its metrics: on the common test samples, and on each client's own."""
+"""From the outputs of a model to its metrics, on the common test samples and on each client's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Values = dict[str, float]
 
 @dataclass(frozen=True)
 class FinalMetrics:
-    """All metrics of a finished run; empty for a run that was made before there were any."""
+    """All metrics of a finished run; empty for a run of a version without metrics."""
 
     task: str = ""
     metric: str = "accuracy"  # that was followed round by round
@@ -60,13 +60,13 @@ class Predictions:
 
     @property
     def samples(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Labels and predicted classes of all samples, positions without a label left out."""
+        """Return labels and predicted classes of all samples, without positions that have no label."""
         known = self.labels != PADDING
         return self.labels[known], self.predicted[known]
 
 
 class TaskMetrics:
-    """The metrics of a context's task."""
+    """The metrics that fit the task of an experiment."""
 
     def __init__(self, context: ExperimentContext) -> None:
         self.context = context
@@ -181,7 +181,7 @@ def lost_by_divergence(
 
 
 def stacked(each: Iterable[Values], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """Return one array a metric from one table a client."""
+    """Return one array per metric from one table per client."""
     rows = list(each)
     return {name: np.array([row.get(name, math.nan) for row in rows], np.float64) for name in names}
 

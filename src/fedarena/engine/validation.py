@@ -20,7 +20,7 @@ UNDEFINED = "no round has a defined value of {metric} on the validation samples,
 
 
 class Validation:
-    """The validation samples of a context, and the best round on them so far; the first of several that are equal."""
+    """The validation samples of an experiment, and the best round on them so far; the first of several equal ones."""
 
     def __init__(self, context: ExperimentContext, evaluation: LocalEvaluator) -> None:
         self.context, self.evaluation = context, evaluation
@@ -68,7 +68,7 @@ class Validation:
         self.candidates = (chosen,) if is_due else (*self.candidates[:1], chosen)
 
     def resume(self, candidates: Sequence[ValidatedRound], records: Sequence[RoundRecord]) -> None:
-        """Continue with the candidates of a snapshot whose rounds count as evaluated under today's budget."""
+        """Continue with the candidates of a snapshot whose rounds count as evaluated under the present budget."""
         evaluated = {record.round for record in records if record.validation is not None}
         self.candidates = tuple(one for one in candidates if one.round in evaluated)
 
@@ -80,7 +80,7 @@ class Validation:
 
 
 def open_validation(context: ExperimentContext, evaluation: Evaluator) -> Validation | None:
-    """Return the validation of a context; None where no samples are held out for it."""
+    """Return the validation of an experiment; None where no samples are held out for it."""
     if not context.experiment.evaluate.validation:
         return None
     assert isinstance(evaluation, LocalEvaluator)  # a real federation refuses it (federation/consent.py)

@@ -35,7 +35,7 @@ class ClientContext(ExperimentContext):
         name, seed = self.experiment.algorithm.name, self.experiment.seed_for("uplink")
         heaviest = self.agreed.heaviest or 1
         return UplinkSteps(
-            wish, name, seed, float(heaviest), self.agreed.clients, noise_seed=self.secret, seals=NoMasks()
+            wish, name, seed, float(heaviest), self.agreed.clients, noise_seed=self.secret, masks=NoMasks()
         )
 
     @cached_property

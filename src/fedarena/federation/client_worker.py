@@ -80,11 +80,11 @@ class ClientWorker:
             raise ShareableError("keys of others than those who are asked", remedy=STRANGE)
         seals.take(asked.shares or {})
         seals.bind(question)
-        steps.seals = seals
+        steps.masks = seals
         try:
             yield
         finally:
-            steps.seals = NoMasks()
+            steps.masks = NoMasks()
 
     def answered(self, asked: messages.MessageBody, load: Any) -> tuple[messages.MessageBody, Payload]:
         """What was asked for, and what goes with it."""

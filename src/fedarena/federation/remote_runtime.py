@@ -58,7 +58,7 @@ class RemoteContext(ExperimentContext):
             return None
         asked, heaviest = participants(exp, len(self.owners.population)), float(self.partition.sizes.max())
         return UplinkSteps(
-            wish, exp.algorithm.name, exp.seed_for("uplink"), heaviest, asked, noise_seed=self.secret, seals=self.seals
+            wish, exp.algorithm.name, exp.seed_for("uplink"), heaviest, asked, noise_seed=self.secret, masks=self.seals
         )
 
 
@@ -106,7 +106,7 @@ class RemoteRuntime:
         self._rule_now = replace(self.rule, selected=len(memories))
         told = None
         if turn is not None:
-            told = messages.ExchangeInfo(number=turn.exchange, asked=turn.asked, everyone=turn.everyone)
+            told = messages.ExchangeInfo(number=turn.number, asked=turn.asked, everyone=turn.everyone)
         self.patterns.prepare(do, common, turn)
         shares: dict[int, dict[int, str]] = {}
         absent: dict[int, AbsentClient] = {}

@@ -141,7 +141,7 @@ class ClientMasks:
             raise ShareableError("keys that are not those of this exchange", remedy="is it fedarena on the other side?")
         self._keys, self._ring = (
             dict(keys),
-            share_ring(self.seed, MaskedExchange(turn.round, turn.exchange, tuple(sorted(keys)))),
+            share_ring(self.seed, MaskedExchange(turn.round, turn.number, tuple(sorted(keys)))),
         )
         pairs = secret_shares(self.kept.pairs, self.client, self._ring, _draw)
         own = secret_shares(self.kept.own, self.client, self._ring, _draw)
@@ -164,7 +164,7 @@ class ClientMasks:
     def take(self, shares: Mapping[int, str]) -> None:
         """Before step 3: the shares of others, of which one is the holder."""
         assert self._ring is not None
-        if {*shares} != {*self._ring.beside(self.client)}:
+        if {*shares} != {*self._ring.neighbours(self.client)}:
             raise ShareableError("shares of a neighbour are missing", remedy="is it fedarena on the other side?")
         for other, text in shares.items():
             raw = bytes.fromhex(text)
@@ -288,7 +288,7 @@ class ServerMasks:
                 break
             left = sorted(dealt)
         self._ring = share_ring(self.seed, MaskedExchange(round, exchange, tuple(left)))
-        to_each = {k: {other: dealt[other].shares.get(k, "") for other in self._ring.beside(k)} for k in left}
+        to_each = {k: {other: dealt[other].shares.get(k, "") for other in self._ring.neighbours(k)} for k in left}
         return to_each, absent
 
     def _all(

@@ -17,9 +17,9 @@ class PrivacyLedger:
         self.steps, self.clients = steps, clients
         self.spent: Spent = {}  # release -> how often
 
-    def exchange_key(self, round: int, exchange: int, asked: list[int], everyone: bool) -> MaskedExchange | None:
+    def exchange_key(self, round: int, number: int, asked: list[int], everyone: bool) -> MaskedExchange | None:
         """Return the identity of an exchange, from which keys and noise follow; None without uplink steps."""
-        return None if self.steps is None else MaskedExchange(round, exchange, tuple(asked), everyone)
+        return None if self.steps is None else MaskedExchange(round, number, tuple(asked), everyone)
 
     def receive(self, mean: WeightedMean, masked: MaskedSum, key: MaskedExchange | None, answered: list[int]) -> Any:
         """Return the mean as the server gets it: unmasked and with noise; None if it cannot be opened."""
