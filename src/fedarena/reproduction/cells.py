@@ -152,7 +152,7 @@ def _posterior(table: Table) -> Facts:
 
 def _boosted(table: Table) -> Facts:
     """Trees of parties on rows held out, beside those of pooled data where both should be the same."""
-    from fedarena.vertical.objective import checked_labels, checked_weights, scores
+    from fedarena.vertical.objective import check_labels, check_weights, scores
     from fedarena.vertical.party_tables import load_table, split_columns
     from fedarena.vertical.pooled_check import check_pooled
     from fedarena.vertical.simulation import simulate
@@ -168,7 +168,7 @@ def _boosted(table: Table) -> Facts:
     training = training_rows(len(some), share, chosen.seed)
     trained = simulate(tables, some.y, chosen, training=training, cipher=cipher)
     if chosen.goss:  # rows are drawn: other trees, by intention
-        labels, weights = checked_labels(some.y, chosen, training), checked_weights(None, len(some))
+        labels, weights = check_labels(some.y, chosen, training), check_weights(None, len(some))
         return scores(chosen, trained.margins[~training], labels[~training], weights[~training])
     check = check_pooled(trained, tables, some.y, training=training)
     gone = check.splits - check.equal
