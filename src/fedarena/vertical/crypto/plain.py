@@ -57,7 +57,7 @@ class PlainPublicKey:
         return self
 
     def refuse_bad(self, data: Words) -> None:
-        """Accept every number."""
+        """Accept all data, because every number is valid."""
 
     def sums(
         self, c: Ciphertexts, rows: NDArray[np.int32], starts: NDArray[np.int64], threads: int | None = None

@@ -47,12 +47,12 @@ class IntegerRing:
         self.integer, self.power = integer, power
 
     def numbers(self, data: Words) -> list[Any]:
-        """Return the numbers of rows."""
+        """Return the integers that rows of words stand for."""
         low, high = (to_numbers(digits) for digits in (data[:, : self.words], data[:, self.words :]))
         return [self.integer(a) + self.n * b for a, b in zip(low, high, strict=True)]
 
     def pairs(self, numbers: list[Any]) -> Words:
-        """Return the rows of numbers."""
+        """Return integers as rows of words, two digits base n."""
         split = [divmod(number, self.n) for number in numbers]
         low = to_words((int(a) for _, a in split), self.words)
         return np.hstack([low, to_words((int(b) for b, _ in split), self.words)])
