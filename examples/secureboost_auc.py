@@ -17,7 +17,7 @@ import sys
 import numpy as np
 
 from fedarena.config.seeds import stream
-from fedarena.vertical.objective import auc
+from fedarena.statistics.metrics import auc
 from fedarena.vertical.party_tables import load_table
 from fedarena.vertical.pooled_check import check_pooled
 from fedarena.vertical.settings import BoostSettings

@@ -90,7 +90,7 @@ def test_predictions_are_those_of_the_training(quiet: tuple[Path, Result], tmp_p
     assert shown[0] == "id,prediction,malignant,benign"
     rows = np.array([line.split(",")[2:] for line in shown[1:]], dtype=float)
     assert rows.sum(axis=1) == pytest.approx(np.ones(569), abs=1e-6)
-    from fedarena.vertical.objective import auc
+    from fedarena.statistics.metrics import auc
 
     y = load_table("breast_cancer").y
     assert y is not None

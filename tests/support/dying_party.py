@@ -18,7 +18,7 @@ from fedarena.vertical.handshake import HostParty
 
 
 def arrange(who: str, kind: str, tree: str, when: str, name: str) -> None:
-    """See to it that this process gets its signal."""
+    """Patch the party so that this process sends itself the signal."""
     owner, method = (HostParty, "answer") if who == "host" else (Channel, "ask")
     work = getattr(owner, method)
     met = 0

@@ -28,7 +28,7 @@ def write_csv(path: Path, columns: dict[str, object]) -> None:
 
 
 def write_tables(folder: Path) -> None:
-    """Two hosts and a guest about mostly the same people, in unlike orders; what the label is depends on all columns."""
+    """Write tables of a guest and two hosts with mostly the same people, in different orders; all columns matter."""
     rng = np.random.default_rng(7)
     x = rng.normal(size=(240, 6)).round(3)
     y = (x @ [1.0, -1, 1, 1, -1, 0.5] + rng.normal(size=240) > 0).astype(int)
@@ -44,7 +44,7 @@ def write_tables(folder: Path) -> None:
 
 @dataclass
 class Site:
-    """A folder with everything that parties need, and a free port for each host."""
+    """A folder with the tables and keys of all parties, and a free port for each host."""
 
     folder: Path
     hosts: tuple[str, ...] = ("bank",)
@@ -56,7 +56,7 @@ class Site:
         self.running: list[subprocess.Popen[str]] = []
 
     def command(self, name: str, *more: str, verb: str = "train", out: bool = True) -> list[str]:
-        """What this party's administrator types; without --out if so asked."""
+        """Return the command of this party, without --out if `out` is false."""
         common = [f"{name}.csv", "--id", "id", "--keys", f"keys/{name}"]
         if name != "guest":
             common += ["--party", "host", "--listen", f"127.0.0.1:{self.ports[name]}"]
@@ -85,7 +85,7 @@ class Site:
             process.communicate()
 
     def simulated(self) -> tuple[GuestModel, list[HostModel]]:
-        """The same training in one process, of tables that were put in order by hand."""
+        """Run the same training in one process, on tables that were sorted by hand."""
         tables = {name: load_table(str(self.folder / f"{name}.csv"), ids="id", label="paid" if name == "guest" else None)
                   for name in ("guest", *self.hosts)}  # fmt: skip
         every = [set(table.ids or ()) for table in tables.values()]
@@ -122,7 +122,7 @@ def free_port() -> int:
 
 
 def ended(process: subprocess.Popen[str], code: int = 0, seconds: float = 60) -> tuple[str, str]:
-    """What it printed, once it has ended like this."""
+    """Wait until the process ends with this code, and return its output."""
     out, err = process.communicate(timeout=seconds)
     assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
     return out, err

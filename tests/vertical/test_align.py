@@ -30,14 +30,14 @@ class Aligning:
 
 
 class Overheard(LocalChannel):
-    """A line that keeps all that passes."""
+    """A channel that records all bytes."""
 
-    heard = b""
+    recorded = b""
 
     def carry(self, raw: bytes, kind: FrameKind) -> bytes:
-        """Keep and pass on."""
+        """Record the bytes and pass them on."""
         got = super().carry(raw, kind)
-        self.heard += raw + got
+        self.recorded += raw + got
         return got
 
 
@@ -75,7 +75,7 @@ def test_all_parties_end_with_the_same_people_in_the_same_order(insecure: bool) 
 
 
 def test_the_order_does_not_depend_on_the_files(insecure: bool) -> None:
-    """So that an alignment can be done anew after a restart and the training can go on."""
+    """An alignment can be repeated after a restart, and the training continues."""
     orders = []
     for shuffle in (1, 2):
         ids = people((0, 120))
@@ -90,8 +90,8 @@ def test_no_id_and_no_plain_hash_crosses_the_line_in_a_private_intersection() ->
     lines = connect(Aligning(people((50, 200))))
     align(lines, people((0, 150)))
     for i in range(200):
-        assert f"person {i}".encode() not in lines[0].heard
-        assert salted(b"", f"person {i}") not in lines[0].heard
+        assert f"person {i}".encode() not in lines[0].recorded
+        assert salted(b"", f"person {i}") not in lines[0].recorded
 
 
 def test_hashed_ids_are_refused_unless_the_host_names_them_insecure() -> None:
@@ -101,9 +101,9 @@ def test_hashed_ids_are_refused_unless_the_host_names_them_insecure() -> None:
 
 
 def test_too_few_common_people_are_refused_with_their_number(insecure: bool) -> None:
-    for low, told in {200: "no id is known to all parties", 90: "only 10 ids are known"}.items():
+    for low, message in {200: "no id is known to all parties", 90: "only 10 ids are known"}.items():
         lines = connect(Aligning(people((low, 300)), insecure_hashed_ids=insecure))
-        with pytest.raises(BadValue, match=rf"{told}.*guest 100, host-0 {300 - low}"):
+        with pytest.raises(BadValue, match=rf"{message}.*guest 100, host-0 {300 - low}"):
             align(lines, people((0, 100)), insecure_hashed_ids=insecure)
 
 

@@ -43,7 +43,7 @@ def test_parties_by_column_or_by_table() -> None:
     assert np.array_equal(by_column.predict_proba(X), by_table.predict_proba(tables))
     assert by_column.feature_importances_.sum() == pytest.approx(1)
     assert np.array_equal(by_column.feature_importances_.reshape(-1, 3).T.ravel(), by_table.feature_importances_)
-    with pytest.raises(ValueError, match="give one of the two"):
+    with pytest.raises(ValueError, match="use one of the two"):
         SecureBoostClassifier(cipher="none").fit(tables, Y, parties=PARTIES)
     with pytest.raises(ValueError, match="2 parties for 30 columns"):
         SecureBoostClassifier(cipher="none").fit(X, Y, parties=["guest", "bank"])

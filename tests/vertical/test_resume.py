@@ -1,4 +1,4 @@
-"""What is lost is the tree under way: guest or host broken off anywhere, the final model is the same."""
+"""An interruption of guest or host loses the current tree only, and the final model is the same."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("after", [1, 3, 4])
-def test_a_guest_broken_off_and_resumed_ends_with_the_same_model(
+def test_an_interrupted_guest_resumes_and_ends_with_the_same_model(
     after: int, whole: SimulatedModel, tmp_path: Path
 ) -> None:
     def stop(record: Any) -> None:
@@ -56,7 +56,7 @@ def test_a_guest_broken_off_and_resumed_ends_with_the_same_model(
 
 
 def test_classes_of_a_round_go_on_from_its_start(tmp_path: Path) -> None:
-    """Broken off between the trees of two classes: both were to see the margins at the start of the round."""
+    """Interrupted between the trees of two classes: both use the margins at the start of the round."""
     tables, y = wine()
     settings = BoostSettings(trees=2, objective="softmax", classes=3)
     whole = simulate(tables, y, settings, cipher="none")
@@ -72,7 +72,7 @@ def test_classes_of_a_round_go_on_from_its_start(tmp_path: Path) -> None:
 
 
 class Fragile(LocalChannel):
-    """A line to a host process that dies at one question and comes back from its folder at the next greeting."""
+    """A channel to a host process that dies at one request and restarts from its folder at the next HELLO."""
 
     def __init__(self, folder: Path, die: tuple[FrameKind, int], times: int = 1, most_trees: int = 10_000) -> None:
         self.folder, self.die, self.times = folder, die, times
@@ -126,7 +126,7 @@ def test_a_host_lost_in_mid_tree_costs_that_tree_alone(kind: FrameKind, tree: in
     assert fragile.die == (FrameKind.ERROR, -1)
 
 
-def test_a_host_that_is_one_tree_ahead_forgets_it(whole: SimulatedModel, tmp_path: Path) -> None:
+def test_a_host_that_is_one_tree_ahead_discards_it(whole: SimulatedModel, tmp_path: Path) -> None:
     """The host has written tree 2, the guest was killed before it did."""
 
     class Ahead(Guest):
@@ -150,7 +150,7 @@ def test_a_host_that_is_one_tree_ahead_forgets_it(whole: SimulatedModel, tmp_pat
 
 def test_a_folder_of_another_training_is_not_resumed(tmp_path: Path) -> None:
     train(tmp_path)
-    with pytest.raises(CannotWrite, match="holds a model already"):
+    with pytest.raises(CannotWrite, match="already holds a model"):
         train(tmp_path)
     with pytest.raises(ResumeMismatch, match="other settings"):
         train(tmp_path, BoostSettings(trees=5, depth=3), resume=True)
@@ -198,7 +198,7 @@ def test_a_guest_killed_before_it_wrote_its_first_tree_is_known_again(whole: Sim
 
 
 def test_another_training_does_not_touch_a_hosts_trees(tmp_path: Path) -> None:
-    """Neither a fresh one nor one that was resumed from a copy; of its own training a host gives up one tree at most."""
+    """A new one is refused, and one resumed from a copy; of its own training a host discards one tree at most."""
     broken_off(tmp_path, before_commit=3)
     held = (tmp_path / "host1" / "model.json").read_text()
 
@@ -211,10 +211,10 @@ def test_another_training_does_not_touch_a_hosts_trees(tmp_path: Path) -> None:
     refused(other, "host 'host1': this host's folder holds 3 trees of another training")
     far_behind = Guest(TABLES[0], Y, lines(tmp_path), SETTINGS, cipher="none")
     far_behind.model = replace(far_behind.model, training_id=GuestModel.load(tmp_path / "guest").training_id)
-    refused(far_behind, "host 'host1': the guest has 0 trees, this host 3: more than the one that a loss can cost")
+    refused(far_behind, "host 'host1': the guest has 0 trees, this host 3: an interruption loses one at most")
 
 
-def test_a_host_gives_up_nothing_of_a_finished_training(tmp_path: Path) -> None:
+def test_a_host_discards_no_tree_of_a_finished_training(tmp_path: Path) -> None:
     made = train(tmp_path)
     assert HostModel.load(tmp_path / "host1").finished
     behind = Guest(TABLES[0], Y, lines(tmp_path), SETTINGS, cipher="none")
@@ -227,14 +227,14 @@ def test_a_host_gives_up_nothing_of_a_finished_training(tmp_path: Path) -> None:
 
 
 class Gone(LocalChannel):
-    """A line to a host that ended as soon as it heard that all is done."""
+    """A channel to a host that stopped as soon as it received DONE."""
 
     def carry(self, raw: bytes, kind: FrameKind) -> bytes:
-        """Nobody there."""
+        """Raise PartyLost: the host has stopped."""
         raise PartyLost("host is gone", remedy="none")
 
 
-def test_a_guest_killed_after_it_said_goodbye_can_finish(whole: SimulatedModel, tmp_path: Path) -> None:
+def test_a_guest_killed_after_done_can_finish(whole: SimulatedModel, tmp_path: Path) -> None:
     train(tmp_path)
     found = GuestModel.load(tmp_path / "guest")
     assert found.finished
@@ -248,7 +248,7 @@ def test_a_host_that_missed_the_goodbye_hears_it_when_it_is_back(tmp_path: Path)
     fragile.patience = 1000.0
     Guest(TABLES[0], Y, [fragile], SETTINGS, cipher="none").train()
     assert fragile.asked[-3:] == [FrameKind.DONE, FrameKind.HELLO, FrameKind.DONE]
-    assert fragile.patience == END_PATIENCE, "it may as well have heard it, and be gone"
+    assert fragile.patience == END_PATIENCE, "it may have received DONE and stopped"
     assert HostModel.load(tmp_path).finished
     fresh = Fragile(tmp_path, (FrameKind.ERROR, -1))
     end_training([fresh])

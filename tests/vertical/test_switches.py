@@ -10,7 +10,7 @@ import pytest
 from tests.support.vertical_tables import breast_cancer, wine, with_gaps
 
 from fedarena.config.errors import BadValue
-from fedarena.vertical.guest import one_sided
+from fedarena.vertical.guest import sample_goss
 from fedarena.vertical.model import GUEST
 from fedarena.vertical.pooled_check import check_pooled
 from fedarena.vertical.settings import BoostSettings
@@ -72,11 +72,11 @@ def test_goss_grows_trees_from_fewer_rows() -> None:
 def test_goss_keeps_the_largest_and_the_sum() -> None:
     size = np.arange(1000.0)
     settings = BoostSettings(goss=True)
-    kept, factor = one_sided(settings, size, tree=0)
-    assert set(range(800, 1000)) <= set(kept.tolist())
-    assert len(kept) == 300
-    assert np.unique(factor[kept < 800]).tolist() == [8.0]  # (1 - 0.2) / 0.1
-    totals = [float((size[k] * f).sum()) for k, f in (one_sided(settings, size, t) for t in range(200))]
+    rows, factor = sample_goss(settings, size, tree=0)
+    assert set(range(800, 1000)) <= set(rows.tolist())
+    assert len(rows) == 300
+    assert np.unique(factor[rows < 800]).tolist() == [8.0]  # (1 - 0.2) / 0.1
+    totals = [float((size[k] * f).sum()) for k, f in (sample_goss(settings, size, t) for t in range(200))]
     assert np.mean(totals) == pytest.approx(size.sum(), rel=0.01)
 
 
@@ -166,7 +166,7 @@ def test_early_stopping_keeps_the_best_round() -> None:
 
 
 def test_early_stopping_needs_rows_to_watch() -> None:
-    with pytest.raises(BadValue, match="no rows to watch"):
+    with pytest.raises(BadValue, match="no validation rows"):
         trained(early_stopping_rounds=2)
 
 

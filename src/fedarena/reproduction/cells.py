@@ -144,7 +144,7 @@ def _posterior(table: Table) -> Facts:
 
 def _boosted(table: Table) -> Facts:
     """Return the scores of vertical boosting on held-out samples, and of pooled data where both should be equal."""
-    from fedarena.vertical.objective import checked_labels, checked_weights, scores
+    from fedarena.vertical.objective import check_labels, check_weights, scores
     from fedarena.vertical.party_tables import load_table, split_columns
     from fedarena.vertical.pooled_check import check_pooled
     from fedarena.vertical.simulation import simulate
@@ -160,7 +160,7 @@ def _boosted(table: Table) -> Facts:
     training = training_rows(len(some), share, chosen.seed)
     trained = simulate(tables, some.y, chosen, training=training, cipher=cipher)
     if chosen.goss:  # samples are drawn, so the trees differ by design
-        labels, weights = checked_labels(some.y, chosen, training), checked_weights(None, len(some))
+        labels, weights = check_labels(some.y, chosen, training), check_weights(None, len(some))
         return scores(chosen, trained.margins[~training], labels[~training], weights[~training])
     check = check_pooled(trained, tables, some.y, training=training)
     return {

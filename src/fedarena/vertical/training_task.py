@@ -16,7 +16,7 @@ from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.seeds import stream
 from fedarena.transport.channel import Channel, HostProtocol
 from fedarena.transport.party_identity import Identity
-from fedarena.vertical.bins import checked_columns
+from fedarena.vertical.bins import check_columns
 from fedarena.vertical.handshake import HostParty, Matching, align_guest, load_alignment
 from fedarena.vertical.model import FILE as MODEL
 from fedarena.vertical.model import GuestModel, write_json
@@ -43,7 +43,7 @@ def train(task: TrainingTask, choose_folder: Callable[[], Path], *, resume: bool
         )
     table = task.source.load()
     settings = complete_settings(task.settings, table)
-    checked_columns(table.x, table.names, table.name)
+    check_columns(table.x, table.names, table.name)
     if not 0 <= task.test_share < 1:
         raise BadValue(
             f"a share of {task.test_share} test rows leaves none to train",
@@ -256,7 +256,7 @@ def serve_training(
     from fedarena.vertical.host import Host
 
     identity, table = Identity.load(connection.keys), source.load()
-    checked_columns(table.x, table.names, identity.name)
+    check_columns(table.x, table.names, identity.name)
     folder = choose_folder(identity.name)
     if (folder / DONE).exists():
         raise CannotWrite(f"{folder} holds a finished training", remedy="choose another folder", where="--out")
