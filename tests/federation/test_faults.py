@@ -353,7 +353,7 @@ def test_a_full_disk_is_told_at_home_and_to_the_organiser(federation: Federation
     run = federation.serve(federation.experiment(algorithm="scaffold", model="mlp_2nn"), on_round=on_round)
     assert [record.answered for record in run.records] == [3, 3, 4]
     assert any(re.search(r"client 1 \(bravo\) in round 1: its disk is full", note) for note in run.notes)
-    assert any("the disk is full: " in text and "make room" in text for text in federation.heard["bravo"])
+    assert any("the disk is full: " in text and "free some space" in text for text in federation.heard["bravo"])
 
 
 # Coming together

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -228,7 +229,7 @@ def test_clocks_that_differ_are_told(federation: Federation, monkeypatch: pytest
 
     late = lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=2)
     monkeypatch.setattr("flwr.supernode.node_auth_http_interceptor.now", late)
-    monkeypatch.setattr(superlink_calls, "now", late)
+    monkeypatch.setattr(superlink_calls, "time", SimpleNamespace(time=lambda: late().timestamp()))
     with pytest.raises(BadValue, match=r"refuses the signature of 'oak': this clock differs from its by 1[12]\d s"):
         join(federation.link.address, keys_of(federation, "oak"), never, patience=5.0)
     federation.until(lambda: any("refused 'oak'" in text and "clocks" in text for text in federation.heard))
@@ -333,7 +334,7 @@ def test_a_superlink_ends_with_its_organiser(tmp_path: Path) -> None:
     code = (
         "import sys, time; from fedarena.transport.flower_link import open_link;"
         "from fedarena.transport.federation_keys import ServerKeys;"
-        f"link = open_link({str(tmp_path)!r}, '127.0.0.1:0', OrganiserKeys.load({str(tmp_path / 'keys/organiser')!r}));"
+        f"link = open_link({str(tmp_path)!r}, '127.0.0.1:0', ServerKeys.load({str(tmp_path / 'keys/organiser')!r}));"
         "print(link.address, link.pid, flush=True); time.sleep(60)"
     )
     organiser = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)

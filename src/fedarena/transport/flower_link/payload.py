@@ -21,7 +21,6 @@ from fedarena.transport.flower_link.flower_internals import (
     get_object_tree,
     message_to_proto,
     no_object_id_recompute,
-    remove_content_from_message,
 )
 from fedarena.transport.flower_link.superlink_calls import READ, call
 
@@ -55,8 +54,10 @@ class Outgoing:
             self.ticket: str = message.object_id
             message.metadata.__dict__["_message_id"] = self.ticket
             self.tree = get_object_tree(message)
-            self._objects = get_all_nested_objects(message)
-        self.proto = message_to_proto(remove_content_from_message(message))
+            self._objects = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+        if not message.has_error():
+            message.content = RecordDict()  # announced without its content, which follows object by object
+        self.proto = message_to_proto(message)
 
     def push(self, client: Any, node: Any, told: Any, ring: str, read: float = READ) -> None:
         """Send the objects that the SuperLink named in answer to the announcement; the last call rings."""
@@ -67,7 +68,7 @@ class Outgoing:
                 node=node,
                 run_id=self.run,
                 object_id=name,
-                object_content=self._objects[name].deflate(),
+                object_content=self._objects[name],
                 session_id=told.session_id,
             )
             call(client.PushObject, request, ring=ring if name == missing[-1] else "", read=read)

@@ -21,7 +21,6 @@ from fedarena.transport.flower_link.flower_internals import (
     PushAppMessagesRequest,
     make_message,
     message_from_proto,
-    now,
 )
 from fedarena.transport.flower_link.payload import LONGEST_CALL, Incoming, Outgoing, UnreadableMessage, wrap
 from fedarena.transport.flower_link.superlink_calls import READ, CallRefused, ConnectionLost, call, check_address, plain
@@ -126,7 +125,7 @@ class FlowerLink:
             dst_node_id=run.ids[name],
             reply_to_message_id="",
             group_id="",
-            created_at=now().timestamp(),
+            created_at=time.time(),
             ttl=deadline,
             message_type="query",
         )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+import httpx
+
 from fedarena.config.errors import BadValue
 from fedarena.transport.flower_link.access_control import HOLD, REFUSED, RING
-from fedarena.transport.flower_link.flower_internals import RuntimeVersionMetadata, connect, httpx, now
+from fedarena.transport.flower_link.flower_internals import RuntimeVersionMetadata, connect
 
 CONNECT = 10.0  # seconds to reach the machine
 READ = 30.0  # seconds without a byte of an answer
@@ -125,7 +128,7 @@ def plain(text: str, longest: int = 2000) -> str:
 def _ahead(answer: Any) -> float:
     """By how many seconds our clock is ahead of the other's."""
     try:
-        return float((now() - parsedate_to_datetime(answer.headers["date"])).total_seconds())
+        return time.time() - parsedate_to_datetime(answer.headers["date"]).timestamp()
     except (KeyError, ValueError, TypeError):
         return 0.0
 

@@ -27,7 +27,6 @@ from fedarena.transport.flower_link.flower_internals import (
     PushMessagesRequest,
     SendNodeHeartbeatRequest,
     message_from_proto,
-    now,
 )
 from fedarena.transport.flower_link.payload import Incoming, Outgoing, UnreadableMessage, forget, numbered, wrap
 from fedarena.transport.flower_link.superlink_calls import CallRefused, ConnectionLost, call, check_address, open_client
@@ -92,7 +91,7 @@ class SuperNode:
 
     def _answer(self, message: Any, tree: Any, handle: Callable[[bytes], bytes]) -> bool:
         """Answer one message; whether it was the last."""
-        until = time.monotonic() + message.metadata.ttl - max(0.0, now().timestamp() - message.metadata.created_at)
+        until = time.monotonic() + message.metadata.ttl - max(0.0, time.time() - message.metadata.created_at)
         over = False
         try:
             content = self._fetch(message, tree, until)
