@@ -25,7 +25,7 @@ from fedarena.federation.consent import experiment_as_text, federated_experiment
 from fedarena.federation.statistics_release import Totals, decoded
 from fedarena.federation.wire_format import Message, pack, unpack
 from fedarena.transport import flower_link
-from fedarena.transport.federation_keys import ServerKeys, make_keys
+from fedarena.transport.certificates import ServerKeys, make_federation_keys
 
 SAMPLES = 13
 HANDSHAKES = 14  # each would be one equation in every column: more than there are samples
@@ -56,7 +56,7 @@ class MaliciousServer:
 
 @pytest.fixture
 def attacked(tmp_path: Path) -> Iterator[tuple[Path, MaliciousServer]]:
-    make_keys(tmp_path / "keys", ["alfa"])
+    make_federation_keys(tmp_path / "keys", ["alfa"])
     (tmp_path / "agreed.toml").write_text(AGREED)
     write(tmp_path / "alfa.csv", rows_of({"alfa": SAMPLES})["alfa"])
     server = MaliciousServer(tmp_path, tmp_path / "keys")
@@ -162,7 +162,7 @@ def test_histograms_are_released_over_the_real_link_only_as_agreed(attacked: tup
 
 
 def test_without_a_terminal_consent_must_be_given_by_option(tmp_path: Path) -> None:
-    make_keys(tmp_path / "keys", ["alfa"])
+    make_federation_keys(tmp_path / "keys", ["alfa"])
     write(tmp_path / "alfa.csv", rows_of({"alfa": SAMPLES})["alfa"], HEAD)
     command = [sys.executable, "-m", "fedarena", "join", "--data", "alfa.csv", "--server", "127.0.0.1:1"]
     ended = subprocess.run(

@@ -23,7 +23,7 @@ from fedarena.federation.requests import ResponseRule
 from fedarena.federation.server import ServerOptions, serve
 from fedarena.results.run import load
 from fedarena.transport import flower_link
-from fedarena.transport.federation_keys import ClientKeys, ServerKeys, make_keys
+from fedarena.transport.certificates import ClientKeys, ServerKeys, make_federation_keys
 
 HOUSES = {"alfa": 31, "bravo": 45}
 PATIENCE = 120.0  # of a test, on a machine where many others run
@@ -76,7 +76,7 @@ def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list
     federation = Federation(tmp_path, HOUSES)
     experiment = federation.experiment(algorithm="scaffold", rounds=12, local={"lr": 0.1, "batch": 1, "epochs": 3})
     (tmp_path / "exp.toml").write_text(experiment.to_toml().replace(str(federation.pooled), "/participants"))
-    make_keys(tmp_path / "keys", list(HOUSES))
+    make_federation_keys(tmp_path / "keys", list(HOUSES))
 
     def begin(name: str, *words: str) -> Command:
         commands.append(Command(tmp_path, name, *words))
@@ -113,7 +113,7 @@ class Threads:
 
     def __init__(self, folder: Path) -> None:
         self.federation = Federation(folder, HOUSES)
-        self.keys = make_keys(folder / "keys", list(HOUSES))
+        self.keys = make_federation_keys(folder / "keys", list(HOUSES))
         self.threads: list[threading.Thread] = []
         self.one_at_a_time = threading.Lock()
 

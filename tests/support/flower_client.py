@@ -8,7 +8,7 @@ import sys
 import time
 
 from fedarena.config.errors import BadValue, FedarenaError
-from fedarena.transport.federation_keys import ClientKeys
+from fedarena.transport.certificates import ClientKeys
 from fedarena.transport.flower_link import FederationEnded, join
 
 

@@ -175,9 +175,9 @@ def keys(
 
     Give each party its own folder and nothing else. `ca.key` stays with you.
     """
-    from fedarena.transport.federation_keys import make_keys
+    from fedarena.transport.certificates import make_federation_keys
 
-    made = {name: str(path) for name, path in make_keys(out, names, hosts=host or (), days=days).items()}
+    made = {name: str(path) for name, path in make_federation_keys(out, names, hosts=host or (), days=days).items()}
     print(json.dumps(made, indent=1) if json_ else "\n".join(made.values()))
 
 

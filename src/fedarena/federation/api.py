@@ -50,12 +50,12 @@ def serve(
     come, within `wait` seconds. A round goes on when all have answered, or after `deadline` seconds when `minimum` have;
     with fewer they are asked again, `attempts` times in all.
     """
-    from fedarena.transport.federation_keys import ORGANISER, ServerKeys
+    from fedarena.transport.certificates import SERVER, ServerKeys
 
     experiment = _experiment(source, resume, list(overrides), settings)
-    own = ServerKeys.load(_folder_of(keys, ORGANISER))
-    wanted = len(own.participants) if participants is None else participants
-    _check_terms(wanted, len(own.participants), minimum)
+    own = ServerKeys.load(_folder_of(keys, SERVER))
+    wanted = len(own.clients) if participants is None else participants
+    _check_terms(wanted, len(own.clients), minimum)
     terms = ServerOptions(wanted, ResponseRule(deadline, minimum, attempts), wait, shares_models)
 
     def open_link(folder: Path) -> flower_link.Link:
@@ -121,7 +121,7 @@ def join(
     `consent` sees the experiment and what will leave; None refuses everything. An `experiment` that is given must be the
     server's. The process takes part in `runs` runs. The result names them and lists what was released and refused.
     """
-    from fedarena.transport.federation_keys import ClientKeys
+    from fedarena.transport.certificates import ClientKeys
 
     own = ClientKeys.load(_folder_of(keys, name or ""))
     if name is not None and name != own.name:

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedarena.config.errors import BadValue, DataMissing, FedarenaError, PartyLost
+from fedarena.transport.certificates import DNS, Identity, check_name, names_of
 from fedarena.transport.channel import Channel, HostProtocol, Session
 from fedarena.transport.frames import LONGEST, NO_KEY, Fields, FrameKind
-from fedarena.transport.party_identity import DNS, Identity, check_name, names_of
 
 METHOD = "/fedarena.Vertical/Ask"
 SIZES = [("grpc.max_receive_message_length", LONGEST), ("grpc.max_send_message_length", LONGEST)]

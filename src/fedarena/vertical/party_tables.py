@@ -100,7 +100,7 @@ def split_columns(table: PartyTable, columns: Sequence[str] = (), hosts: int | N
 
     `columns` are texts like `bank=income,debt`; a star stands for all columns that nobody else has.
     """
-    from fedarena.transport.party_identity import check_name
+    from fedarena.transport.certificates import check_name
 
     if columns:
         return _asked(table, columns)
@@ -131,7 +131,7 @@ def _some(run: NDArray[Any]) -> bool:
 
 
 def _asked(table: PartyTable, columns: Sequence[str]) -> dict[str, list[int]]:
-    from fedarena.transport.party_identity import check_name
+    from fedarena.transport.certificates import check_name
 
     owner: dict[str, str] = {}
     rest = ""

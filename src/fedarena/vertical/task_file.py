@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.errors import BadValue, DataBroken, DataMissing
+from fedarena.transport.certificates import Identity
 from fedarena.transport.channel import Channel
 from fedarena.transport.grpc_channel import DEADLINE, PATIENCE, NetworkChannel
-from fedarena.transport.party_identity import Identity
 from fedarena.vertical.handshake import Matching
 from fedarena.vertical.model import write_json
 from fedarena.vertical.party_tables import GUEST, PartyTable, load_ids, load_table

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fedarena.common.files import writing
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.seeds import stream
+from fedarena.transport.certificates import Identity
 from fedarena.transport.channel import Channel, HostProtocol
 from fedarena.transport.frames import FrameKind
-from fedarena.transport.party_identity import Identity
 from fedarena.vertical.bins import checked_columns
 from fedarena.vertical.handshake import HostParty, Matching, align_guest, kept_alignment
 from fedarena.vertical.host_service import common, serve

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from fedarena.transport.federation_keys import ServerKeys, make_keys
+from fedarena.transport.certificates import ServerKeys, make_federation_keys
 from fedarena.transport.flower_link import ReceivedMessage, open_link
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +25,7 @@ class Federation:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.heard = folder, list[str]()
-        self.keys = make_keys(folder / "keys", NAMES)
+        self.keys = make_federation_keys(folder / "keys", NAMES)
         self.organiser = ServerKeys.load(self.keys["organiser"])
         self.link: Any = open_link(folder, "127.0.0.1:0", self.organiser, limit=LIMIT, say=self.heard.append)
         self.processes: dict[str, subprocess.Popen[str]] = {}

@@ -21,8 +21,7 @@ import pytest
 from tests.transport.flower_link.conftest import LIMIT, ROOT, Federation
 
 from fedarena.config.errors import BadValue, PartyFailed, PartyLost, UnknownName
-from fedarena.transport.certificates import CertificateAuthority
-from fedarena.transport.federation_keys import ClientKeys, ServerKeys, make_keys, number
+from fedarena.transport.certificates import CertificateAuthority, ClientKeys, ServerKeys, make_federation_keys, number
 from fedarena.transport.flower_link import FederationEnded, join, open_link
 
 
@@ -89,7 +88,7 @@ def test_one_that_is_stopped_yields_nothing_and_late_answers_are_not_taken(feder
 
 
 def test_one_that_is_not_there_is_told_at_once(federation: Federation) -> None:
-    absent = number(federation.organiser.participants["oak"])
+    absent = number(federation.organiser.clients["oak"])
     told = federation.ask(absent, b"hello")
     assert (told.content, told.problem) == (None, "'oak' is not connected")
     with pytest.raises(UnknownName):
@@ -202,7 +201,7 @@ def never(content: bytes) -> bytes:
 
 
 def test_an_organiser_of_another_authority_is_not_joined(federation: Federation, tmp_path: Path) -> None:
-    foreign = ClientKeys.load(make_keys(tmp_path, ["cedar"])["cedar"])
+    foreign = ClientKeys.load(make_federation_keys(tmp_path, ["cedar"])["cedar"])
     with pytest.raises(BadValue, match=r"its certificate is not from the authority in ca\.pem"):
         join(federation.link.address, foreign, never, patience=5.0)
 
@@ -216,7 +215,7 @@ def test_an_organiser_of_another_name_is_not_joined(federation: Federation) -> N
 def test_a_key_that_the_organiser_does_not_know_is_refused_on_both_sides(
     federation: Federation, tmp_path: Path
 ) -> None:
-    stranger = ClientKeys.load(make_keys(tmp_path, ["stranger"])["stranger"])
+    stranger = ClientKeys.load(make_federation_keys(tmp_path, ["stranger"])["stranger"])
     stranger = ClientKeys("stranger", federation.organiser.ca, stranger.key)
     with pytest.raises(BadValue, match="does not know the key of 'stranger'"):
         join(federation.link.address, stranger, never, patience=5.0)
@@ -330,10 +329,10 @@ def test_a_superlink_that_dies_is_started_anew_and_found_again(federation: Feder
 
 def test_a_superlink_ends_with_its_organiser(tmp_path: Path) -> None:
     """Also when the organiser is killed without a chance to say so: the port is free for the one that resumes."""
-    make_keys(tmp_path / "keys", ["ash"])
+    make_federation_keys(tmp_path / "keys", ["ash"])
     code = (
         "import sys, time; from fedarena.transport.flower_link import open_link;"
-        "from fedarena.transport.federation_keys import ServerKeys;"
+        "from fedarena.transport.certificates import ServerKeys;"
         f"link = open_link({str(tmp_path)!r}, '127.0.0.1:0', ServerKeys.load({str(tmp_path / 'keys/organiser')!r}));"
         "print(link.address, link.pid, flush=True); time.sleep(60)"
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from fedarena.transport.federation_keys import ClientKeys, ServerKeys
+    from fedarena.transport.certificates import ClientKeys, ServerKeys
 
 LIMIT = 1 << 30  # bytes of one message, unless the caller says otherwise
 PATIENCE = 600.0  # seconds that a participant waits for an organiser that is not there, or gone
@@ -84,7 +84,7 @@ def open_link(
     """
     from fedarena.transport.flower_link.server_link import FlowerLink
 
-    return FlowerLink(Path(folder), address, keys, allowed or keys.participants, limit=limit, say=say)
+    return FlowerLink(Path(folder), address, keys, allowed or keys.clients, limit=limit, say=say)
 
 
 def join(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.errors import BadValue, PartyFailed, UnknownName
-from fedarena.transport.federation_keys import ServerKeys, number
+from fedarena.transport.certificates import ServerKeys, number
 from fedarena.transport.flower_link import ReceivedMessage, Say
 from fedarena.transport.flower_link.flower_internals import (
     SUPERLINK_NODE_ID,

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from fedarena.config.errors import BadValue, CannotWrite, PartyFailed
-from fedarena.transport.federation_keys import ServerKeys
+from fedarena.transport.certificates import ServerKeys
 from fedarena.transport.flower_link.superlink_calls import plain
 
 LOG = "superlink.log"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from fedarena.transport.federation_keys import ServerKeys
+from fedarena.transport.certificates import ServerKeys
 from fedarena.transport.flower_link.access_control import SECRET
 from fedarena.transport.flower_link.flower_internals import (
     SUPERLINK_NODE_ID,

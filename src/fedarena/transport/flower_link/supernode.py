@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from fedarena.config.errors import BadValue, FedarenaError, PartyFailed, PartyLost
-from fedarena.transport.federation_keys import ClientKeys, fingerprint
+from fedarena.transport.certificates import ClientKeys, fingerprint
 from fedarena.transport.flower_link import FederationEnded, Say
 from fedarena.transport.flower_link.access_control import INSTANCE, LIMIT, TAKEN_OVER, UNKNOWN
 from fedarena.transport.flower_link.flower_internals import (
@@ -50,7 +50,7 @@ class SuperNode:
         headers = {INSTANCE: secrets.token_hex(8)}
         signs = NodeAuthHttpInterceptor(keys.key, keys.key.public_key())
         self._client = open_client(
-            FleetHttpClient, server, keys.ca, keys.organiser, "SuperNode", headers, signs, hear=self._heed
+            FleetHttpClient, server, keys.ca, keys.server, "SuperNode", headers, signs, hear=self._heed
         )
         self._node: Any = None
         self._joining, self._over = threading.Lock(), threading.Event()
