@@ -88,7 +88,7 @@ def test_what_clients_keep_is_tested_at_home_or_with_consent_everywhere(
     assert kept.final.accuracy == pytest.approx(serial.final.weighted_accuracy, rel=1e-12)
     for k, name in enumerate(federation.rows):
         memory = CheckpointStore.read_client_state(tmp_path / "serial" / "checkpoint", experiment.algorithm.made, k)
-        own = newest_memory(tmp_path / "houses" / name, experiment.algorithm.made)
+        own = newest_memory(tmp_path / "clients" / name, experiment.algorithm.made)
         assert all(np.array_equal(a, b) for a, b in zip(leaves(own), leaves(memory), strict=True))
 
 

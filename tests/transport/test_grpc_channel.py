@@ -201,15 +201,17 @@ def test_a_port_in_use_is_told(bank: HostServer, keys: dict[str, Path], tmp_path
         HostServer(SmallHost(tmp_path), f"127.0.0.1:{bank.port}", Identity.load(keys["bank"]))
 
 
-def test_a_host_that_is_not_there_is_lost_after_patience(keys: dict[str, Path]) -> None:
+def test_a_host_that_is_not_there_is_lost_after_patience(
+    keys: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fedarena")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    waited: list[str] = []
-    line = NetworkChannel("bank", f"127.0.0.1:{port}", Identity.load(keys["guest"]), patience=0.5, say=waited.append)
+    line = NetworkChannel("bank", f"127.0.0.1:{port}", Identity.load(keys["guest"]), patience=0.5)
     with pytest.raises(PartyLost, match="cannot be reached: Connection refused"):
         line.ask(FrameKind.HELLO)
-    assert waited == [f"waiting for host 'bank' at 127.0.0.1:{port}"]
+    assert caplog.messages == [f"waiting for host 'bank' at 127.0.0.1:{port}"]
 
 
 def start(folder: Path, keys: Path, port: int) -> tuple[subprocess.Popen[bytes], int]:

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedarena.common.logs import show_messages
+
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Keys for `fedarena serve` and `fedarena join`."
 )
@@ -60,6 +62,7 @@ def serve(
     """
     from fedarena.federation.api import serve as serve_experiment
 
+    show_messages(quiet)
     _load(file)
     if experiment is None and resume is None:
         raise typer.BadParameter("name an experiment file, e.g. `fedarena serve exp.toml`")
@@ -76,7 +79,6 @@ def serve(
         out=out,
         resume=resume,
         overrides=set_ or [],
-        speak=_sayer(quiet),
     )
     for note in dict.fromkeys(result.notes):
         _sayer(quiet)(f"note: {note}")
@@ -137,6 +139,7 @@ def join(
     """
     from fedarena.federation.api import join as join_federation
 
+    show_messages(quiet)
     _load(file)
     found = join_federation(
         data,
@@ -153,7 +156,6 @@ def join(
         runs=runs,
         new_release=new_release,
         patience=patience,
-        speak=_sayer(quiet),
     )
     print(json.dumps(found, indent=1) if json_ else f"{found['name']}: {found['trainings']} trainings")
 

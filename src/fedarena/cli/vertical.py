@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedarena.common.logs import show_messages
 from fedarena.config.errors import BadValue
 
 app = typer.Typer(
@@ -455,6 +456,7 @@ def _tree_line(quiet: bool) -> Any:
 
 
 def _sayer(quiet: bool) -> Any:
+    show_messages(quiet)
     return (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from fedarena.results import run_folder
 from fedarena.results.run import Run
 from fedarena.transport import flower_link
 
-Speak = Callable[[str], None]
+LOGGER = logging.getLogger(__name__)
+
 ADDRESS = "0.0.0.0:8440"
 KEYS = "keys"
 
@@ -39,7 +41,6 @@ def serve(
     out: str | Path | None = None,
     resume: str | Path | None = None,
     overrides: Sequence[str] = (),
-    speak: Speak = lambda text: None,
     on_round: Callable[[RoundRecord], bool | None] | None = None,
     **settings: Any,
 ) -> Run:
@@ -59,11 +60,11 @@ def serve(
     terms = ServerOptions(wanted, ResponseRule(deadline, minimum, attempts), wait, shares_models)
 
     def open_link(folder: Path) -> flower_link.Link:
-        opened = flower_link.open_link(folder, address, own, say=speak)
-        speak(f"listening on {opened.address}")
+        opened = flower_link.open_link(folder, address, own)
+        LOGGER.info("listening on %s", opened.address)
         return opened
 
-    return server.serve(experiment, open_link, terms, out=out, resume=resume, speak=speak, on_round=on_round)
+    return server.serve(experiment, open_link, terms, out=out, resume=resume, on_round=on_round)
 
 
 def _experiment(source: Any, resume: str | Path | None, overrides: list[str], settings: dict[str, Any]) -> Experiment:
@@ -111,7 +112,6 @@ def join(
     runs: int = 1,
     new_release: bool = False,
     patience: float = flower_link.PATIENCE,
-    speak: Speak = lambda text: None,
 ) -> dict[str, Any]:
     """Take part in an experiment with the rows of a file, which stays here, until the server ends it.
 
@@ -146,8 +146,8 @@ def join(
     me = FederationClient(
         file,
         state,
+        name=own.name,
         consent=agrees,
-        speak=speak,
         least=least,
         runs=runs,
         server=server,
@@ -156,21 +156,21 @@ def join(
 
     def handle(content: bytes) -> bytes:
         answer = me.handle(content)
-        if me.over is not None:
+        if me.goodbye is not None:
             raise flower_link.FederationEnded(answer)
         return answer
 
     try:
-        flower_link.join(server, own, handle, patience=patience, say=speak)
+        flower_link.join(server, own, handle, patience=patience)
     except KeyboardInterrupt as stopped:
         stopped.add_note("start it again with the same command, and it continues where it was")
         raise
     finally:
         released = me.releases.summary(me.runs)
-        speak("\n".join([f"releases, as logged in {state / LOG}:", *(f"  {text}" for text in released)]))
-    if me.over is not None and not me.over.finished:
+        me.log.info("\n".join([f"releases, as logged in {state / LOG}:", *(f"  {text}" for text in released)]))
+    if me.goodbye is not None and not me.goodbye.finished:
         raise PartyFailed(
-            f"the organiser sends '{own.name}' away: {me.over.reason}", remedy="see to it, then join again"
+            f"the organiser sends '{own.name}' away: {me.goodbye.reason}", remedy="see to it, then join again"
         )
     return {
         "name": own.name,

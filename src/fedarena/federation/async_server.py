@@ -36,13 +36,15 @@ Landed = ClientAnswer | SkippedClient | FailedTask | CannotSend
 class AsyncServerLoop(AsyncLoop):
     """An experiment under way between participants, without rounds."""
 
-    def __init__(self, site: ExperimentContext, runtime: RemoteRuntime, keeper: CheckpointStore) -> None:
-        super().__init__(site, runtime, keeper)
-        self.people = runtime
+    def __init__(self, context: ExperimentContext, runtime: RemoteRuntime, store: CheckpointStore) -> None:
+        super().__init__(context, runtime, store)
+        self.remote = runtime
         self.away: dict[int, int] = {}  # lost, and not yet heard of again -> age of the model it had
-        self._told: dict[int, messages.AsyncTrainResponse] = {}  # of each client: the training about which it asked
+        self._announced: dict[
+            int, messages.AsyncTrainResponse
+        ] = {}  # of each client: the training about which it asked
         self._keep_from: dict[int, int] = {}  # of each client: the oldest training that the checkpoint may need
-        self._line: RequestBatch | None = None
+        self._batch: RequestBatch | None = None
         self._began = time.monotonic()
         self._enough = time.monotonic()  # when there were last as many at work as there must be
         runtime.patterns.prepare("client", self._first, None)
@@ -50,24 +52,24 @@ class AsyncServerLoop(AsyncLoop):
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Answers are taken while this lasts."""
-        with self.people.board.inquiry(self._read) as self._line:
+        with self.remote.coordinator.open_batch(self._read) as self._batch:
             yield
 
     def restore_queue(self, queue: dict[str, Any]) -> None:
         """Also ask those who were at work once more."""
         super().restore_queue(queue)
         self._began = time.monotonic() - self.clock
-        self._told = {int(k): messages.AsyncTrainResponse.model_validate(told) for k, told in queue["told"].items()}
+        self._announced = {int(k): messages.AsyncTrainResponse.model_validate(one) for k, one in queue["told"].items()}
         self._remember_oldest()
         self.away = {int(client): int(age) for client, age in queue["away"].items()}
         for flight in self.flights:
-            self._ask(flight)
+            self._send_request(flight)
 
     def queue(self) -> dict[str, Any]:
         """Also who is lost, and what was asked about."""
         self._remember_oldest()
-        told = {client: trained.model_dump() for client, trained in self._told.items()}
-        return {**super().queue(), "told": told, "away": dict(self.away)}
+        response = {client: trained.model_dump() for client, trained in self._announced.items()}
+        return {**super().queue(), "told": response, "away": dict(self.away)}
 
     def advance(self, state: Any, round: int) -> tuple[Any, RoundFacts]:
         """So many answers as a synchronous round has participants, taken or lost; where nobody is, one waits."""
@@ -109,28 +111,28 @@ class AsyncServerLoop(AsyncLoop):
         """There is no time at which it is due: it is asked for, now."""
         flight = flight._replace(due=self.clock)
         heapq.heappush(self.flights, flight)
-        self._ask(flight)
+        self._send_request(flight)
 
-    def _ask(self, flight: ClientTraining) -> None:
-        assert self._line is not None
-        client, rule, load = flight.client, self.people.rule, NOTHING
-        words: messages.MessageBody
+    def _send_request(self, flight: ClientTraining) -> None:
+        assert self._batch is not None
+        client, rule, payload = flight.client, self.remote.rule, NOTHING
+        request: messages.MessageBody
         if flight.accepted >= 0:
-            words = messages.SendResultRequest(trained=self._told[client])
+            request = messages.SendResultRequest(trained=self._announced[client])
         else:
             memory = self.memory(client)
             start = (memory.start if memory is not None else None) or self._first
-            goes_on = isinstance(start.message, str)  # the ticket of a result that never came here
-            load = NOTHING if goes_on else Payload.of(start)
-            words = messages.AsyncTrainRequest(
+            continues = isinstance(start.message, str)  # the ticket of a result that never came here
+            payload = NOTHING if continues else Payload.of(start)
+            request = messages.AsyncTrainRequest(
                 number=flight.number,
                 memory=ticket_of(memory),
-                own_model=str(start.message) if goes_on else "",
+                own_model=str(start.message) if continues else "",
                 ask_first=self.rules.asks,
                 keep_from=self._keep_from.get(client, 0),
             )
-        content = pack(self.people.board.run, flight.round, words, load)
-        self._line.put(self.people.names[client], content, rule.deadline)
+        content = pack(self.remote.coordinator.run, flight.round, request, payload)
+        self._batch.add(self.remote.names[client], content, rule.deadline)
 
     def _remember_oldest(self) -> None:
         """What participants must keep, should this process end now and go on from its checkpoint."""
@@ -163,26 +165,28 @@ class AsyncServerLoop(AsyncLoop):
         return self._arrived(state, flight, round, facts)
 
     def _wait(self, state: Any, round: int) -> tuple[int, Landed]:
-        board, line, names = self.people.board, self._line, self.people.names
-        assert line is not None
+        coordinator, batch, names = self.remote.coordinator, self._batch, self.remote.names
+        assert batch is not None
         while True:
             self._check_enough()
             self._readmit(state, round)
-            board.process_messages(line, 1.0)
-            for name in [*line.got, *line.bad]:
+            coordinator.process_messages(batch, 1.0)
+            for name in [*batch.responses, *batch.failed]:
                 client = names.index(name)
-                answer = line.got[name] if name in line.got else self._lost_client(client, line.bad[name])
-                line.take(name)
+                answer = (
+                    batch.responses[name] if name in batch.responses else self._lost_client(client, batch.failed[name])
+                )
+                batch.remove(name)
                 return client, answer
 
     def _lost_client(self, client: int, why: str) -> AbsentClient:
-        name = self.people.names[client]
-        self.people.board.give_up(name, f"'{name}' is lost: {why}")
+        name = self.remote.names[client]
+        self.remote.coordinator.give_up(name, f"'{name}' is lost: {why}")
         return AbsentClient(client, why)
 
     def _readmit(self, state: Any, round: int) -> None:
         """Who is heard of again begins where it was, or is there to be called."""
-        for client in [k for k in self.away if self.people.board.is_connected(self.people.names[k])]:
+        for client in [k for k in self.away if self.remote.coordinator.is_connected(self.remote.names[k])]:
             age = self.away.pop(client)
             if self.algorithm.everyone:
                 self._begin(client, age, 0.0)
@@ -190,37 +194,37 @@ class AsyncServerLoop(AsyncLoop):
             pass
 
     def _check_enough(self) -> None:
-        rule, now = self.people.rule, time.monotonic()
+        rule, now = self.remote.rule, time.monotonic()
         needed = rule.needed(len(self.population) if self.algorithm.everyone else self.participants)
         at_work = len(self.flights)
         if at_work >= needed and len(self.waiting) < at_work:
             self._enough = now
         elif now - self._enough > rule.deadline * rule.attempts:
-            missing = ", ".join(f"'{self.people.names[k]}'" for k in sorted(self.away))
+            missing = ", ".join(f"'{self.remote.names[k]}'" for k in sorted(self.away))
             raise TooFewAnswers(
                 f"{at_work} participants are at work, and {needed} must be; lost: {missing}",
                 remedy="see to those that are missing, then go on with --resume; nothing is lost",
             )
 
     def _read(self, name: str, message: Message) -> Landed:
-        client, told = self.people.names.index(name), message.words
+        client, response = self.remote.names.index(name), message.body
         flight = self._flight_of(client)
         check_round(message, flight.round)
         own, is_asking = ticket(flight.number, 0), self.rules.asks and flight.accepted < 0
         if (
-            isinstance(told, messages.RoundResponse | messages.AsyncTrainResponse)
-            and isinstance(told, messages.AsyncTrainResponse) != is_asking
+            isinstance(response, messages.RoundResponse | messages.AsyncTrainResponse)
+            and isinstance(response, messages.AsyncTrainResponse) != is_asking
         ):
-            raise WireRefused(f"'{told.what}' where the other kind of answer belongs")
-        if not isinstance(told, messages.AsyncTrainResponse):
-            return self.people.answer(client, message, "client", self.buffers, own)
-        if told.memory != own:
+            raise WireRefused(f"'{response.what}' where the other kind of answer belongs")
+        if not isinstance(response, messages.AsyncTrainResponse):
+            return self.remote.answer(client, message, "client", self.buffers, own)
+        if response.memory != own:
             raise WireRefused("an answer about another training")
-        self._told[client] = told
-        report = self.people.report(client, message.round, told, told.finite)
+        self._announced[client] = response
+        report = self.remote.report(client, message.round, response, response.finite)
         kept = report.memory if self._changes_client_state else None
         # In place of the result, which has not been sent: by what name its owner keeps it.
-        return ClientAnswer(report._replace(memory=kept), Reply(told.memory), self.buffers)
+        return ClientAnswer(report._replace(memory=kept), Reply(response.memory), self.buffers)
 
     def _flight_of(self, client: int) -> ClientTraining:
         return next(flight for flight in self.flights if flight.client == client)

@@ -49,17 +49,17 @@ class ClientFile:
             if not path.is_file():
                 raise DataMissing(f"there is no file {path}", remedy="check the path", where="--data")
 
-    def opened(self, wish: TableFile) -> ClientTable:
+    def read_table(self, source: TableFile) -> ClientTable:
         """Its rows, read as the experiment's data set says."""
-        settings = {name: getattr(wish, name) for name in ("missing", "standardise", "one_hot", "split_seed")}
-        label, drop = self.label or wish.label, (*wish.drop, *([wish.client] if wish.client else []))
+        settings = {name: getattr(source, name) for name in ("missing", "standardise", "one_hot", "split_seed")}
+        label, drop = self.label or source.label, (*source.drop, *([source.client] if source.client else []))
         own: TableFile
         if self.path.suffix == ".parquet":
-            own = Parquet(str(self.path), label, drop=drop, test=wish.test, **settings)
+            own = Parquet(str(self.path), label, drop=drop, test=source.test, **settings)
         else:
-            separator = self.separator or (wish.separator if isinstance(wish, Csv) else ",")
-            own = Csv(str(self.path), label, drop=drop, test=wish.test, separator=separator, **settings)
-        self._check_test(wish)
+            separator = self.separator or (source.separator if isinstance(source, Csv) else ",")
+            own = Csv(str(self.path), label, drop=drop, test=source.test, separator=separator, **settings)
+        self._check_test(source)
         first = own.whole(own.path)
         if label not in first.column_names:
             raise UnknownName(
@@ -72,15 +72,15 @@ class ClientFile:
         second = own.whole(str(self.test))
         return ClientTable(own, own.joined(first, second, str(self.test)), len(second))
 
-    def _check_test(self, wish: TableFile) -> None:
+    def _check_test(self, source: TableFile) -> None:
         """Either all participants have files to test on, or none."""
-        if wish.test_path is not None and self.test is None:
+        if source.test_path is not None and self.test is None:
             raise ShareableError(
                 "the experiment tests on rows of their own file", remedy="name it: --test", where="--test"
             )
-        if wish.test_path is None and self.test is not None:
+        if source.test_path is None and self.test is not None:
             raise ShareableError(
-                f"the experiment takes {wish.test:g} of the rows to test on, and no file",
+                f"the experiment takes {source.test:g} of the rows to test on, and no file",
                 remedy="leave out --test, or ask the organiser to set data.test_path",
                 where="--test",
             )
@@ -118,7 +118,7 @@ class ClientTable:
         codes, names, _ = self._labels
         return dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
 
-    def described(self, session: str) -> TableDescription:
+    def describe(self, session: str) -> TableDescription:
         """What the others must know of it to agree."""
         _, classes, kind = self._labels
         rows = len(self.table) - self.test_rows
@@ -137,7 +137,7 @@ class ClientTable:
             return ColumnDescription(name=name, kind="numbers")
         return ColumnDescription(name=name, kind="words", words=self.source.categories(self.table, name)[1])
 
-    def placed(self, agreed: Agreement) -> ClientSamples:
+    def to_samples(self, agreed: Agreement) -> ClientSamples:
         """The rows in the place that was agreed."""
         codes, classes, _ = self._labels
         numbers = {label: number for number, label in enumerate(agreed.classes)}
@@ -148,7 +148,7 @@ class ClientTable:
         if self.test_rows:
             train, test = np.split(np.arange(len(y)), [rows])
         else:
-            train, test = split_own(y, agreed, self.source.test, self.source.split_seed)
+            train, test = split_samples(y, agreed, self.source.test, self.source.split_seed)
         names = [column.name for column in agreed.columns]
         words = {column.name: column.words for column in agreed.columns}
         # The label and what is dropped are no features; they are left out here so that the order is the agreed one.
@@ -166,7 +166,7 @@ class ClientSamples:
     train: Rows
     test: Rows
 
-    def counted(self) -> SampleCounts:
+    def sample_counts(self) -> SampleCounts:
         """Return how many samples there are."""
         return SampleCounts(train=len(self.train), test=len(self.test))
 
@@ -198,7 +198,7 @@ class ClientSamples:
                 where="--least",
             )
 
-    def dealt(self, agreed: Agreement, experiment: Experiment) -> tuple[Dataset, Partition]:
+    def to_dataset(self, agreed: Agreement, experiment: Experiment) -> tuple[Dataset, Partition]:
         """The rows as the engine knows them: all clients are there, and only this one has any."""
         known = None
         if agreed.means is not None:
@@ -236,7 +236,7 @@ def features_of(columns: Sequence[ColumnDescription]) -> int:
     return sum(max(len(column.words), column.kind == "numbers") for column in columns)
 
 
-def split_own(codes: Rows, agreed: Agreement, share: float, seed: int) -> tuple[Rows, Rows]:
+def split_samples(codes: Rows, agreed: Agreement, share: float, seed: int) -> tuple[Rows, Rows]:
     """Training and test rows of one owner, as `split_rows` deals them in a table of all owners, one after the other."""
     order = seeds.stream(seed, "split").permutation(agreed.rows) - agreed.rows_before
     mine = order[(order >= 0) & (order < len(codes))]

@@ -95,7 +95,7 @@ class Agreement(MessagePart):
     shares_models: bool = False  # models of one's own go to the others, to be tested there
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         """What decides which rows of the participant are for training, and how they look."""
         return self.model_dump_json(include={"client", "clients", "rows_before", "rows", "classes", "columns"})
 

@@ -206,18 +206,18 @@ class MetricSums:
         return self.losses[name == "brier"] / (count << POINT)
 
 
-def layout_of(site: Any, bins: int) -> MetricLayout:
+def layout_of(context: Any, bins: int) -> MetricLayout:
     """Return the layout of a site's task."""
-    return MetricLayout(site.data.classes, bins, site.positive)
+    return MetricLayout(context.data.classes, bins, context.positive)
 
 
-def why_no_sums(site: Any) -> str:
+def why_no_sums(context: Any) -> str:
     """Say why there are no sums for the models of a site; empty if there are."""
-    if site.task_name != "classification":
+    if context.task_name != "classification":
         return "the model brings its own loss"
-    if site.has_personal_models:
+    if context.has_personal_models:
         return "every client has its own model"
-    return f"there are more than {MANY_CLASSES} classes" if site.data.classes > MANY_CLASSES else ""
+    return f"there are more than {MANY_CLASSES} classes" if context.data.classes > MANY_CLASSES else ""
 
 
 def followed_from(metric: str) -> str:

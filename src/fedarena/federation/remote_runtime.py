@@ -47,7 +47,7 @@ class RemoteContext(ExperimentContext):
     def __init__(self, experiment: Experiment, data: Dataset, owners: Partition, secret: int) -> None:
         super().__init__(experiment, data, owners)
         self.secret = secret
-        self.seals: ServerMasks | None = None  # of whoever can ask the participants
+        self.masks: ServerMasks | None = None  # of whoever can ask the participants
 
     @cached_property
     def steps(self) -> UplinkSteps | None:
@@ -57,7 +57,7 @@ class RemoteContext(ExperimentContext):
             return None
         asked, heaviest = participants(exp, len(self.owners.population)), float(self.partition.sizes.max())
         return UplinkSteps(
-            wish, exp.algorithm.name, exp.seed_for("uplink"), heaviest, asked, noise_seed=self.secret, seals=self.seals
+            wish, exp.algorithm.name, exp.seed_for("uplink"), heaviest, asked, noise_seed=self.secret, seals=self.masks
         )
 
 
@@ -69,14 +69,14 @@ def answer_types(algorithm: Any) -> dict[str, type]:
 class RemoteRuntime:
     """The runtime of a federation."""
 
-    def __init__(self, site: RemoteContext, board: Coordinator, rule: ResponseRule) -> None:
-        self.site, self.board, self.rule = site, board, rule
-        if getattr(site.experiment.uplink, "secure", False):
-            site.seals = ServerMasks(site.experiment.seed_for("masks"), self._ask_for)
-            site.__dict__.pop("steps", None)
-        self.names = site.owners.names
+    def __init__(self, context: RemoteContext, coordinator: Coordinator, rule: ResponseRule) -> None:
+        self.context, self.coordinator, self.rule = context, coordinator, rule
+        if getattr(context.experiment.uplink, "secure", False):
+            context.masks = ServerMasks(context.experiment.seed_for("masks"), self._ask_for)
+            context.__dict__.pop("steps", None)
+        self.names = context.owners.names
         self.looks: Any = None  # set by whoever can say what clients remember
-        self.patterns = ReplyPatterns(site)
+        self.patterns = ReplyPatterns(context)
         self._rule_now = rule  # with how many the exchange began
         self._exchange = (-1, -1)  # the round, and how often its participants were asked
 
@@ -109,8 +109,8 @@ class RemoteRuntime:
         self.patterns.prepare(do, common, turn)
         shares: dict[int, dict[int, str]] = {}
         absent: dict[int, AbsentClient] = {}
-        if self.site.seals is not None:
-            shares, absent = self.site.seals.exchange(round, exchange, list(memories))
+        if self.context.masks is not None:
+            shares, absent = self.context.masks.exchange(round, exchange, list(memories))
         questions = {
             k: messages.RoundRequest(
                 do=do, exchange=exchange, memory=ticket_of(memory), turn=told, shares=shares.get(k)
@@ -124,7 +124,7 @@ class RemoteRuntime:
         for bundle in bundles:
             folded = BatchResult()
             for client in bundle.clients:
-                add_answer(folded, answers[client], self.site)
+                add_answer(folded, answers[client], self.context)
             yield folded
 
     def ask(
@@ -142,8 +142,8 @@ class RemoteRuntime:
             check_round(message, round)
             return read(name, message)
 
-        packed = {self.names[k]: pack(self.board.run, round, asked, load) for k, asked in questions.items()}
-        found, missing = self.board.ask(packed, of_this_round, rule or self.rule, what)
+        packed = {self.names[k]: pack(self.coordinator.run, round, asked, load) for k, asked in questions.items()}
+        found, missing = self.coordinator.ask(packed, of_this_round, rule or self.rule, what)
         answers = {self.names.index(name): answer for name, answer in found.items()}
         return answers | {
             self.names.index(name): AbsentClient(self.names.index(name), why) for name, why in missing.items()
@@ -160,9 +160,9 @@ class RemoteRuntime:
         """Answers of one kind, without a load."""
 
         def read(name: str, message: Message) -> messages.MessageBody:
-            if not isinstance(message.words, kind):
-                raise WireRefused(f"'{message.words.what}' where '{kind.what}' belongs")
-            return message.words
+            if not isinstance(message.body, kind):
+                raise WireRefused(f"'{message.body.what}' where '{kind.what}' belongs")
+            return message.body
 
         rule = self._rule_now if minimum is None else replace(self.rule, minimum=minimum)
         return self.ask(questions, round, NOTHING, read, what, rule)
@@ -171,23 +171,23 @@ class RemoteRuntime:
         self, client: int, message: Message, do: str, before: Buffers, own: str
     ) -> ClientAnswer | SkippedClient | FailedTask | CannotSend:
         """What a participant sent, if it is what it should be; whether its numbers are finite is seen here again."""
-        done, name = message.words, self.names[client]
+        done, name = message.body, self.names[client]
         if isinstance(done, messages.CannotTrainResponse):
             return SkippedClient(client, done.reason)
         if isinstance(done, messages.ErrorResponse):
             return FailedTask(f"{name}: {done.error}", done.place)
         if isinstance(done, messages.UnsendableResponse):
             return CannotSend(f"{name}: {done.error}", remedy=done.remedy, where=done.where)
-        if not isinstance(done, messages.RoundResponse) or not isinstance(message.load, dict):
+        if not isinstance(done, messages.RoundResponse) or not isinstance(message.payload, dict):
             raise WireRefused(f"'{done.what}' where an answer belongs")
         if done.memory not in ("", own):
             raise WireRefused("an answer of another training")
-        send, buffers = message.load.get("send"), before
-        if not done.finite and self.site.experiment.on_nan != "keep":  # then nothing else is told
+        send, buffers = message.payload.get("send"), before
+        if not done.finite and self.context.experiment.on_nan != "keep":  # then nothing else is told
             return ClientAnswer(self.report(client, message.round, done, False), Reply(None), buffers)
         self.patterns.check(send, do)
-        if self.site.task.has_buffers and self.site.buffer_policy == "average":
-            buffers = self._buffers(message.load.get("buffers"))
+        if self.context.task.has_buffers and self.context.buffer_policy == "average":
+            buffers = self._buffers(message.payload.get("buffers"))
         still = buffers.values == before.values  # a constant may well be infinite
         sound = bool((np.isfinite(buffers.values) | still).all()) and math.isfinite(done.weight) and done.weight >= 0
         finite = done.finite and sound and (isinstance(send, MaskedVector) or is_finite(send))
@@ -197,7 +197,7 @@ class RemoteRuntime:
         self, client: int, round: int, done: messages.RoundResponse | messages.AsyncTrainResponse, finite: bool
     ) -> ClientReport:
         """The facts, with the time that the client's device would take on the virtual clock."""
-        fleet = self.site.fleet
+        fleet = self.context.fleet
         return ClientReport(
             client,
             finite=finite,
@@ -220,16 +220,16 @@ class RemoteRuntime:
         round = jobs[0].round
 
         def read(name: str, message: Message) -> Buffers | FailedTask:
-            if isinstance(message.words, messages.ErrorResponse):
-                return FailedTask(f"{name}: {message.words.error}", message.words.place)
-            return self._buffers(message.load)
+            if isinstance(message.body, messages.ErrorResponse):
+                return FailedTask(f"{name}: {message.body.error}", message.body.place)
+            return self._buffers(message.payload)
 
         questions = {job.client: messages.BatchNormRequest() for job in jobs}
         found = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}, statistics")
         yield from (found[job.client] for job in jobs)
 
     def _buffers(self, told: Any) -> Buffers:
-        problem = first_mismatch(told, self.site.task.buffers(), "BatchNorm's statistics")
+        problem = first_mismatch(told, self.context.task.buffers(), "BatchNorm's statistics")
         if problem:
             raise WireRefused(problem)
         buffers: Buffers = told
@@ -248,13 +248,13 @@ def ticket_of(memory: ClientState | None) -> str:
 
 
 def add_answer(
-    folded: BatchResult, answer: ClientAnswer | SkippedClient | FailedTask | CannotSend, site: ExperimentContext
+    folded: BatchResult, answer: ClientAnswer | SkippedClient | FailedTask | CannotSend, context: ExperimentContext
 ) -> None:
     """Take in what became of one client."""
     if isinstance(answer, CannotSend):
         folded.refused = answer
         folded.reports.append(FailedTask(answer.what))
     elif isinstance(answer, ClientAnswer):
-        folded.take(answer, site)
+        folded.take(answer, context)
     else:
         folded.reports.append(answer)

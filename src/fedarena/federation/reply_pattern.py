@@ -24,9 +24,9 @@ ROWS = 4
 class ReplyPatterns:
     """Answers of the made-up client, one for each part that clients play."""
 
-    def __init__(self, site: ExperimentContext) -> None:
-        self._of = site
-        self._site: ExperimentContext | None = None
+    def __init__(self, context: ExperimentContext) -> None:
+        self._of = context
+        self._context: ExperimentContext | None = None
         self._known: dict[str, Any] = {}
 
     def prepare(self, do: str, common: Broadcast, turn: MaskedExchange | None) -> None:
@@ -49,12 +49,12 @@ class ReplyPatterns:
             raise WireRefused(problem)
 
     def _made_up(self, do: str, common: Broadcast, turn: MaskedExchange | None) -> Any:
-        if self._site is None:
-            self._site = self._stand_in()
+        if self._context is None:
+            self._context = self._stand_in()
         with one_thread():
-            answer = ClientTask(0, 0, do, None).run(self._site, common)
+            answer = ClientTask(0, 0, do, None).run(self._context, common)
         assert isinstance(answer, ClientAnswer)
-        sent, steps = answer.reply.send, self._site.steps
+        sent, steps = answer.reply.send, self._context.steps
         if turn is None or steps is None:
             return sent
         parts = leaves(sent)
@@ -62,13 +62,13 @@ class ReplyPatterns:
         return masked_vector(np.zeros(1 + sum(map(np.size, parts)), np.uint32), sent) if steps.wish.secure else sent
 
     def _stand_in(self) -> ExperimentContext:
-        site, data = self._of, self._of.data
+        context, data = self._of, self._of.data
         rows = max(ROWS, data.classes)
         x = np.zeros((rows, *data.x.shape[1:]), np.float32)
-        everyone = [np.arange(rows)] * len(site.owners.clients)
+        everyone = [np.arange(rows)] * len(context.owners.clients)
         made_up = Dataset("made up", x, np.arange(rows) % data.classes, rows, data.classes)
         return build_model_and_algorithm(
-            ExperimentContext(site.experiment, made_up, Partition(everyone, np.empty(0, np.int64)))
+            ExperimentContext(context.experiment, made_up, Partition(everyone, np.empty(0, np.int64)))
         )
 
 
@@ -77,8 +77,8 @@ def first_mismatch(tree: Any, pattern: Any, where: str) -> str:
     if isinstance(pattern, np.ndarray):
         if isinstance(tree, np.ndarray) and (tree.shape, tree.dtype) == (pattern.shape, pattern.dtype):
             return ""
-        told = f"{tree.dtype} {tree.shape}" if isinstance(tree, np.ndarray) else type(tree).__name__
-        return f"an array {told} as {where}, where {pattern.dtype} {pattern.shape} belongs"
+        sent = f"{tree.dtype} {tree.shape}" if isinstance(tree, np.ndarray) else type(tree).__name__
+        return f"an array {sent} as {where}, where {pattern.dtype} {pattern.shape} belongs"
     if isinstance(pattern, bool | int | float | np.generic):
         fits = isinstance(tree, bool | int | float)
     else:

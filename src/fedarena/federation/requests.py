@@ -56,29 +56,29 @@ class RequestBatch:
     """Questions to several participants, and their answers so far."""
 
     read: Callable[[str, Message], Any]
-    questions: dict[str, bytes] = field(default_factory=dict)
-    until: dict[str, float] = field(default_factory=dict)
-    asked: dict[str, float] = field(default_factory=dict)  # when, of those whose answer is due
-    sent: dict[str, int] = field(default_factory=dict)  # how often
-    got: dict[str, Any] = field(default_factory=dict)
-    bad: dict[str, str] = field(default_factory=dict)  # answered, but not usably
+    requests: dict[str, bytes] = field(default_factory=dict)
+    deadlines: dict[str, float] = field(default_factory=dict)
+    sent_at: dict[str, float] = field(default_factory=dict)  # of requests whose response is due
+    attempts: dict[str, int] = field(default_factory=dict)
+    responses: dict[str, Any] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  # why there is no usable response
 
     @property
     def open(self) -> list[str]:
         """Who has not answered."""
-        return [name for name in self.questions if name not in self.got and name not in self.bad]
+        return [name for name in self.requests if name not in self.responses and name not in self.failed]
 
-    def put(self, name: str, question: bytes, seconds: float) -> None:
+    def add(self, name: str, request: bytes, seconds: float) -> None:
         """Another question to one of them."""
-        for known in (self.asked, self.sent, self.got, self.bad):
+        for known in (self.sent_at, self.attempts, self.responses, self.failed):
             known.pop(name, None)
-        self.questions[name], self.until[name] = question, time.monotonic() + seconds
+        self.requests[name], self.deadlines[name] = request, time.monotonic() + seconds
 
-    def take(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Its question is dealt with."""
-        del self.questions[name], self.until[name]
-        self.got.pop(name, None)
-        self.bad.pop(name, None)
+        del self.requests[name], self.deadlines[name]
+        self.responses.pop(name, None)
+        self.failed.pop(name, None)
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ class SentRequest:
     """A message that went out: to whom, and what for."""
 
     name: str
-    what: Literal["greeting", "agreement", "question", "goodbye"]
-    inquiry: RequestBatch | None = None
-    question: bytes = b""
+    what: Literal["invitation", "agreement", "request", "goodbye"]
+    batch: RequestBatch | None = None
+    request: bytes = b""
 
     @property
     def is_open(self) -> bool:
         """Is an answer to it still of use?"""
-        inquiry, name = self.inquiry, self.name
-        return inquiry is not None and name in inquiry.open and inquiry.questions[name] is self.question
+        batch, name = self.batch, self.name
+        return batch is not None and name in batch.open and batch.requests[name] is self.request

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from fedarena.federation.agreement import client_order, table_differences
 from fedarena.federation.client_data import MOST_ROWS
 from fedarena.results.run_folder import write_text
 from fedarena.transport.certificates import write_secret
+
+LOGGER = logging.getLogger(__name__)
 
 FILE, SECRET = "federation.json", "secret"
 LONGEST_NUMBER = 20  # digits of a label, its sign among them
@@ -33,7 +35,6 @@ class Roster:
     counted: dict[str, messages.SampleCounts] = field(default_factory=dict)
     agreed: dict[str, messages.Agreement] = field(default_factory=dict)  # empty while open
     initial: str = ""  # sha256 of the organiser's initial weights
-    speak: Callable[[str], None] = lambda text: None
 
     @property
     def names(self) -> list[str]:
@@ -66,7 +67,7 @@ class Roster:
     def is_ready(self, name: str, ready: messages.ReadyResponse) -> None:
         """Weights that begin otherwise come from another build of torch; the organiser's are sent anyway."""
         if self.initial and ready.initial != self.initial:
-            self.speak(f"'{name}' draws other initial weights (torch {ready.torch}): its last digits may differ")
+            LOGGER.info(f"'{name}' draws other initial weights (torch {ready.torch}): its last digits may differ")
 
     # In the run's folder
 

@@ -120,51 +120,53 @@ class ClientMasks:
 
     seed: int
     client: int
-    place: str  # run, round and exchange, which shares are bound to
-    kept: ClientSecrets = field(default_factory=lambda: ClientSecrets(_draw(), _draw()))
+    exchange_id: str  # run, round and exchange, which shares are bound to
+    own_secrets: ClientSecrets = field(default_factory=lambda: ClientSecrets(_draw(), _draw()))
     _channel: Any = field(default_factory=lambda: cryptography_modules().Private.generate())
     _ring: ShareRing | None = None
     _keys: dict[int, messages.KeyPair] = field(default_factory=dict)
     _held: dict[int, tuple[int, int]] = field(default_factory=dict)  # of each client: shares of its pairs, of its own
-    _question: str = ""  # sha256 of the one whose answer is masked
-    _opened: frozenset[int] | None = None  # whose sum shares were revealed for
+    _request: str = ""  # sha256 of the one whose answer is masked
+    _revealed_for: frozenset[int] | None = None  # whose sum shares were revealed for
 
-    def keyed(self) -> messages.KeysResponse:
+    def public_keys(self) -> messages.KeysResponse:
         """Step 1: public keys."""
         mine = messages.KeyPair(
-            mask=CURVE.public(self.kept.pairs).hex(), channel=self._channel.public_key().public_bytes_raw().hex()
+            mask=CURVE.public(self.own_secrets.pairs).hex(), channel=self._channel.public_key().public_bytes_raw().hex()
         )
         return messages.KeysResponse(keys=mine)
 
-    def dealt(self, keys: Mapping[int, messages.KeyPair], turn: MaskedExchange) -> messages.SharesResponse:
+    def encrypted_shares(self, keys: Mapping[int, messages.KeyPair], turn: MaskedExchange) -> messages.SharesResponse:
         """Step 2: shares of both secrets, each encrypted for its holder."""
         if self.client not in keys or len(keys) < 2:
             raise ShareableError("an answer cannot hide among fewer than two", remedy="more participants are needed")
-        if keys[self.client] != self.keyed().keys or (self._keys and self._keys != dict(keys)):
+        if keys[self.client] != self.public_keys().keys or (self._keys and self._keys != dict(keys)):
             raise ShareableError("keys that are not those of this exchange", remedy="is it fedarena on the other side?")
         self._keys, self._ring = (
             dict(keys),
             share_ring(self.seed, MaskedExchange(turn.round, turn.exchange, tuple(sorted(keys)))),
         )
-        pairs = secret_shares(self.kept.pairs, self.client, self._ring, _draw)
-        own = secret_shares(self.kept.own, self.client, self._ring, _draw)
+        pairs = secret_shares(self.own_secrets.pairs, self.client, self._ring, _draw)
+        own = secret_shares(self.own_secrets.own, self.client, self._ring, _draw)
         self._held = {self.client: (pairs.pop(self.client), own.pop(self.client))}
         return messages.SharesResponse(
-            shares={holder: self._closed(holder, pairs[holder], own[holder]) for holder in pairs}
+            shares={holder: self._encrypt(holder, pairs[holder], own[holder]) for holder in pairs}
         )
 
-    def _box(self, other: int) -> Any:
+    def _cipher(self, other: int) -> Any:
         return cryptography_modules().Sealed(
             agreed_key(self._channel, bytes.fromhex(self._keys[other].channel), "shares")
         )
 
-    def _closed(self, holder: int, *shares: int) -> str:
+    def _encrypt(self, holder: int, *shares: int) -> str:
         nonce = secrets.token_bytes(NONCE)
         content = b"".join(share.to_bytes(SHARE, "big") for share in shares)
-        sealed: bytes = self._box(holder).encrypt(nonce, content, f"{self.place} {self.client} {holder}".encode())
+        sealed: bytes = self._cipher(holder).encrypt(
+            nonce, content, f"{self.exchange_id} {self.client} {holder}".encode()
+        )
         return (nonce + sealed).hex()
 
-    def take(self, shares: Mapping[int, str]) -> None:
+    def receive_shares(self, shares: Mapping[int, str]) -> None:
         """Before step 3: the shares of others, of which one is the holder."""
         assert self._ring is not None
         if {*shares} != {*self._ring.beside(self.client)}:
@@ -172,8 +174,8 @@ class ClientMasks:
         for other, text in shares.items():
             raw = bytes.fromhex(text)
             try:
-                opened = self._box(other).decrypt(
-                    raw[:NONCE], raw[NONCE:], f"{self.place} {other} {self.client}".encode()
+                opened = self._cipher(other).decrypt(
+                    raw[:NONCE], raw[NONCE:], f"{self.exchange_id} {other} {self.client}".encode()
                 )
             except Exception as error:  # of the library's own kinds: it was changed on its way
                 raise ShareableError(
@@ -182,29 +184,29 @@ class ClientMasks:
             self._held[other] = (int.from_bytes(opened[:SHARE], "big"), int.from_bytes(opened[SHARE:], "big"))
 
     @property
-    def members(self) -> Collection[int]:
+    def clients(self) -> Collection[int]:
         """Among whom an answer hides."""
         return self._keys.keys()
 
-    def bind(self, question: bytes) -> None:
+    def bind(self, request: bytes) -> None:
         """One mask hides one answer: two under the same mask would tell their difference."""
-        now = hashlib.sha256(question).hexdigest()
-        if self._question not in ("", now):
+        now = hashlib.sha256(request).hexdigest()
+        if self._request not in ("", now):
             raise ShareableError("secrets of this exchange have masked another answer", remedy="draw keys anew")
-        self._question = now
+        self._request = now
 
     def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
         """Step 3."""
         if self._ring is None or len(self._held) != self._ring.holders:
             raise ShareableError("keys have not been exchanged", remedy="is it fedarena on the other side?")
         publics = {other: bytes.fromhex(pair.mask) for other, pair in self._keys.items()}
-        return self.kept.mask(self.client, self._ring, publics, size, CURVE)
+        return self.own_secrets.mask(self.client, self._ring, publics, size, CURVE)
 
     def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
         """Not here."""
         raise NotImplementedError("sums are opened by the organiser")
 
-    def revealed(self, answered: Collection[int]) -> messages.RevealResponse:
+    def revealed_shares(self, answered: Collection[int]) -> messages.RevealResponse:
         """Step 4: of those who answered the share of their own mask, of the others that of the key to their pairs."""
         if self._ring is None:
             raise ShareableError("keys have not been exchanged", remedy="is it fedarena on the other side?")
@@ -218,11 +220,11 @@ class ClientMasks:
                 f"{len(people)} answers are too few to hide among",
                 remedy="ask for the round again, with more answers",
             )
-        if self._opened not in (None, people):
+        if self._revealed_for not in (None, people):
             raise ShareableError(
                 "shares were revealed for another sum of this exchange", remedy="the round must go on without this sum"
             )
-        self._opened = people
+        self._revealed_for = people
         return messages.RevealResponse(
             shares={other: f"{own if other in people else pairs:x}" for other, (pairs, own) in self._held.items()}
         )
@@ -269,29 +271,31 @@ class ServerMasks:
         absent: dict[int, AbsentClient] = {}
         self._exchange, left = exchange, clients
         while True:
-            keyed = self._all(
+            public_keys = self._all(
                 dict.fromkeys(left, messages.KeysRequest(exchange=exchange)), round, messages.KeysResponse, absent
             )
             for client in [
                 k
-                for k, told in keyed.items()
-                if not (is_public_key(told.keys.mask) and is_public_key(told.keys.channel))
+                for k, responses in public_keys.items()
+                if not (is_public_key(responses.keys.mask) and is_public_key(responses.keys.channel))
             ]:
                 absent[client] = AbsentClient(client, "it sent a public key that is none")
-                del keyed[client]
-            left = sorted(keyed)
-            self._keys = {k: told.keys for k, told in keyed.items()}
-            dealt = self._all(
+                del public_keys[client]
+            left = sorted(public_keys)
+            self._keys = {k: responses.keys for k, responses in public_keys.items()}
+            encrypted_shares = self._all(
                 {k: messages.SharesRequest(exchange=exchange, keys=self._keys) for k in left},
                 round,
                 messages.SharesResponse,
                 absent,
             )
-            if len(dealt) == len(left):
+            if len(encrypted_shares) == len(left):
                 break
-            left = sorted(dealt)
+            left = sorted(encrypted_shares)
         self._ring = share_ring(self.seed, MaskedExchange(round, exchange, tuple(left)))
-        to_each = {k: {other: dealt[other].shares.get(k, "") for other in self._ring.beside(k)} for k in left}
+        to_each = {
+            k: {other: encrypted_shares[other].shares.get(k, "") for other in self._ring.beside(k)} for k in left
+        }
         return to_each, absent
 
     def _all(
@@ -313,15 +317,17 @@ class ServerMasks:
         """Step 4: those who answered reveal what they hold, and the sum is opened."""
         if self._ring is None or len(answered) < 2:
             return None
-        asked = messages.RevealRequest(exchange=self._exchange, answered=tuple(sorted(answered)))
+        request = messages.RevealRequest(exchange=self._exchange, answered=tuple(sorted(answered)))
         what = f"round {turn.round + 1}, opening"
-        told = self._ask(dict.fromkeys(sorted(answered), asked), turn.round, messages.RevealResponse, what, minimum=0)
-        revealed: dict[int, Shares] = {client: {} for client in self._ring.order}
-        for holder, one in told.items():
+        responses = self._ask(
+            dict.fromkeys(sorted(answered), request), turn.round, messages.RevealResponse, what, minimum=0
+        )
+        revealed_shares: dict[int, Shares] = {client: {} for client in self._ring.order}
+        for holder, one in responses.items():
             if isinstance(one, AbsentClient):
                 continue
             for client, share in one.shares.items():
-                if client in revealed and holder in self._ring.holders_of(client):
-                    revealed[client][holder] = int(share, 16) % PRIME
+                if client in revealed_shares and holder in self._ring.holders_of(client):
+                    revealed_shares[client][holder] = int(share, 16) % PRIME
         publics = {k: bytes.fromhex(pair.mask) for k, pair in self._keys.items()}
-        return unmask_sum(total, self._ring, answered, publics, revealed, CURVE)
+        return unmask_sum(total, self._ring, answered, publics, revealed_shares, CURVE)

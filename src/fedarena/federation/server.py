@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ from fedarena.results.run import Run
 from fedarena.runtimes.run_task import one_thread
 from fedarena.transport.flower_link import Link
 
-Speak = Callable[[str], None]
+LOGGER = logging.getLogger(__name__)
+
 OpenLink = Callable[[Path], Link]  # in a folder of the run
 WAIT = 600.0  # seconds for participants to come
 
@@ -55,7 +57,6 @@ def serve(
     *,
     out: str | Path | None = None,
     resume: str | Path | None = None,
-    speak: Speak = lambda text: None,
     on_round: Callable[[RoundRecord], bool | None] | None = None,
 ) -> Run:
     """Wait for the participants, train with them, and leave a run folder like any other."""
@@ -71,32 +72,31 @@ def serve(
         )
         if terms.secret is not None:
             roster.secret = terms.secret
-        roster.speak = speak
         link = open_link(path)
         stack.callback(link.close)
         hello = messages.Invitation(
             experiment=experiment_as_text(experiment), clients=roster.wanted, shares_models=roster.shares_models
         )
-        board = Coordinator(link, roster.run, hello, roster, speak, answer_types(experiment.algorithm.made))
+        coordinator = Coordinator(link, roster.run, hello, roster, answer_types(experiment.algorithm.made))
         if not roster.agreed:
-            wait_for_clients(board, roster, terms.wait, speak)
-            agree_with_clients(board, roster, experiment)
-        site = open_remote_context(experiment, roster)
-        keeper = CheckpointStore(
-            path / "checkpoint", site.algorithm, from_intact=None
+            wait_for_clients(coordinator, roster, terms.wait)
+            agree_with_clients(coordinator, roster, experiment)
+        context = open_remote_context(experiment, roster)
+        store = CheckpointStore(
+            path / "checkpoint", context.algorithm, from_intact=None
         )  # clients keep no earlier states
-        stack.callback(keeper.close)
+        stack.callback(store.close)
         if resume is not None:
-            keeper.load()  # what is wrong with it shows before anything is changed
-            run_folder.check_resume(path, site)
+            store.load()  # what is wrong with it shows before anything is changed
+            run_folder.check_resume(path, context)
         else:
             roster.save(path)
-            run_folder.write_start(path, site)
+            run_folder.write_start(path, context)
         stack.enter_context(interruptible("serve", path))
-        wait_until_ready(board, roster, terms.rule, terms.wait, speak)
-        result = _run(site, board, terms.rule, keeper, path, roster, speak, on_round)
+        wait_until_ready(coordinator, roster, terms.rule, terms.wait)
+        result = _run(context, coordinator, terms.rule, store, path, roster, on_round)
         roster.forget_secret(path)
-        board.dismiss_all("the run is finished")
+        coordinator.dismiss_all("the run is finished")
         return result
 
 
@@ -109,34 +109,33 @@ def _leave_nothing(path: Path) -> None:
 def open_remote_context(experiment: Experiment, roster: Roster) -> RemoteContext:
     """The organiser's site."""
     with one_thread():
-        site = RemoteContext(experiment, *without_rows(experiment, roster.agreed, roster.counted), roster.secret)
-        build_model_and_algorithm(site)
-    roster.initial = sha256(site.initial)
-    return site
+        context = RemoteContext(experiment, *without_rows(experiment, roster.agreed, roster.counted), roster.secret)
+        build_model_and_algorithm(context)
+    roster.initial = sha256(context.initial)
+    return context
 
 
 def _run(
-    site: RemoteContext,
-    board: Coordinator,
+    context: RemoteContext,
+    coordinator: Coordinator,
     rule: ResponseRule,
-    keeper: CheckpointStore,
+    store: CheckpointStore,
     path: Path,
     roster: Roster,
-    speak: Speak,
     on_round: Callable[[RoundRecord], bool | None] | None,
 ) -> Run:
-    runtime = RemoteRuntime(site, board, rule)
-    runtime.looks = FederatedEvaluator(runtime, keeper.memory, roster.shares_models)
+    runtime = RemoteRuntime(context, coordinator, rule)
+    runtime.looks = FederatedEvaluator(runtime, store.memory, roster.shares_models)
     loop = (
-        AsyncServerLoop(site, runtime, keeper)
-        if isinstance(site.algorithm, Asynchronous)
-        else TrainingLoop(site, runtime, keeper)
+        AsyncServerLoop(context, runtime, store)
+        if isinstance(context.algorithm, Asynchronous)
+        else TrainingLoop(context, runtime, store)
     )
     records: list[RoundRecord] = []
     with loop.listening() if isinstance(loop, AsyncServerLoop) else contextlib.nullcontext():
         for record in loop.rounds():
             records.append(record)
-            speak(round_line(record, loop.rule.nominal_rounds, [runtime.names[k] for k in runtime.looks.missing]))
+            LOGGER.info(round_line(record, loop.rule.nominal_rounds, [runtime.names[k] for k in runtime.looks.missing]))
             if on_round is not None and on_round(record):
                 break
     return finish_run(loop, records, path)

@@ -54,12 +54,12 @@ class Payload:
     arrays: bytes
 
     @classmethod
-    def of(cls, tree: Any, squeeze: bool = False) -> Payload:
+    def of(cls, tree: Any, compressed: bool = False) -> Payload:
         """Its numbers and texts as JSON, its arrays beside them, in fewer bytes where that is worth it."""
         arrays: dict[str, NDArray[Any]] = {}
         plain = json.dumps(to_plain(tree, arrays), separators=(",", ":"))
         whole = {name: np.asarray(a, order="C") for name, a in arrays.items()}
-        return cls(plain.encode(), save(compress(whole) if squeeze else whole))
+        return cls(plain.encode(), save(compress(whole) if compressed else whole))
 
 
 NOTHING = Payload.of(None)
@@ -71,36 +71,36 @@ class Message:
 
     run: str
     round: int
-    words: MessageBody
-    load: Any = None
+    body: MessageBody
+    payload: Any = None
 
 
-def pack(run: str, round: int, words: MessageBody, load: Payload = NOTHING) -> bytes:
+def pack(run: str, round: int, body: MessageBody, payload: Payload = NOTHING) -> bytes:
     """A message as bytes."""
-    head = {"protocol": PROTOCOL, "fedarena": fedarena.__version__, "run": run, "round": round, "what": words.what}
-    told = json.dumps({**head, "body": words.model_dump()}, separators=(",", ":")).encode()
-    return b"".join([MAGIC, LENGTHS.pack(len(load.tree), len(load.arrays)), load.tree, load.arrays, told])
+    head = {"protocol": PROTOCOL, "fedarena": fedarena.__version__, "run": run, "round": round, "what": body.what}
+    text = json.dumps({**head, "body": body.model_dump()}, separators=(",", ":")).encode()
+    return b"".join([MAGIC, LENGTHS.pack(len(payload.tree), len(payload.arrays)), payload.tree, payload.arrays, text])
 
 
 def unpack(content: bytes, types: Types | None = None) -> Message:
     """The message again, its load made of these types alone; anything else is refused in words."""
-    message = body_of(content)
-    tree, arrays, _ = _cut(content)
-    return replace(message, load=_load(tree, arrays, types or {}))
+    message = unpack_body(content)
+    tree, arrays, _ = _split(content)
+    return replace(message, payload=_read_payload(tree, arrays, types or {}))
 
 
-def load_parts(content: bytes) -> tuple[bytes, bytes]:
+def payload_parts(content: bytes) -> tuple[bytes, bytes]:
     """Return the bytes of a message's load: its tree, and its arrays."""
-    tree, arrays, _ = _cut(content)
+    tree, arrays, _ = _split(content)
     return tree, arrays
 
 
-def body_of(content: bytes) -> Message:
+def unpack_body(content: bytes) -> Message:
     """The message without its load."""
     if len(content) > LIMIT:
         raise WireRefused(f"a message of {len(content) / 1e6:.1f} MB, and {LIMIT / 1e6:.1f} MB are allowed")
-    *_, told = _cut(content)
-    head = _json(told, "its words")
+    *_, text = _split(content)
+    head = _json(text, "its words")
     if not isinstance(head, dict):
         raise WireRefused("a message without words")
     _check_version(head)
@@ -110,24 +110,24 @@ def body_of(content: bytes) -> Message:
     if not 0 <= round < ROUNDS:
         raise WireRefused("a message of a round that cannot be")
     try:
-        words = KINDS[what].model_validate(head.get("body"))
+        body = KINDS[what].model_validate(head.get("body"))
     except (ValidationError, RecursionError) as error:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "nested too deeply"
         raise WireRefused(f"a message '{what}' that does not fit: {first}") from None
-    return Message(run, round, words)
+    return Message(run, round, body)
 
 
-def _cut(content: bytes) -> tuple[bytes, bytes, bytes]:
+def _split(content: bytes) -> tuple[bytes, bytes, bytes]:
     start = len(MAGIC) + LENGTHS.size
     if len(content) < start or content[: len(MAGIC)] != MAGIC:
         raise WireRefused("bytes that are no message of fedarena's")
     tree, arrays = LENGTHS.unpack_from(content, len(MAGIC))
     if start + tree + arrays > len(content) or tree > WORDS_LIMIT:
         raise WireRefused("a message that ends too early")
-    told = content[start + tree + arrays :]
-    if len(told) > WORDS_LIMIT:
-        raise WireRefused(f"{len(told) / 1e6:.0f} MB of words")
-    return content[start : start + tree], content[start + tree : start + tree + arrays], told
+    text = content[start + tree + arrays :]
+    if len(text) > WORDS_LIMIT:
+        raise WireRefused(f"{len(text) / 1e6:.0f} MB of words")
+    return content[start : start + tree], content[start + tree : start + tree + arrays], text
 
 
 def _json(text: bytes, what: str) -> Any:
@@ -148,7 +148,7 @@ def _check_version(head: dict[str, Any]) -> None:
         )
 
 
-def _load(tree: bytes, arrays: bytes, types: Types) -> Any:
+def _read_payload(tree: bytes, arrays: bytes, types: Types) -> Any:
     plain = _json(tree, "the tree")
     try:
         return from_plain(plain, decompress(load(arrays), LIMIT), dict(types))

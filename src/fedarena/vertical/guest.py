@@ -259,7 +259,7 @@ def _check_rows(rows: int, labels: int, training: NDArray[np.bool_], settings: B
 def send_goodbye(channels: Sequence[Channel]) -> None:
     """Tell every host that the training is over. The model is complete, whoever is still there to hear it."""
     for channel in channels:
-        if channel.greeted:
+        if channel.was_opened:
             try:
                 channel.ask(FrameKind.DONE, {})
                 continue

@@ -20,7 +20,7 @@ def common(found: Alignment) -> str:
 
 def serve(party: HostParty, line: PartyConnection, identity: Identity, say: Say) -> None:
     """Listen until the guest is done."""
-    with HostServer(party, line.listen, identity, line.guest, say=say) as server:
+    with HostServer(party, line.listen, identity, line.guest) as server:
         machine = line.listen.rpartition(":")[0]
         say(f"host '{identity.name}' listens on {machine}:{server.port} for '{line.guest}'")
         try:

@@ -80,7 +80,7 @@ class PartyConnection:
             raise BadValue(
                 "each host is named once, with its address", remedy="e.g. --peers bank=bank.example.org:7001"
             )
-        waits: dict[str, Any] = {"deadline": self.deadline, "patience": self.patience, "say": say}
+        waits: dict[str, Any] = {"deadline": self.deadline, "patience": self.patience}
         with ExitStack() as stack:
             yield [stack.enter_context(NetworkChannel(name, at, identity, **waits)) for name, _, at in pairs]
 
