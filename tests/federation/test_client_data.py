@@ -46,7 +46,7 @@ def test_own_rows_are_split_as_in_a_table_of_all(sizes: list[int], share: float,
 
 
 @pytest.mark.parametrize("names", [["b", "a", "c-2", "c-10"], ["10", "9", "1"], ["B", "a"]])
-def test_participants_are_numbered_as_a_column_of_their_names_would_be(names: list[str], tmp_path: Path) -> None:
+def test_clients_are_numbered_as_a_column_of_their_names_would_be(names: list[str], tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", [[name, 1.0 * i, i % 2] for i, name in enumerate(names * 3)], ["who", "x", "y"])
     assert tuple(client_order(names)) == Csv(str(path), "y", "who").load(0).owner_names
 
@@ -170,7 +170,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_in_ones_own_file_are_told_in_words(mistake: str, tmp_path: Path) -> None:
+def test_mistakes_in_ones_own_file_are_reported(mistake: str, tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     file, told = MISTAKES[mistake]
     test = None if file.test is None else tmp_path / file.test
@@ -179,8 +179,8 @@ def test_mistakes_in_ones_own_file_are_told_in_words(mistake: str, tmp_path: Pat
         own.read_table(federation.experiment().data.made).describe("")
 
 
-def test_sums_over_few_rows_are_not_told(tmp_path: Path) -> None:
+def test_sums_over_few_rows_are_not_sent(tmp_path: Path) -> None:
     federation = Federation(tmp_path, {"alfa": 30, "bravo": 6})
     federation.start()
-    with pytest.raises(FedarenaError, match=r"'bravo': sums over 5 training rows would tell too much"):
+    with pytest.raises(FedarenaError, match=r"'bravo': sums over 5 training rows would reveal too much"):
         federation.serve(federation.experiment(data={"standardise": True}))

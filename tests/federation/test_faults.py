@@ -112,7 +112,7 @@ def test_a_line_that_fails_is_tried_again(federation: Federation) -> None:
     assert any("the line broke" in text for text in federation.server_messages)
 
 
-def test_a_killed_organiser_goes_on_with_the_same_bits(federation: Federation) -> None:
+def test_a_killed_server_continues_with_the_same_bits(federation: Federation) -> None:
     """Killed when a house has answered and another has not: the answers of that round were as if they never came."""
     experiment = federation.experiment(**SCAFFOLD)
     federation.start()
@@ -129,7 +129,7 @@ def test_a_killed_organiser_goes_on_with_the_same_bits(federation: Federation) -
     assert differences(run, serial(federation, **SCAFFOLD)) == []
 
 
-def test_everybody_killed_goes_on_with_the_same_bits(federation: Federation) -> None:
+def test_everybody_killed_continues_with_the_same_bits(federation: Federation) -> None:
     experiment = federation.experiment(**SCAFFOLD)
     federation.start()
     federation.serve(experiment, on_round=lambda record: record.round == 2)
@@ -163,8 +163,8 @@ def test_a_round_goes_on_without_one_that_is_late_and_takes_it_back(federation: 
     run = federation.serve(federation.experiment(algorithm="scaffold", rounds=5), rule=SOON, on_round=on_round)
     assert seen[:3] == [4, 3, 3]
     assert seen[-1] == 4
-    assert "round 2: 'delta' gave no answer within 0.3 s; going on without it" in federation.server_messages
-    assert "'delta' is back; what it answered too late is not used" in federation.server_messages
+    assert "round 2: 'delta' gave no answer within 0.3 s; continuing without it" in federation.server_messages
+    assert "'delta' is back; its late answer is not used" in federation.server_messages
     assert any(text.startswith("round 3/5") and "(without delta)" in text for text in federation.server_messages)
     assert any("answers were missing, the first: client 3 (delta) in round 2" in note for note in run.notes)
     waits = [record.seconds_train for record in run.records]
@@ -226,8 +226,8 @@ def drift(message: Message, delta: Any) -> Any:
 
 
 SPOILT: dict[str, tuple[Callable[[Message], bytes], str]] = {
-    "garbage": (lambda m: b"\x80\x04garbage" * 40, "bytes that are no message of fedarena's"),
-    "nothing": (lambda m: b"", "bytes that are no message of fedarena's"),
+    "garbage": (lambda m: b"\x80\x04garbage" * 40, "bytes that are not a message of fedarena"),
+    "nothing": (lambda m: b"", "bytes that are not a message of fedarena"),
     "cut short": (lambda m: again(m)[:60], "a message that ends too early"),
     "another version": (lambda m: with_version(again(m), "9.9.9"), rf"fedarena 9.9.9 \(protocol {PROTOCOL}\) speaks"),
     "another run": (lambda m: pack("other", m.round, m.body, Payload.of(m.payload)), "an answer of another run"),
@@ -303,7 +303,7 @@ def test_a_house_that_lost_its_folder_is_named_and_left_out(federation: Federati
     federation.start("alfa")
     run = federation.serve(experiment, resume=federation.folder / "run")
     assert [record.answered for record in run.records] == [4, 4, 3, 3]
-    assert any("client 0 (alfa) in round 3: the memory of round 2 is not in" in note for note in run.notes)
+    assert any("client 0 (alfa) in round 3: the client state of round 2 is not in" in note for note in run.notes)
 
 
 def test_a_house_that_comes_back_with_other_rows_is_refused(federation: Federation) -> None:
@@ -334,7 +334,7 @@ def test_a_house_that_fails_stops_the_run_or_is_left_out(federation: Federation)
     assert [record.answered for record in run.records] == [4, 3, 4]
 
 
-def test_a_full_disk_is_told_at_home_and_to_the_organiser(federation: Federation) -> None:
+def test_a_full_disk_is_reported_by_the_client_and_to_the_server(federation: Federation) -> None:
     """The kernel lets one house write 64 kB a file, and its memory has more: until there is room again."""
     federation.start()
     handle, limits = federation.clients["bravo"].handle, resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -370,7 +370,7 @@ def test_tables_that_do_not_go_together_are_told_apart(federation: Federation, t
         ["site", "a", "b", "c", "label"],
     )
     federation.start()
-    with pytest.raises(TooFewAnswers, match=r"3 of 4 participants came within 0\.5 s"):
+    with pytest.raises(TooFewAnswers, match=r"3 of 4 clients came within 0\.5 s"):
         federation.serve(federation.experiment(), terms={"wait": 0.5})
     told = "'bravo' does not take part: its table lacks 'd', compared with that of 'alfa'"
     assert told in federation.server_messages
@@ -407,10 +407,10 @@ def test_consent_is_asked_once(federation: Federation) -> None:
 
 
 REFUSED = [
-    ({"algorithm": "centralized"}, "centralized needs all rows in one place"),
-    ({"partition": "iid"}, "partition 'iid' deals rows"),
-    ({"partition": {"name": "natural", "max_clients": 2}}, "partition 'natural' deals rows"),
-    ({"folds": 5, "fold": 0}, "folds deal rows anew"),
+    ({"algorithm": "centralized"}, "centralized needs all samples in one place"),
+    ({"partition": "iid"}, "partition 'iid' splits a pooled table"),
+    ({"partition": {"name": "natural", "max_clients": 2}}, "partition 'natural' splits a pooled table"),
+    ({"folds": 5, "fold": 0}, "folds split a pooled table"),
     ({"devices": {"overselect": 2.0}}, "devices that come and go are for simulations"),
 ]
 
@@ -423,7 +423,7 @@ def test_what_cannot_be_federated_is_refused_before_anybody_is_asked(
         federation.experiment(**settings)
 
 
-def test_a_participant_does_what_it_is_asked_and_nothing_else(federation: Federation) -> None:
+def test_a_client_does_what_it_is_asked_and_nothing_else(federation: Federation) -> None:
     """Parts that clients do not have, rounds that were not agreed on, memories with odd names: no, in words."""
     federation.start()
     run = federation.serve(federation.experiment(algorithm="scaffold"))
@@ -438,9 +438,9 @@ def test_a_participant_does_what_it_is_asked_and_nothing_else(federation: Federa
         return unpack(alfa.handle(content)).body.why  # type: ignore[attr-defined,no-any-return]
 
     assert run.final.round == 3
-    assert "has no part 'server'" in asked((b'"do":"client"', b'"do":"server"'))
-    assert "has no part '__init__'" in asked((b'"do":"client"', b'"do":"__init__"'))
+    assert "has no method 'server'" in asked((b'"do":"client"', b'"do":"server"'))
+    assert "has no method '__init__'" in asked((b'"do":"client"', b'"do":"__init__"'))
     assert "asked for round 9 of 3" in asked((b'"round":2', b'"round":8'))
-    assert "'../../x' names no memory" in asked((b'"memory":"1.0"', b'"memory":"../../x"'))
-    assert "has not been greeted" in asked((roster.encode(), b"0" * len(roster)))
+    assert "'../../x' is not a ticket of a client state" in asked((b'"memory":"1.0"', b'"memory":"../../x"'))
+    assert "has not been invited" in asked((roster.encode(), b"0" * len(roster)))
     assert "speaks to fedarena" in asked((fa.__version__.encode(), b"0.0.1"))

@@ -99,7 +99,7 @@ def newest_memory(folder: Path, algorithm: Any) -> ClientState:
     return ClientStateStore(run, algorithm).load(files[-1].name.removeprefix("memory-").removesuffix(".safetensors"))
 
 
-def test_many_small_houses_are_added_up_in_bundles(tmp_path: Path) -> None:
+def test_many_small_clients_are_added_up_in_bundles(tmp_path: Path) -> None:
     """As many as make a simulation put several clients into one job: sums are nested in the same way here."""
     federation = Federation(tmp_path, {str(k): 3 + k % 5 for k in range(1, 67)})
     experiment = federation.experiment(rounds=2)

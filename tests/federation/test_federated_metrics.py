@@ -338,7 +338,7 @@ def test_a_client_with_few_test_rows_keeps_what_the_server_could_read(tmp_path: 
     two = Federation(tmp_path / "two", {"alfa": 160, "bravo": 25})
     alone = served(two)
     assert set(alone.metrics) == {"accuracy", "loss", "log_loss"}
-    assert "'bravo': sums over 5 test rows that the server can read would tell too much of each" in alone.notes[0]
+    assert "'bravo': sums over 5 test rows that the server can read would reveal too much of each" in alone.notes[0]
 
 
 # Faults

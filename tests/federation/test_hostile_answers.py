@@ -1,4 +1,4 @@
-"""Participants that answer what no participant would: they are named and left out, and the organiser goes on."""
+"""Clients that answer what no client would: they are named and left out, and the server goes on."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_answer_of_another_round_is_dropped(round: int, federation: Federatio
     spoil(federation, messages.RoundResponse, lambda m: pack(m.run, round, m.body, Payload.of(m.payload)), 2)
     run = federation.serve(federation.experiment())
     assert [record.answered for record in run.records] == [4, 3, 4]
-    assert named(federation, "an answer of round 8" if round == 7 else "a round that cannot be")
+    assert named(federation, "an answer of round 8" if round == 7 else "an impossible round")
 
 
 def test_an_answer_that_cannot_be_read_stops_nobody(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +105,12 @@ def test_arrays_are_limited_together() -> None:
 LIES: dict[str, tuple[type[messages.MessageBody], dict[str, Any], str]] = {
     "more training rows": (messages.SampleCounts, {"train": 10**11}, "said that it has 33 in all"),
     "no training rows": (messages.SampleCounts, {"train": 0, "test": 33}, "said that it has 33 in all"),
-    "a key that is none": (messages.StatisticsKey, {"key": "00" * 32}, "a public key that is none"),
+    "a key that is none": (messages.StatisticsKey, {"key": "00" * 32}, "a public key that is not valid"),
 }
 
 
 @pytest.mark.parametrize("what", LIES)
-def test_numbers_that_cannot_be_are_told_with_their_sender(what: str, federation: Federation) -> None:
+def test_numbers_that_cannot_be_are_reported_with_their_sender(what: str, federation: Federation) -> None:
     kind, news, why = LIES[what]
     spoil(federation, kind, told(**news))
     with pytest.raises(TooFewAnswers, match=f"'charlie': .*{why}"):
@@ -161,12 +161,12 @@ def test_totals_that_cannot_be_stop_the_handshake(what: str, federation: Federat
     ("news", "why"),
     [
         ({"rows": 10**11}, f"it has {10**11} rows"),
-        ({"label_kind": "numbers", "classes": ("1" * 5000,)}, "said to be numbers, and are not"),
+        ({"label_kind": "numbers", "classes": ("1" * 5000,)}, "described as numbers, and are not"),
     ],
 )
 def test_a_table_that_cannot_be_does_not_take_part(news: dict[str, Any], why: str, federation: Federation) -> None:
     spoil(federation, messages.TableDescription, told(**news))
-    with pytest.raises(TooFewAnswers, match="3 of 4 participants came"):
+    with pytest.raises(TooFewAnswers, match="3 of 4 clients came"):
         federation.serve(federation.experiment(), terms={"wait": 0.5})
     assert named(federation, why)
 
@@ -242,7 +242,7 @@ def test_a_key_that_is_none_costs_its_owner_alone(which: str, federation: Federa
     spoil(federation, messages.KeysResponse, zeros, 2)
     run = federation.serve(federation.experiment(uplink={"secure": True}))
     assert [record.answered for record in run.records] == [4, 3, 4]
-    assert any("client 2 (charlie) in round 2: it sent a public key that is none" in note for note in run.notes)
+    assert any("client 2 (charlie) in round 2: it sent a public key that is not valid" in note for note in run.notes)
 
 
 def test_a_majority_is_one_of_those_selected() -> None:

@@ -72,7 +72,7 @@ def test_a_new_process_has_other_secrets_and_takes_part_in_the_next_round(tmp_pa
     assert any("client 1 (bravo) in round 2: the secrets of this exchange are gone" in note for note in run.notes)
 
 
-def test_a_resumed_organiser_opens_the_same_sum_and_no_other(tmp_path: Path) -> None:
+def test_a_resumed_server_opens_the_same_sum_and_no_other(tmp_path: Path) -> None:
     """Killed after a sum was opened and before the round was saved: with the same answers the round is opened again; with
     one of them missing, the difference would be its answer, and the sum stays closed."""
     federation = Federation(tmp_path)
@@ -112,7 +112,7 @@ def _after_two(experiment: Any) -> fa.Run:
 
 
 def asker(clients: dict[int, ClientMasks], turn: MaskedExchange, absent: tuple[int, ...] = ()) -> ServerMasks:
-    """An organiser's half that speaks with these participants."""
+    """A server's half that speaks with these clients."""
 
     def ask(questions: Any, round: int, kind: Any, what: str, minimum: int | None = None) -> dict[int, Any]:
         found: dict[int, Any] = {}
@@ -167,13 +167,13 @@ def test_too_few_or_false_answers_reveal_nothing() -> None:
     for k in turn.asked:
         clients[k].receive_shares(shares[k])
     for answered in ([0], [0, 1], [1, 2, 3]):  # one; fewer than half and one; without the one that is asked
-        with pytest.raises(BadValue, match="too few to hide among"):
+        with pytest.raises(BadValue, match="too few to mask each other"):
             clients[0].revealed_shares(answered)
     told = clients[0].revealed_shares([0, 1, 2]).shares
     assert {*told} == {0, 1, 2, 3}
 
 
-def test_an_answer_by_itself_is_noise_to_the_organiser(tmp_path: Path) -> None:
+def test_an_answer_by_itself_is_noise_to_the_server(tmp_path: Path) -> None:
     """Not even with the experiment's seed, from which a simulation's masks follow; and no secret is in a file."""
     federation = Federation(tmp_path)
     federation.start()

@@ -1,4 +1,4 @@
-"""A participant does what the agreed experiment says, whatever it is asked."""
+"""A client does what the agreed experiment says, whatever it is asked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def served(path: Path, **settings: Any) -> Federation:
 
 
 def requests_to_alfa(federation: Federation, kind: type[messages.MessageBody]) -> list[bytes]:
-    """What the organiser asked alfa."""
+    """What the server asked alfa."""
     return [c for name, c in federation.link.down if name == "alfa" and isinstance(unpack_body(c).body, kind)]
 
 
@@ -43,8 +43,10 @@ def test_no_answer_goes_up_beside_the_uplink(uplink: dict[str, Any], tmp_path: P
     work = requests_to_alfa(federation, messages.RoundRequest)[-1]
     assert "without the steps" in answer(federation, changed(work, turn=None, shares=None))
     run = unpack_body(work).run
-    assert "asked to do without" in answer(federation, pack(run, 0, messages.AsyncTrainRequest(number=0)))
-    assert "nobody agreed to recompute" in answer(federation, pack(run, 0, messages.BatchNormRequest()))
+    assert "asked to train without them" in answer(federation, pack(run, 0, messages.AsyncTrainRequest(number=0)))
+    assert "recomputing BatchNorm statistics was not agreed on" in answer(
+        federation, pack(run, 0, messages.BatchNormRequest())
+    )
 
 
 @pytest.mark.parametrize("asked", [(0, 0, 1), (1, 2), (0, 1, 9)])
@@ -65,7 +67,7 @@ def test_secrets_mask_one_answer_and_noise_hides_one(tmp_path: Path) -> None:
     turn = {"number": 7, "asked": (0, 1, 2, 3), "everyone": False}
     assert "one draw of noise" in answer(federation, changed(work, turn=turn))
     turn = {"number": 0, "asked": (0, 1), "everyone": False}
-    assert "keys of others" in answer(federation, changed(work, turn=turn))
+    assert "keys of clients that were not selected" in answer(federation, changed(work, turn=turn))
 
 
 def test_what_was_revealed_is_not_forgotten(tmp_path: Path) -> None:

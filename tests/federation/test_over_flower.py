@@ -71,7 +71,7 @@ def commands() -> Iterator[list[Command]]:
 
 @pytest.mark.slow
 def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list[Command]) -> None:
-    """A participant is killed and started anew, then the organiser: with its last rounds the run has the bits of a
+    """A client is killed and started again, then the server: with its last rounds the run has the bits of a
     simulation on the table of all, and its folder can be read like any other."""
     federation = Federation(tmp_path, SIZES)
     experiment = federation.experiment(algorithm="scaffold", rounds=12, local={"lr": 0.1, "batch": 1, "epochs": 3})
@@ -109,7 +109,7 @@ def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list
 
 
 class Threads:
-    """Participants over the real link, in threads of this process: nothing of theirs is random but what has a seed."""
+    """Clients over the real link, in threads of this process: nothing of theirs is random but what has a seed."""
 
     def __init__(self, folder: Path) -> None:
         self.federation = Federation(folder, SIZES)

@@ -122,7 +122,7 @@ def test_one_alone_is_the_simulation_whatever_the_time(tmp_path: Path) -> None:
 
 
 def test_the_age_filter_holds_for_real_arrivals(tmp_path: Path) -> None:
-    """One house answers five times as often as the others: it is told to go on by itself, they to fetch anew."""
+    """One house answers five times as often as the others: it is told to go on by itself, they to fetch again."""
     federation = Federation(tmp_path)
 
     class Skewed(MemoryLink):
@@ -183,6 +183,6 @@ def test_too_few_at_work_stop_the_run_safely(tmp_path: Path) -> None:
             federation.link.stopped |= {"bravo", "charlie", "delta"}
 
     settings = {"algorithm": "coop", "rounds": 4000, "evaluate": {"every": 4000}}
-    with pytest.raises(TooFewAnswers, match="1 participants are at work, and 2 must be; lost: 'bravo', 'charlie'"):
+    with pytest.raises(TooFewAnswers, match="1 clients are at work, and 2 must be; lost: 'bravo', 'charlie'"):
         federation.serve(federation.experiment(**settings), rule=SOON, on_round=on_round)
     assert (tmp_path / "run" / "checkpoint" / "rounds.jsonl").read_text().count("\n") >= 2

@@ -240,7 +240,7 @@ def test_consent_shows_the_values_of_the_first_message(tmp_path: Path) -> None:
 
 
 def test_a_process_takes_part_in_one_run(served: Federation) -> None:
-    with pytest.raises(TooFewAnswers, match="0 of 4 participants came"):
+    with pytest.raises(TooFewAnswers, match="0 of 4 clients came"):
         served.serve(served.experiment(**SUMS, algorithm="scaffold"), "second", terms={"wait": 0.5})
     assert any("takes part in 1 run and no other" in text for text in served.server_messages)
     assert "this process takes part in 1 run and no other" in [line["what"] for line in log(served)]

@@ -1,4 +1,4 @@
-"""No row and no list of labels is in what a participant hands to the link, in any form that we can think of."""
+"""No row and no list of labels is in what a client hands to the link, in any form that we can think of."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_search_would_find_them(tmp_path: Path) -> None:
         assert any(form in leak for form in forms_of_labels(y))
 
 
-# What could be got out of a participant by asking
+# What could be got out of a client by asking
 
 
 def test_an_error_that_quotes_a_cell_stays_at_home(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_error_that_quotes_a_cell_stays_at_home(tmp_path: Path) -> None:
     with pytest.raises(TooFewAnswers):
         federation.serve(federation.experiment(), terms={"wait": 0.3})
     assert any("it holds 'Mary Smith' in row 4" in text for text in federation.client_messages["alfa"])
-    assert "'alfa' does not take part: BadValue: it says more on its own side" in federation.server_messages
+    assert "'alfa' does not take part: BadValue: see the messages of that client" in federation.server_messages
     assert not any(b"Mary" in content for _, content in federation.link.up)
 
 
@@ -137,7 +137,7 @@ def test_a_column_of_names_is_no_label(tmp_path: Path) -> None:
     assert not any(b"patient 7" in content for _, content in federation.link.up)
 
 
-def test_sums_over_other_rows_are_not_told(tmp_path: Path) -> None:
+def test_sums_over_other_rows_are_not_sent(tmp_path: Path) -> None:
     """Another place means other training rows, and the difference of two sums could be one row."""
     federation = Federation(tmp_path)
     federation.start()
@@ -147,11 +147,11 @@ def test_sums_over_other_rows_are_not_told(tmp_path: Path) -> None:
     assert b'"what":"counted"' in alfa.handle(asked)
     moved = asked.replace(b'"rows":153', b'"rows":154')
     assert moved != asked
-    assert b"another place before" in alfa.handle(moved)
+    assert b"another position before" in alfa.handle(moved)
 
 
 def test_what_was_not_agreed_to_is_not_shown(tmp_path: Path) -> None:
-    """An organiser that said nothing of it cannot have a participant's own model afterwards."""
+    """A server that said nothing of it cannot have a client's own model afterwards."""
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment(algorithm="local"))
@@ -161,11 +161,11 @@ def test_what_was_not_agreed_to_is_not_shown(tmp_path: Path) -> None:
     forged = ready.replace(b'"shares_models":false', b'"shares_models":true')
     assert forged != ready
     assert b'"what":"ready"' in alfa.handle(forged)
-    assert b"models of one's own stay here" in alfa.handle(pack(run, 2, ModelRequest(memory="2.0")))
+    assert b"personal models stay at the client" in alfa.handle(pack(run, 2, ModelRequest(memory="2.0")))
 
 
 def test_a_run_does_not_become_another_experiment(tmp_path: Path) -> None:
-    """More rounds are asked for anew; anything else is refused."""
+    """More rounds are asked for again; anything else is refused."""
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment())
@@ -177,7 +177,7 @@ def test_a_run_does_not_become_another_experiment(tmp_path: Path) -> None:
     assert b"another experiment before" in alfa.handle(hello.replace(b'"shares_models":false', b'"shares_models":true'))
 
 
-TOLD = {  # all that a participant may say, and where docs/federation.md says so
+TOLD = {  # all that a client may say, and where docs/federation.md says so
     "names of columns, which of them hold words, labels that occur, number of rows": (
         "described.columns described.label_kind described.classes described.rows described.test_rows "
         "counted.train counted.test"
@@ -208,7 +208,7 @@ DOWN |= {"statisticskeyrequest", "statisticsrequest", "evaluationsumsrequest", "
 
 
 def test_everything_that_may_leave_is_on_the_page() -> None:
-    """Words of a participant cannot get a new field without a place in the table of what leaves."""
+    """Words of a client cannot get a new field without a place in the table of what leaves."""
     server_messages = {
         f"{what}.{field}" for what, kind in KINDS.items() if what not in DOWN for field in kind.model_fields
     }

@@ -136,7 +136,7 @@ def test_deep_nesting_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [(b'"protocol":2', b'"protocol":3'), (b'"fedarena":"', b'"fedarena":"1')])
-def test_another_version_is_told_by_both_versions(old: bytes, new: bytes) -> None:
+def test_another_version_is_reported_by_both_versions(old: bytes, new: bytes) -> None:
     with pytest.raises(OtherVersion, match=r"fedarena \S+ \(protocol \d\) speaks to fedarena \S+ \(protocol 2\)"):
         unpack(WHOLE.replace(old, new), TYPES)
 

@@ -1,4 +1,4 @@
-"""A link within one process, for tests: a participant works when the organiser listens, and any message may be lost."""
+"""A link within one process, for tests: a client works when the server listens, and any message may be lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MemoryLink:
         self.clients: dict[str, Handle] = {}  # who is connected
         self.numbers: dict[str, int] = {}
         self.stopped: set[str] = set()  # connected, but their processes stand still
-        self.up: list[tuple[str, bytes]] = []  # everything that a participant handed to the link
+        self.up: list[tuple[str, bytes]] = []  # everything that a client handed to the link
         self.down: list[tuple[str, bytes]] = []
         self.change: Callable[[str, bytes], bytes | None] = lambda name, content: content  # of what goes up
         self.before: Callable[[str, bytes], None] = lambda name, content: None  # it takes a message up
@@ -31,7 +31,7 @@ class MemoryLink:
         self._tickets = itertools.count()
 
     def connect(self, name: str, handle: Handle) -> None:
-        """A participant's process starts; an earlier one of that name is dead."""
+        """A client's process starts; an earlier one of that name is dead."""
         self.disconnect(name)
         self.numbers.setdefault(name, len(self.numbers) + 100)
         self.clients[name] = handle
@@ -55,7 +55,7 @@ class MemoryLink:
         return ticket
 
     def receive(self, timeout: float) -> list[ReceivedMessage]:
-        """Let one participant work; an answer after its deadline is not taken."""
+        """Let one client work; an answer after its deadline is not taken."""
         arrived, self._ready = self._ready, []
         post = self.next_post()
         if arrived or post is None:
@@ -81,7 +81,7 @@ class MemoryLink:
         return next((post for post in self.posts if post[0] not in self.stopped), None)
 
     def close(self) -> None:
-        """The organiser's end; participants look for another."""
+        """The server's end; clients look for another."""
         self.posts.clear()
         self._ready.clear()
 

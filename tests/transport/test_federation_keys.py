@@ -30,7 +30,7 @@ def test_each_party_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
     assert {"DNSName:arena.example.org", "IPAddress:10.1.2.3", "DNSName:localhost"} < set(names)
 
 
-def test_the_organiser_knows_its_participants_by_name(tmp_path: Path) -> None:
+def test_the_server_knows_its_clients_by_name(tmp_path: Path) -> None:
     made = make_federation_keys(tmp_path, ["ash", "birch"])
     make_federation_keys(tmp_path, ["elm"])
     organiser = ServerKeys.load(made["organiser"])

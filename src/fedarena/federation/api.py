@@ -1,4 +1,4 @@
-"""The two doors of a federation: `serve` for the organiser, `join` for a participant."""
+"""The public functions of a federation: `serve` runs the server, `join` a client."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def serve(
     on_round: Callable[[RoundRecord], bool | None] | None = None,
     **settings: Any,
 ) -> Run:
-    """Organise an experiment between participants, each with rows of its own, and return the result.
+    """Run the server of an experiment between clients, each with samples of its own, and return the result.
 
-    `source` and keywords are those of `run`; the data set is a table whose `path` lies with the participants. `keys` is
-    the organiser's folder, as `fedarena federation keys` makes it; without `participants` all whose keys are there must
-    come, within `wait` seconds. A round goes on when all have answered, or after `deadline` seconds when `minimum` have;
-    with fewer they are asked again, `attempts` times in all.
+    `source` and keywords are those of `run`; the data set is a table of which each client has its own file. `keys` is the
+    server's folder, as `fedarena federation keys` makes it; without `participants` all clients with keys must join within
+    `wait` seconds. A round ends when all clients have answered, or after `deadline` seconds if `minimum` have; with fewer
+    the requests are sent again, `attempts` times in all.
     """
     from fedarena.transport.certificates import SERVER, ServerKeys
 
@@ -82,7 +82,7 @@ def _experiment(source: Any, resume: str | Path | None, overrides: list[str], se
 def _check_terms(wanted: int, known: int, minimum: int | None) -> None:
     if not 1 <= wanted <= known:
         raise BadValue(
-            f"{wanted} participants, and the keys of {known} are known",
+            f"{wanted} clients, and the keys of {known} are known",
             remedy="give 1 to that many, or add keys: `fedarena federation keys NAME`",
             where="--participants",
         )
@@ -91,7 +91,7 @@ def _check_terms(wanted: int, known: int, minimum: int | None) -> None:
 
 
 def _folder_of(keys: str | Path, name: str) -> Path:
-    """The folder of one party, or the one in which those of all are."""
+    """Return the folder of one party, given it or its parent folder."""
     folder = Path(keys)
     return folder / name if (folder / name).is_dir() else folder
 
@@ -170,7 +170,7 @@ def join(
         me.log.info("\n".join([f"releases, as logged in {state / LOG}:", *(f"  {text}" for text in released)]))
     if me.goodbye is not None and not me.goodbye.finished:
         raise PartyFailed(
-            f"the organiser sends '{own.name}' away: {me.goodbye.reason}", remedy="see to it, then join again"
+            f"the server does not accept '{own.name}': {me.goodbye.reason}", remedy="fix the cause, then join again"
         )
     return {
         "name": own.name,

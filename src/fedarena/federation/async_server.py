@@ -1,8 +1,8 @@
-"""No rounds, and no virtual clock: participants train at their own pace, and the order is that in which they answer.
+"""The asynchronous server: clients train at their own pace, and their results are used in the order of arrival.
 
 The rules are those of engine/async_loop.py, which does the same in simulated time. An algorithm that asks first (CO-OP) gets
-facts from a participant, and its model only after a yes. Who gives no answer by the deadline is lost, once, and begins
-again when it is heard of.
+a report of each training, and requests the model only if it accepts it. A client that does not answer by the deadline is
+lost, and starts again when it answers again.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ Landed = ClientAnswer | SkippedClient | FailedTask | CannotSend
 
 
 class AsyncServerLoop(AsyncLoop):
-    """An experiment under way between participants, without rounds."""
+    """The loop of an asynchronous experiment between real clients."""
 
     def __init__(self, context: ExperimentContext, runtime: RemoteRuntime, store: CheckpointStore) -> None:
         super().__init__(context, runtime, store)
         self.remote = runtime
-        self.away: dict[int, int] = {}  # lost, and not yet heard of again -> age of the model it had
+        self.away: dict[int, int] = {}  # lost clients -> age of the model that they had
         self._announced: dict[
             int, messages.AsyncTrainResponse
-        ] = {}  # of each client: the training about which it asked
+        ] = {}  # of each client: the training that it has reported
         self._keep_from: dict[int, int] = {}  # of each client: the oldest training that the checkpoint may need
         self._batch: RequestBatch | None = None
         self._began = time.monotonic()
-        self._enough = time.monotonic()  # when there were last as many at work as there must be
+        self._enough = time.monotonic()  # when enough clients were last at work
         runtime.patterns.prepare("client", self._first, None)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Answers are taken while this lasts."""
+        """Accept answers until the context ends."""
         with self.remote.coordinator.open_batch(self._read) as self._batch:
             yield
 
     def restore_queue(self, queue: dict[str, Any]) -> None:
-        """Also ask those who were at work once more."""
+        """Restore the queue, and send the requests of clients that were at work again."""
         super().restore_queue(queue)
         self._began = time.monotonic() - self.clock
         self._announced = {int(k): messages.AsyncTrainResponse.model_validate(one) for k, one in queue["told"].items()}
@@ -66,13 +66,13 @@ class AsyncServerLoop(AsyncLoop):
             self._send_request(flight)
 
     def queue(self) -> dict[str, Any]:
-        """Also who is lost, and what was asked about."""
+        """Return the state of the queue, with lost clients and reported trainings."""
         self._remember_oldest()
         response = {client: trained.model_dump() for client, trained in self._announced.items()}
         return {**super().queue(), "told": response, "away": dict(self.away)}
 
     def advance(self, state: Any, round: int) -> tuple[Any, RoundFacts]:
-        """So many answers as a synchronous round has participants, taken or lost; where nobody is, one waits."""
+        """Process as many answers or losses as a synchronous round has clients; wait while no client is connected."""
         facts = RoundFacts()
         if not self.begun.any():
             for client in self.select(0):
@@ -81,34 +81,34 @@ class AsyncServerLoop(AsyncLoop):
             state = self._next_event(state, round, facts)
         return state, facts
 
-    # Asking
+    # Sending
 
     def _begin(self, client: int, age: int, fetching: float) -> None:
-        """Unless it is away: then when it is back."""
+        """Start a client; one that is lost starts when it is back."""
         if client in self.away:
             self.away[client] = age
         else:
             super()._begin(client, age, fetching)
 
     def _sending(self, client: int) -> float:
-        """After a yes the answer is still to come."""
+        """Return a positive time: an accepted result is still to be sent."""
         return 1.0
 
     def _remembered(self, client: int) -> ClientState:
         return self.memory(client) or ClientState()
 
     def _is_idle(self) -> NDArray[np.bool_]:
-        """Also not lost."""
+        """Return which clients are idle; lost clients are not."""
         rests = super()._is_idle()
         return rests & ~np.isin(self._people, list(self.away))
 
     @property
     def _is_deadlocked(self) -> bool:
-        """As long as somebody is lost, it may come back and change something."""
+        """Return whether no event can happen any more; a lost client may still come back."""
         return super()._is_deadlocked and not self.away
 
     def _schedule(self, flight: ClientTraining, until: float | None = None) -> None:
-        """There is no time at which it is due: it is asked for, now."""
+        """Send the request at once: real clients have no due time."""
         flight = flight._replace(due=self.clock)
         heapq.heappush(self.flights, flight)
         self._send_request(flight)
@@ -122,7 +122,7 @@ class AsyncServerLoop(AsyncLoop):
         else:
             memory = self.memory(client)
             start = (memory.start if memory is not None else None) or self._first
-            continues = isinstance(start.message, str)  # the ticket of a result that never came here
+            continues = isinstance(start.message, str)  # the ticket of a result that was not sent to the server
             payload = NOTHING if continues else Payload.of(start)
             request = messages.AsyncTrainRequest(
                 number=flight.number,
@@ -135,7 +135,7 @@ class AsyncServerLoop(AsyncLoop):
         self._batch.add(self.remote.names[client], content, rule.deadline)
 
     def _remember_oldest(self) -> None:
-        """What participants must keep, should this process end now and go on from its checkpoint."""
+        """Update which results clients must keep, so that this process can be resumed from its checkpoint."""
         under_way = {flight.client: flight.number for flight in self.flights}
         for client in self.population:
             memory = self.memory(client) or ClientState()
@@ -143,10 +143,10 @@ class AsyncServerLoop(AsyncLoop):
             numbers = [int(one.partition(".")[0]) for one in known if isinstance(one, str) and one]
             self._keep_from[client] = min([under_way.get(client, int(self.begun[client])), *numbers])
 
-    # Listening
+    # Receiving
 
     def _next_event(self, state: Any, round: int, facts: RoundFacts) -> Any:
-        """Somebody answers, or is lost; until then those who are back begin again."""
+        """Wait until a client answers or is lost; meanwhile start the clients that are back."""
         began = time.perf_counter()
         client, answer = self._wait(state, round)
         facts.seconds_train += time.perf_counter() - began
@@ -185,7 +185,7 @@ class AsyncServerLoop(AsyncLoop):
         return AbsentClient(client, why)
 
     def _readmit(self, state: Any, round: int) -> None:
-        """Who is heard of again begins where it was, or is there to be called."""
+        """Start lost clients that are connected again, or make them available for selection."""
         for client in [k for k in self.away if self.remote.coordinator.is_connected(self.remote.names[k])]:
             age = self.away.pop(client)
             if self.algorithm.everyone:
@@ -202,8 +202,8 @@ class AsyncServerLoop(AsyncLoop):
         elif now - self._enough > rule.deadline * rule.attempts:
             missing = ", ".join(f"'{self.remote.names[k]}'" for k in sorted(self.away))
             raise TooFewAnswers(
-                f"{at_work} participants are at work, and {needed} must be; lost: {missing}",
-                remedy="see to those that are missing, then go on with --resume; nothing is lost",
+                f"{at_work} clients are at work, and {needed} must be; lost: {missing}",
+                remedy="restart the missing clients, then continue with --resume; no round is lost",
             )
 
     def _read(self, name: str, message: Message) -> Landed:
@@ -223,7 +223,7 @@ class AsyncServerLoop(AsyncLoop):
         self._announced[client] = response
         report = self.remote.report(client, message.round, response, response.finite)
         kept = report.memory if self._changes_client_state else None
-        # In place of the result, which has not been sent: by what name its owner keeps it.
+        # In place of the result, which has not been sent: the ticket under which the client keeps it.
         return ClientAnswer(report._replace(memory=kept), Reply(response.memory), self.buffers)
 
     def _flight_of(self, client: int) -> ClientTraining:

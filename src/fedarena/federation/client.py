@@ -1,4 +1,4 @@
-"""A participant: it has the rows, and answers what the organiser asks. Nothing it says is not in words.py."""
+"""A client of a federation: it holds samples and answers the server's requests with the messages of messages.py."""
 
 from __future__ import annotations
 
@@ -59,12 +59,14 @@ LOGGED = {  # answers that reveal something, as the log of releases calls them
     "skips": "a reason not to train",
     "broke": "the kind of an error",
 }
-Consent = Callable[[Experiment, list[str]], str]  # the experiment, and what leaves: why not, or nothing
+Consent = Callable[
+    [Experiment, list[str]], str
+]  # given the experiment and what leaves: why it is refused, or an empty text
 
 
 @dataclass
 class JoinedRun:
-    """A run in which this participant takes part."""
+    """The state of a run that this client has joined."""
 
     run: str
     text: str  # the experiment
@@ -72,7 +74,7 @@ class JoinedRun:
     shares_models: bool
     experiment: Experiment
     table: ClientTable
-    agreed: str = ""  # its place
+    agreed: str = ""  # its position
     mask: StatisticsMask | None = None  # the key of the release of statistics under way
     samples: ClientSamples | None = None
     context: ClientContext | None = None
@@ -83,11 +85,11 @@ class JoinedRun:
 
 
 class UnknownRun(Exception):
-    """This process does not know the run."""
+    """Raised for requests of a run that this process has not joined."""
 
 
 class FederationClient:
-    """Answers messages, one at a time."""
+    """Answers the messages of a server, one at a time."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class FederationClient:
         self.log = logging.getLogger(f"{__name__}.{name or folder.name}")  # clients of one process log apart
         self.session = uuid.uuid4().hex
         self.goodbye: messages.GoodbyeRequest | None = None
-        self.trainings = 0  # made here
+        self.trainings = 0  # of this process
         self.releases = ReleaseLog(folder, server, new_release)
         self.runs: dict[str, bool] = {}  # runs that this process takes part in, and whether each is finished
         self._most_runs = runs
@@ -115,7 +117,7 @@ class FederationClient:
         self._one_at_a_time = threading.Lock()
 
     def handle(self, content: bytes) -> bytes:
-        """The answer to a message. Whatever is wrong is told in words: there, and here."""
+        """Return the response to a message; an error is logged here in full, and its redacted text is sent."""
         with self._one_at_a_time:
             run, round = "", 0
             try:
@@ -156,7 +158,7 @@ class FederationClient:
             return messages.GoodbyeResponse(), NOTHING
         joined = self._joined
         if joined is None or joined.run != message.run:
-            raise UnknownRun("this process has not been greeted")
+            raise UnknownRun("this process has not been invited")
         if isinstance(request, messages.AgreementRequest):
             return self._take_agreement(joined, request), NOTHING
         if isinstance(request, messages.StatisticsKeyRequest):
@@ -174,7 +176,7 @@ class FederationClient:
             if joined.masks is not None and joined.masks.exchange_id != _exchange_id(
                 joined, message.round, request.exchange
             ):
-                joined.masks = None  # another exchange begins: what belongs to the one before stays closed
+                joined.masks = None  # another exchange begins: the secrets of the last one are dropped
             if request.shares is not None:
                 masks = self._current_masks(joined, message.round, request.exchange)
                 masked = worker.masked_by(masks, request, content)
@@ -198,7 +200,7 @@ class FederationClient:
     # Masks
 
     def _exchange_secrets(self, joined: JoinedRun, message: Message) -> messages.MessageBody:
-        """Steps of secure aggregation in which nothing is trained."""
+        """Answer the steps of secure aggregation that involve no training."""
         assert joined.context is not None
         assert joined.states is not None
         request, round, client = message.body, message.round, joined.context.agreed.client
@@ -218,13 +220,15 @@ class FederationClient:
 
     @staticmethod
     def _current_masks(joined: JoinedRun, round: int, exchange: int) -> ClientMasks:
-        """The secrets of this exchange; another process, or another exchange, had others."""
+        """Return the secrets of this exchange; refuse if they belong to another one."""
         masks = joined.masks
         if masks is None or masks.exchange_id != _exchange_id(joined, round, exchange):
-            raise ShareableError("the secrets of this exchange are gone", remedy="it takes part again in the next one")
+            raise ShareableError(
+                "the secrets of this exchange are gone", remedy="this client takes part again in the next exchange"
+            )
         return masks
 
-    # Getting to know each other
+    # Enrollment
 
     def _accept_invitation(self, run: str, invitation: messages.Invitation) -> messages.MessageBody:
         joined = self._joined
@@ -260,7 +264,7 @@ class FederationClient:
             self.goodbye = goodbye
 
     def _agrees(self, run: str, invitation: messages.Invitation, experiment: Experiment, values: list[str]) -> str:
-        """Say why this client does not take part, or nothing. A run that was agreed to may not become another one.
+        """Return why this client does not take part, or an empty text. A run that was agreed to must not become another one.
 
         `values` are what the first messages hold, in words.
         """
@@ -304,7 +308,7 @@ class FederationClient:
             )
         if joined.samples is None or joined.agreed != agreed.position:
             path = self._folder(joined.run) / "place.json"
-            self._check_unchanged(path, agreed.position, "this run has given this participant another place before")
+            self._check_unchanged(path, agreed.position, "this run has given this client another position before")
             joined.samples, joined.agreed = joined.table.to_samples(agreed), agreed.position
         return joined.samples
 
@@ -329,7 +333,7 @@ class FederationClient:
         """Build the model, over samples that must be those of the first time."""
         folder = self._folder(joined.run)
         data, partition = samples.to_dataset(agreed, joined.experiment)
-        other = "the rows are not those with which this participant joined the run"
+        other = "the rows are not those with which this client joined the run"
         self._check_unchanged(folder / "rows.sha256", data.fingerprint(), other)
         self._bind(joined, agreed, samples)
         context = ClientContext(joined.experiment, data, partition, agreed, self._noise_seed(folder / "secret"))
@@ -348,7 +352,7 @@ class FederationClient:
 
     @staticmethod
     def _check_unchanged(path: Path, now: str, otherwise: str) -> None:
-        """What was so at first must be so later."""
+        """Write a value to a file at first, and refuse any other value later."""
         if not path.exists():
             with writing(path):
                 path.write_text(now, encoding="utf-8")
@@ -356,7 +360,7 @@ class FederationClient:
             raise ShareableError(otherwise, remedy="restore what it had, or take part in a new run")
 
     def _noise_seed(self, path: Path) -> int:
-        """Seeds the noise that hides this participant; nobody else knows it."""
+        """Return the secret seed of the noise that protects this client."""
         if self._secret is not None:
             return self._secret
         if not path.exists():
@@ -375,5 +379,5 @@ def _masked_payload(joined: JoinedRun, integers: Sequence[int], client: int, key
 
 
 def _exchange_id(joined: JoinedRun, round: int, exchange: int) -> str:
-    """What secrets are bound to."""
+    """Return the identity of an exchange, to which secrets are bound."""
     return f"{joined.run} {round} {exchange}"

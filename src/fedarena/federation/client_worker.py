@@ -1,4 +1,4 @@
-"""Where a participant works: it trains, tests and remembers, and says what came of it."""
+"""The work of a client on one request: training, evaluation and saving its state."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ STRANGE = "is it fedarena on the other side?"
 
 @dataclass(frozen=True)
 class UplinkTask:
-    """A client's part, in which what cannot be sent is no failure of the client's."""
+    """A client task that returns `CannotSend` instead of failing with it."""
 
     job: ClientTask
 
     def run(self, context: ExperimentContext, common: Broadcast) -> ClientAnswer | SkippedClient | CannotSend:
-        """Do it."""
+        """Run the task."""
         try:
             return self.job.run(context, common)
         except CannotSend as error:
@@ -59,7 +59,7 @@ class UplinkTask:
 
 
 class ClientWorker:
-    """Where a participant works on one message."""
+    """Processes one request of the server."""
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class ClientWorker:
 
     @contextmanager
     def masked_by(self, masks: ClientMasks, request: messages.RoundRequest, content: bytes) -> Iterator[None]:
-        """What goes up in answer to this question, and to no other, is masked with these secrets."""
+        """Mask the update that answers this request, and no other, with these secrets."""
         steps = self.context.steps
         if steps is None or request.turn is None or not {*masks.clients} <= {*request.turn.asked}:
-            raise ShareableError("keys of others than those who are asked", remedy=STRANGE)
+            raise ShareableError("keys of clients that were not selected", remedy=STRANGE)
         masks.receive_shares(request.shares or {})
         masks.bind(content)
         steps.seals = masks
@@ -89,7 +89,7 @@ class ClientWorker:
             steps.seals = NoMasks()
 
     def answered(self, request: messages.MessageBody, payload: Any) -> tuple[messages.MessageBody, Payload]:
-        """What was asked for, and what goes with it."""
+        """Return the response to a request, and its payload."""
         if isinstance(request, messages.ModelRequest):
             return self._send_model(request)
         if isinstance(request, messages.SendResultRequest):
@@ -105,26 +105,26 @@ class ClientWorker:
             return self._evaluate(request, common), NOTHING
         if isinstance(request, messages.OwnMetricsRequest):
             return self._own_metrics(request, common), NOTHING
-        raise WireRefused(f"'{request.what}' is nothing a participant is asked")
+        raise WireRefused(f"'{request.what}' is not a request to a client")
 
     def check_agreed(self, request: messages.MessageBody) -> None:
         """Refuse what the agreed experiment does not ask for."""
         context = self.context
         budget = context.experiment.rounds or context.experiment.uploads  # a round has an upload at least
-        # Without rounds, who is done as the last one ends begins anew before anybody knows that it is over.
+        # Without rounds, a client that finishes as the run ends starts once more before the server knows that it has ended.
         last = -1 if isinstance(request, messages.RoundRequest | messages.BatchNormRequest) else 0
         if self.round < 0 or (budget is not None and self.round > budget + last):
             raise ShareableError(
-                f"asked for round {self.round + 1} of {budget}", remedy="the experiment that was agreed on ends"
+                f"asked for round {self.round + 1} of {budget}", remedy="the agreed experiment has ended"
             )
         if isinstance(request, messages.AsyncTrainRequest | messages.SendResultRequest) and not isinstance(
             context.algorithm, Asynchronous
         ):
             raise ShareableError(
-                f"{context.experiment.algorithm.name} has rounds, and was asked to do without", remedy=STRANGE
+                f"{context.experiment.algorithm.name} has rounds, and was asked to train without them", remedy=STRANGE
             )
         if isinstance(request, messages.BatchNormRequest) and context.buffer_policy != "recompute":
-            raise ShareableError("nobody agreed to recompute BatchNorm's statistics", remedy=STRANGE)
+            raise ShareableError("recomputing BatchNorm statistics was not agreed on", remedy=STRANGE)
         if isinstance(request, messages.RoundRequest) and context.steps is not None:
             self._check_turn(request, context.steps)
         if isinstance(request, messages.EvaluationSumsRequest):
@@ -147,7 +147,7 @@ class ClientWorker:
         count = len(context.owners.client_tests[self.client])
         if context.agreed.clients < MASKED_FROM and count < self.least:
             raise ShareableError(
-                f"sums over {count} test rows that the server can read would tell too much of each",
+                f"sums over {count} test rows that the server can read would reveal too much of each",
                 remedy=f"have {self.least} test rows or more, or lower --least",
                 where="--least",
             )
@@ -162,13 +162,13 @@ class ClientWorker:
             raise ShareableError("the model brings its own loss, and has no other metrics", remedy=STRANGE)
 
     def _check_turn(self, request: messages.RoundRequest, steps: UplinkSteps) -> None:
-        """What clips, rounds, hides or masks an answer must know among whom it is."""
+        """Refuse a request whose list of clients does not fit the steps of the uplink."""
         turn = request.turn
         if turn is None or (steps.wish.secure and request.shares is None):
             raise ShareableError("an answer would go up without the steps of the experiment's uplink", remedy=STRANGE)
         clients = {*turn.asked}
         if len(clients) < len(turn.asked) or self.client not in clients or max(clients) >= self.context.agreed.clients:
-            raise ShareableError("a list of clients that cannot be those who are asked", remedy=STRANGE)
+            raise ShareableError("a list of clients that cannot be the selected ones", remedy=STRANGE)
         if steps.wish.secure and steps.wish.noise and turn.number != request.exchange:  # noise is drawn by this number
             raise ShareableError("one draw of noise would hide two answers", remedy=STRANGE)
 
@@ -204,7 +204,7 @@ class ClientWorker:
         )
 
     def _failure_response(self, answer: SkippedClient | FailedTask) -> messages.MessageBody:
-        """The kind of an error; its text is for this side, for nobody knows what it quotes."""
+        """Return the kind of an error; its text is only logged here, because it may quote samples."""
         if isinstance(answer, SkippedClient):
             return messages.CannotTrainResponse(reason=answer.reason)
         self._log.info(
@@ -219,10 +219,8 @@ class ClientWorker:
         return ticket
 
     def _uploads(self, answer: ClientAnswer, turn: MaskedExchange | None = None) -> Payload:
-        """What the algorithm sends; BatchNorm's statistics only where they are averaged. What is kept stays."""
-        if (
-            not answer.report.finite and self.context.experiment.on_nan != "keep"
-        ):  # nobody will use it; nor was it masked
+        """Return the update, with BatchNorm statistics where they are averaged; the client state stays here."""
+        if not answer.report.finite and self.context.experiment.on_nan != "keep":  # it is not used, and was not masked
             return Payload.of({"send": None, "buffers": None})
         travels = self.context.task.has_buffers and self.context.buffer_policy == "average"
         send, steps = answer.reply.send, self.context.steps
@@ -242,7 +240,7 @@ class ClientWorker:
     # Without rounds
 
     def _train(self, request: messages.AsyncTrainRequest, payload: Any) -> tuple[messages.MessageBody, Payload]:
-        """From the organiser's model or on from one's own; the result goes up at once, or waits to be asked for."""
+        """Train from the server's model or an own result; send the new result at once, or when it is requested."""
         memory = self.states.load(request.memory) or initial_client_state(self.context)
         start = self._result(request.own_model) if request.own_model else self._common(payload)
         self.states.forget_before(request.keep_from, request.memory)
@@ -261,23 +259,25 @@ class ClientWorker:
         return messages.AsyncTrainResponse(**_facts(answer, mine)), NOTHING
 
     def _result(self, ticket: str) -> Broadcast:
-        """What a training of one's own came to."""
+        """Return the result of an earlier training of this client."""
         memory = self.states.load(ticket)
         if memory is None or memory.start is None:
-            raise ShareableError(f"no training left its result as {ticket}", remedy="is it fedarena on the other side?")
+            raise ShareableError(
+                f"there is no result of a training {ticket}", remedy="is it fedarena on the other side?"
+            )
         return memory.start
 
     def _send(self, request: messages.SendResultRequest) -> tuple[messages.MessageBody, Payload]:
-        """The result of a training, now that it is wanted."""
+        """Return the result of a training that the server has accepted."""
         result = self._result(request.trained.memory)
         travels = self.context.task.has_buffers and self.context.buffer_policy == "average"
         payload = Payload.of({"send": result.message, "buffers": result.buffers if travels else None})
         return messages.RoundResponse(weight=1.0, **request.trained.model_dump()), payload
 
-    # Looking
+    # Evaluation
 
     def _evaluate(self, request: messages.EvaluateRequest, common: Broadcast) -> messages.MessageBody:
-        """Counts and a sum: of no row by itself."""
+        """Return counts and a sum of losses, never values of single samples."""
         context = self.context
         w, buffers = self._own_model(request.memory)
         scores = self._scores(context.owners.test, common, w, buffers)
@@ -342,29 +342,29 @@ class ClientWorker:
         return Scores.joined(parts)
 
     def _send_model(self, request: messages.ModelRequest) -> tuple[messages.MessageBody, Payload]:
-        """The model of its own, where that was agreed."""
+        """Return the personal model, where that was agreed."""
         context = self.context
         if not self.shares_models:
-            raise ShareableError("models of one's own stay here", remedy="nobody agreed to show them")
+            raise ShareableError("personal models stay at the client", remedy="sharing them was not agreed on")
         memory = self.states.load(request.memory) or ClientState(kept=context.algorithm.remember(context.initial))
         w = memory.kept if context.algorithm.personal else None
         return messages.ModelResponse(), Payload.of({"w": w, "buffers": memory.buffers})
 
 
 def _facts(answer: ClientAnswer, kept: str) -> dict[str, Any]:
-    """What is told of a training besides its result."""
+    """Return the facts about a training that are sent besides its result."""
     report = answer.report
     names = ("finite", "steps", "samples", "loss", "seconds", "sent", "sent_buffers")
     return {**{name: getattr(report, name) for name in names}, "memory": kept}
 
 
 def check_method(algorithm: Algorithm, do: str) -> None:
-    """A client's parts are public methods that the algorithm adds to the contract, and `client`."""
+    """Refuse a method that is not `client` or a public method which the algorithm adds to the contract."""
     own = do.isidentifier() and not do.startswith("_") and not hasattr(Algorithm, do)
     inside = algorithm
     while getattr(inside, "base", None) is not None:
         inside = inside.base  # type: ignore[attr-defined]
     if do != "client" and not (own and callable(getattr(type(inside), do, None))):
         raise ShareableError(
-            f"{type(algorithm).__name__} has no part '{do[:40]}' for clients", remedy="is it fedarena there?"
+            f"{type(algorithm).__name__} has no method '{do[:40]}' for clients", remedy="is it fedarena there?"
         )

@@ -1,8 +1,8 @@
-"""Who is there, who was asked what, and what came back: the organiser's half of every conversation.
+"""The server's connections: which clients are connected, which requests were sent to them, and their responses.
 
-A participant that appears is greeted, and told what was agreed; then it can be asked. One whose process is a new one, by
-its session, is greeted anew and asked once more. Who gave no answer by the deadline is gone: still asked, but no longer
-waited for, until it is heard of again.
+A client that connects is invited, and gets the agreement; then it is ready for requests. If its session shows that its
+process is a new one, it is invited again, and its requests are sent again. A client that has not answered by the deadline
+is gone: requests are still sent to it, but not waited for, until it answers again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from fedarena.transport.flower_link import Link, ReceivedMessage
 
 LOGGER = logging.getLogger(__name__)
 
-LOOK = 0.5  # seconds between two looks at who is connected
-PROBE = 5.0  # seconds of silence after which a greeting asks whether it is still the same process; then twice as many
-SELDOM = 60.0  # but not more
-GREETING = 600.0  # seconds that an answer to a greeting may take: somebody may have to consent
+LOOK = 0.5  # seconds between two checks of the connected clients
+PROBE = (
+    5.0  # seconds without an answer after which an invitation checks that the process still runs; then twice as many
+)
+SELDOM = 60.0  # at most
+INVITATION_DEADLINE = 600.0  # seconds for the answer to an invitation: a person may have to consent
 LATE = "no answer in time"
-RESENDS = 5  # times that a question goes out anew because the line failed
+RESENDS = 5  # times that a request is sent again because the connection failed
 
 Stage = Literal["away", "invited", "refused", "known", "ready"]
 
 
 @dataclass
 class ClientConnection:
-    """A participant, as the organiser sees it."""
+    """The state of the connection to one client."""
 
     name: str
     node: int | None = None  # its number on the link, while it is connected
@@ -48,22 +50,22 @@ class ClientConnection:
     stage: Stage = "away"
     gone: bool = False
     invited_at: float = 0.0  # when, by the clock of this process
-    awaited_ticket: str = ""  # a greeting that is not answered yet
-    unanswered: int = 0  # greetings since it was last heard of
+    awaited_ticket: str = ""  # of an invitation or agreement that is not answered yet
+    unanswered: int = 0  # invitations since its last answer
 
     @property
     def patience(self) -> float:
-        """Seconds until it is greeted again."""
+        """Return the seconds until it is invited again."""
         return min(PROBE * 2.0**self.unanswered, SELDOM)
 
     @property
     def is_silent(self) -> bool:
-        """A greeting has not been answered for a while: it may have gone to a process that is no more."""
+        """Return whether an invitation may have gone to a process that has ended: it has not been answered for a while."""
         return not self.awaited_ticket or time.monotonic() - self.invited_at > self.patience
 
 
 class Coordinator:
-    """Conversations with all participants over one link."""
+    """Sends requests to all clients over one link, and collects their responses."""
 
     def __init__(
         self,
@@ -81,10 +83,10 @@ class Coordinator:
         self._refreshed_at = -LOOK
 
     def clients_at(self, *stages: Stage) -> list[str]:
-        """Participants at these stages."""
+        """Return the clients at these stages."""
         return [name for name, connection in self.connections.items() if connection.stage in stages]
 
-    # Asking
+    # Requests
 
     def ask(
         self,
@@ -94,7 +96,7 @@ class Coordinator:
         what: str,
         stages: tuple[Stage, ...] = ("ready",),
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Ask, wait, and give back the answers; and of those who gave none, why."""
+        """Send requests, wait, and return the responses, and for clients without one the reason."""
         needed = rule.needed(len(requests))
         with self.open_batch(read) as batch:
             for attempt in range(1, rule.attempts + 1):
@@ -106,12 +108,12 @@ class Coordinator:
                 self._too_few(batch, needed, what, attempt, rule)
             late = dict.fromkeys(batch.open, f"no answer within {rule.deadline:g} s")
         for name in late:
-            self.give_up(name, f"{what}: '{name}' gave no answer within {rule.deadline:g} s; going on without it")
+            self.give_up(name, f"{what}: '{name}' gave no answer within {rule.deadline:g} s; continuing without it")
         return batch.responses, {**batch.failed, **late}
 
     @contextlib.contextmanager
     def open_batch(self, read: Callable[[str, Message], Any]) -> Iterator[RequestBatch]:
-        """Questions under way, until this ends; what comes later is late."""
+        """Open a batch of requests; responses after the end of the context are dropped."""
         batch = RequestBatch(read)
         self._batches.append(batch)
         try:
@@ -121,7 +123,7 @@ class Coordinator:
             self._forget(batch)
 
     def process_messages(self, batch: RequestBatch, seconds: float) -> None:
-        """Send what is to be sent, and listen; what is still open after its time is withdrawn, as a bad answer."""
+        """Send open requests and receive messages; a request past its deadline has failed."""
         for name in batch.open:
             left = batch.deadlines[name] - time.monotonic()
             if left > 0:
@@ -133,13 +135,13 @@ class Coordinator:
             self.turn(seconds)
 
     def _forget(self, batch: RequestBatch, name: str | None = None) -> None:
-        """Questions that nobody waits for any more take no room."""
+        """Drop the records of requests that are not waited for any more."""
         done = [t for t, e in self._sent_requests.items() if e.batch is batch and (name is None or e.name == name)]
         for ticket in done:
             del self._sent_requests[ticket]
 
     def is_connected(self, name: str) -> bool:
-        """Can it be asked, and is it likely to answer?"""
+        """Return whether a client is ready and likely to answer."""
         connection = self._connection(name)
         return connection.stage == "ready" and not connection.gone
 
@@ -151,12 +153,12 @@ class Coordinator:
             why += [f"'{name}': no answer within {rule.deadline:g} s" for name in batch.open]
             raise TooFewAnswers(
                 "; ".join([told, *why]),
-                remedy="see to those that are missing, then go on with --resume; nothing is lost",
+                remedy="restart the missing clients, then continue with --resume; no round is lost",
             )
         LOGGER.info(f"{told}; asking again ({attempt + 1} of {rule.attempts})")
 
     def _wait(self, batch: RequestBatch, needed: int, stages: tuple[Stage, ...]) -> None:
-        """Until all have answered whom one waits for, or time is up."""
+        """Wait until all clients that are waited for have answered, or the time is up."""
         while batch.open and (left := batch.deadlines[batch.open[0]] - time.monotonic()) > 0:
             for name in batch.open:
                 self._send(name, batch, left, stages)
@@ -175,7 +177,7 @@ class Coordinator:
             return
         batch.attempts[name] = batch.attempts.get(name, 0) + 1
         if batch.attempts[name] > RESENDS:
-            batch.failed[name] = "the line fails again and again"
+            batch.failed[name] = "the connection fails repeatedly"
             return
         batch.sent_at[name] = now
         request = batch.requests[name]
@@ -190,23 +192,23 @@ class Coordinator:
     def _connection(self, name: str) -> ClientConnection:
         return self.connections.setdefault(name, ClientConnection(name))
 
-    # Listening
+    # Responses
 
     def turn(self, seconds: float) -> None:
-        """See who has come or gone, and take in what has arrived, waiting so long at most for the first."""
+        """Update the connections and process the messages that have arrived; wait at most so many seconds for the first."""
         if time.monotonic() - self._refreshed_at > LOOK:
             self._refresh_connections()
         for arrival in self.link.receive(seconds):
             self._take(arrival)
 
     def send_agreement_to_all(self) -> None:
-        """Something was agreed: tell those who are there."""
+        """Send the agreement to all clients that wait for it."""
         for connection in self.connections.values():
             if connection.stage == "known":
                 self._send_agreement(connection)
 
     def give_up(self, name: str, told: str = "") -> None:
-        """Do not wait for one that is not there, until it is heard of."""
+        """Do not wait for a client until it answers again."""
         connection = self._connection(name)
         if told and not connection.gone:
             LOGGER.info(told)
@@ -234,7 +236,7 @@ class Coordinator:
         connection.invited_at, connection.unanswered = time.monotonic(), min(connection.unanswered + 1, 10)
         if connection.stage == "away":
             connection.stage = "invited"
-        connection.awaited_ticket = self.link.send(connection.node, self._invitation, GREETING)
+        connection.awaited_ticket = self.link.send(connection.node, self._invitation, INVITATION_DEADLINE)
         self._sent_requests[connection.awaited_ticket] = SentRequest(connection.name, "invitation")
 
     def _send_agreement(self, connection: ClientConnection) -> None:
@@ -243,7 +245,7 @@ class Coordinator:
             return
         connection.invited_at, connection.unanswered = time.monotonic(), min(connection.unanswered + 1, 10)
         content = pack(self.run, 0, messages.AgreementRequest(agreement=agreement, tell="ready"))
-        connection.awaited_ticket = self.link.send(connection.node, content, GREETING)
+        connection.awaited_ticket = self.link.send(connection.node, content, INVITATION_DEADLINE)
         self._sent_requests[connection.awaited_ticket] = SentRequest(connection.name, "agreement")
 
     def _take(self, arrival: ReceivedMessage) -> None:
@@ -264,7 +266,7 @@ class Coordinator:
             self._take_failure(connection, sent, arrival.problem)
             return
         if connection.gone:
-            LOGGER.info(f"'{connection.name}' is back; what it answered too late is not used")
+            LOGGER.info(f"'{connection.name}' is back; its late answer is not used")
             connection.gone = False
         if isinstance(message.body, messages.RefusalResponse) and message.body.kind == "unready":
             self._reset_client(connection, sent)
@@ -284,7 +286,7 @@ class Coordinator:
         return message
 
     def _reject_message(self, connection: ClientConnection, sent: SentRequest, error: WireRefused) -> None:
-        """What came is no message: the participant is named, its answer dropped."""
+        """Drop an unreadable message, and name the client that sent it."""
         LOGGER.info(f"'{connection.name}' sent {error.what}")
         if sent.is_open and sent.batch is not None:
             sent.batch.failed[connection.name] = f"it sent {error.what}"
@@ -294,7 +296,7 @@ class Coordinator:
                 self.dismiss(connection, error.what)
 
     def _take_failure(self, connection: ClientConnection, sent: SentRequest, problem: str) -> None:
-        """Nothing came: it is greeted once it is there, and asked again."""
+        """Mark a client as disconnected; it is invited, and its request is sent again, when it is back."""
         if sent.is_open and sent.batch is not None:
             sent.batch.sent_at.pop(connection.name, None)
         if sent.what != "goodbye" and connection.node is not None:
@@ -302,7 +304,7 @@ class Coordinator:
             connection.node, connection.stage = None, "away"
 
     def _reset_client(self, connection: ClientConnection, sent: SentRequest) -> None:
-        """Another process than the one that was greeted: it must be told everything again."""
+        """Invite a client whose process is another one than before."""
         if sent.is_open and sent.batch is not None:
             sent.batch.sent_at.pop(connection.name, None)
         connection.session, connection.stage = "", "away"
@@ -313,12 +315,14 @@ class Coordinator:
         told = message.body
         if not isinstance(told, messages.TableDescription):
             why = (
-                told.why if isinstance(told, messages.RefusalResponse) else f"it answered a greeting with '{told.what}'"
+                told.why
+                if isinstance(told, messages.RefusalResponse)
+                else f"it answered an invitation with '{told.what}'"
             )
             self._refuse(connection, why)
             return
         if told.session == connection.session and connection.stage == "ready":
-            return  # a busy one, asked whether it is still there
+            return  # a busy client has answered a repeated invitation
         why = self.policy.admit(connection.name, told)
         if why:
             self._refuse(connection, why)
@@ -348,22 +352,22 @@ class Coordinator:
     def _take_response(self, connection: ClientConnection, sent: SentRequest, message: Message) -> None:
         name, batch = connection.name, sent.batch
         if batch is None or not sent.is_open:
-            return  # a second time
+            return  # answered already
         try:
             if isinstance(message.body, messages.RefusalResponse):
                 raise RequestDeclined(message.body.why)
             batch.responses[name] = batch.read(name, message)
         except (RequestDeclined, WireRefused) as error:
             batch.failed[name] = error.what if isinstance(error, WireRefused) else str(error)
-        except Exception as error:  # of whatever kind: one strange answer does not stop the others
+        except Exception as error:  # of any kind: one unusable answer does not stop the others
             batch.failed[name] = f"an answer that cannot be used: {type(error).__name__}"
         if name in batch.failed:
             LOGGER.info(f"'{name}': {batch.failed[name]}")
 
-    # The end
+    # End of the run
 
     def dismiss(self, connection: ClientConnection, reason: str, finished: bool = False) -> None:
-        """Tell one that it is not needed any more."""
+        """Send a client the message that it takes no further part."""
         if connection.node is not None:
             content = pack(self.run, 0, messages.GoodbyeRequest(reason=reason, finished=finished))
             self._sent_requests[self.link.send(connection.node, content, 60.0)] = SentRequest(
@@ -372,11 +376,11 @@ class Coordinator:
 
     @property
     def _are_leaving(self) -> bool:
-        """Has somebody been told goodbye, and not answered?"""
+        """Return whether a client has not yet answered its goodbye."""
         return any(sent.what == "goodbye" for sent in self._sent_requests.values())
 
     def dismiss_all(self, reason: str = "", seconds: float = 10.0) -> None:
-        """Tell all that it is over, and wait a moment for them to hear it."""
+        """Send all clients the end of the run, and wait a moment for their answers."""
         there = [connection for connection in self.connections.values() if connection.node is not None]
         for connection in there:
             self.dismiss(connection, reason, finished=True)

@@ -1,4 +1,4 @@
-"""How a federation comes together: all arrive, tell what their tables look like, agree, and build the same model."""
+"""Enrollment of clients: they join, describe their tables, agree, and build the same model."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from fedarena.federation.wire_format import Message, pack
 
 LOGGER = logging.getLogger(__name__)
 
-TELLING = 300.0  # seconds for sums over a table
+STATISTICS_DEADLINE = 300.0  # seconds for sums over a table
 
 
 def wait_for_clients(coordinator: Coordinator, roster: Roster, seconds: float) -> None:
-    """Wait until as many have come as are wanted, and their tables go together."""
+    """Wait until the wanted number of clients has joined with tables that can be combined."""
     until = time.monotonic() + seconds
-    LOGGER.info(f"waiting for {roster.wanted} participants")
+    LOGGER.info(f"waiting for {roster.wanted} clients")
     while True:
         here = [name for name in coordinator.clients_at("known", "ready") if name in roster.described]
         if len(here) >= roster.wanted:
             return
         for name in [name for name in roster.described if name not in here]:
-            del roster.described[name]  # it came, and left again: its place is free
+            del roster.described[name]  # it has disconnected: another client may take its place
         if time.monotonic() > until:
-            response = ", ".join(f"'{name}'" for name in here) or "nobody"
+            response = ", ".join(f"'{name}'" for name in here) or "none"
             raise TooFewAnswers(
-                f"{len(here)} of {roster.wanted} participants came within {seconds:g} s: {response}",
+                f"{len(here)} of {roster.wanted} clients came within {seconds:g} s: {response}",
                 remedy="start the others with `fedarena join`, and wait longer with --wait",
             )
         coordinator.turn(1.0)
@@ -81,7 +81,7 @@ def _ask_all(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the answers of all clients, and of those that gave none the reason."""
     packed = {name: pack(coordinator.run, 0, question) for name, question in questions.items()}
-    return coordinator.ask(packed, read, ResponseRule(TELLING, minimum=0), "agreeing", ("known", "ready"))
+    return coordinator.ask(packed, read, ResponseRule(STATISTICS_DEADLINE, minimum=0), "agreeing", ("known", "ready"))
 
 
 def _require_all(missing: Mapping[str, str]) -> None:
@@ -92,7 +92,7 @@ def _require_all(missing: Mapping[str, str]) -> None:
 
 
 def wait_until_ready(coordinator: Coordinator, roster: Roster, rule: ResponseRule, seconds: float) -> None:
-    """Wait until everybody is ready; after a while as many are enough as a round needs."""
+    """Wait until all clients are ready; after `seconds`, continue with as many as a round needs."""
     until = time.monotonic() + seconds
     coordinator.send_agreement_to_all()
     while True:
@@ -104,12 +104,12 @@ def wait_until_ready(coordinator: Coordinator, roster: Roster, rule: ResponseRul
             response = ", ".join(f"'{name}'" for name in missing)
             if len(ready) < rule.needed(len(roster.agreed)):
                 raise TooFewAnswers(
-                    f"{len(ready)} of {len(roster.agreed)} participants are ready after {seconds:g} s; missing: {response}",
-                    remedy="start them with `fedarena join`, then go on with --resume; nothing is lost",
+                    f"{len(ready)} of {len(roster.agreed)} clients are ready after {seconds:g} s; missing: {response}",
+                    remedy="start them with `fedarena join`, then continue with --resume; no round is lost",
                 )
             for name in missing:
                 coordinator.give_up(name)
-            LOGGER.info(f"going on without {response}")
+            LOGGER.info(f"continuing without {response}")
             break
         coordinator.turn(1.0)
-    LOGGER.info(f"{len(ready)} of {len(roster.agreed)} participants are ready: {', '.join(ready)}")
+    LOGGER.info(f"{len(ready)} of {len(roster.agreed)} clients are ready: {', '.join(ready)}")

@@ -1,4 +1,4 @@
-"""How good is the model? Every participant tests it on rows of its own and tells counts and a sum; here they are pooled."""
+"""Evaluate models in a federation: clients test on their own samples and send counts and sums, which are pooled here."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Seen = dict[int, messages.EvaluateResponse | AbsentClient]
 
 
 class FederatedEvaluator:
-    """The evaluation of a federation. Models that clients keep for themselves are tested where they are.
+    """The evaluation of a federation. Personal models are tested at their clients.
 
-    With `shares_models` such a model also goes to all other participants, and its accuracy is that on all test rows, as
-    it is in a simulation; without, it is that on the rows of its owner.
+    With `shares_models` a personal model also goes to all other clients, and its accuracy is that on all test samples, as
+    in a simulation; without, it is that on the samples of its client.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class FederatedEvaluator:
     ) -> None:
         self.runtime, self.memory, self.shares_models = runtime, memory, shares_models
         self.context = runtime.context
-        self.missing: tuple[int, ...] = ()  # at the last look: clients whose rows it was without
+        self.missing: tuple[int, ...] = ()  # clients whose samples the last evaluation is without
         self.failed: dict[str, str] = {}
         self._released = ReleasedMetrics(runtime)
         self.metrics = self._released.metrics
@@ -47,7 +47,7 @@ class FederatedEvaluator:
         return owners.sizes if self.context.experiment.evaluate.on == "train" else owners.test_sizes
 
     def shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
-        """One model for all."""
+        """Evaluate one model on the test samples of all clients."""
         population = self.context.owners.population
         seen = self._look(dict.fromkeys(population, messages.EvaluateRequest()), common)
         right, count, loss = _pooled(seen)
@@ -63,7 +63,7 @@ class FederatedEvaluator:
         metrics: Sequence[Metric] = (),
         clients: bool = False,
     ) -> EvaluationResult:
-        """A model for each, weighted by training rows."""
+        """Evaluate a model for each client, weighted by training samples."""
         tickets = {k: ticket_of(self.memory(k)) for k in population}
         seen = self._look({k: messages.EvaluateRequest(memory=ticket) for k, ticket in tickets.items()}, common)
         there = [k for k in population if isinstance(seen[k], messages.EvaluateResponse)]
@@ -77,7 +77,7 @@ class FederatedEvaluator:
         return self._released.with_own(found, common, tickets) if clients else found
 
     def _evaluate_everywhere(self, client: int, common: Broadcast) -> Seen:
-        """One client's own model on the test rows of all."""
+        """Evaluate the personal model of one client on the test samples of all."""
 
         def read(name: str, message: Message) -> OwnModel:
             payload = message.payload
@@ -126,7 +126,7 @@ class FederatedEvaluator:
         return self.runtime.ask(questions, 0, Payload.of(common), read, "testing")
 
     def _counts(self, client: int) -> tuple[int, int]:
-        """Rows on which a client tests, and those that clients are compared on."""
+        """Return how many samples a client tests on, and how many it is compared on."""
         owners, on = self.context.owners, self.context.experiment.evaluate.on
         tests = len(owners.client_tests[client])
         return tests, len(owners.clients[client]) if on == "train" else tests
@@ -141,7 +141,7 @@ class FederatedEvaluator:
 
 
 def _pooled(seen: Seen) -> tuple[int, int, float]:
-    """Right, of how many, and the mean loss."""
+    """Return correct predictions, their number of samples, and the mean loss."""
     response = [one for one in seen.values() if isinstance(one, messages.EvaluateResponse)]
     right, count = sum(one.right for one in response), sum(one.count for one in response)
     return right, count, math.fsum(one.loss for one in response) / count if count else math.nan

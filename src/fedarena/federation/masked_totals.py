@@ -1,4 +1,4 @@
-"""The server's half of a masked release: ask all clients for keys, pass them on, and add up the vectors that come back."""
+"""The server's part of a masked release: collect keys of all clients, pass them on, and add the masked vectors."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ def _key(name: str, message: Message) -> str:
     if not isinstance(message.body, messages.StatisticsKey):
         raise RequestDeclined(f"it answered with '{message.body.what}'")
     if not is_public_key(message.body.key):
-        raise RequestDeclined("it sent a public key that is none")
+        raise RequestDeclined("it sent a public key that is not valid")
     return message.body.key

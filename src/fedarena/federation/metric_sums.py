@@ -141,7 +141,7 @@ class MetricSums:
 
     @property
     def diverged(self) -> bool:
-        """Is the output for some sample not finite?"""
+        """Return whether the output for some sample is not finite."""
         return bool(self.confusion[:, -1].any())
 
     @property
@@ -164,7 +164,7 @@ class MetricSums:
         )
 
     def implausible(self, samples: int) -> str:
-        """Say what cannot be true of so many test samples; empty if nothing is wrong."""
+        """Return what cannot be true of so many test samples, or an empty text."""
         finite = int(self.confusion[:, :-1].sum())
         if self.confusion.min() < 0 or self.confusion.sum() != samples:
             return "the confusion matrix is not that of the test samples"
@@ -207,12 +207,12 @@ class MetricSums:
 
 
 def layout_of(context: Any, bins: int) -> MetricLayout:
-    """Return the layout of a site's task."""
+    """Return the layout for the task of an experiment."""
     return MetricLayout(context.data.classes, bins, context.positive)
 
 
 def why_no_sums(context: Any) -> str:
-    """Say why there are no sums for the models of a site; empty if there are."""
+    """Return why there are no sums for the models of an experiment, or an empty text."""
     if context.task_name != "classification":
         return "the model brings its own loss"
     if context.has_personal_models:
@@ -221,7 +221,7 @@ def why_no_sums(context: Any) -> str:
 
 
 def followed_from(metric: str) -> str:
-    """Say what a followed metric needs of every evaluation: counts, sums, histograms, or nothing that clients send."""
+    """Return what a followed metric needs of every evaluation: "counts", "sums", "histograms", or "" for nothing."""
     if metric in (*COUNTED, "log_loss"):
         return "counts"
     if metric in (*BY_CLASS, *BY_SUM):

@@ -1,5 +1,5 @@
-"""A runtime whose clients are elsewhere: jobs go to the participants as messages, and answers are added up here, in the
-order of clients, as they would be on one machine."""
+"""A runtime for clients on other machines: tasks are sent as messages, and answers are aggregated here in the order of
+clients, as on one machine."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ Read = Callable[[str, Message], Any]
 
 
 class RemoteContext(ExperimentContext):
-    """An experiment whose rows are with the participants: their numbers are known here, and nothing else."""
+    """An experiment whose samples are at the clients; here only their numbers are known."""
 
     def __init__(self, experiment: Experiment, data: Dataset, owners: Partition, secret: int) -> None:
         super().__init__(experiment, data, owners)
         self.secret = secret
-        self.masks: ServerMasks | None = None  # of whoever can ask the participants
+        self.masks: ServerMasks | None = None  # set by the runtime, which can send requests
 
     @cached_property
     def steps(self) -> UplinkSteps | None:
-        """What happens to answers; noise comes from a secret, not from the experiment's seed, which everybody knows."""
+        """Return the steps of the uplink; noise comes from a secret, because all clients know the experiment's seed."""
         exp, wish = self.experiment, self.experiment.uplink
         if not isinstance(wish, Uplink) or not self.algorithm.communicates:
             return None
@@ -62,12 +62,12 @@ class RemoteContext(ExperimentContext):
 
 
 def answer_types(algorithm: Any) -> dict[str, type]:
-    """What answers may be made of."""
+    """Return the types that answers may consist of."""
     return {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, MaskedVector)}}
 
 
 class RemoteRuntime:
-    """The runtime of a federation."""
+    """Runs tasks at the clients of a federation."""
 
     def __init__(self, context: RemoteContext, coordinator: Coordinator, rule: ResponseRule) -> None:
         self.context, self.coordinator, self.rule = context, coordinator, rule
@@ -75,13 +75,13 @@ class RemoteRuntime:
             context.masks = ServerMasks(context.experiment.seed_for("masks"), self._ask_for)
             context.__dict__.pop("steps", None)
         self.names = context.owners.names
-        self.looks: Any = None  # set by whoever can say what clients remember
+        self.looks: Any = None  # the evaluator; set by the server
         self.patterns = ReplyPatterns(context)
-        self._rule_now = rule  # with how many the exchange began
-        self._exchange = (-1, -1)  # the round, and how often its participants were asked
+        self._rule_now = rule  # knows with how many clients the exchange began
+        self._exchange = (-1, -1)  # the round, and the number of its exchange
 
     def map(self, jobs: Iterable[RuntimeTask], common: Broadcast) -> Iterator[tuple[int, Any]]:
-        """Ask those whose part it is, all at once; by the rule, some may be missing."""
+        """Send all tasks at once; by the rule, some answers may be missing."""
         todo = list(jobs)
         if not todo:
             return
@@ -90,10 +90,10 @@ class RemoteRuntime:
         elif all(isinstance(job, BatchNormTask) for job in todo):
             yield from enumerate(self._recomputed(todo, common))  # type: ignore[arg-type]
         else:
-            raise TypeError(f"{type(todo[0]).__name__} needs rows, and there are none here")
+            raise TypeError(f"{type(todo[0]).__name__} needs samples, and the server has none")
 
     def close(self) -> None:
-        """Nothing to close: the link is not ours."""
+        """Do nothing: the link is closed by the server."""
 
     # Training
 
@@ -136,7 +136,7 @@ class RemoteRuntime:
         what: str,
         rule: ResponseRule | None = None,
     ) -> dict[int, Any]:
-        """An answer of each client, or that it is absent."""
+        """Return the answer of each client, or that it is absent."""
 
         def of_this_round(name: str, message: Message) -> Any:
             check_round(message, round)
@@ -157,7 +157,7 @@ class RemoteRuntime:
         what: str,
         minimum: int | None = None,
     ) -> dict[int, Any]:
-        """Answers of one kind, without a load."""
+        """Return answers of one kind, without a payload."""
 
         def read(name: str, message: Message) -> messages.MessageBody:
             if not isinstance(message.body, kind):
@@ -170,7 +170,7 @@ class RemoteRuntime:
     def answer(
         self, client: int, message: Message, do: str, before: Buffers, own: str
     ) -> ClientAnswer | SkippedClient | FailedTask | CannotSend:
-        """What a participant sent, if it is what it should be; whether its numbers are finite is seen here again."""
+        """Return the checked answer of a client; whether its numbers are finite is checked here again."""
         done, name = message.body, self.names[client]
         if isinstance(done, messages.CannotTrainResponse):
             return SkippedClient(client, done.reason)
@@ -183,7 +183,7 @@ class RemoteRuntime:
         if done.memory not in ("", own):
             raise WireRefused("an answer of another training")
         send, buffers = message.payload.get("send"), before
-        if not done.finite and self.context.experiment.on_nan != "keep":  # then nothing else is told
+        if not done.finite and self.context.experiment.on_nan != "keep":  # then nothing else was sent
             return ClientAnswer(self.report(client, message.round, done, False), Reply(None), buffers)
         self.patterns.check(send, do)
         if self.context.task.has_buffers and self.context.buffer_policy == "average":
@@ -196,7 +196,7 @@ class RemoteRuntime:
     def report(
         self, client: int, round: int, done: messages.RoundResponse | messages.AsyncTrainResponse, finite: bool
     ) -> ClientReport:
-        """The facts, with the time that the client's device would take on the virtual clock."""
+        """Return the report of a training, with the time that the client's device would take on the virtual clock."""
         fleet = self.context.fleet
         return ClientReport(
             client,
@@ -237,20 +237,20 @@ class RemoteRuntime:
 
 
 def check_round(message: Message, round: int) -> None:
-    """An answer is of the round in which it was asked for."""
+    """Refuse an answer of another round."""
     if message.round != round:
         raise WireRefused(f"an answer of round {message.round + 1}, where one of round {round + 1} belongs")
 
 
 def ticket_of(memory: ClientState | None) -> str:
-    """By which a participant finds what it remembers."""
+    """Return the ticket of a client state."""
     return "" if memory is None else str(memory.kept or "")
 
 
 def add_answer(
     folded: BatchResult, answer: ClientAnswer | SkippedClient | FailedTask | CannotSend, context: ExperimentContext
 ) -> None:
-    """Take in what became of one client."""
+    """Add the answer of one client to a batch."""
     if isinstance(answer, CannotSend):
         folded.refused = answer
         folded.reports.append(FailedTask(answer.what))

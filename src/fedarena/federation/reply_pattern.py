@@ -1,4 +1,4 @@
-"""What an answer must look like: like that of a made-up client with a few made-up rows, number by number."""
+"""Check the structure of answers against that of a synthetic client with a few synthetic samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = 4
 
 
 class ReplyPatterns:
-    """Answers of the made-up client, one for each part that clients play."""
+    """The answers of the synthetic client, one for each method of the algorithm."""
 
     def __init__(self, context: ExperimentContext) -> None:
         self._of = context
@@ -30,18 +30,18 @@ class ReplyPatterns:
         self._known: dict[str, Any] = {}
 
     def prepare(self, do: str, common: Broadcast, turn: MaskedExchange | None) -> None:
-        """Play the part once; what cannot go up shows here, before anybody is asked."""
+        """Run the method once; an update that cannot be sent is found before any client is asked."""
         if do in self._known:
             return
         try:
             self._known[do] = self._made_up(do, common, turn)
         except CannotSend:
             raise
-        except Exception:  # rows of zeros are not for every model: then the first answer that comes is the pattern
+        except Exception:  # some models fail on zeros: then the first answer that arrives is the pattern
             self._known[do] = None
 
     def check(self, sent: Any, do: str) -> None:
-        """Refuse an answer of another make."""
+        """Refuse an answer with another structure."""
         if self._known[do] is None:
             self._known[do] = sent
         problem = first_mismatch(sent, self._known[do], "answer")
@@ -73,7 +73,7 @@ class ReplyPatterns:
 
 
 def first_mismatch(tree: Any, pattern: Any, where: str) -> str:
-    """The first place in which two trees differ in type or shape, in words; nothing if they do not."""
+    """Describe the first place in which two trees differ in type or shape; return an empty text if they do not."""
     if isinstance(pattern, np.ndarray):
         if isinstance(tree, np.ndarray) and (tree.shape, tree.dtype) == (pattern.shape, pattern.dtype):
             return ""

@@ -1,4 +1,4 @@
-"""How often a client answers: every request is counted, in a file that outlives the process.
+"""Limits on the requests that a client answers: every request is counted in a file that outlives the process.
 
 The same request gets the same answer, with the same noise, and reveals nothing more. Another request under the same round
 is another question about the same samples: a few are answered, because a server that was restarted may have lost answers

@@ -1,4 +1,4 @@
-"""An experiment carried out by participants: from its text to its result, in an ordinary run folder."""
+"""The server of an experiment: from the enrollment of clients to the result, in an ordinary run folder."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from fedarena.transport.flower_link import Link
 
 LOGGER = logging.getLogger(__name__)
 
-OpenLink = Callable[[Path], Link]  # in a folder of the run
-WAIT = 600.0  # seconds for participants to come
+OpenLink = Callable[[Path], Link]  # given the run folder
+WAIT = 600.0  # seconds for clients to join
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How the organiser goes about it; none of it changes what is computed, as long as all answer."""
+    """Options of the server; none of them changes the result, as long as all clients answer."""
 
     participants: int
     rule: ResponseRule = ResponseRule()
     wait: float = WAIT
     shares_models: bool = False
-    secret: int | None = None  # seeds noise; drawn anew for every run unless given
+    secret: int | None = None  # seed of the noise; drawn for every run unless given
 
 
 def serve(
@@ -59,12 +59,12 @@ def serve(
     resume: str | Path | None = None,
     on_round: Callable[[RoundRecord], bool | None] | None = None,
 ) -> Run:
-    """Wait for the participants, train with them, and leave a run folder like any other."""
+    """Wait for the clients, train with them, and write a run folder like any other."""
     check_device(experiment.device)
     with contextlib.ExitStack() as stack:
         if resume is None:
             path = run_folder.new_folder(experiment, out)
-            stack.callback(_leave_nothing, path)
+            stack.callback(_remove_unused_folder, path)
         else:
             path = Path(resume)
         roster = (
@@ -87,7 +87,7 @@ def serve(
         )  # clients keep no earlier states
         stack.callback(store.close)
         if resume is not None:
-            store.load()  # what is wrong with it shows before anything is changed
+            store.load()  # a damaged one is reported before anything is changed
             run_folder.check_resume(path, context)
         else:
             roster.save(path)
@@ -100,14 +100,14 @@ def serve(
         return result
 
 
-def _leave_nothing(path: Path) -> None:
-    """A new folder in which no run has begun is not left behind."""
+def _remove_unused_folder(path: Path) -> None:
+    """Remove a new folder in which no run has started."""
     if not (path / "experiment.toml").exists():
         shutil.rmtree(path, ignore_errors=True)
 
 
 def open_remote_context(experiment: Experiment, roster: Roster) -> RemoteContext:
-    """The organiser's site."""
+    """Return the context of the server, with its model and algorithm built."""
     with one_thread():
         context = RemoteContext(experiment, *without_rows(experiment, roster.agreed, roster.counted), roster.secret)
         build_model_and_algorithm(context)
@@ -142,7 +142,7 @@ def _run(
 
 
 def round_line(record: RoundRecord, rounds: int, untested: Sequence[str]) -> str:
-    """A round in a line; `untested` are those whose rows the accuracy is without."""
+    """Return a line about a round; `untested` are the clients whose samples the accuracy is without."""
     seen = "" if record.accuracy is None else f"  accuracy {record.accuracy:.4f}  loss {record.loss:.4f}"
     if seen and untested:
         seen += f" (without {', '.join(untested)})"
