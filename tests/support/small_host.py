@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.errors import BadValue
+from fedarena.transport.certificates import Identity
 from fedarena.transport.frames import Fields, FrameKind
 from fedarena.transport.grpc_channel import HostServer, NetworkChannel
-from fedarena.transport.party_identity import Identity
 
 
 class SmallHost:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedarena.transport.party_identity import make_keys
+from fedarena.transport.certificates import make_vertical_keys
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.party_tables import load_table
 from fedarena.vertical.settings import BoostSettings
@@ -51,7 +51,7 @@ class Site:
 
     def __post_init__(self) -> None:
         write_tables(self.folder)
-        make_keys(self.folder / "keys", ["guest", *self.hosts])
+        make_vertical_keys(self.folder / "keys", ["guest", *self.hosts])
         self.ports = {name: free_port() for name in self.hosts}
         self.running: list[subprocess.Popen[str]] = []
 

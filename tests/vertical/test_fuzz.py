@@ -363,11 +363,11 @@ def test_a_listening_host_survives_noise_on_its_port(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     import ssl
 
+    from fedarena.transport.certificates import Identity, make_vertical_keys
     from fedarena.transport.grpc_channel import HostServer, NetworkChannel
-    from fedarena.transport.party_identity import Identity, make_keys
 
     rng = random.Random(SEED)
-    keys = make_keys(tmp_path, ["guest", "bank"])
+    keys = make_vertical_keys(tmp_path, ["guest", "bank"])
     context = ssl.create_default_context(cafile=keys["guest"] / "ca.pem")
     context.load_cert_chain(keys["guest"] / "cert.pem", keys["guest"] / "key.pem")
     with HostServer(host(), "127.0.0.1:0", Identity.load(keys["bank"])) as server:

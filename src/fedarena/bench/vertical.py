@@ -24,7 +24,7 @@ import numpy as np
 
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import PartyFailed
-from fedarena.transport.party_identity import make_keys
+from fedarena.transport.certificates import make_vertical_keys
 from fedarena.vertical.model import GuestModel
 
 ROWS, COLUMNS, DEPTH, BINS = 150_000, 5, 5, 32
@@ -79,7 +79,7 @@ def measure_vertical(
     plain = textbook_seconds(textbook_rows)
     found = [_row("textbook SecureBoost, gmpy2", textbook_rows, plain * textbook_rows, plain)]
     with tempfile.TemporaryDirectory() as folder:
-        make_keys(Path(folder) / "keys", ["guest", "host"])
+        make_vertical_keys(Path(folder) / "keys", ["guest", "host"])
         for design, options in {FULL: (), SHORT: ("exponents=short",)}.items():
             say(f"{design}, {rows:,} rows")
             measured = measure_training(Path(folder), rows, options, trees=trees)

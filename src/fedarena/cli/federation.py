@@ -77,7 +77,6 @@ def serve(
         out=out,
         resume=resume,
         overrides=set_ or [],
-        speak=LOGGER.info,
     )
     for note in dict.fromkeys(result.notes):
         LOGGER.info("note: %s", note)
@@ -155,7 +154,6 @@ def join(
         runs=runs,
         new_release=new_release,
         patience=patience,
-        speak=LOGGER.info,
     )
     print_result(f"{found['name']}: {found['trainings']} trainings", found, json_)
 
@@ -177,9 +175,9 @@ def keys(
 
     Give each party its own folder and nothing else. Do not pass on `ca.key`.
     """
-    from fedarena.transport.federation_keys import make_keys
+    from fedarena.transport.certificates import make_federation_keys
 
-    made = {name: str(path) for name, path in make_keys(out, names, hosts=host or (), days=days).items()}
+    made = {name: str(path) for name, path in make_federation_keys(out, names, hosts=host or (), days=days).items()}
     print_result("\n".join(made.values()), made, json_)
 
 

@@ -313,9 +313,9 @@ def keys(
 
     Give each party its own folder. `ca.key` is needed only to add a party later.
     """
-    from fedarena.transport.party_identity import make_keys
+    from fedarena.transport.certificates import make_vertical_keys
 
-    made = make_keys(out, names, days)
+    made = make_vertical_keys(out, names, days)
     found = {"authority": str(out / "ca.pem"), "folders": {name: str(path) for name, path in made.items()}}
     print_result("\n".join(map(str, made.values())), found, json_)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedarena.transport.certificates import Identity
 from fedarena.transport.frames import FrameKind
-from fedarena.transport.party_identity import Identity
 from fedarena.vertical.align import Alignment
 from fedarena.vertical.handshake import HostParty, Matching, align_guest
 from fedarena.vertical.task_file import PartyConnection, TableSource

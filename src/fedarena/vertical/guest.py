@@ -258,7 +258,7 @@ def _check_rows(rows: int, labels: int, training: NDArray[np.bool_], settings: B
 def end_training(channels: Sequence[Channel]) -> None:
     """End the training at every host that can be reached; the model is complete in any case."""
     for channel in channels:
-        if channel.greeted:
+        if channel.was_opened:
             try:
                 channel.ask(FrameKind.DONE, {})
                 continue

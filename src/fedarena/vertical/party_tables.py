@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedarena.config.errors import BadValue, DataMissing, UnknownName, suggest
 from fedarena.data import published_files
 from fedarena.data.table_reader import holds_numbers, read_column, read_csv, read_numbers, read_parquet, require_columns
-from fedarena.transport.party_identity import check_name
+from fedarena.transport.certificates import check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

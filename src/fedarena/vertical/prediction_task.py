@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.errors import CannotWrite, UnknownName
+from fedarena.transport.certificates import Identity
 from fedarena.transport.frames import FrameKind
-from fedarena.transport.party_identity import Identity
 from fedarena.vertical.handshake import HostParty, Matching, align_guest
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.party_tables import PartyTable

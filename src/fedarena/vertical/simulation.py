@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue
+from fedarena.transport.certificates import check_name
 from fedarena.transport.channel import LocalChannel
 from fedarena.transport.frames import FrameKind
-from fedarena.transport.party_identity import check_name
 from fedarena.vertical.guest import Cipher, Guest, TreeRecord
 from fedarena.vertical.host import Host, HostPolicy
 from fedarena.vertical.model import GuestModel, HostModel

@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from fedarena.config.errors import BadValue, DataBroken, DataMissing
+from fedarena.transport.certificates import Identity
 from fedarena.transport.channel import Channel
 from fedarena.transport.grpc_channel import DEADLINE, PATIENCE, HostServer, NetworkChannel
-from fedarena.transport.party_identity import Identity
 from fedarena.vertical.handshake import HostParty, Matching
 from fedarena.vertical.model import write_json
 from fedarena.vertical.party_tables import GUEST, PartyTable, load_ids, load_table
@@ -81,13 +81,13 @@ class PartyConnection:
         names = [name for name, _, _ in pairs]
         if not pairs or not all(sign for _, sign, _ in pairs) or len(set(names)) < len(names):
             raise BadValue("list each host once, with its address", remedy="e.g. --peers bank=bank.example.org:7001")
-        options: dict[str, Any] = {"deadline": self.deadline, "patience": self.patience, "say": log.info}
+        options: dict[str, Any] = {"deadline": self.deadline, "patience": self.patience}
         with ExitStack() as stack:
             yield [stack.enter_context(NetworkChannel(name, at, identity, **options)) for name, _, at in pairs]
 
     def serve(self, party: HostParty, identity: Identity) -> None:
         """Answer the guest's requests as a host until the guest is done."""
-        with HostServer(party, self.listen, identity, self.guest, say=log.info) as server:
+        with HostServer(party, self.listen, identity, self.guest) as server:
             machine = self.listen.rpartition(":")[0]
             log.info("host '%s' listens on %s:%d for '%s'", identity.name, machine, server.port, self.guest)
             try:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedarena.common.files import writing
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.seeds import stream
+from fedarena.transport.certificates import Identity
 from fedarena.transport.channel import Channel, HostProtocol
-from fedarena.transport.party_identity import Identity
 from fedarena.vertical.bins import check_columns
 from fedarena.vertical.handshake import HostParty, Matching, align_guest, load_alignment
 from fedarena.vertical.model import FILE as MODEL

@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 from fedarena.config.errors import BadValue, CannotWrite, DataMissing
-from fedarena.transport.certificates import names_of
-from fedarena.transport.federation_keys import ClientKeys, ServerKeys, make_keys, number
+from fedarena.transport.certificates import ClientKeys, ServerKeys, make_federation_keys, names_of, number
 
 
 def files(folder: Path) -> set[str]:
@@ -19,7 +18,7 @@ def files(folder: Path) -> set[str]:
 
 
 def test_each_party_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
-    made = make_keys(tmp_path, ["ash", "birch"], hosts=["arena.example.org", "10.1.2.3"])
+    made = make_federation_keys(tmp_path, ["ash", "birch"], hosts=["arena.example.org", "10.1.2.3"])
     assert set(made) == {"organiser", "ash", "birch"}
     assert files(made["ash"]) == {"ca.pem", "node.key", "node.pub"}
     public = {"participants/ash.pub", "participants/birch.pub"}
@@ -31,36 +30,36 @@ def test_each_party_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
     assert {"DNSName:arena.example.org", "IPAddress:10.1.2.3", "DNSName:localhost"} < set(names)
 
 
-def test_the_organiser_knows_its_participants_by_name(tmp_path: Path) -> None:
-    made = make_keys(tmp_path, ["ash", "birch"])
-    make_keys(tmp_path, ["elm"])
+def test_the_server_knows_its_clients_by_name(tmp_path: Path) -> None:
+    made = make_federation_keys(tmp_path, ["ash", "birch"])
+    make_federation_keys(tmp_path, ["elm"])
     organiser = ServerKeys.load(made["organiser"])
-    assert list(organiser.participants) == ["ash", "birch", "elm"]
-    for name in organiser.participants:
+    assert list(organiser.clients) == ["ash", "birch", "elm"]
+    for name in organiser.clients:
         keys = ClientKeys.load(tmp_path / name)
-        assert (keys.name, keys.public, keys.ca) == (name, organiser.participants[name], organiser.ca)
-        assert repr(keys) == f"ParticipantKeys('{name}')"
-    assert len({number(key) for key in organiser.participants.values()}) == 3
+        assert (keys.name, keys.public, keys.ca) == (name, organiser.clients[name], organiser.ca)
+        assert repr(keys) == f"ClientKeys('{name}')"
+    assert len({number(key) for key in organiser.clients.values()}) == 3
 
 
 @pytest.mark.parametrize("names", [[], ["ash", "ash"], ["organiser"], ["Ash"], ["../ash"], [""]])
 def test_names_are_checked(tmp_path: Path, names: list[str]) -> None:
     with pytest.raises(BadValue):
-        make_keys(tmp_path / "new", names)
+        make_federation_keys(tmp_path / "new", names)
     assert not (tmp_path / "new").exists()
 
 
 def test_keys_are_never_replaced(tmp_path: Path) -> None:
-    made = make_keys(tmp_path, ["ash"])
+    made = make_federation_keys(tmp_path, ["ash"])
     before = (made["ash"] / "node.key").read_bytes()
     with pytest.raises(CannotWrite, match="is already there"):
-        make_keys(tmp_path, ["birch", "ash"])
+        make_federation_keys(tmp_path, ["birch", "ash"])
     assert (made["ash"] / "node.key").read_bytes() == before
     assert not (tmp_path / "birch").exists()
 
 
 def test_what_is_missing_or_mixed_up_is_told(tmp_path: Path) -> None:
-    made = make_keys(tmp_path, ["ash", "birch"])
+    made = make_federation_keys(tmp_path, ["ash", "birch"])
     organiser, ash = made["organiser"], made["ash"]
     shutil.copy(made["birch"] / "node.key", ash / "node.key")
     with pytest.raises(BadValue, match=r"node\.key in .* does not belong to node\.pub"):
@@ -90,7 +89,7 @@ def test_a_key_that_ssh_made_will_do(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-    made = make_keys(tmp_path, ["ash"])
+    made = make_federation_keys(tmp_path, ["ash"])
     own = ec.generate_private_key(ec.SECP384R1())
     pem = own.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
     public = own.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
