@@ -35,7 +35,7 @@ from fedarena.experiments.until_decided import (
     with_limit,
 )
 from fedarena.experiments.validated_score import check_rescoring, with_validation
-from fedarena.results import run_folder, tradeoff_points
+from fedarena.results import run_folder
 from fedarena.results.comparison import Comparison, Plan, Split
 from fedarena.results.run_status import ComparisonCell, all_cells, left_out_cells
 from fedarena.results.scoring import SCORES, VIEWS, Score, Scoring, View
@@ -155,7 +155,9 @@ def compare(
         )
         result = Comparison.of(plan, root)
         if plan.sweep:
-            tradeoff_points.write(result, root / "tradeoff.png")
+            from fedarena.reports.paper_figures import write_tradeoff
+
+            write_tradeoff(result, root / "tradeoff.png")
         if resume is None and out is False:
             result = _without_folders(result)
         if report is not None:

@@ -14,7 +14,7 @@ from fedarena.reports.contestant_text import in_python, is_own, typed_contestant
 from fedarena.results.comparison import PARTS, Comparison, Plan, Split
 from fedarena.results.run_folder import read_facts
 
-TOLD = ("fedarena", "python", "torch", "numpy", "scipy", "platform", "processor", "cores")
+VERSIONS = ("fedarena", "python", "torch", "numpy", "scipy", "platform", "processor", "cores")
 ELSEWHERE = ("algorithm", "folds", "fold", "fold_seed")  # keys of an experiment that the command gives
 LISTED = 20  # runs to name one by one
 
@@ -176,8 +176,8 @@ def _inline(table: Mapping[str, Any]) -> str:
     return "{ " + ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()) + " }"
 
 
-def versions(result: Comparison) -> dict[str, str]:
-    """Of the programs, and of the machine."""
+def versions_text(result: Comparison) -> str:
+    """Return the versions of the programs, and the machine, in one line."""
     first = next(iter(result.runs.values()))[0]
     known = result.plan.versions or ({} if first.dir is None else read_facts(first.dir))
-    return {key: str(known[key]) for key in TOLD if key in known}
+    return " · ".join(f"{key} {known[key]}" for key in VERSIONS if key in known)

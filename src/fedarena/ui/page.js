@@ -57,7 +57,7 @@ function filter() {
 // A table that is wider than its place scrolls: say so beside it.
 function measure() {
   for (const box of document.querySelectorAll(".scroll")) {
-    box.classList.toggle("wider", box.scrollWidth > box.clientWidth + 1);
+    box.parentNode.classList.toggle("wider", box.scrollWidth > box.clientWidth + 1);
   }
 }
 

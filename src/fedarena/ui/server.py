@@ -25,7 +25,7 @@ from fedarena.reports.charts import style_sheet
 from fedarena.ui import comparison_page, overview, run_page
 from fedarena.ui.cache import FileCache
 from fedarena.ui.catalogue import Catalogue
-from fedarena.ui.html import ICON, problem
+from fedarena.ui.rendering import ICON, render_problem
 
 PORT = 8765
 TRIES = 50  # ports looked at if that one is taken
@@ -203,7 +203,7 @@ def _html(text: str | None, may_load: str) -> Found | None:
 
 
 def _problem(what: str, remedy: str) -> Found:
-    return "text/html", problem(what, remedy), OURS
+    return "text/html", render_problem(what, remedy), OURS
 
 
 def _file(name: str) -> str:
