@@ -24,7 +24,7 @@ SPECIAL = {
 
 
 def text_tables(result: Comparison, form: Format) -> str:
-    """What it gave and what it cost, and who beats whom where that may be said."""
+    """Return scores and costs, and the pairwise verdicts where there are any, as tables in LaTeX or Markdown."""
     data = ReportData(result)
     write: Callable[[str, Cells], str] = latex if form == "latex" else markdown
     written = []
@@ -66,16 +66,16 @@ def _duels(data: ReportData) -> Cells:
     lines = [["", *data.ranked]]
     for row in data.ranked:
         cells = [duels.get((row, column)) for column in data.ranked]
-        told = [
+        texts = [
             "" if d is None else f"{d.verdict} ({', '.join(map(format_probability, (d.p_better, d.p_equal, d.p_worse)))})"
             for d in cells
         ]
-        lines.append([row, *told])
+        lines.append([row, *texts])
     return lines
 
 
 def latex(about: str, cells: Cells) -> str:
-    r"""A tabular; the comment says what it shows and what it needs.
+    r"""Return a tabular; the comment says what it shows and what it needs.
 
     >>> print(latex("all of it", [["", "a_b"], ["x", "50%"]]))
     % all of it; needs \usepackage{booktabs}
@@ -108,7 +108,7 @@ def _escaped(text: str) -> str:
 
 
 def markdown(about: str, cells: Cells) -> str:
-    """A table with its columns in line; what it shows stands below.
+    """Return a table with aligned columns; what it shows stands below.
 
     >>> print(markdown("all of it", [["", "b"], ["x", "50%"]]))
     |     |   b |
