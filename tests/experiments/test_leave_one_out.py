@@ -248,7 +248,7 @@ def test_effects_in_words_json_report_and_page(whole: Comparison) -> None:
     assert "<svg" in section
     assert "--leave-out 'Zug & Au'" in commands(whole)[0]
     catalogue = Catalogue(whole.dir.parent)
-    (match,) = catalogue.look().matches
+    (match,) = catalogue.scan().comparisons
     shown = comparison_page.page(catalogue, match.id, {})
     assert shown is not None
     assert 'id="gains"' in shown

@@ -280,7 +280,7 @@ def test_killed_and_resumed(moment: str, undecided: Comparison) -> None:
     with pytest.raises(fa.FedarenaError, match=r"is not decided after 1[05] splits, and its limit is 20") as refused:
         Comparison.load("c")
     assert refused.value.remedy == "resume it: fedarena compare --resume c"
-    (match,) = Catalogue(Path()).look().matches
+    (match,) = Catalogue(Path()).scan().comparisons
     assert match.state == "interrupted"
     assert facts(fa.compare(resume="c", workers=2)) == facts(Comparison.load("c")) == facts(undecided)
 
@@ -352,7 +352,7 @@ def test_terminal_and_report(undecided: Comparison) -> None:
     assert "Every look, and what it found" in page
     assert "--folds 5 --repeats 2 --until-decided --at-most 20" in page
     catalogue = Catalogue(Path())
-    (match,) = catalogue.look().matches
+    (match,) = catalogue.scan().comparisons
     shown_in_browser = comparison_page.page(catalogue, match.id, {})
     assert match.state == "finished"
     assert shown_in_browser is not None

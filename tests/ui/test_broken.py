@@ -237,8 +237,8 @@ def here(folder: Path, made: Path) -> Iterator[Here]:
 def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
     error: type[Exception], here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listing = here.server.catalogue.look()
-    ids = {shown.name: shown.id for shown in (*listing.runs, *listing.matches)}
+    listing = here.server.catalogue.scan()
+    ids = {shown.name: shown.id for shown in (*listing.runs, *listing.comparisons)}
     glance = run_status.read_status
 
     def fails(*_: Any, **__: Any) -> Any:
@@ -265,7 +265,7 @@ def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
 
 def test_a_slow_folder_delays_no_page_of_another(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue = here.server.catalogue
-    ids = {sight.name: sight.id for sight in catalogue.look().runs}
+    ids = {sight.name: sight.id for sight in catalogue.scan().runs}
     reading, go_on, glance = threading.Event(), threading.Event(), run_status.read_status
 
     def slow(folder: Path) -> run_status.RunStatus:

@@ -20,7 +20,7 @@ from fedarena.experiments.sweep import Sweep
 from fedarena.experiments.task_folder import locked_folder, record_failure, run_catching_errors, run_in_folder
 from fedarena.experiments.tune import Per, run_tuning
 from fedarena.experiments.until_decided import at_limit, run_until_decided
-from fedarena.results import run_folder, tradeoff_points
+from fedarena.results import run_folder
 from fedarena.results.comparison import Comparison
 from fedarena.results.plan_file import FILE, write_plan
 from fedarena.results.run_status import ComparisonCell, all_cells, left_out_cells
@@ -142,7 +142,9 @@ def compare(
         )
         result = Comparison.of(plan, root)
         if plan.sweep:
-            tradeoff_points.write(result, root / "tradeoff.png")
+            from fedarena.reports.paper_figures import write_tradeoff
+
+            write_tradeoff(result, root / "tradeoff.png")
         if resume is None and out is False:
             result = result.without_folders()
         if report is not None:

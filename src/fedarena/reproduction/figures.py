@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedarena.common.files import writing
-from fedarena.reports.paper_figures import COLOURS, LOOK, MARKERS
+from fedarena.reports.paper_figures import LOOK, MARKERS
 from fedarena.reproduction.check_kinds import ROPE, compared, sign
 from fedarena.reproduction.score_sheet import Cell, ScoreSheet, label, selected_scores
+from fedarena.results.run_plots import COLOURS
 from fedarena.statistics.bayes import Posterior
 from fedarena.statistics.curve_summary import Curve
 

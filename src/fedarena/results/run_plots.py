@@ -1,4 +1,4 @@
-"""Pictures of runs, for the terminal's PNG, the notebook and the paper."""
+"""Learning curves of runs, drawn with matplotlib for files and notebooks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     from fedarena.results.run import Run
 
-COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8d5a97", "#e09f3e", "#4a4e69", "#00798c", "#9c6644")
+COLOURS = ("#0b6bb0", "#c8500a", "#00785a", "#8d3a86", "#8a6500", "#3d4db0", "#b02a4a", "#2d7d8c")  # as in charts.css
 
 
 def draw_curve(run: Run, ax: Axes | None = None, label: str | None = None, colour: str = COLOURS[0]) -> Axes:
-    """Accuracy over rounds, with the best so far as a thin line above it."""
+    """Draw accuracy over rounds, with the best so far as a thin line above it."""
     from matplotlib.figure import Figure
 
     if ax is None:
@@ -30,7 +30,7 @@ def draw_curve(run: Run, ax: Axes | None = None, label: str | None = None, colou
 
 
 def draw_curves(runs: Mapping[str, Run], path: str | Path, title: str = "") -> Path:
-    """Several runs in one PNG: accuracy over rounds, and over megabytes sent."""
+    """Draw several runs in one PNG: accuracy over rounds, and over megabytes sent."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
@@ -56,7 +56,7 @@ def draw_curves(runs: Mapping[str, Run], path: str | Path, title: str = "") -> P
 
 
 def curve_as_svg(run: Run) -> str:
-    """The curve for a notebook cell."""
+    """Return the curve of a run as SVG, for a notebook cell."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")
