@@ -185,7 +185,7 @@ def units(comparisons: int, truth: int, copy_comparisons: int, names: list[str])
 
 def scores_of(unit: Unit) -> list[Any]:
     """Return splits x columns of final accuracies."""
-    from fedarena.results.comparison import Split
+    from fedarena.config.comparison_plan import Split
 
     setting = SETTINGS[unit.setting]
     folds: dict[str, Any] = {"folds": FOLDS, "repeats": REPEATS}
