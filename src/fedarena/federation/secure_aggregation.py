@@ -205,7 +205,7 @@ class ClientMasks:
         return self.own_secrets.mask(self.client, self._ring, publics, size, CURVE)
 
     def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
-        """Not here."""
+        """Raise: clients only mask, the server unmasks."""
         raise NotImplementedError("sums are unmasked by the server")
 
     def revealed_shares(self, answered: Collection[int]) -> messages.RevealResponse:
@@ -314,7 +314,7 @@ class ServerMasks:
         return {k: one for k, one in found.items() if not isinstance(one, AbsentClient)}
 
     def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
-        """Not here."""
+        """Raise: the server only unmasks, clients mask."""
         raise NotImplementedError("answers are masked by their owners")
 
     def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:

@@ -35,7 +35,7 @@ def show_partition(experiment: Experiment, facts: Statistics) -> None:
         "clients with rows": str(facts.clients),
         "rows a client, min / median / max": f"{facts.rows_min} / {facts.rows_median:g} / {facts.rows_max}",
         "coefficient of variation, Gini of rows": f"{facts.rows_cv:.3f}, {facts.rows_gini:.3f}",
-        "training rows nobody owns": str(facts.unused),
+        "training rows without a client": str(facts.unused),
     }
     if facts.classes_per_client is not None:
         held = ", ".join(f"{n} x {c}" for c, n in facts.classes_per_client.items())
