@@ -233,7 +233,7 @@ class ClientMasks:
         )
 
 
-class RequestSender(Protocol):
+class KeyRequests(Protocol):
     """Sends requests to clients; `minimum` responses are enough, or as many as the server's rule says."""
 
     def __call__(
@@ -260,7 +260,7 @@ def is_public_key(public: str) -> bool:
 class ServerMasks:
     """The server's part (privacy.secure_aggregation.Seals): pass on keys and shares, and unmask sums."""
 
-    def __init__(self, seed: int, ask: RequestSender) -> None:
+    def __init__(self, seed: int, ask: KeyRequests) -> None:
         self.seed, self._ask = seed, ask
         self._exchange = 0
         self._keys: dict[int, messages.KeyPair] = {}
