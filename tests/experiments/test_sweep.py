@@ -115,7 +115,7 @@ def test_who_sends_nothing_takes_part_once() -> None:
     ("text", "message"),
     [
         ("uplink.nois=1,2", "did you mean 'noise'"),
-        ("local.lr=1,2", "no key of the uplink"),
+        ("local.lr=1,2", "not a key of the uplink"),
         ("uplink.noise=1", "two or more"),
         ("uplink.noise=1,1", "each once"),
         ("uplink.noise", "two or more"),

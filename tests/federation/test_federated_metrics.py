@@ -162,7 +162,7 @@ def test_what_clients_did_not_send_is_said_to_be_missing(federation: Federation)
     experiment = federated_experiment({"data": data, "model": "logreg", "rounds": 1, "algorithm": "local"}, [])
     run = federation.serve(experiment)
     for curve in (run.confusion, run.calibration):
-        with pytest.raises(BadValue, match="the rows of this run are with the clients"):
+        with pytest.raises(BadValue, match="the samples of this run stayed with the clients"):
             curve()
 
 

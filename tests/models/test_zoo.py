@@ -333,7 +333,7 @@ def test_a_small_image_is_refused_with_a_remedy() -> None:
         *[(name, (30,), {}, "needs images") for name in SMALLEST],
         ("char_lstm", DIGITS, {}, "needs texts"),
         ("word_lstm", DIGITS, {}, "needs texts"),
-        ("logreg", DIGITS, {"binary": True}, "2 classes apart, these data have 10"),
+        ("logreg", DIGITS, {"binary": True}, "needs 2 classes, these data have 10"),
     ],
 )
 def test_rows_of_the_wrong_kind_are_refused(

@@ -278,16 +278,16 @@ def test_prediction_survives_any_frames_at_both_parties() -> None:
     rng = random.Random(SEED)
     trained = host()
     model = Guest(X[:, :2], Y, [LocalChannel(trained, "bank")], SETTINGS, cipher="none").train()
-    model: HostModel = trained.model
+    host_model: HostModel = trained.model
     refused = 0
     for _ in clock(SECONDS / 3):
-        line = Spoiling(PredictingHost(model, X[:, 2:]), rng, rng.randrange(4))
+        line = Spoiling(PredictingHost(host_model, X[:, 2:]), rng, rng.randrange(4))
         try:
             line.ask(FrameKind.HELLO)
             predict_margins(model, X[:, :2], [line])
         except FedarenaError:
             refused += 1
-        plain = LocalChannel(PredictingHost(model, X[:, 2:]), "bank")
+        plain = LocalChannel(PredictingHost(host_model, X[:, 2:]), "bank")
         plain.ask(FrameKind.HELLO)
         request = {"records": np.zeros(1, np.int32), "starts": np.array([0, 3]), "rows": np.arange(3, dtype=np.int32)}
         try:
