@@ -19,10 +19,11 @@ from tests.support.ray_clusters import PATIENCE, cluster, head, others, pull_the
 import fedarena as fa
 from fedarena.config import registry
 from fedarena.data.sources import arrays
-from fedarena.runtimes.process_pool import LostTask
+from fedarena.runtimes.folder_transfer import read_files, write_files
+from fedarena.runtimes.pool import LostTask
 from fedarena.runtimes.ray_connection import connected
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_pool import RayPool, read_files, write_files
+from fedarena.runtimes.ray_pool import RayPool
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fedarena[ray]'")
 
@@ -93,20 +94,20 @@ def test_a_node_is_lost_in_the_middle_of_a_run(tmp_path: Path) -> None:
 
     done, lost, deadline = {}, "", time.monotonic() + PATIENCE
     with connected(cluster().address) as nodes:
-        everyone, nodes.fit = nodes.fit, {id: nodes.fit[id] for id in [*others()][:1]}
-        crew = RayPool(count, None, nodes)
+        everyone, nodes.usable = nodes.usable, {id: nodes.usable[id] for id in [*others()][:1]}
+        pool = RayPool(count, None, nodes)
         for name in ("first", "second"):
             write_files(packed_text("was here"), tmp_path / name)
-            crew.give(name, tmp_path / name)
-        for news in crew.results(0.1):
+            pool.submit(name, folder=tmp_path / name)
+        for news in pool.results(0.1):
             assert time.monotonic() < deadline
             if news is not None:
                 done[news[0]] = news[1]
             if begun.exists() and not lost:
                 lost = begun.read_text()
                 pull_the_plug(lost)
-                nodes.fit = everyone
-        crew.close()
+                nodes.usable = everyone
+        pool.close()
     assert lost
     assert done == {0: "first", 1: "second"}
     for name in ("first", "second"):
@@ -125,11 +126,11 @@ def test_what_kills_everyone_is_given_up(nodes: ClusterNodes) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return n
 
-    crew = RayPool(deadly, 1, nodes)
+    pool = RayPool(deadly, 1, nodes)
     for n in range(3):
-        crew.give(n)
-    done = dict(filter(None, crew.results(60)))
-    crew.close()
+        pool.submit(n)
+    done = dict(filter(None, pool.results(60)))
+    pool.close()
     assert isinstance(lost := done.pop(1), LostTask)
     assert str(lost).startswith("died 3 times (")
     assert done == {0: 0, 2: 2}

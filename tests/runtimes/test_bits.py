@@ -20,7 +20,7 @@ from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.record import TIMES
 from fedarena.engine.setup import open_context
 from fedarena.models.task import sha256
-from fedarena.runtimes.processes import ProcessRuntime
+from fedarena.runtimes.client_runtime import ProcessRuntime
 
 MLP = {"data": "digits", "model": "mlp_2nn", "local": {"lr": 0.05, "epochs": 1, "batch": 16}}
 CNN = {"data": "digits", "model": {"name": "cnnnet", "norm": "bn", "dropout": 0.25}, "clients": 6,
@@ -82,7 +82,7 @@ def test_a_killed_worker_changes_nothing(start: Any, tmp_path: Path) -> None:
 
         def map(self, jobs: Any, common: Any) -> Any:
             for i, item in enumerate(pool.map(jobs, common)):
-                busy = [w.pid for w in pool._crew if w.task is not None]
+                busy = [w.pid for w in pool.pool._processes if w.position is not None]
                 if i == 0 and busy:
                     os.kill(busy[0], signal.SIGKILL)
                     killed.append(busy[0])

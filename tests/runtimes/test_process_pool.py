@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedarena.runtimes.process_pool import LostTask, ProcessPool
+from fedarena.runtimes.pool import LostTask
+from fedarena.runtimes.process_pool import ProcessPool
 
 
 @pytest.fixture(params=["forked", "fresh"])
@@ -28,23 +29,23 @@ def start(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def test_everything_is_done_once() -> None:
     factor = 3
-    crew = ProcessPool(lambda n: factor * n, 2)
-    assert [crew.give(n) for n in range(5)] == [0, 1, 2, 3, 4]
-    assert dict(filter(None, crew.results(60))) == {n: 3 * n for n in range(5)}
-    assert crew.running == []
-    crew.close()
+    pool = ProcessPool(lambda n: factor * n, 2)
+    assert [pool.submit(n) for n in range(5)] == [0, 1, 2, 3, 4]
+    assert dict(filter(None, pool.results(60))) == {n: 3 * n for n in range(5)}
+    assert pool.running == []
+    pool.close()
 
 
 def test_more_may_be_given_while_it_works() -> None:
-    crew = ProcessPool(lambda n: n + 1, 2)
-    crew.give(0)
+    pool = ProcessPool(lambda n: n + 1, 2)
+    pool.submit(0)
     seen = []
-    for news in crew.results(60):
+    for news in pool.results(60):
         assert news is not None
         seen.append(news[1])
         if len(seen) < 4:
-            crew.give(len(seen))
-    crew.close()
+            pool.submit(len(seen))
+    pool.close()
     assert sorted(seen) == [1, 2, 3, 4]
 
 
@@ -58,11 +59,11 @@ def test_a_worker_that_dies_is_replaced(start: str, tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return n
 
-    crew = ProcessPool(once, 1)
+    pool = ProcessPool(once, 1)
     for n in range(3):
-        crew.give(n)
-    assert dict(filter(None, crew.results(60))) == {0: 0, 1: 1, 2: 2}
-    crew.close()
+        pool.submit(n)
+    assert dict(filter(None, pool.results(60))) == {0: 0, 1: 1, 2: 2}
+    pool.close()
 
 
 def test_what_kills_everyone_is_given_up() -> None:
@@ -71,11 +72,11 @@ def test_what_kills_everyone_is_given_up() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return n
 
-    crew = ProcessPool(deadly, 2)
+    pool = ProcessPool(deadly, 2)
     for n in range(3):
-        crew.give(n)
-    assert dict(filter(None, crew.results(60))) == {0: 0, 1: LostTask(3, -9), 2: 2}
-    crew.close()
+        pool.submit(n)
+    assert dict(filter(None, pool.results(60))) == {0: 0, 1: LostTask(3, "last exit code -9"), 2: 2}
+    pool.close()
 
 
 def test_closing_ends_work_under_way(tmp_path: Path) -> None:
@@ -83,13 +84,13 @@ def test_closing_ends_work_under_way(tmp_path: Path) -> None:
         (tmp_path / "pid").write_text(str(os.getpid()))
         threading.Event().wait()
 
-    crew = ProcessPool(endless, 1)
-    crew.give(0)
-    for news in crew.results(0.01):  # a tick, now and then
+    pool = ProcessPool(endless, 1)
+    pool.submit(0)
+    for news in pool.results(0.01):  # a tick, now and then
         assert news is None
         if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
             break
-    assert crew.running == [0]
-    crew.close()
+    assert pool.running == [0]
+    pool.close()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -30,10 +30,10 @@ from fedarena.engine.client import Broadcast
 from fedarena.engine.record import TIMES
 from fedarena.engine.setup import open_context
 from fedarena.models.task import sha256
+from fedarena.runtimes.client_runtime import RayRuntime
+from fedarena.runtimes.pool import LostWorker
 from fedarena.runtimes.ray_connection import connected
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_runtime import RayRuntime
-from fedarena.runtimes.ray_workers import LostWorker
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fedarena[ray]'")
 
@@ -64,7 +64,7 @@ class Assassin:
 
     def __init__(self, pool: RayRuntime) -> None:
         self.pool, self.killed, self.gone = pool, [], 0
-        self._ended, pool._hands.ended = pool._hands.ended, self._count_gone  # type: ignore[method-assign]
+        self._receive, pool.pool._receive = pool.pool._receive, self._count_lost  # type: ignore[method-assign]
 
     @property
     def workers(self) -> int:
@@ -76,15 +76,15 @@ class Assassin:
                 self._kill()
             yield answer
 
-    def _count_gone(self, timeout: float) -> Any:
-        found = self._ended(timeout)
+    def _count_lost(self, timeout: float) -> Any:
+        found = self._receive(timeout)
         self.gone += sum(isinstance(result, LostWorker) for _, result in found)
         return found
 
     def _kill(self) -> None:
         if len(self.killed) == 2:
             return
-        away = [hand for hand in self.pool._hands._here if hand.load and hand.node.id in others()]
+        away = [w for w in self.pool.pool._ready if w.load and w.node.id in others()]
         if not away:
             return
         if not self.killed:
@@ -102,7 +102,7 @@ def test_a_killed_worker_and_a_lost_node_change_nothing(
     pool = RayRuntime(site, nodes)
     try:
         cluster()  # nodes that join now are used
-        wait_for_workers(pool._hands, 3)
+        wait_for_workers(pool.pool, 3)
         assassin = Assassin(pool)
         loop = open_loop(site, assassin, CheckpointStore(tmp_path, site.algorithm))
         records = [{k: v for k, v in vars(r).items() if k not in TIMES} for r in loop.rounds()]
@@ -193,7 +193,7 @@ def wait_for_versions(nodes: ClusterNodes, count: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while nodes._asked or len(nodes._known) < count:
         assert time.monotonic() < deadline, "a node does not answer"
-        nodes.look()
+        nodes.refresh()
         time.sleep(0.1)
 
 
@@ -203,10 +203,10 @@ def test_a_node_with_other_versions(nodes: ClusterNodes, tmp_path: Path) -> None
     (tmp_path / "fedarena" / "__init__.py").write_text('__version__ = "0.0.1"\n')
     other = head().add_node(**SIZE, env_vars={"PYTHONPATH": str(tmp_path)})
     try:
-        before = set(nodes.fit)
+        before = set(nodes.usable)
         with pytest.warns(UserWarning, match=r"node \S+ \(\S+\) has fedarena 0\.0\.1, here is .*not used"):
             wait_for_versions(nodes, len(nodes._known) + 1)
-        assert set(nodes.fit) == before
+        assert set(nodes.usable) == before
         with pytest.raises(fa.FedarenaError, match=r"has fedarena 0\.0\.1") as refused:
             fa.run("digits", rounds=1, out=tmp_path / "r", runtime="ray")
         assert "install the same" in refused.value.remedy
@@ -274,7 +274,7 @@ def test_out_of_reach(listens: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"runtime": "ray", "address": "somewhere"}, "no address of a cluster"),
+        ({"runtime": "ray", "address": "somewhere"}, "is not the address of a cluster"),
         ({"address": "auto"}, "only a cluster has an address"),
         ({"runtime": "rai"}, "no runtime is called 'rai'"),
     ],

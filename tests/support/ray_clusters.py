@@ -29,12 +29,12 @@ def cluster() -> Any:
     return head()
 
 
-def wait_for_workers(hands: Any, count: int) -> None:
-    """Until so many are there."""
+def wait_for_workers(pool: Any, count: int) -> None:
+    """Wait until a pool has this number of workers."""
     deadline = time.monotonic() + PATIENCE
-    while len(hands._here) < count:
-        assert time.monotonic() < deadline, "workers do not come"
-        hands.ended(1.0)
+    while len(pool._ready) < count:
+        assert time.monotonic() < deadline, "workers do not start"
+        pool.wait(1.0)
 
 
 def others() -> dict[str, Any]:

@@ -65,7 +65,7 @@ def _our_evaluation(work: Workload) -> Iterator[Round]:
     from fedarena.engine.client import Broadcast
     from fedarena.engine.evaluation import LocalEvaluator
     from fedarena.engine.setup import open_context
-    from fedarena.runtimes.processes import ProcessRuntime
+    from fedarena.runtimes.client_runtime import ProcessRuntime
 
     site = open_context(fa.Experiment.make(SyntheticImages.of(work), **work.settings))
     common = Broadcast(Model(site.initial), site.task.buffers())

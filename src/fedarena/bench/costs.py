@@ -46,7 +46,7 @@ def seconds(do: Do, turns: int, clock: Callable[[], float] = time.perf_counter) 
 
 def of_clients(turns: int) -> list[Row]:
     """A client's part in a round of our engine, everything included: draw, training, mean, checkpoint."""
-    from fedarena.runtimes.processes import usable_cores
+    from fedarena.runtimes.worker_count import usable_cores
 
     works = [WORKLOADS[name] for name in CLIENTS_OF]
     timings = run_interleaved([(work, OURS) for work in works], turns)

@@ -18,7 +18,7 @@ def gemm_gflops(size: int = 2048, tries: int = 40) -> float:
     """The roofline: large matrix products on all cores, the best of several."""
     import torch
 
-    from fedarena.runtimes.processes import usable_cores
+    from fedarena.runtimes.worker_count import usable_cores
 
     before = torch.get_num_threads()
     torch.set_num_threads(usable_cores())

@@ -32,9 +32,8 @@ from fedarena.models.task import sha256
 from fedarena.results import run_folder
 from fedarena.results.run import Run, load_as_it_is
 from fedarena.runtimes.cleanup import temporary_folder
-from fedarena.runtimes.processes import ProcessRuntime
+from fedarena.runtimes.client_runtime import ProcessRuntime, RayRuntime
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_runtime import RayRuntime
 from fedarena.runtimes.run_task import one_thread
 from fedarena.runtimes.serial import SerialRuntime
 

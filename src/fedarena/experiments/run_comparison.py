@@ -41,7 +41,7 @@ from fedarena.results.run_status import ComparisonCell, all_cells, left_out_cell
 from fedarena.results.scoring import SCORES, VIEWS, Score, Scoring, View
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_pool import embed_data, open_pool
+from fedarena.runtimes.run_pool import embed_data, open_pool
 from fedarena.runtimes.run_task import one_thread
 from fedarena.statistics.metric_registry import all_metrics, find_metric
 
@@ -453,9 +453,9 @@ def run_cells(
         work = embed_data(work)
     crew = open_pool(lambda position, folder: _run(work[position], folder), workers, nodes)
     try:
-        for position, cell in enumerate(todo):
-            crew.give(position, cell.folder)
         view.start(title, everyone)
+        for position, cell in enumerate(todo):
+            crew.submit(position, folder=cell.folder)
         for news in crew.results(TICK):
             if news is not None:
                 position, problem = news

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from fedarena.config.errors import BadValue, quoted, repeated
-from fedarena.runtimes.processes import limited, usable_cores
+from fedarena.runtimes.client_runtime import check_device
 from fedarena.runtimes.ray_connection import connected, need_ray
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_runtime import check_device
+from fedarena.runtimes.worker_count import limit_workers, usable_cores
 
 RuntimeName = Literal["serial", "processes", "ray"]
 SideBySide = Literal["processes", "ray"]  # where whole runs can be made
@@ -47,7 +47,7 @@ class RuntimeOptions:
         here = self.runtime == "processes"
         if self.workers is None:
             return replace(self, workers=min(usable_cores(), useful)) if here else self
-        return replace(self, workers=limited(self.workers, useful, work, here))
+        return replace(self, workers=limit_workers(self.workers, useful, work, here))
 
     @contextlib.contextmanager
     def ready(self, device: str) -> Iterator[ClusterNodes | None]:

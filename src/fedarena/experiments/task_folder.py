@@ -11,7 +11,8 @@ from fedarena.config.experiment import Experiment
 from fedarena.engine.tasks import FailedTask
 from fedarena.experiments import run
 from fedarena.results import run_folder
-from fedarena.runtimes.process_pool import LostTask
+from fedarena.runtimes.pool import LostTask
+from fedarena.runtimes.run_pool import check_called
 
 Problem = str | CannotWrite | None
 
@@ -40,6 +41,7 @@ def run_in_folder(experiment: Experiment, folder: Path) -> None:
 
 def record_failure(folder: Path, problem: Problem | LostTask) -> None:
     """Say in its folder why it has no result."""
+    check_called(problem)
     if isinstance(problem, CannotWrite):
         raise problem
     if isinstance(problem, LostTask):

@@ -11,10 +11,10 @@ from typing import Any, get_args
 from fedarena.config.errors import FedarenaError
 from fedarena.config.registry import Entry, Kind, adopt, components
 from fedarena.experiments.study import OUR_TROUBLE, Search, Study, Trial, TrialTask
-from fedarena.runtimes.process_pool import LostTask
-from fedarena.runtimes.processes import usable_cores
+from fedarena.runtimes.pool import LostTask
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_pool import embed_data, open_pool
+from fedarena.runtimes.run_pool import check_called, embed_data, open_pool
+from fedarena.runtimes.worker_count import usable_cores
 
 TrialReporter = Callable[[Study, Trial], None]
 TICK = 60.0  # seconds; nothing is done at a tick
@@ -36,7 +36,7 @@ def run_trials(
         for place, study in enumerate(studies):
             hands = workers or (usable_cores() if nodes is None else nodes.cpus)
             while len(given) < hands and (attempt := study.next()) is not None:
-                given[crew.give((place, attempt), attempt.folder)] = place, attempt
+                given[crew.submit((place, attempt), folder=attempt.folder)] = place, attempt
 
     try:
         fill()
@@ -45,6 +45,7 @@ def run_trials(
                 continue
             position, trial = answer
             place, attempt = given.pop(position)
+            check_called(trial)
             if isinstance(trial, FedarenaError):
                 raise trial
             if isinstance(trial, LostTask):

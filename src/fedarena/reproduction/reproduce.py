@@ -35,8 +35,8 @@ from fedarena.results import run_folder
 from fedarena.results.run_status import read_status
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.process_pool import ProcessPool
-from fedarena.runtimes.processes import limited, usable_cores
 from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.worker_count import limit_workers, usable_cores
 
 LOSS, ACCURACY = 1e-6, 5e-4  # as far as the same weights may be apart on the same rows: of itself, and in all
 TICK = 60.0  # seconds; nothing is done at a tick
@@ -72,7 +72,7 @@ def reproduce(
     root = Path(resume or out or default_folder(plan))
     if workers is not None:
         jobs = max(len(plan.asked), 1)
-        workers = limited(workers, jobs, f"it has {jobs} run{'s' * (jobs != 1)}")
+        workers = limit_workers(workers, jobs, f"it has {jobs} run{'s' * (jobs != 1)}")
     check_reproduction(plan, root, workers)
     for place, option in ((root, "--out"), (save, "--save")):
         if place is not None:
@@ -185,7 +185,7 @@ def _work(plan: ReproductionPlan, root: Path, workers: int | None, progress: boo
     crew, began = ProcessPool(do, workers), time.monotonic()
     try:
         for place in range(len(todo)):
-            crew.give(place)
+            crew.submit(place)
         ended = 0
         for news in crew.results(TICK):
             if news is not None:

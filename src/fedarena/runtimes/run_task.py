@@ -1,4 +1,4 @@
-"""Running one job in this process, the same way everywhere: one thread, subnormal floats flushed, errors as values."""
+"""Run one task in this process, in the same way everywhere: one thread, subnormal floats flushed, errors as values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from fedarena.engine.context import ExperimentContext
 from fedarena.engine.tasks import FailedTask, RuntimeTask
 
 
-def run_task(site: ExperimentContext, job: RuntimeTask, common: Broadcast) -> Any:
-    """The job's result, or Failed. Subnormal numbers are flushed: products over them are a hundred times slower."""
+def run_task(context: ExperimentContext, task: RuntimeTask, common: Broadcast) -> Any:
+    """Return the task's result or a FailedTask.
+
+    Subnormal numbers are flushed to zero: products with them are a hundred times slower.
+    """
     torch.set_flush_denormal(True)
     try:
-        return job.run(site, common)
+        return task.run(context, common)
     except Exception as error:
         return FailedTask.by(error)
     finally:
@@ -26,7 +29,7 @@ def run_task(site: ExperimentContext, job: RuntimeTask, common: Broadcast) -> An
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Sums inside torch depend on the number of threads: one, whoever computes."""
+    """Let torch use one thread within the block: its sums depend on the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
