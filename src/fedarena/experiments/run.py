@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from fedarena.common.folder_lock import interruptible
-from fedarena.common.progress import ProgressLine, SilentProgress
 from fedarena.config.components import component_settings
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.experiment import Experiment
@@ -26,6 +25,7 @@ from fedarena.engine.record import TIMES, RoundRecord
 from fedarena.engine.setup import open_context
 from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import FinalMetrics
+from fedarena.experiments.run_progress import RunProgress
 from fedarena.experiments.runtime_options import RuntimeName, RuntimeOptions
 from fedarena.integrations.mlflow import MlflowStore, tracked
 from fedarena.models.task import sha256
@@ -83,7 +83,7 @@ def run(
         records: list[RoundRecord] = []
         for record in loop.rounds():
             records.append(record)
-            watcher.see(record)
+            watcher.update(record)
             tracker.see(record)
             if on_round is not None and on_round(record):
                 break
@@ -299,9 +299,9 @@ def _pool(
 
 
 @contextlib.contextmanager
-def _watched(loop: TrainingLoop, progress: bool) -> Iterator[SilentProgress]:
+def _watched(loop: TrainingLoop, progress: bool) -> Iterator[RunProgress]:
     """What a person sees meanwhile."""
-    watcher = ProgressLine() if progress else SilentProgress()
+    watcher = RunProgress(progress)
     watcher.start(loop.experiment, len(loop.site.owners.population), loop.asked, loop.rule.nominal_rounds)
     try:
         yield watcher

@@ -18,7 +18,7 @@ from fedarena.engine.setup import open_context, partition_data
 from fedarena.experiments import run
 from fedarena.experiments.contestants import Contestants, contestants
 from fedarena.experiments.leave_one_out import LeaveOneOut, open_left_out, with_left_out
-from fedarena.experiments.live_table import SilentView, open_view
+from fedarena.experiments.live_table import ComparisonProgress
 from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
 from fedarena.experiments.search import check_numbers
 from fedarena.experiments.search_space import Method
@@ -149,9 +149,9 @@ def compare(
         if plan.tuning and not plan.tuned:
             plan = run_tuning(plan, root, place.workers, progress, nodes)
             plan.write(root)
-        view = open_view(progress)
+        view = ComparisonProgress(progress)
         plan = play_until_decided(
-            plan, root, lambda plan, begun: _run_cells(plan, root, place.workers, view, nodes, begun), view.looked
+            plan, root, lambda plan, begun: _run_cells(plan, root, place.workers, view, nodes, begun), view.report_look
         )
         result = Comparison.of(plan, root)
         if plan.sweep:
@@ -424,7 +424,7 @@ def _new_folder(plan: Plan, out: str | Path | None) -> Path:
 
 
 def _run_cells(
-    plan: Plan, root: Path, workers: int | None, view: SilentView, nodes: ClusterNodes | None, begun: int = 0
+    plan: Plan, root: Path, workers: int | None, view: ComparisonProgress, nodes: ClusterNodes | None, begun: int = 0
 ) -> None:
     """Run every cell that has no result yet, those of a split together: half a matrix is then a smaller comparison.
 
@@ -442,7 +442,7 @@ def run_cells(
     everyone: Sequence[ComparisonCell],
     experiment_of: Callable[[ComparisonCell], Experiment],
     workers: int | None,
-    view: SilentView,
+    view: ComparisonProgress,
     nodes: ClusterNodes | None,
     begun: int = 0,
 ) -> None:
@@ -460,8 +460,8 @@ def run_cells(
             if news is not None:
                 position, problem = news
                 record_failure(todo[position].folder, problem)
-                view.over(todo[position])
-            view.look([todo[position] for position in crew.running])
+                view.finish_cell(todo[position])
+            view.update([todo[position] for position in crew.running])
     finally:
         crew.close()
         view.stop()

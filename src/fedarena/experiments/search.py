@@ -29,7 +29,7 @@ from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
 from fedarena.experiments.search_space import Method, Space, own_space
 from fedarena.experiments.search_space import preset as published
 from fedarena.experiments.study import AHEAD, Search, Study, Trial, TrialScore, need_optuna
-from fedarena.experiments.trials import columns, format_values, report_in_lines, report_nothing, run_trials
+from fedarena.experiments.trials import columns, format_values, run_trials
 from fedarena.results.run_folder import fingerprints, read_table, write_table, write_text
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.run_task import one_thread
@@ -176,7 +176,7 @@ def search(
         under_way = Study(wanted, trials, root / "trials", file, name)
         if progress and under_way.all:
             print(f"{len(under_way.all)} of {under_way.trials} trials are there already", file=sys.stderr)
-        run_trials([under_way], place.workers, report_in_lines if progress else report_nothing, nodes)
+        run_trials([under_way], place.workers, progress, nodes)
         found = _found(under_way, root, file)
         return replace(found, dir=None, study=None) if out is False else found
 

@@ -19,7 +19,7 @@ from fedarena.config.seeds import derived_seed
 from fedarena.engine.setup import open_context
 from fedarena.experiments import run
 from fedarena.experiments.contestants import LONGEST
-from fedarena.experiments.live_table import open_view
+from fedarena.experiments.live_table import ComparisonProgress
 from fedarena.experiments.run_comparison import check_places, make_plan, named_in_errors, open_all_cells, run_cells
 from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
 from fedarena.experiments.search import check_numbers
@@ -95,7 +95,7 @@ def compare_suite(
             list(everyone),
             lambda cell: suite.plans[everyone[cell][0]].cell(everyone[cell][1], cell.split),
             place.workers,
-            open_view(progress),
+            ComparisonProgress(progress),
             nodes,
         )
         result = SuiteComparison.of(suite, root)

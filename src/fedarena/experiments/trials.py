@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from fedarena.common.progress import ProgressReporter
 from fedarena.config.errors import FedarenaError
 from fedarena.config.registry import Entry, Kind, adopt, components
 from fedarena.experiments.study import OUR_TROUBLE, Search, Study, Trial, TrialTask
@@ -16,12 +16,11 @@ from fedarena.runtimes.ray_nodes import ClusterNodes
 from fedarena.runtimes.run_pool import check_called, embed_data, open_pool
 from fedarena.runtimes.worker_count import usable_cores
 
-TrialReporter = Callable[[Study, Trial], None]
 TICK = 60.0  # seconds; nothing is done at a tick
 
 
 def run_trials(
-    studies: Sequence[Study], workers: int | None, tell: TrialReporter, nodes: ClusterNodes | None = None
+    studies: Sequence[Study], workers: int | None, progress: bool, nodes: ClusterNodes | None = None
 ) -> None:
     """Make the trials of all studies, in worker processes; the earlier study goes first where several could go on."""
     searches, own = [study.search for study in studies], _own_components()
@@ -30,6 +29,7 @@ def run_trials(
         searches = [replace(search, experiment=exp) for search, exp in zip(searches, there, strict=True)]
     crew = open_pool(lambda order, folder: _make(searches, own, order, folder), workers, nodes)
     given: dict[int, tuple[int, TrialTask]] = {}
+    reporter = TrialProgress(progress)
 
     def fill() -> None:
         """Work for every free hand and no more: what comes next may depend on what comes back."""
@@ -51,7 +51,7 @@ def run_trials(
             if isinstance(trial, LostTask):
                 trial = Trial(attempt.number, attempt.values, "failed", None, {}, f"its process {trial}")
             studies[place].take(trial)
-            tell(studies[place], trial)
+            reporter.report(studies[place], trial)
             fill()
     finally:
         crew.close()
@@ -77,23 +77,22 @@ def _make(
         return error
 
 
-def report_in_lines(study: Study, trial: Trial) -> None:
-    """A line a trial; they end in any order, so what is counted is how many are known."""
-    width, best = len(str(study.trials)), study.best
-    parts = [
-        study.title,
-        f"{len(study.all):>{width}}/{study.trials}",
-        f"trial {trial.number:<{width}}",
-        "     -" if trial.score is None else f"{trial.score:.4f}",
-        "" if best is None else f"best {best.score:.4f} (trial {best.number:<{width}})",
-        format_values(trial.values),
-        {"done": "", "pruned": "hopeless", "failed": f"failed: {trial.reason}"}[trial.state],
-    ]
-    print("  ".join(filter(None, parts)), file=sys.stderr, flush=True)
+class TrialProgress(ProgressReporter):
+    """Reports trials, which end in any order: the first number counts those that have ended."""
 
-
-def report_nothing(study: Study, trial: Trial) -> None:
-    """Nothing."""
+    def report(self, study: Study, trial: Trial) -> None:
+        """Print a line about a trial that has ended."""
+        width, best = len(str(study.trials)), study.best
+        parts = [
+            study.title,
+            f"{len(study.all):>{width}}/{study.trials}",
+            f"trial {trial.number:<{width}}",
+            "     -" if trial.score is None else f"{trial.score:.4f}",
+            "" if best is None else f"best {best.score:.4f} (trial {best.number:<{width}})",
+            format_values(trial.values),
+            {"done": "", "pruned": "hopeless", "failed": f"failed: {trial.reason}"}[trial.state],
+        ]
+        self.print_line("  ".join(filter(None, parts)))
 
 
 def format_values(values: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
 from fedarena.experiments.search import check_names, check_numbers
 from fedarena.experiments.search_space import Method, Space, own_space, read_tables
 from fedarena.experiments.study import HELD_OUT, Search, Study, need_optuna
-from fedarena.experiments.trials import report_in_lines, report_nothing, run_trials
+from fedarena.experiments.trials import run_trials
 from fedarena.results.comparison import OWN_PARTS, Plan, Split, folder_name
 from fedarena.results.run_folder import as_json, write_text
 from fedarena.runtimes.ray_nodes import ClusterNodes
@@ -120,7 +120,7 @@ def run_tuning(
             source = tuning_split(plan, split, how["per"])
             if (label, source) not in studies:
                 studies[label, source] = _study(plan, label, source, home)
-    run_trials(list(studies.values()), workers, report_in_lines if progress else report_nothing, nodes)
+    run_trials(list(studies.values()), workers, progress, nodes)
     found: dict[str, dict[str, dict[str, Any]]] = {}
     notes = [tuning_note(plan)]
     for label, table in how["spaces"].items():

@@ -12,6 +12,7 @@ import gc
 import multiprocessing
 import multiprocessing.connection
 import os
+import select
 import signal
 import sys
 import threading
@@ -167,7 +168,7 @@ def _worker_main(pipe: Connection, function: Function | PackedObject, to_close: 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in to_close:
         other.close()
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(pipe,), daemon=True).start()
     torch.set_num_threads(1)
     keep_freed_memory()
     window = SharedWindow()
@@ -189,11 +190,14 @@ def _worker_main(pipe: Connection, function: Function | PackedObject, to_close: 
         pipe.send(answer)
 
 
-def _exit_with_parent() -> None:
-    """Exit as soon as the parent is gone, even in the middle of a task."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "not a worker"
-    parent.join()
+def _exit_with_parent(pipe: Connection) -> None:
+    """Exit as soon as the parent closes the pipe or is gone, even in the middle of a task."""
+    if hasattr(select, "poll"):
+        closed = select.poll()
+        closed.register(pipe.fileno(), 0)  # no event but the end of the connection
+        closed.poll()
+    elif (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
     os._exit(0)
 
 
