@@ -1,9 +1,9 @@
-"""Measures scale, and writes what was seen into docs/scale.md and its figure. It takes about ten minutes, on a quiet machine.
+"""Measure scale, and write the results into docs/scale.md and its figure. It takes about ten minutes, on a quiet machine.
 
     python benchmarks/scale.py                   # measures
-    python benchmarks/scale.py measured.json     # takes what `fedarena bench scale --json` printed before
+    python benchmarks/scale.py measured.json     # uses an earlier output of `fedarena bench scale --json`
 
-A table of the page is known by its columns, which are those that the command prints.
+A table of the page is found by its columns, which are those that the command prints.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from fedarena.bench.scale import TABLES, measure
 from fedarena.bench.table_format import Row
+from fedarena.common.logs import show_messages
 from fedarena.reports.paper_figures import COLOURS, LOOK
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -23,7 +24,7 @@ PAGE, FIGURE = DOCS / "scale.md", DOCS / "images" / "scale-days.png"
 
 
 def write_table(page: str, rows: list[Row], part: str) -> str:
-    """The page with what was measured of one part in the table that has its columns."""
+    """Return the page with the measurements of one part in the table that has its columns."""
     _, columns = TABLES[part]
     lines = [[cell(row) for cell in columns.values()] for row in rows if row["part"] == part]
     head = f"| {' | '.join(columns)} |\n"
@@ -35,7 +36,7 @@ def write_table(page: str, rows: list[Row], part: str) -> str:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Devices that are there, answers that are lost, and what is learned meanwhile."""
+    """Draw the available devices, the lost updates, and the accuracy over time."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -66,7 +67,8 @@ def main() -> None:
     if len(sys.argv) > 1:
         rows: list[Row] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     else:
-        rows = measure((), 3, lambda text: print(text, file=sys.stderr))
+        show_messages()
+        rows = measure((), 3)
         Path("scale.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
     for part in TABLES:

@@ -901,16 +901,18 @@ def bench(
 
     `fedarena bench scale --json`
     """
-    from fedarena.bench import broken, measure, print_tables
+    from fedarena.bench import measure, missed_targets, print_tables
+    from fedarena.common.logs import show_messages
 
-    measured = measure(name, turns=turns, say=lambda text: _say(text, quiet))
+    show_messages(quiet)
+    measured = measure(name, turns)
     if json_:
         _print_json([row for rows in measured.values() for row in rows])
     else:
         print_tables(measured)
-    if check and (promises := broken(measured)):
-        for told in promises:
-            _say(told, False)
+    if check and (missed := missed_targets(measured)):
+        for message in missed:
+            _say(message, False)
         raise typer.Exit(1)
 
 
