@@ -1,4 +1,4 @@
-"""No more workers are started than have work, or than the cores can serve; a warning says so, and no bit depends on it."""
+"""No more workers are started than have tasks or than the cores can serve; a warning says so, and no bit depends on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CORES = PER_CORE * usable_cores()
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each worker process that is started."""
+    """Return a list that gets an entry for each worker process that is started."""
     seen: list[int] = []
 
     begin = process_pool.ProcessWorker.__init__
