@@ -285,6 +285,6 @@ def test_mistakes(how: dict[str, Any], message: str) -> None:
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(fa.FedarenaError, match="Ray is not installed") as missing:
+    with pytest.raises(fa.FedarenaError, match="the Ray runtime needs the package ray") as missing:
         fa.run("digits", rounds=1, out=False, runtime="ray")
     assert "pip install 'fedarena[ray]'" in missing.value.remedy

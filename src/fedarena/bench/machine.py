@@ -90,7 +90,7 @@ class PeakMemory:
         self.pid, self.megabytes = pid, None if pid is None else proportional_megabytes(pid)
 
     def update(self) -> None:
-        """Measure the memory now."""
+        """Measure the memory, and record it if it is the largest so far."""
         now = None if self.pid is None else proportional_megabytes(self.pid)
         if now is not None:
             self.megabytes = max(self.megabytes or 0.0, now)

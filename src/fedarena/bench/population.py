@@ -60,7 +60,7 @@ def missed_targets(rows: Sequence[Row]) -> list[str]:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """Print the rows as a table."""
+    """Print the measured rows as a table."""
     columns: dict[str, Callable[[Row], str]] = {
         "clients": lambda r: number(r["clients"]),
         "a round": lambda r: number(1000 * r["seconds_per_round"], 1, " ms"),

@@ -82,7 +82,7 @@ def missed_targets(rows: Sequence[Row]) -> list[str]:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """Print the rows as a table."""
+    """Print the measured rows as a table."""
     columns: dict[str, Callable[[Row], str]] = {
         "work": lambda r: r["work"],
         "design": lambda r: r["design"],

@@ -113,7 +113,7 @@ def missed_targets(rows: Sequence[Row]) -> list[str]:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """Print the rows as a table."""
+    """Print the measured rows as a table."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

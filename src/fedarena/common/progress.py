@@ -79,7 +79,7 @@ class ProgressReporter:
         self.show(row)
 
     def stop(self) -> None:
-        """End the live display."""
+        """End the live display, if there is one."""
         if self._display is not None:
             self._display.stop()
             self._display = None

@@ -42,7 +42,7 @@ class RunProgress(ProgressReporter):
             self.show_bar(title, round / max(self._rounds, 1), facts, width)
 
     def update(self, record: RoundRecord) -> None:
-        """Report the end of a round."""
+        """Report that a round has ended."""
         if not self.enabled:
             return
         if self._first is None:

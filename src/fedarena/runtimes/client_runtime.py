@@ -86,7 +86,7 @@ class ClientRuntime:
         return self._shared[1]
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers of the pool."""
         self.pool.close()
         self._shared = None
 

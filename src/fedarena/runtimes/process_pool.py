@@ -63,7 +63,7 @@ class ProcessPool(WorkerPool):
         return self._most
 
     def start_workers(self) -> None:
-        """Start all workers now."""
+        """Start all workers now instead of when tasks need them."""
         while len(self._processes) < self._most:
             self._start_worker()
 
@@ -131,11 +131,11 @@ class ProcessWorker:
 
     @property
     def pid(self) -> int | None:
-        """The process id."""
+        """The id of the worker process."""
         return self._process.pid
 
     def start(self, position: int, task: PoolTask) -> None:
-        """Send a task to the process."""
+        """Send a task to the worker process."""
         self.position = position
         arguments = task.arguments if task.folder is None else (*task.arguments, task.folder)
         message = self._inbox.pack(arguments), task.shared, self._outbox.name

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue
 from fedarena.runtimes.ray_nodes import ClusterNodes
 from fedarena.runtimes.worker_count import limit_workers, usable_cores
@@ -30,12 +31,13 @@ SILENCE = {
 def need_ray() -> Any:
     """Return the module ray, or raise an error that says how to install it."""
     with _silenced_ray():
-        try:
-            import ray
-        except ImportError:
-            remedy = "pip install 'fedarena[ray]', or use --runtime processes"
-            raise BadValue("Ray is not installed", remedy=remedy, where="--runtime ray") from None
-    return ray
+        return import_optional(
+            "ray",
+            needed_by="the Ray runtime",
+            install="'fedarena[ray]'",
+            where="--runtime ray",
+            alternative="use --runtime processes",
+        )
 
 
 @contextlib.contextmanager

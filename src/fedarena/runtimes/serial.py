@@ -13,7 +13,7 @@ from fedarena.runtimes.run_task import one_thread, run_task
 
 
 class SerialRuntime:
-    """Runs tasks in this process."""
+    """Runs tasks in this process, one at a time."""
 
     workers = 1
 
