@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo federation test fuzz lint bench clean
+.PHONY: demo federation test test-fast fuzz lint bench clean
 .DELETE_ON_ERROR:
 
 $(VENV)/installed: pyproject.toml $(wildcard src/fedarena/models/native/* src/fedarena/vertical/crypto/native/*)
@@ -23,7 +23,11 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --durations 15
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
+
+# For the working loop: everything but the tests that are marked slow.
+test-fast: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not fuzz_full"
 
 fuzz: $(VENV)/installed
 	$(BIN)/python -m pytest tests/fuzz -n 2 -m ""

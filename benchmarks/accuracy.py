@@ -1,10 +1,10 @@
-"""Do the kernels learn as well as plain autograd? Final accuracy of both on real images, seed by seed.
+"""Compare the final accuracy of the compiled kernels and of plain autograd on real images, seed by seed.
 
-    python benchmarks/accuracy.py                      # what is there of MNIST and CIFAR-10, five seeds, some minutes
+    python benchmarks/accuracy.py                      # MNIST and CIFAR-10 if present, five seeds, some minutes
     python benchmarks/accuracy.py mlp_2nn --seeds 2 --out accuracy.json
 
 Both paths see the same partition, schedule and initial weights; they differ in the order of sums, so a seed's two results
-differ too. What must be zero, but for its standard error, is the mean of the differences.
+differ too. The mean of the differences must be zero up to its standard error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedarena.engine.setup import open_context
 
 MNIST = {"data": "mnist", "partition": "iid", "clients": 100, "per_round": 10}
 CIFAR = {"data": "cifar10", "partition": "iid", "clients": 100, "per_round": 10}
-WORKS: dict[str, dict[str, Any]] = {
+WORKLOADS: dict[str, dict[str, Any]] = {
     "mlp_2nn": {**MNIST, "model": "mlp_2nn", "rounds": 30, "local": {"lr": 0.05, "epochs": 1, "batch": 10}},
     "cnn_mcmahan": {**MNIST, "model": "cnn_mcmahan", "rounds": 8, "local": {"lr": 0.05, "epochs": 1, "batch": 10}},
     "cnnnet": {
@@ -34,16 +34,16 @@ PATHS = {"compiled": True, "generic": False}  # the value of `fast`
 
 
 def final_accuracy(name: str, seed: int, fast: bool) -> float:
-    """Of one run, looked at only once, at its end."""
-    settings = WORKS[name]
+    """Return the final accuracy of one run, evaluated only at its end."""
+    settings = WORKLOADS[name]
     run = fa.run(**settings, seed=seed, fast=fast, evaluate={"every": settings["rounds"]}, out=False)
     assert run.final.accuracy is not None
     return float(run.final.accuracy)
 
 
-def compared(name: str, seeds: int) -> dict[str, Any]:
-    """Both paths over all seeds."""
-    paths = {path: open_context(fa.Experiment.make(**WORKS[name], fast=fast)).task.path for path, fast in PATHS.items()}
+def compare_paths(name: str, seeds: int) -> dict[str, Any]:
+    """Return the accuracies of both paths over all seeds, and their differences."""
+    paths = {path: open_context(fa.Experiment.make(**WORKLOADS[name], fast=fast)).task.path for path, fast in PATHS.items()}
     if not paths["compiled"].startswith("compiled"):
         sys.exit(f"{name} runs by '{paths['compiled']}' here, not by the kernels: there is nothing to compare")
     accuracy: dict[str, list[float]] = {path: [] for path in PATHS}
@@ -55,9 +55,9 @@ def compared(name: str, seeds: int) -> dict[str, Any]:
             print(f"{name} seed {seed} {paths[path]}: {accuracy[path][-1]:.4f} ({taken:.0f} s)", file=sys.stderr)
     differences = [c - g for c, g in zip(accuracy["compiled"], accuracy["generic"], strict=True)]
     return {
-        "data": WORKS[name]["data"],
+        "data": WORKLOADS[name]["data"],
         "model": name,
-        "rounds": WORKS[name]["rounds"],
+        "rounds": WORKLOADS[name]["rounds"],
         "paths": paths,
         **accuracy,
         "mean_difference": statistics.mean(differences),
@@ -67,7 +67,7 @@ def compared(name: str, seeds: int) -> dict[str, Any]:
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row of the table."""
+    """Return one row of the Markdown table."""
     means = [f"{statistics.mean(row[path]):.4f}" for path in PATHS]
     difference = f"{row['mean_difference']:+.4f} ± {row['standard_error']:.4f}"
     cells = [row["data"], row["model"], str(row["rounds"]), *means, difference, f"{row['seed_deviation']:.4f}"]
@@ -75,25 +75,25 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Compare, print the table, write the numbers."""
+    """Compare both paths, print the table, and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("models", nargs="*", help=f"any of {', '.join(WORKS)}; by default all whose data is there")
+    parser.add_argument("models", nargs="*", help=f"any of {', '.join(WORKLOADS)}; by default all whose data is present")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("accuracy.json"))
-    asked = parser.parse_args()
-    if unknown := set(asked.models) - set(WORKS):
-        parser.error(f"no model here is called {', '.join(sorted(unknown))}; they are {', '.join(WORKS)}")
-    if asked.seeds < 2:
-        parser.error("a standard error needs two seeds at least")
+    options = parser.parse_args()
+    if unknown := set(options.models) - set(WORKLOADS):
+        parser.error(f"no model here is called {', '.join(sorted(unknown))}; they are {', '.join(WORKLOADS)}")
+    if options.seeds < 2:
+        parser.error("a standard error needs at least two seeds")
     rows = []
-    for name in asked.models or WORKS:
+    for name in options.models or WORKLOADS:
         try:
-            rows.append(compared(name, asked.seeds))
+            rows.append(compare_paths(name, options.seeds))
         except fa.FedarenaError as error:
-            if asked.models:
+            if options.models:
                 sys.exit(str(error))
             print(f"{name} is left out: {error}", file=sys.stderr)
-    asked.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print("| data | model | rounds | compiled | generic | difference ± standard error | deviation over seeds |")
     print("|---|---|---|---|---|---|---|")
     for row in rows:

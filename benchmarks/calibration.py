@@ -1,6 +1,6 @@
 """Measure how often the verdict of `fedarena compare` is right: coverage, wrong decisions and power on real federations.
 
-    python benchmarks/calibration.py run --out calibration --workers 2     # resumable; 85,400 runs of about 50 ms
+    python benchmarks/calibration.py run --out calibration --workers 2     # resumable; 150,246 runs of about 50 ms
     python benchmarks/calibration.py judge calibration                     # writes results/calibration.{npz,json}
     python benchmarks/calibration_page.py                                  # writes the tables of docs/trust.md again
 
@@ -40,7 +40,7 @@ from fedarena.statistics.simulation import suite_coverage
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 FOLDS, REPEATS, SEEDS = 5, 3, 10
-COMPARISONS = 100  # of every setting, as folds and as seeds: 200 in all, and the first repeats of the folds beside
+COMPARISONS = 200  # of every setting, as folds and as seeds; the first repeats of the folds are judged as well
 TRUTH = 200  # further splits for the true difference, of every setting and way to split
 FIRST_TRUTH_SEED = 1_000_000
 COPIES, COPY_COMPARISONS = 15, 40
@@ -185,7 +185,7 @@ def units(comparisons: int, truth: int, copy_comparisons: int, names: list[str])
 
 def scores_of(unit: Unit) -> list[Any]:
     """Return splits x columns of final accuracies."""
-    from fedarena.results.comparison import Split
+    from fedarena.config.comparison_plan import Split
 
     setting = SETTINGS[unit.setting]
     folds: dict[str, Any] = {"folds": FOLDS, "repeats": REPEATS}

@@ -1,7 +1,7 @@
-"""Measure scale, and write the results into docs/scale.md and its figure. It takes about ten minutes, on a quiet machine.
+"""Measure scale, and write the results into docs/scale.md and its figure. It takes about ten minutes on an idle machine.
 
     python benchmarks/scale.py                   # measures
-    python benchmarks/scale.py measured.json     # uses an earlier output of `fedarena bench scale --json`
+    python benchmarks/scale.py measured.json     # uses the output of `fedarena bench scale --json`
 
 A table of the page is found by its columns, which are those that the command prints.
 """
@@ -36,7 +36,7 @@ def write_table(page: str, rows: list[Row], part: str) -> str:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draw the available devices, the lost updates, and the accuracy over time."""
+    """Draw the available devices, the lost updates and the accuracy over simulated time."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

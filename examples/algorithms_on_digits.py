@@ -31,13 +31,13 @@ EXPERIMENT: dict[str, Any] = {
 
 
 def built_in() -> list[str]:
-    """Names of all algorithms that come with the package: what others are measured against first."""
+    """Return the names of all algorithms of the package, baselines first."""
     names = [n for n, entry in components("algorithm").items() if entry.make.__module__.startswith("fedarena.")]
     return [*REFERENCES, *sorted(set(names) - set(REFERENCES))]
 
 
 def row(name: str, runs: list[fa.Run]) -> str:
-    """One algorithm over all seeds: where it ended, its best, when it was good enough, what it sent."""
+    """Return the row of one algorithm over all seeds: final and best accuracy, rounds to 90 %, megabytes sent."""
     final = [100 * (run.final.accuracy or 0.0) for run in runs]
     best = mean(100 * (run.best.accuracy or 0.0) for run in runs)
     spread = f" ± {stdev(final):.1f}" if len(runs) > 1 else ""
@@ -53,7 +53,7 @@ def row(name: str, runs: list[fa.Run]) -> str:
 
 
 def rounds_to_target(runs: list[fa.Run]) -> str:
-    """The mean over the seeds that arrived, and how many those were if not all."""
+    """Return the mean over the seeds that reached the target, and how many did if not all."""
     arrived = [rounds for run in runs if (rounds := run.rounds_to(TARGET)) is not None]
     if not arrived:
         return "never"
@@ -61,7 +61,7 @@ def rounds_to_target(runs: list[fa.Run]) -> str:
 
 
 def table(seeds: range = SEEDS, **changes: Any) -> Iterator[str]:
-    """Line by line, as the runs end."""
+    """Yield the table line by line, as the runs end."""
     yield "| algorithm | accuracy, % | best | rounds to 90 % | MB sent |"
     yield "|---|---|---|---|---|"
     for name in built_in():
@@ -70,7 +70,7 @@ def table(seeds: range = SEEDS, **changes: Any) -> Iterator[str]:
 
 
 def write(lines: list[str], page: Path = PAGE) -> None:
-    """Put the table between its marks; the rest of the page stays as it is."""
+    """Write the table between its marks and leave the rest of the page unchanged."""
     text = page.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]

@@ -1,8 +1,7 @@
 """Ten clients, skewed data: which algorithm should they use?  `make demo` runs this.
 
-Six federated algorithms on the digits that come with scikit-learn, and the two baselines that matter: all rows in one
-place (what nobody may do) and every client alone (what everybody can do). The same folds, clients, schedules and initial
-weights for all, then a Bayesian comparison, and a report to look at.
+Six federated algorithms on the digits that come with scikit-learn, and two baselines: all rows in one place, and every
+client alone. The same folds, clients, schedules and initial weights for all, then a Bayesian comparison, and a report.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def main() -> None:
     number = len(list(HERE.glob("comparison-*"))) + 1
     experiment = fa.Experiment.make(EXPERIMENT)
     (HERE / "digits.toml").write_text(experiment.to_toml())
-    print("\nTen clients, ten digits, and hardly anyone sees them all:\n")
+    print("\nTen clients, ten digits, and hardly any client has all of them:\n")
     show_partition(experiment, statistics(*partition_data(experiment)))
 
     out, page = HERE / f"comparison-{number}", HERE / "report.html"
@@ -41,7 +40,7 @@ def main() -> None:
     print()
     show_comparison(result)
     bin_ = ".venv/bin/" if Path(".venv/bin/fedarena").exists() else ""
-    print(f"\nThe report, to look at:  {page}")
+    print(f"\nThe report:  {page}")
     print("\nWhat to type next:")
     print(f"  {bin_}fedarena ui demo                                 # every run of it, in a browser")
     print(f"  {bin_}fedarena compare demo/digits.toml -a scaffold -a fedavg+fedir --folds 5")

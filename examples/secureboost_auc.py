@@ -17,7 +17,7 @@ import sys
 import numpy as np
 
 from fedarena.config.seeds import stream
-from fedarena.vertical.objective import auc
+from fedarena.statistics.metrics import auc
 from fedarena.vertical.party_tables import load_table
 from fedarena.vertical.pooled_check import check_pooled
 from fedarena.vertical.settings import BoostSettings
@@ -31,7 +31,7 @@ ELSEWHERE = {"susy": ("0.864", "0.873", "0.873"), "epsilon": ("0.897", "0.897", 
 
 
 def measured(name: str, trees: int, cipher: str) -> list[str]:
-    """One row of the table: AUC on the fifth of the rows that was held out, and on the rows of the training."""
+    """Return one row of the table: AUC on the held-out fifth of the rows, and on the training rows."""
     table = load_table(name)
     owner = np.array(table.parties)
     tables = [table.x[:, owner == "guest"], table.x[:, owner != "guest"]]

@@ -1,5 +1,7 @@
-"""Every algorithm has a page, and the page is right: settings, defaults, papers, bytes; that its examples run, and print
-what it shows, is tested with all other pages (test_docs.py)."""
+"""Every algorithm has a page with the right settings, defaults, papers and bytes.
+
+That its examples run and print what it shows is tested with all other pages (test_docs.py).
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,9 @@ def test_page_names_its_papers(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_page_explains_every_setting_with_its_range_and_default(name: str) -> None:
-    told = {row[0]: tuple(row[1:3]) for row in rows_of_table(f"algorithms/{name}.md")}
-    true = {p.name: (p.type, f"`{str(p.default).lower()}`") for p in ENTRIES[name].parameters.values()}
-    assert told == true
+    shown = {row[0]: tuple(row[1:3]) for row in rows_of_table(f"algorithms/{name}.md")}
+    expected = {p.name: (p.type, f"`{str(p.default).lower()}`") for p in ENTRIES[name].parameters.values()}
+    assert shown == expected
     assert all(len(row[3]) > 10 for row in rows_of_table(f"algorithms/{name}.md"))
 
 
@@ -66,26 +68,26 @@ def test_page_shows_an_example_and_what_it_prints(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_page_says_how_many_bytes_are_sent(name: str) -> None:
-    """Against the first round of a run, with a vector of 4 P bytes and 8 for a number."""
+def test_page_states_how_many_bytes_are_sent(name: str) -> None:
+    """The bytes of the page are those of the first round of a run: 4 P for a vector and 8 for a number."""
     run = fa.run("digits", model="logreg", algorithm=name, share=0.3, rounds=1, out=False, runtime="serial")
     first, parameters = run.records[0], 64 * 10 + 10
     if "\n- Bytes: none." in text_of(name):
         assert (first.bytes_down, first.bytes_up) == (0, 0)
         return
-    told = BYTES.search(text_of(name))
-    assert told, f"docs/algorithms/{name}.md does not say `Bytes a client and round: ... down, ... up`"
-    down, up = (_count(said, parameters) * first.selected for said in told.groups())
+    stated = BYTES.search(text_of(name))
+    assert stated, f"docs/algorithms/{name}.md does not state `Bytes a client and round: ... down, ... up`"
+    down, up = (_count(text, parameters) * first.selected for text in stated.groups())
     assert (first.bytes_down, first.bytes_up) == (down, up)
 
 
-def _count(said: str, parameters: int) -> int:
-    """`8 P + 16` in bytes."""
-    vectors, _, numbers = said.partition(" P")
+def _count(text: str, parameters: int) -> int:
+    """Return the number of bytes of an expression such as `8 P + 16`."""
+    vectors, _, numbers = text.partition(" P")
     return int(vectors) * parameters + int(numbers.strip(" +") or 0)
 
 
-def test_no_page_is_of_an_algorithm_that_is_not() -> None:
+def test_no_page_describes_an_unknown_algorithm() -> None:
     assert {page.stem for page in (DOCS / "algorithms").glob("*.md")} == set(ENTRIES)
 
 
@@ -100,7 +102,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def accuracies() -> dict[str, float]:
-    """The table of docs/algorithms.md: name to mean accuracy in percent."""
+    """Return the mean accuracy in percent of each algorithm in the table of docs/algorithms.md."""
     rows = re.findall(
         r"^\| \[`(\w+)`\]\(algorithms/\1\.md\) \| ([\d.]+) ± ",
         (DOCS / "algorithms.md").read_text("utf-8"),
@@ -110,7 +112,7 @@ def accuracies() -> dict[str, float]:
 
 
 def test_every_algorithm_is_in_the_table_and_learns_with_its_defaults() -> None:
-    """Ten digits: chance is 10 %. `local` is judged on digits that its clients have never seen."""
+    """Chance is 10 % with ten digits; `local` is evaluated on digits that its clients have never seen."""
     table = accuracies()
     assert set(table) == set(ENTRIES)
     assert all(mean > 50 for name, mean in table.items() if name != "local"), table
@@ -118,7 +120,7 @@ def test_every_algorithm_is_in_the_table_and_learns_with_its_defaults() -> None:
     assert "diverged" not in (DOCS / "algorithms.md").read_text("utf-8")
 
 
-def test_the_page_on_all_leads_to_each() -> None:
+def test_the_overview_links_every_algorithm() -> None:
     linked = {
         link["file"] for link in LINK.finditer((DOCS / "algorithms.md").read_text("utf-8").split("## On unlike")[0])
     }

@@ -311,7 +311,7 @@ def test_classes_of_a_script_are_the_same_before_and_after_a_worker(tmp_path: Pa
         assert done.stdout.strip() == "3", done.stderr
 
 
-def test_a_client_cannot_write_into_what_it_was_told() -> None:
+def test_a_client_cannot_change_the_message_it_received() -> None:
     class Careless(fa.FedAvg):
         def client(self, got: Any, kept: Any, work: Any) -> fa.Reply:
             got.w[:] = 0
@@ -322,7 +322,7 @@ def test_a_client_cannot_write_into_what_it_was_told() -> None:
             fa.run("digits", algorithm=Careless(), rounds=1, out=False, runtime=runtime)
 
 
-def test_what_cannot_be_stored_is_told_at_once() -> None:
+def test_states_that_cannot_be_stored_are_reported_at_once() -> None:
     class Tensors(fa.FedAvg):
         def client(self, got: Any, kept: Any, work: Any) -> fa.Reply:
             reply = super().client(got, None, work)
@@ -365,7 +365,7 @@ def test_verify_looks_at_the_stored_files() -> None:
 @pytest.mark.parametrize(
     "name", ["versions.json", "experiment.toml", "result.json", "model.safetensors", "clients.parquet"]
 )
-def test_a_damaged_folder_is_told(name: str) -> None:
+def test_a_damaged_folder_is_reported(name: str) -> None:
     fa.run("digits", out="r", **QUICK)
     Path("r", name).write_text("{broken")
     with pytest.raises(fa.FedarenaError):
@@ -422,16 +422,16 @@ def test_two_processes_do_not_share_a_folder() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"model": 5}, "5 is no model"),
-        ({"algorithm": 5}, "5 is no algorithm"),
-        ({"algorithm": fa.FedAvg}, "the class FedAvg is no algorithm"),
-        ({"partition": True}, "True is no partition"),
+        ({"model": 5}, "5 is not a valid model"),
+        ({"algorithm": 5}, "5 is not a valid algorithm"),
+        ({"algorithm": fa.FedAvg}, "the class FedAvg is not a valid algorithm"),
+        ({"partition": True}, "True is not a valid partition"),
         ({"workers": "2"}, "workers = '2'"),
         ({"workers": 0}, "workers = 0"),
         ({"out": True}, "out = True"),
         ({"local": {"lr": float("inf")}}, "lr = inf"),
         ({"algorithm": fa.FedAvg(server_lr=float("inf"))}, "server_lr = inf"),
-        ({"clients": True}, "clients is no switch"),
+        ({"clients": True}, "clients is not true or false"),
         ({"model": lambda: 1 / 0}, "ZeroDivisionError"),
         ({"model": lambda a: nn.Linear(1, 1)}, "needs 1 arguments"),
     ],
@@ -451,7 +451,7 @@ def test_a_partition_that_deals_a_row_twice_is_refused() -> None:
         def split(self, data: fa.Dataset, clients: int, rng: np.random.Generator) -> fa.Partition:
             return fa.Partition([np.array([10**6])], data.test_rows)
 
-    with pytest.raises(fa.FedarenaError, match="deals a row twice"):
+    with pytest.raises(fa.FedarenaError, match="assigns a row twice"):
         fa.run("digits", partition=Everything(), out=False, **QUICK)
     with pytest.raises(fa.FedarenaError, match="do not exist"):
         fa.run("digits", partition=Beyond(), out=False, **QUICK)
@@ -467,7 +467,7 @@ def test_clients_without_test_rows_and_with_noise() -> None:
 
 
 class Remembers(fa.FedAvg):
-    """Keeps w_0 as it was told, and lets the test see it."""
+    """Stores the w_0 that it received, for the test to see."""
 
     def remember(self, w: Any) -> Any:
         return w
@@ -507,7 +507,7 @@ def test_dropout_in_the_kernels_is_the_same_for_any_number_of_workers() -> None:
         assert fa.run("digits", out=False, workers=workers, **settings).weights_sha256 == alone.weights_sha256
 
 
-def test_a_function_that_hands_out_one_module_starts_anew_every_time() -> None:
+def test_a_function_that_returns_one_module_starts_with_the_same_weights_every_time() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     shas = {fa.run("digits", model=lambda: net, out=False, **QUICK).weights_sha256 for _ in range(2)}
     assert len(shas) == 1
@@ -526,7 +526,7 @@ def test_a_constant_infinite_buffer_is_no_divergence() -> None:
     assert fa.run("digits", model=Masked, out=False, **QUICK).records[-1].answered == 10
 
 
-def test_memories_of_any_kind_are_kept_and_can_be_given_up() -> None:
+def test_client_states_of_any_kind_are_stored_and_can_be_dropped() -> None:
     seen: list[Any] = []
 
     class Talks(fa.FedAvg):
@@ -588,7 +588,7 @@ def test_mistakes_show_before_the_first_round() -> None:
             fa.run("digits", algorithm=name, local={"momentum": 0.9, "reset_momentum": False}, out=False)
 
 
-def test_an_answer_that_cannot_be_handed_over_is_told() -> None:
+def test_a_reply_that_cannot_be_pickled_is_reported() -> None:
     import threading
 
     class Locked(fa.FedAvg):

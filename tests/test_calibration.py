@@ -135,10 +135,17 @@ def test_every_setting_has_the_required_size(scores):
             ("folds", 15),
             ("seeds", 10),
         ):  # 200 comparisons, and the first repeats of the folds beside
-            assert scores[f"{name}/{kind}"].shape[0] >= 100
+            assert scores[f"{name}/{kind}"].shape[0] >= 200
             assert scores[f"{name}/{kind}"].shape[1] == splits
         for kind in ("folds", "seeds"):
             assert np.prod(scores[f"{name}/truth-{kind}"].shape[:2]) >= 200
+
+
+def test_three_repeats_have_no_wrong_verdict_however_it_is_counted(found):
+    for name, setting in found["settings"].items():
+        for pair, judged in setting["3x5 folds"]["pairs"].items():
+            assert judged["wrong"] == judged["contradictions"] == 0, (name, pair)
+            assert judged["coverage_without_margin"] >= 0.85, (name, pair)
 
 
 def test_intervals_hold_the_truth_in_every_setting(found):

@@ -1,4 +1,4 @@
-"""The documentation runs: every page does what it says, in an empty folder, without any data set but the embedded ones.
+"""Every page of the documentation does what it says, in an empty folder, with the embedded data sets only.
 
 How a page is read. Blocks run in order, Python blocks of a page in one namespace:
 
@@ -9,8 +9,8 @@ How a page is read. Blocks run in order, Python blocks of a page in one namespac
 An HTML comment on the line above a block changes that:
 
     <!-- file: mine.py -->     the block, of any kind, is written to that file instead
-    <!-- not run: why -->      the block is left alone
-    <!-- own process -->       its commands run as a user's would, each in a process of its own (slower)
+    <!-- not run: why -->      the block is skipped
+    <!-- own process -->       each of its commands runs in a process of its own, as a user would run it (slower)
 
 Of printed lines the words must be right, line by line and in order; lines may be left out, `...` stands for anything
 within a line, and numbers may differ, because another processor rounds differently.
@@ -24,6 +24,7 @@ import importlib
 import io
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -37,12 +38,14 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config import registry
 from fedarena.config.experiment import Devices, Evaluate, Experiment, Local, Uplink
 from fedarena.models.compiled import library
 from fedarena.models.task import build
 from fedarena.runtimes.serial import SerialRuntime
+from tests.test_imports import LAYERS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -58,12 +61,12 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-# What a page says
+# Reading a page
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where it begins, of what kind it is, and the comment above it."""
+    """A fenced block: its first line, its kind, and the comment above it."""
 
     line: int
     kind: str
@@ -84,7 +87,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class Command:
-    """A line `$ fedarena ...` and what is shown below it."""
+    """A line `$ fedarena ...` and the output shown below it."""
 
     line: int
     words: list[str]
@@ -102,11 +105,11 @@ def commands(block: Block) -> Iterator[Command]:
             yield Command(block.line, words[1:], int(code[1]) if code else 0, shown)
 
 
-# Doing what it says
+# Running a page
 
 
 class Reader:
-    """Somebody who types everything a page shows, in one folder and one Python session."""
+    """Runs everything a page shows, in one folder and one Python session."""
 
     def __init__(self, page: Path, session: types.ModuleType) -> None:
         self.page, self.session, self.printed = page, session, ""
@@ -151,7 +154,7 @@ def as_a_user(words: list[str]) -> tuple[int, str]:
 
 
 def plain(line: str) -> str:
-    """The words of a line: hashes and numbers are all one, and so are spaces and rules of any width."""
+    """Return a line without what may differ: hashes, numbers, and the width of spaces and rules."""
     line = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", "#", line)
     line = re.sub(r"compiled avx\w+|\btape\b", "fast", line)  # which path is fast depends on the machine
     line = re.sub(r"[-+]?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?", "#", line)
@@ -160,7 +163,7 @@ def plain(line: str) -> str:
 
 
 def compare(shown: str, printed: str, place: str) -> None:
-    """Every line that the page shows was printed, in this order."""
+    """Fail unless every line that the page shows was printed, in this order."""
     lines = iter([plain(line) for line in printed.splitlines()])
     for line in filter(None, map(plain, shown.splitlines())):
         pattern = ".*".join(map(re.escape, line.split("...")))
@@ -170,7 +173,7 @@ def compare(shown: str, printed: str, place: str) -> None:
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    """An empty folder and a fresh `__main__`, clients in this process; afterwards nothing registered is left."""
+    """Provide an empty folder and a new `__main__`, with clients in this process; remove components registered meanwhile."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDARENA_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -195,11 +198,20 @@ def test_page_does_what_it_says(page: Path, session: types.ModuleType) -> None:
     Reader(page, session).read()
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=name_of)
-def test_page_begins_with_what_you_will_have(page: Path) -> None:
+@pytest.mark.parametrize("page", sorted([*DOCS.glob("*.md"), *DOCS.glob("reference/*.md")]), ids=name_of)
+def test_page_begins_with_what_it_is_for(page: Path) -> None:
+    """A page has a title, then a short first paragraph."""
     title, _, rest = page.read_text(encoding="utf-8").partition("\n\n")
     assert title.startswith("# ")
-    assert rest.startswith(("At the end of this page you ", "This page "))
+    first = rest.partition("\n\n")[0]
+    assert re.match(r"[A-Z`*]", first)
+    assert 40 < len(first) < 500
+
+
+def test_pages_begin_with_different_words() -> None:
+    """A formula that all pages share says nothing about the page."""
+    starts = [" ".join(page.read_text(encoding="utf-8").partition("\n\n")[2].split()[:6]) for page in DOCS.glob("*.md")]
+    assert len(set(starts)) == len(starts)
 
 
 # Examples in the code
@@ -218,11 +230,11 @@ def test_examples_in(module: str, session: types.ModuleType) -> None:
     assert result.failed == 0
 
 
-# What pages promise to be complete
+# Pages that must be complete
 
 
 def rows_of_table(page: str) -> Iterator[list[str]]:
-    """Cells of every table row whose first cell is a name in backquotes."""
+    """Yield the cells of every table row whose first cell is a name in backquotes."""
     for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
         cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         if cells and re.fullmatch(r"`[\w.]+`", cells[0]):
@@ -271,7 +283,7 @@ def test_every_component_has_its_place(kind: registry.Kind, page: str) -> None:
     for name in ours.keys() - set(missing):
         for setting in ours[name].parameters:
             assert re.search(rf"`{setting}\b[^`]*`", text), f"docs/{page} does not explain {name}.{setting}"
-    assert not missing, f"docs/{page} does not speak of {', '.join(missing)}"
+    assert not missing, f"docs/{page} does not mention {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("row", list(rows_of_table("models.md")), ids=lambda row: f"{row[0]} {row[1]} on {row[2]}")
@@ -289,13 +301,18 @@ def test_counts_of_parameters_are_right(row: list[str]) -> None:
 
 
 def slug(heading: str) -> str:
-    """A heading's anchor, as GitHub makes it."""
+    """Return the anchor of a heading, as GitHub forms it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def headings(page: Path) -> set[str]:
     text = BLOCK.sub("", page.read_text(encoding="utf-8"))
     return {slug(match[1]) for match in re.finditer(r"^#+ (.*)$", text, re.MULTILINE)}
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page: its headings, and those that are set explicitly."""
+    return headings(page) | set(re.findall(r'<a id="([^"]+)">', page.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -306,13 +323,63 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = page.parent / link["file"] if link["file"] else page
         assert target.exists(), f"{name_of(page)} links to {link['file']}"
         if link["heading"] and target.suffix == ".md":
-            assert link["heading"] in headings(target), f"{name_of(page)} links to {link[0]}"
+            assert link["heading"] in anchors(target), f"{name_of(page)} links to {link[0]}"
 
 
 def test_the_index_leads_to_every_page() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     linked = {link["file"] for link in LINK.finditer(index)}
     assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= linked
+
+
+def test_engine_by_hand_gives_the_bits_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    example = importlib.import_module("engine_by_hand")
+    by_hand = example.main(rounds=2)
+    skewed = {"name": "label_dirichlet", "beta": 0.3}
+    settings: dict[str, Any] = {"partition": skewed, "model": "mlp_2nn", "clients": 10, "share": 0.5, "rounds": 2}
+    run = fa.run("digits", algorithm=fa.FedProx(mu=0.1), **settings, out=False, runtime="serial")
+    assert by_hand == run.weights_sha256
+
+
+# The page on the architecture
+
+FIGURES = sorted((DOCS / "images").glob("life-of-*.svg"))
+
+
+@pytest.mark.parametrize("page", [DOCS / "architecture.md", *FIGURES], ids=name_of)
+def test_files_of_the_architecture_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    package = SOURCES / "fedarena"
+    named = set(re.findall(r"[`>]((?:\w+/)+(?:\w+\.py)?)[`<]", text))
+    assert len(named) > 5
+    missing = {name for name in named if not (package / name).exists() and not (ROOT / name).exists()}
+    assert not {name for name in missing if "NAME" not in name}
+
+
+def test_the_architecture_names_every_folder() -> None:
+    folders = {path.parent.name for path in (SOURCES / "fedarena").glob("*/__init__.py")}
+    assert folders == set(re.findall(r"^\| `(\w+)/`", (DOCS / "architecture.md").read_text("utf-8"), re.MULTILINE))
+
+
+def test_figures_are_those_that_the_script_draws() -> None:
+    script = runpy.run_path(str(DOCS / "images" / "draw_architecture.py"))
+    assert {f"life-of-{name}.svg": drawn for name, drawn in script["FIGURES"].items()} == {
+        path.name: path.read_text(encoding="utf-8") for path in FIGURES
+    }
+
+
+def test_contributing_has_the_import_order() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    order = re.search(r"in this order:(.*?)\.\n", text, re.DOTALL)
+    assert order
+    assert re.findall(r"`(\w+)`", order[1]) == [layer for layer in LAYERS if layer != "__main__"]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name_of)
+def test_tests_that_a_page_names_exist(page: Path) -> None:
+    known = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert set(re.findall(r"\btest_\w+\.py\b", page.read_text(encoding="utf-8"))) <= known
 
 
 def test_pictures_are_small() -> None:

@@ -39,7 +39,7 @@ def refused(*arguments: str) -> str:
     ("setting", "said"),
     [
         ("share={}", "share"),
-        ("rounds.x=1", "rounds is one value and has no key 'x'"),
+        ("rounds.x=1", "rounds is a single value and has no key 'x'"),
         ("device=meta", "device = 'meta' cannot be used"),
         ("device=meta:0", "device = 'meta:0' cannot be used"),
         ("devices.overselect=1e308", "devices.overselect"),
@@ -198,9 +198,9 @@ MASKED = np.ma.array(X, mask=X > 2)
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        (([[1.0, 2.0], [3.0]], [0, 1]), "x cannot be made an array"),
-        ((X, [[0], [1, 2]]), "y cannot be made an array"),
-        ((X, Y, [[0], [1, 2]]), "client cannot be made an array"),
+        (([[1.0, 2.0], [3.0]], [0, 1]), "x cannot be converted to an array"),
+        ((X, [[0], [1, 2]]), "y cannot be converted to an array"),
+        ((X, Y, [[0], [1, 2]]), "client cannot be converted to an array"),
         ((X, Y, np.zeros((40, 2))), "client has shape (40, 2)"),
         ((X, Y, np.float64(3)), "client has shape ()"),
         ((MASKED, Y), "x has masked values"),

@@ -1,4 +1,4 @@
-"""fedarena: which federated-learning algorithm suits your federation?
+"""fedarena compares federated-learning algorithms on data like yours.
 
 >>> import fedarena as fa
 >>> run = fa.run("digits", rounds=3, out=False)
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from fedarena.data.dataset import Dataset, Partition
     from fedarena.data.sources import arrays, csv, lines, parquet
     from fedarena.integrations.mlflow import track
-    from fedarena.reports.run_plots import draw_curves
     from fedarena.reproduction.result import Reproduction
     from fedarena.results.comparison import Comparison
     from fedarena.results.run import Run
+    from fedarena.results.run_plots import draw_curves
     from fedarena.results.suite import SuiteComparison
     from fedarena.statistics.metric_registry import metric
     from fedarena.vertical.estimators import SecureBoostClassifier, SecureBoostRegressor
@@ -88,34 +88,58 @@ __all__ = [
     "verify",
 ]
 
-# Where each name lives: nothing heavy is imported before it is used, so that `import fedarena` takes no time.
-_HOMES = (
-    "fedarena.config.errors",
-    "fedarena.config.registry",
-    "fedarena.statistics.metric_registry",
-    "fedarena.config.experiment",
-    "fedarena.data.dataset",
-    "fedarena.data.sources",
-    "fedarena.algorithms",
-    "fedarena.results.loading",
-    "fedarena.results.run",
-    "fedarena.results.comparison",
-    "fedarena.results.suite",
-    "fedarena.reproduction.result",
-    "fedarena.reports.run_plots",
-    "fedarena.integrations.mlflow",
-    "fedarena.api",
-    "fedarena.vertical.estimators",
-)
+# The module of each public name. It is imported when the name is first used, so that `import fedarena` takes no time.
+_MODULES = {
+    "Algorithm": "algorithms",
+    "Centralized": "algorithms",
+    "Comparison": "results.comparison",
+    "Dataset": "data.dataset",
+    "Evaluate": "config.experiment",
+    "Experiment": "config.experiment",
+    "FedAvg": "algorithms",
+    "FedAvgM": "algorithms",
+    "FedNova": "algorithms",
+    "FedProx": "algorithms",
+    "FedSGD": "algorithms",
+    "FedarenaError": "config.errors",
+    "Found": "api",
+    "Local": "config.experiment",
+    "LocalOnly": "algorithms",
+    "Model": "algorithms",
+    "Partition": "data.dataset",
+    "Pull": "algorithms",
+    "Reply": "algorithms",
+    "Reproduction": "reproduction.result",
+    "Run": "results.run",
+    "Scaffold": "algorithms",
+    "SecureBoostClassifier": "vertical.estimators",
+    "SecureBoostRegressor": "vertical.estimators",
+    "Step": "algorithms",
+    "SuiteComparison": "results.suite",
+    "Verdict": "api",
+    "arrays": "data.sources",
+    "compare": "api",
+    "csv": "data.sources",
+    "draw_curves": "results.run_plots",
+    "lines": "data.sources",
+    "load": "api",
+    "metric": "statistics.metric_registry",
+    "parquet": "data.sources",
+    "register": "config.registry",
+    "report": "api",
+    "reproduce": "api",
+    "rounds": "api",
+    "run": "api",
+    "search": "api",
+    "track": "integrations.mlflow",
+    "verify": "api",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        for home in _HOMES:
-            module = importlib.import_module(home)
-            if hasattr(module, name):
-                return getattr(module, name)
-    raise AttributeError(f"module 'fedarena' has no attribute '{name}'")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'fedarena' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"fedarena.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""python -m fedarena"""
+"""Run the command line as `python -m fedarena`."""
 
 from fedarena.cli.main import main
 

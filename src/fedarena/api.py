@@ -1,7 +1,4 @@
-"""The doors: run, rounds, compare, search, reproduce, serve, join, report, load, verify.
-
-Everything behind them can be used by itself.
-"""
+"""The public functions: run, rounds, compare, search, reproduce, report, load, verify, serve and join."""
 
 from __future__ import annotations
 

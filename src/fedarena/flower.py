@@ -1,4 +1,4 @@
-"""The documented name of `fedarena.integrations.flower`, kept for existing programs."""
+"""The documented name of `fedarena.integrations.flower`."""
 
 from fedarena.integrations.flower import Strategy, train, wait_for_nodes
 

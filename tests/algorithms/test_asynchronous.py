@@ -22,14 +22,14 @@ def events(clients: int, seed: int, answers: int) -> list[tuple[int, int]]:
         model=lambda: Quadratic(2), partition="natural", seed=seed,
     )  # fmt: skip
     fleet = build_fleet(exp, clients)
-    resting: list[tuple[float, int, int, int]] = [(fleet.training(k, 0, 1), k, 0, 0) for k in range(clients)]
+    resting: list[tuple[float, int, int, int]] = [(fleet.training_seconds(k, 0, 1), k, 0, 0) for k in range(clients)]
     heapq.heapify(resting)
-    told = []
+    finished = []
     for taken in range(answers):
         now, k, number, began = heapq.heappop(resting)
-        told.append((k, began))
-        heapq.heappush(resting, (now + fleet.training(k, number + 1, 1), k, number + 1, taken + 1))
-    return told
+        finished.append((k, began))
+        heapq.heappush(resting, (now + fleet.training_seconds(k, number + 1, 1), k, number + 1, taken + 1))
+    return finished
 
 
 CENTRES = np.random.default_rng(7).standard_normal((5, 2))
@@ -63,7 +63,7 @@ def test_fedbuff_waits_for_a_full_buffer() -> None:
 
 
 def test_fedbuff_of_one_client_is_fedavg() -> None:
-    """Buffer of one, nobody else: no answer is ever old."""
+    """With a buffer of one and a single client no answer is ever old."""
     ours = on_blobs({"name": "fedbuff", "buffer": 1}, clients=1)
     np.testing.assert_allclose(weights(ours), weights(on_blobs("fedavg", clients=1)), rtol=0, atol=1e-6)
 
@@ -79,7 +79,7 @@ def test_fedasync_with_a_spring_too_stiff_is_refused() -> None:
 
 
 def test_only_so_many_work_at_once_and_all_get_their_turn() -> None:
-    """2 of 10 at work, and the called are chosen evenly: nobody is left out."""
+    """2 of 10 clients train at a time, and idle ones are started uniformly: none is left out."""
     run = many(10, 100, 2, "fedasync")
     assert len(run.ages["histogram"]) > 1
     assert min(run.ages["merges_of_clients"]) > 5  # 20 each, and 10 binomial draws of 200 x 1/10 leave 5..35 at 4 sigma
@@ -92,7 +92,7 @@ def test_the_buffer_fits_the_federation() -> None:
 
 
 def test_rates_decay_with_the_rounds_of_the_federation() -> None:
-    """A training begun after r x 5 answers is in round r, whoever makes it: eta / (1 + lambda r)."""
+    """A training begun after r x 5 answers is in round r, for every client: eta / (1 + lambda r)."""
     models, rounds = [np.zeros(2)], []
     for k, began in events(5, seed=2, answers=20):
         rounds.append(began // 5)

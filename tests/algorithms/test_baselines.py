@@ -1,4 +1,4 @@
-"""Centralized (algorithms 15) and local-only (algorithms 16)."""
+"""Centralized training and local training only (docs/reference/algorithms.md#centralized-training)."""
 
 import numpy as np
 import pytest
@@ -48,14 +48,14 @@ def test_local_accuracy_is_the_mean_weighted_by_rows() -> None:
             return reply
 
     run = on_blobs(Spy(), partition={"name": "quantity_dirichlet", "beta": 0.5}, rounds=2)
-    site = open_context(run.experiment)
-    n = site.owners.sizes
+    context = open_context(run.experiment)
+    n = context.owners.sizes
     on_test, on_own = [], []
     for k, w in sorted(models.items()):
-        site.task.load(w)
-        right = site.evaluate(site.owners.test).right
+        context.task.load(w)
+        right = context.evaluate(context.owners.test).right
         on_test.append(right.mean())
-        own = np.searchsorted(site.owners.test, site.owners.client_tests[k])
+        own = np.searchsorted(context.owners.test, context.owners.client_tests[k])
         on_own.append(right[own].mean() if len(own) else np.nan)
     assert run.final.accuracy == pytest.approx((n * on_test).sum() / n.sum())
     tested = ~np.isnan(on_own)

@@ -1,4 +1,4 @@
-"""FedIR and FedVC (algorithms 7 and 8), alone and around other algorithms."""
+"""FedIR and FedVC (docs/reference/algorithms.md#fedir), alone and around other algorithms."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_fedir_weights_take_every_client_to_the_same_mixture() -> None:
     """sum_y q_k(y) w_k(y) = sum of p(y) over the classes that the client has; absent classes weigh nothing."""
     partition = {"name": "label_dirichlet", "beta": 0.3, "min_size": 5}
     seen = seen_weights(FedIR(), partition=partition)
-    site = open_context(Experiment.make(blobs(), model=small_net, partition=partition, clients=4))
-    counts = np.stack([np.bincount(site.data.y[rows], minlength=3) for rows in site.owners.clients])
+    context = open_context(Experiment.make(blobs(), model=small_net, partition=partition, clients=4))
+    counts = np.stack([np.bincount(context.data.y[rows], minlength=3) for rows in context.owners.clients])
     p = counts.sum(axis=0) / counts.sum()
     assert len(seen) == 4
     for own, w in zip(counts, seen, strict=True):
@@ -187,14 +187,14 @@ def test_fedvc_with_split_selects_by_virtual_clients() -> None:
 def test_drawn_rows_keep_their_own_noise() -> None:
     """In training and in judging: FedFA inside FedVC looks at the rows that were drawn, as they were trained on."""
     noisy = {"partition": {"name": "feature_noise", "sigma": 0.5}, "clients": 4}
-    site = open_context(Experiment.make(blobs(), model=small_net, **noisy))
-    work = ClientWork(site, 3, 0, ClientState())
-    noise = dict(zip(work.index.tolist(), site.training_noise(3, 0), strict=True))
+    context = open_context(Experiment.make(blobs(), model=small_net, **noisy))
+    work = ClientWork(context, 3, 0, ClientState())
+    noise = dict(zip(work.index.tolist(), context.training_noise(3, 0), strict=True))
     work.draw(20)
     x, _ = work._gather(np.arange(20))
-    expected = np.stack([site.data.x[row] + noise[row] for row in work.index.tolist()])
+    expected = np.stack([context.data.x[row] + noise[row] for row in work.index.tolist()])
     np.testing.assert_allclose(x.numpy(), expected, rtol=1e-6)
-    assert np.abs(expected - site.data.x[work.index]).max() > 0.1
+    assert np.abs(expected - context.data.x[work.index]).max() > 0.1
     assert on_blobs(FedVC(base=FedFA(), n_vc=20), **noisy).final.accuracy > 0.5
 
 

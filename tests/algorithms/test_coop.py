@@ -1,4 +1,4 @@
-"""CO-OP (algorithms 10): the age filter, its deadlocks, and the limits in which it is something simpler."""
+"""CO-OP (docs/reference/algorithms.md#co-op): the age filter, its deadlocks, and its limiting cases."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_only_answers_of_the_right_age_are_merged() -> None:
 
 
 def by_hand(clients: int, merges: int, b_l: int, b_u: int, seed: int, lr: float = 0.1) -> tuple[np.ndarray, list[int]]:
-    """The pseudocode of the thesis on one-row quadratics, told by its events: final weights, and who merged."""
+    """The pseudocode of the thesis on one-row quadratics, replayed by its events: final weights, and clients that merged."""
     centres = np.random.default_rng(7).standard_normal((clients, 2))
     exp = Experiment.make(
         quadratics(centres, np.ones((clients, 2)), [1] * clients),
@@ -77,7 +77,7 @@ def by_hand(clients: int, merges: int, b_l: int, b_u: int, seed: int, lr: float 
     fleet = build_fleet(exp, clients)
     w, a = np.zeros(2), b_l
     own, age, number = [np.zeros(2) for _ in range(clients)], [0] * clients, [0] * clients
-    queue = [(fleet.training(k, 0, 1), k) for k in range(clients)]
+    queue = [(fleet.training_seconds(k, 0, 1), k) for k in range(clients)]
     heapq.heapify(queue)
     order: list[int] = []
     while len(order) < merges:
@@ -92,7 +92,7 @@ def by_hand(clients: int, merges: int, b_l: int, b_u: int, seed: int, lr: float 
             own[k], age[k] = w, a
             order.append(k)
         number[k] += 1
-        heapq.heappush(queue, (now + fleet.training(k, number[k], 1), k))
+        heapq.heappush(queue, (now + fleet.training_seconds(k, number[k], 1), k))
     return w, order
 
 
@@ -105,7 +105,8 @@ def test_it_is_the_pseudocode(b_l: int, b_u: int) -> None:
 
 
 def test_ages_are_those_of_a_simulation_of_100_clients() -> None:
-    """The spec's figures for 16/51 and equal speeds +- 20 %: 1.9 trainings a merge, 48 % outdated, mean d 46, alpha 0.147."""
+    """Lost work with 16/51 and equal speeds +- 20 % (docs/reference/algorithms.md#co-op):
+    1.9 trainings a merge, 48 % outdated, mean d 46, alpha 0.147."""
     ages = many(100, 150, 10).ages
     assert ages["trainings_per_merge"] == pytest.approx(1.9, abs=0.06)
     assert ages["outdated"] == pytest.approx(0.48, abs=0.02)
@@ -148,7 +149,7 @@ def test_filters_that_deadlock_are_refused_with_both_conditions(b_l: int, b_u: i
 
 
 def test_a_narrow_filter_is_fine_for_few_clients() -> None:
-    """b_u < 2 b_l, but K = 3 < b_u - b_l + 1 = 4: somebody is always outdated before all can wait."""
+    """b_u < 2 b_l, but K = 3 < b_u - b_l + 1 = 4: one client is always outdated before all can wait."""
     assert many(3, 70, 3, {"name": "coop", "b_l": 2, "b_u": 5}).ages["merges"] == 210
 
 
@@ -204,7 +205,7 @@ def test_polls_that_send_nothing_take_no_time_to_send_it() -> None:
 
 
 def test_a_diverging_run_is_no_deadlock() -> None:
-    """Lost answers leave a client as old as it was: nobody becomes overactive by losing."""
+    """Lost answers leave a client as old as it was: no client becomes overactive by losing."""
     run = fa.run(
         "digits", algorithm="coop", clients=10, partition="iid", model="logreg", rounds=3, local={"lr": 1e38},
         out=False, runtime="serial",

@@ -1,4 +1,4 @@
-"""FedAvg (algorithms 2) and FedSGD (algorithms 1): exact statements."""
+"""FedAvg and FedSGD: exact statements (docs/reference/algorithms.md#fedavg)."""
 
 import math
 
@@ -51,10 +51,10 @@ def test_one_client_is_torch_sgd() -> None:
     local = {"lr": 0.1, "epochs": 2, "batch": 8, "momentum": 0.9, "weight_decay": 0.01, "decay": 0.05}
     settings = {"clients": 1, "partition": "iid", "model": small_net, "dtype": "float64", "rounds": 2, "local": local}
     ours = fa.run(blobs(), out=False, runtime="serial", **settings)
-    site = open_context(Experiment.make(blobs(), **settings))
-    net = site.task.module
-    rows = site.partition.clients[0]
-    x, y = torch.tensor(site.data.x[rows], dtype=torch.float64), torch.tensor(site.data.y[rows])
+    context = open_context(Experiment.make(blobs(), **settings))
+    net = context.task.module
+    rows = context.partition.clients[0]
+    x, y = torch.tensor(context.data.x[rows], dtype=torch.float64), torch.tensor(context.data.y[rows])
     i = 0
     for t in range(2):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)  # reset each round
@@ -128,7 +128,10 @@ def test_fedsgd_finds_the_optimum_where_fedavg_is_biased() -> None:
 
 
 def test_literal_readings_shrink_the_step() -> None:
-    """A-4: with `denominator = all` the step is n_S / n of the usual; A-7: with `literal_eta` eta times it."""
+    """With `denominator = all` the step is n_S / n of the usual one, with `literal_eta` eta times it.
+
+    See docs/reference/algorithms.md#a-4 and docs/reference/algorithms.md#a-7.
+    """
     rows = [10, 30, 60]
     base = {"rounds": 1, "per_round": 1, "local": {"lr": 0.1, "epochs": 1, "batch": math.inf}}
     usual = on_quadratics(rows, **base)

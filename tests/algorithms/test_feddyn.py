@@ -18,9 +18,9 @@ def test_feddyn_reaches_the_optimum_of_unlike_quadratics() -> None:
     """With many local steps a round, all clients or some of them, where FedAvg does not."""
     data, centres, curvatures = federation(6)
     target = optimum(centres, curvatures, np.ones(6))
-    local = {"lr": 0.2, "epochs": 60, "batch": math.inf}
-    np.testing.assert_allclose(solve(data, FedDyn(alpha=1.0), 120, local=local), target, atol=1e-8)
-    some = solve(data, FedDyn(alpha=1.0), 250, per_round=3, local=local)
+    local = {"lr": 0.4, "epochs": 15, "batch": math.inf}  # the local error shrinks to 0.4 ** 15 or less
+    np.testing.assert_allclose(solve(data, FedDyn(alpha=1.0), 60, local=local), target, atol=1e-8)
+    some = solve(data, FedDyn(alpha=1.0), 120, per_round=3, local=local)
     np.testing.assert_allclose(some, target, atol=1e-6)
 
 

@@ -28,7 +28,7 @@ def test_fedfa_weights_sum_to_one_and_favour_the_weak_and_the_rare() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 50)), min_size=1, max_size=9), st.sampled_from([0, 0.3, 1]))
 def test_fedfa_weights_are_shares(clients: list[tuple[float, int]], mix: float) -> None:
-    """Never negative, 1 together, whatever the accuracies and visits."""
+    """Weights are never negative and sum to 1, for all accuracies and visits."""
     accuracy, visits = (np.array(column, dtype=np.float64) for column in zip(*clients, strict=True))
     for freq in ("less_more", "more_more"):
         share = FedFA(mix=mix, freq=freq).weights(accuracy, visits)

@@ -1,4 +1,4 @@
-"""FSVRG (algorithms 9; Konečný et al. 2016, algorithm 4): single steps, the optimum, costs, and the diagonal scalings."""
+"""FSVRG (docs/reference/algorithms.md#fsvrg): single steps, the optimum, costs, and the diagonal scalings."""
 
 from __future__ import annotations
 
@@ -251,11 +251,11 @@ class Asked:
 
 
 def test_counting_is_repeated_until_all_have_answered_together() -> None:
-    """A round scales by those who answer in it, tells them by whom, and counts again only while somebody was missing."""
+    """A round scales by the clients that answer in it, and counts again only while a client was missing."""
     algorithm = FSVRG(scaling="diagonal")
     state = algorithm.init(np.zeros(4))
-    nobody = Asked(())
-    assert algorithm.round(state, nobody) is state
+    without_clients = Asked(())
+    assert algorithm.round(state, without_clients) is state
     some = Asked((0, 2))
     state = algorithm.round(state, some)
     assert [do for do, _ in some.log] == ["count", "slope", "client"]

@@ -1,4 +1,4 @@
-"""Where one algorithm is another (algorithms 18): every row of the matrix, on a small network and on unlike quadratics.
+"""Where one algorithm is another (docs/reference/algorithms.md#identities): every row, on a network and on quadratics.
 
 CO-OP's row is in test_coop.py.
 """
@@ -25,12 +25,10 @@ from fedarena.config.experiment import Experiment
 from fedarena.config.registry import components
 from fedarena.engine.async_loop import open_loop
 from fedarena.engine.checkpoint import CheckpointStore
-from fedarena.engine.client_batches import ClientBatch
 from fedarena.engine.record import TIMES
 from fedarena.engine.setup import open_context
-from fedarena.engine.tasks import ClientTask, FailedTask
+from fedarena.engine.tasks import ClientBatch, ClientTask, FailedTask, run_task
 from fedarena.models.pytree import leaves
-from fedarena.runtimes.run_task import run_task
 from fedarena.runtimes.serial import SerialRuntime
 
 PROBLEMS = ("network", "quadratics")
@@ -162,16 +160,16 @@ EVERYTHING = [(n, on) for n in sorted(components("algorithm")) for on in PROBLEM
 def test_without_answers_nothing_changes(name: str, on: str, tmp_path: Path) -> None:
     """Two rounds, then two in which nobody answers: all that the server believes and clients remember stays, to the bit."""
     data, experiment = problem(on, on_error="drop")
-    site = open_context(Experiment.make(data, algorithm=name, **experiment))
-    runtime = Silenced(site)
-    loop = open_loop(site, runtime, CheckpointStore(tmp_path, site.algorithm))
+    context = open_context(Experiment.make(data, algorithm=name, **experiment))
+    runtime = Silenced(context)
+    loop = open_loop(context, runtime, CheckpointStore(tmp_path, context.algorithm))
     believed: list[Any] = []
     remembered: list[Any] = []
     answered: list[int] = []
     for record in loop.rounds():
         runtime.silent = record.round >= 2
         believed.append(parts(loop.state))
-        memories = [loop.memory(k) for k in loop.population]
+        memories = [loop.store.client_state(k) for k in loop.clients.population]
         remembered.append([[] if m is None else parts((m.kept, m.momentum)) for m in memories])
         answered.append(record.answered)
     assert believed[0] != believed[1] or name == "local"

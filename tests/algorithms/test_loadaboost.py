@@ -62,7 +62,7 @@ def test_loadaboost_directions() -> None:
 
 @pytest.mark.parametrize(("half", "epochs"), [("floor", 2), ("ceil", 3), ("round", 2), ("fractional", 2.5)])
 def test_loadaboost_half_of_five(half: Any, epochs: float) -> None:
-    """A-20; a half epoch is half of its batches."""
+    """Half epochs (docs/reference/algorithms.md#a-20): half of an epoch's batches."""
     run = on_blobs(LoAdaBoost(half=half), local={"lr": 0.05, "epochs": 5, "batch": 8}, rounds=1)
     steps = {2: 4 * 2 * 6, 3: 4 * 3 * 6, 2.5: 4 * (2 * 6 + 3)}[epochs]  # four clients of 48 rows: 6 batches an epoch
     assert run.records[0].steps == steps

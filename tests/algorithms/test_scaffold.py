@@ -43,7 +43,7 @@ def spy(**settings: Any) -> Spy:
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.1])
 def test_scaffold_c_is_the_mean_of_all_c_k_after_every_round(share: float) -> None:
-    """Whatever the participation, dropouts included; it fails with 1/|S| in place of 1/N."""
+    """For any participation, dropouts included; it fails with 1/|S| in place of 1/N."""
     algorithm = spy()
     on_blobs(algorithm, clients=10, share=share, rounds=12, dtype="float64", dropouts=0.2)
     assert len(algorithm.server_controls) >= 8
@@ -77,7 +77,7 @@ def test_scaffold_option_ii_does_not_know_the_controls() -> None:
 
             reply = super().client(got, c_k, work)
             if work.round == 2:
-                again = type(work)(work.site, work.client, work.round, work.memory)
+                again = type(work)(work.context, work.client, work.round, work.state)
                 again.train(got.w, adjust=watch)  # the same batches: a client's shuffles are those of its round
                 controls[work.client], means[work.client] = reply.keep, np.mean(gradients, axis=0)
                 assert len(gradients) == 12
@@ -91,7 +91,7 @@ def test_scaffold_option_ii_does_not_know_the_controls() -> None:
 
 
 def test_scaffold_stays_where_controls_are_gradients() -> None:
-    """At w* of the uniform mean with c_k = grad F_k(w*), c = 0 is their mean: no client moves, whatever its rows."""
+    """At w* of the uniform mean with c_k = grad F_k(w*), c = 0 is their mean: no client moves, regardless of its rows."""
     target = optimum(CENTRES, CURVATURES, np.ones(3))
 
     class AtRest(Scaffold):
@@ -132,7 +132,10 @@ def test_scaffold_at_its_fixed_point_stays() -> None:
 
 
 def test_scaffold_control_weighting_decides_which_optimum() -> None:
-    """A-15: rows for models and 1/N for controls lead to the uniform mean's optimum; `size` to that of the rows."""
+    """Rows for models and 1/N for controls lead to the uniform mean's optimum; `size` to that of the rows.
+
+    See docs/reference/algorithms.md#a-15.
+    """
     uniform = optimum(CENTRES, CURVATURES, np.ones(3))
     by_rows = optimum(CENTRES, CURVATURES, np.array(ROWS))
     for weighting, target in (("uniform", uniform), ("size", by_rows)):
@@ -142,8 +145,8 @@ def test_scaffold_control_weighting_decides_which_optimum() -> None:
 
 
 def test_scaffold_divided_by_the_cohort_has_too_large_a_control() -> None:
-    """A-14: N/|S_t| times the mean of the c_k; if all take part the algorithm itself, and right at the optimum, where
-    the c_k add up to 0."""
+    """N/|S_t| times the mean of the c_k; if all take part the algorithm itself, and right at the optimum, where the
+    c_k add up to 0 (docs/reference/algorithms.md#a-14)."""
     data, centres, curvatures = federation(10)
     target = optimum(centres, curvatures, np.ones(10))
     divided = Scaffold(control_weighting="cohort")

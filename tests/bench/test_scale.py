@@ -54,7 +54,7 @@ def test_a_hundred_thousand_devices_are_arrays_and_no_objects() -> None:
     before = len(gc.get_objects())
     known = build_availability(exp, availability.DEVICES, range(availability.DEVICES))
     assert known is not None
-    known.here(0.0)
+    known.is_available(0.0)
     assert len(gc.get_objects()) - before < 100
     assert known.clients.nbytes + known.starts.nbytes + known.ends.nbytes == 24 * availability.DEVICES
 

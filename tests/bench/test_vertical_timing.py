@@ -11,12 +11,12 @@ pytest.importorskip("cryptography")
 pytest.importorskip("gmpy2")
 from fedarena.bench.vertical import FULL, ROWS, _row, measure_training, missed_targets, print_rows, textbook_seconds
 from fedarena.config.errors import PartyFailed
-from fedarena.transport.party_identity import make_keys
+from fedarena.transport.certificates import make_vertical_keys
 
 
 @pytest.mark.slow
 def test_a_training_between_two_processes_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_keys(tmp_path / "keys", ["guest", "host"])
+    make_vertical_keys(tmp_path / "keys", ["guest", "host"])
     found = measure_training(tmp_path, 300, ("exponents=short",), trees=1)
     assert 0 < found.seconds < 60
     assert 300 * 512 < found.bytes_up < 400 * 512, "a ciphertext of 512 bytes for each row, and little else"

@@ -131,7 +131,7 @@ def test_every_command_explains_itself_with_an_example() -> None:
         assert f"fedarena {' '.join(command)} " in text.replace("\n", " "), command
 
 
-def test_check_tells_what_holds() -> None:
+def test_check_shows_what_holds() -> None:
     result = call("check", "iid", "--json")
     assert result.exit_code == 0
     assert len(json.loads(result.stdout)["held"]) >= 5
@@ -163,7 +163,7 @@ class Half(fa.FedAvg):
 """
 
 
-def test_a_file_of_ones_own_serves_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_components_works_with_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where workers are started fresh and cannot import it."""
     import fedarena.runtimes.process_pool as processes
 
@@ -289,7 +289,7 @@ def test_resume_of_another_experiment_or_of_nothing() -> None:
     assert call("run").exit_code == 2
 
 
-def test_a_finished_run_may_go_on_for_more_rounds_not_for_fewer() -> None:
+def test_a_finished_run_may_resume_for_more_rounds_not_for_fewer() -> None:
     call("run", "digits", *QUICK, "--out", "r")
     assert "the same rounds or more" in refused("run", "--resume", "r", "--set", "rounds=1")
     assert "budget" in refused("run", "--resume", "r", "--set", "uploads=100")
@@ -310,7 +310,7 @@ def test_a_folder_that_is_taken_or_cannot_be_written() -> None:
 @pytest.mark.parametrize(("model", "largest"), [("logreg", 60_000), ("mlp_2nn", 200_000)])
 def test_a_disk_that_fills_up_loses_nothing(model: str, largest: int) -> None:
     """No file may grow beyond a limit: a real write fails (the log in mid-run; the first checkpoint of the larger
-    model), the message says so, and what was saved goes on later."""
+    model), the message says so, and the run can be resumed."""
     limited = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({largest}, {largest})); from fedarena.cli.main import main; main()"

@@ -1,4 +1,4 @@
-"""The commands as a user types them: mistakes are told before anybody is bothered, with exit code 2."""
+"""The commands as a user types them: mistakes end with exit code 2 before anything is sent."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def test_keys_for_everybody_and_for_one_more(folder: Path) -> None:
 
 SERVE = [
     (["exp.toml"], "cannot read keys/cert.pem"),
-    (["exp.toml", "--keys", "made", "--participants", "7"], "7 participants, and the keys of 2 are known"),
+    (["exp.toml", "--keys", "made", "--participants", "7"], "7 clients, and the keys of 2 are known"),
     (["exp.toml", "--keys", "made", "--minimum", "3"], "a minimum of 3 of 2"),
-    (["exp.toml", "--keys", "made", "--set", "algorithm=centralized"], "centralized needs all rows in one place"),
-    (["exp.toml", "--keys", "made", "--set", "partition=iid"], "partition 'iid' deals rows"),
-    (["digits", "--keys", "made"], "'digits' is not a table of the participants' own"),
-    (["--resume", "nowhere", "--keys", "made"], "is no run folder"),
+    (["exp.toml", "--keys", "made", "--set", "algorithm=centralized"], "centralized needs all samples in one place"),
+    (["exp.toml", "--keys", "made", "--set", "partition=iid"], "partition 'iid' splits a pooled table"),
+    (["digits", "--keys", "made"], "'digits' is not a table of which clients have files"),
+    (["--resume", "nowhere", "--keys", "made"], "is not a run folder"),
 ]
 
 
-@pytest.mark.parametrize(("words", "told"), SERVE)
-def test_mistakes_of_an_organiser(words: list[str], told: str, folder: Path) -> None:
+@pytest.mark.parametrize(("words", "expected"), SERVE)
+def test_mistakes_of_a_server(words: list[str], expected: str, folder: Path) -> None:
     run("federation", "keys", "alfa", "bravo", "--out", "made")
     result = run("serve", *words, code=2)
-    assert told in result.stderr
+    assert expected in result.stderr
     assert not Path("runs").exists()
 
 
@@ -81,10 +81,10 @@ JOIN = [
 ]
 
 
-@pytest.mark.parametrize(("words", "told"), JOIN)
-def test_mistakes_of_a_participant(words: list[str], told: str, folder: Path) -> None:
+@pytest.mark.parametrize(("words", "expected"), JOIN)
+def test_mistakes_of_a_client(words: list[str], expected: str, folder: Path) -> None:
     run("federation", "keys", "alfa", "bravo", "--out", "made")
-    assert told in run("join", "--server", "127.0.0.1:1", *words, code=2).stderr
+    assert expected in run("join", "--server", "127.0.0.1:1", *words, code=2).stderr
 
 
 def test_the_help_names_what_a_newcomer_needs() -> None:
@@ -93,7 +93,7 @@ def test_the_help_names_what_a_newcomer_needs() -> None:
         assert f"fedarena {command}" in " ".join(text.split())
 
 
-# The experiment, as organiser and participants see it
+# The experiment, as server and clients see it
 
 
 def test_an_experiment_needs_no_path_and_no_owner(folder: Path) -> None:
@@ -105,7 +105,7 @@ def test_an_experiment_needs_no_path_and_no_owner(folder: Path) -> None:
     )
 
 
-def test_participants_see_no_path_of_the_organisers_machine(folder: Path) -> None:
+def test_clients_see_no_path_of_the_servers_machine(folder: Path) -> None:
     trace = Path("trace.csv")
     trace.write_text("client,speed\n")
     text = experiment_as_text(federated_experiment("exp.toml", ["data.path=all.csv", f"devices.trace={trace}"]))
@@ -136,17 +136,17 @@ LEAVES = [
     ([], "of each class", False),
     (['algorithm={name="fedavg", with=["fedir"]}'], "of each class", True),
     (['algorithm={name="fedavg", with=[{name="fedir", target="uniform"}]}'], "of each class", False),
-    (["uplink.secure=true"], "only the sum over participants can be read", True),
+    (["uplink.secure=true"], "only the sum over clients can be read", True),
     (["algorithm=coop"], "when it has finished a training", True),
     (["algorithm=local"], "a change of the model's weights", False),
 ]
 
 
-@pytest.mark.parametrize(("overrides", "told", "leaves"), LEAVES)
-def test_what_leaves_is_told_before_it_does(overrides: list[str], told: str, leaves: bool, folder: Path) -> None:
+@pytest.mark.parametrize(("overrides", "expected", "leaves"), LEAVES)
+def test_what_leaves_is_shown_before_it_does(overrides: list[str], expected: str, leaves: bool, folder: Path) -> None:
     text = "\n".join(what_leaves(federated_experiment("exp.toml", overrides), shares_models=False))
-    assert (told in text) == leaves
+    assert (expected in text) == leaves
 
 
-def test_both_doors_are_in_the_api() -> None:
+def test_serve_and_join_are_in_the_api() -> None:
     assert {"serve", "join"} <= {*api.__all__}

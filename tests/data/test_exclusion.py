@@ -31,7 +31,7 @@ def hospitals(left_out: str = "") -> Any:
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "local", "centralized"])
 def test_excluding_the_last_client_is_deleting_its_samples(algorithm: str) -> None:
-    """Streams are keyed by the number of a client, which deleting the last one changes for nobody."""
+    """Streams are keyed by the number of a client, which does not change for others if the last one is deleted."""
     settings = {**SETTINGS, "algorithm": algorithm, "out": False}
     excluded = fa.run(hospitals(), exclude=["Dee"], **settings)
     deleted = fa.run(hospitals(left_out="Dee"), **settings)

@@ -25,14 +25,14 @@ DROPPING = {"shards", "nilsson_iid", "nilsson_noniid", "non_iid", "non_iid_equal
 
 
 def folds_of(name: str, **settings: object) -> tuple[Dataset, list[Partition]]:
-    """All folds of digits, each dealt anew as a cell of a comparison does it."""
+    """Return all folds of digits, each partitioned again as in a cell of a comparison."""
     exp = Experiment.make("digits", partition=name, clients=10, **settings)
-    dealt = [partition_data(exp.with_(folds=FOLDS, fold=fold)) for fold in range(FOLDS)]
-    return dealt[0][0], [partition for _, partition in dealt]
+    splits = [partition_data(exp.with_(folds=FOLDS, fold=fold)) for fold in range(FOLDS)]
+    return splits[0][0], [partition for _, partition in splits]
 
 
 def check(parts: list[Partition]) -> set[int]:
-    """What must hold whatever the partition; returns the rows that clients own."""
+    """Check what holds for every partition, and return the rows of all clients."""
     folds = len(parts)
     tests = [set(part.test.tolist()) for part in parts]
     assert sum(map(len, tests)) == len(set().union(*tests)), "test folds overlap"
@@ -86,7 +86,7 @@ def test_nilsson_makes_its_own_folds(name: str) -> None:
         assert len({len(rows) for rows in ours.clients}) == 1
 
 
-def test_repetitions_are_dealt_anew() -> None:
+def test_repetitions_have_other_folds() -> None:
     first, second = (folds_of("label_dirichlet", seed=seed)[1] for seed in (0, 1))
     assert first[0].fingerprint() != second[0].fingerprint()
     assert [p.fingerprint() for p in first] == [p.fingerprint() for p in folds_of("label_dirichlet", seed=0)[1]]
@@ -96,9 +96,9 @@ def test_natural_clients_keep_their_rows() -> None:
     rng = np.random.default_rng(0)
     client = np.repeat([0, 1, 2], [40, 25, 9])
     exp = Experiment.make(fa.arrays(rng.standard_normal((74, 3)), rng.integers(0, 2, 74), client))
-    dealt = [partition_data(exp.with_(folds=3, fold=fold)) for fold in range(3)]
-    assert check([partition for _, partition in dealt]) == set(range(74))
-    data, first = dealt[0]
+    splits = [partition_data(exp.with_(folds=3, fold=fold)) for fold in range(3)]
+    assert check([partition for _, partition in splits]) == set(range(74))
+    data, first = splits[0]
     assert data.owner is not None
     for k, rows in enumerate(first.clients):
         assert set(data.owner[rows].tolist()) == {k}
@@ -133,7 +133,7 @@ def test_any_rows_any_clients_any_folds(labels: list[int], clients: int, folds: 
 
 def test_more_folds_than_rows_are_refused() -> None:
     data = Dataset("tiny", np.zeros((4, 1), np.float32), np.array([0, 1, 0, 1]), 2, 2)
-    with pytest.raises(PartitionImpossible, match="4 rows make no 5 folds"):
+    with pytest.raises(PartitionImpossible, match="4 samples are too few for 5 folds"):
         split_in_folds(components("partition")["iid"].build({}), data, 2, 5, 4, stream(0, "partition"))
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from fedarena.config.errors import ContractBroken
 from fedarena.config.registry import components
 from fedarena.data.partitions import Iid
 from fedarena.data.partitions.checks import check_partition
@@ -12,9 +13,9 @@ from fedarena.data.partitions.checks import check_partition
 
 @pytest.mark.parametrize("name", sorted(components("partition")))
 def test_every_partition_keeps_the_contract(name):
-    truths = check_partition(components("partition")[name].build({}))
-    assert "no row is dealt twice" in truths
-    assert len(truths) == 8
+    statements = check_partition(components("partition")[name].build({}))
+    assert "no row is assigned twice" in statements
+    assert len(statements) == 8
 
 
 @dataclass(frozen=True)
@@ -48,23 +49,23 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("how", "complaint"),
+    ("how", "problem"),
     [
-        ("twice", "dealt 2 times"),
-        ("lost", "1 training rows have no owner"),
+        ("twice", "assigned 2 times"),
+        ("lost", "1 training rows have no client"),
         ("unseeded", "the same seed gave another split"),
         ("deaf", "another seed gave the same split"),
         ("ghost", "do not exist"),
-        ("empty", "owns no rows"),
+        ("empty", "has no rows"),
         ("peeking", "for training and for testing"),
         ("small", "int64"),
-        ("fewer", "9 came"),
+        ("fewer", "returned 9 clients instead of 10"),
         ("noisy", "standard deviation"),
-        ("tested", "one entry a client"),
+        ("tested", "one entry per client"),
         ("vandal", "changed the data"),
         ("generous", "not refused"),
     ],
 )
-def test_the_contract_catches_a_broken_partition(how, complaint):
-    with pytest.raises(AssertionError, match=complaint):
+def test_the_contract_catches_a_broken_partition(how, problem):
+    with pytest.raises(ContractBroken, match=problem):
         check_partition(Broken(how))

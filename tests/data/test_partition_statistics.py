@@ -1,4 +1,4 @@
-"""The numbers and the picture that tell how unlike clients are."""
+"""Statistics and plot of how much clients differ."""
 
 import json
 

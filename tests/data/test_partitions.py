@@ -237,7 +237,7 @@ def test_two_sorted_shards_are_of_two_classes(clients):
     assert covers_everything(CIFAR, partition)
 
 
-def test_classes_that_nobody_holds_are_unused():
+def test_classes_without_clients_are_unused():
     assert split(ClassesPerClient(c=1), CIFAR, clients=3).unused == 7 * 5000
 
 
@@ -383,7 +383,7 @@ def test_out_of_reach_sizes_fall_back_to_one_row_each_and_say_so():
     partition = split(QuantityDirichlet(beta=0.05, max_draws=100), data, clients=100)
     assert partition.sizes.min() == 1
     assert covers_everything(data, partition)
-    assert "1 was asked" in partition.notes[0]
+    assert "1 is required" in partition.notes[0]
 
 
 # features
@@ -457,11 +457,11 @@ def test_a_class_goes_round_its_holders_evenly():
         assert np.ptp(column[column > 0]) <= 1
 
 
-def test_the_round_goes_on_where_it_stopped():
+def test_turns_continue_after_the_last_client():
     # clients 0 and 1 hold both classes; three rows each: 0 1 0, then 1 0 1
-    from fedarena.data.partitions.assignment import dealt_round
+    from fedarena.data.partitions.assignment import assign_in_turns
 
-    parts = dealt_round([np.arange(3), np.arange(3, 6)], [np.arange(2)] * 2, clients=2)
+    parts = assign_in_turns([np.arange(3), np.arange(3, 6)], [np.arange(2)] * 2, clients=2)
     assert [p.tolist() for p in parts] == [[0, 2, 4], [1, 3, 5]]
 
 
@@ -500,7 +500,7 @@ def test_groups_can_be_chosen_and_are_else_the_first_six_tenths():
 
 
 def by_user() -> Dataset:
-    """Users 0..4 with 2, 4, ... 10 training rows and one test row each; one row of nobody."""
+    """Users 0..4 with 2, 4, ... 10 training rows and one test row each; one row without a user."""
     owner = np.concatenate([np.repeat(np.arange(5), [2, 4, 6, 8, 10]), [-1], np.arange(5)])
     zeros = np.zeros(len(owner), np.int64)
     names = tuple("abcde")
@@ -554,7 +554,7 @@ IMPOSSIBLE = [
     (NonIidEqual(rows_per_client=501), CIFAR, 100, "501 rows for each"),
     (ClassesPerClient(c=11), CIFAR, 100, "11 of 10 classes"),
     (ClassesPerClient(c=10, variant="sorted"), MNIST, 50, "different classes"),
-    (ClassesPerClient(c=2), labelled([1, 200], [1, 1]), 20, "hold a class of 1 rows"),
+    (ClassesPerClient(c=2), labelled([1, 200], [1, 1]), 20, "share a class of 1 rows"),
     (ClientDirichlet(), MNIST, 60_001, "60001 clients"),
     (LabelDirichlet(min_size=601), MNIST, 100, "601 rows for each"),
     (LabelDirichlet(beta=0.01, retries=3), MNIST, 100, "beta = 0.01"),
@@ -566,7 +566,7 @@ IMPOSSIBLE = [
     (Multimodal(z=1), labelled([50], [5]), 1, "two groups"),
     (Multimodal(groups=((0, 1), (2, 10))), CIFAR, 100, "different classes"),
     (Multimodal(variant="balanced", rows_per_client=2000), CIFAR, 100, "2000 rows"),
-    (Multimodal(variant="noise", nu=0.5), CIFAR, 100, "set 25000 aside"),
+    (Multimodal(variant="noise", nu=0.5), CIFAR, 100, "reserve 25000"),
     (Natural(), MNIST, 100, "no natural owners"),
     (Natural(), by_user(), 4, "5 natural clients, not 4"),
     (Natural(min_samples=11), by_user(), 0, "no user"),
@@ -585,13 +585,13 @@ def test_impossible_requests_say_why_and_what_to_do(partitioner, data, clients, 
 # all of them
 
 
-def test_texts_can_be_dealt_without_labels():
+def test_texts_can_be_partitioned_without_labels():
     for partitioner in (Iid(), NilssonIid(), QuantityDirichlet(min_size=1)):
         assert split(partitioner, TEXT, clients=4).unused >= 0
 
 
 @pytest.mark.parametrize("name", sorted(components("partition")))
-def test_mnist_is_dealt_to_100_clients_in_less_than_a_second(name):
+def test_mnist_is_partitioned_among_100_clients_in_less_than_a_second(name):
     data = replace(MNIST, owner=np.arange(70_000) % 100)
     began = time.perf_counter()
     split(components("partition")[name].build({}), data)
@@ -628,7 +628,7 @@ ANY = [
     clients=st.integers(1, 12),
     seed=st.integers(0, 2**32),
 )
-def test_no_row_is_dealt_twice_or_lost_and_the_seed_decides(partitioner, train, clients, seed):
+def test_no_row_is_assigned_twice_or_lost_and_the_seed_decides(partitioner, train, clients, seed):
     data = labelled(train, [5] * len(train))
     try:
         partition = split(partitioner, data, clients, seed)

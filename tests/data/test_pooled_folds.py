@@ -1,4 +1,4 @@
-"""Folds of the pooled samples: assigned by the fold seed alone, whatever the partition of each split is."""
+"""Folds of the pooled samples: assigned by the fold seed alone, independently of the partition of each split."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ OWN = ("nilsson_iid", "nilsson_noniid")  # make their own folds, of equal sizes
 
 def splits(exp: Experiment, folds: int = FOLDS, fold_seed: int = 3) -> tuple[Dataset, list[Partition]]:
     """All folds of one fold seed, every one with a seed of its own: another partition each."""
-    dealt = [partition_data(exp.with_(folds=folds, fold=f, fold_seed=fold_seed, seed=100 + f)) for f in range(folds)]
-    return dealt[0][0], [partition for _, partition in dealt]
+    splits = [partition_data(exp.with_(folds=folds, fold=f, fold_seed=fold_seed, seed=100 + f)) for f in range(folds)]
+    return splits[0][0], [partition for _, partition in splits]
 
 
 def by_hand(classes: list[int], client: list[int] | None = None, **settings: Any) -> Experiment:
@@ -49,7 +49,7 @@ def test_every_sample_is_tested_exactly_once(name: str) -> None:
     tested = np.concatenate([part.test for part in parts])
     assert len(np.unique(tested)) == len(tested) == (len(data.x) // FOLDS * FOLDS if name in OWN else len(data.x))
     for part in parts:
-        assert not np.intersect1d(part.dealt, part.test).size, "nobody trains on a test sample"
+        assert not np.intersect1d(part.train_rows, part.test).size, "no client trains on a test sample"
     if name not in OWN:
         assert len({part.clients[0].tobytes() for part in parts}) == FOLDS, "every split has its own partition"
 
@@ -111,7 +111,7 @@ def test_a_client_without_training_samples_takes_no_part_and_is_reported() -> No
     _, parts = splits(by_hand([0, 1] * 10 + [0], [0] * 10 + [1] * 10 + [2]), folds=3)
     idle = [part for part in parts if part.population == [0, 1]]
     assert len(idle) == 1
-    assert idle[0].notes == ("1 of 3 clients have no training samples in this split and take no part",)
+    assert idle[0].notes == ("1 of 3 clients have no training samples in this split and are not selected",)
     assert len(idle[0].client_tests[2]) == 1
     assert [part.population for part in parts if part is not idle[0]] == [[0, 1, 2]] * 2
 
@@ -119,7 +119,9 @@ def test_a_client_without_training_samples_takes_no_part_and_is_reported() -> No
 def test_classes_with_fewer_samples_than_folds_are_reported() -> None:
     data, parts = splits(by_hand([0] * 20 + [1] * 20 + [2] * 2, clients=2))
     assert sum(np.count_nonzero(data.y[part.test] == 2) for part in parts) == 2
-    assert all("classes with fewer samples than folds, which not every fold tests: 1" in part.notes for part in parts)
+    assert all(
+        "classes with fewer samples than folds, which are not tested in every fold: 1" in part.notes for part in parts
+    )
 
 
 def test_texts_have_pooled_folds_too() -> None:
@@ -140,12 +142,12 @@ def test_rows_for_tuning_are_never_of_the_test_fold() -> None:
     exp = Experiment.make("digits", clients=10, folds=FOLDS, fold=1, fold_seed=3)
     whole = partition_data(exp)[1]
     tuning = partition_data(exp.with_(validate_share=0.2))[1]
-    assert not np.intersect1d(np.concatenate([tuning.dealt, tuning.test]), whole.test).size
-    assert np.array_equal(np.sort(np.concatenate([tuning.dealt, tuning.test])), np.sort(whole.dealt))
+    assert not np.intersect1d(np.concatenate([tuning.train_rows, tuning.test]), whole.test).size
+    assert np.array_equal(np.sort(np.concatenate([tuning.train_rows, tuning.test])), np.sort(whole.train_rows))
 
 
 def test_more_folds_than_samples_are_refused() -> None:
-    with pytest.raises(FedarenaError, match="9 samples make no 5 folds"):
+    with pytest.raises(FedarenaError, match="9 samples are too few for 5 folds"):
         splits(by_hand([0, 1, 0, 1, 0, 1, 0, 1, 0], clients=2))
 
 
@@ -154,13 +156,13 @@ def test_more_folds_than_samples_are_refused() -> None:
 
 def test_a_random_division_has_the_data_sets_own_proportion() -> None:
     exp = Experiment.make("digits", clients=10)
-    dealt = [partition_data(exp.with_(fold_seed=s)) for s in (0, 1)]
-    data = dealt[0][0]
-    for _, part in dealt:
+    splits = [partition_data(exp.with_(fold_seed=s)) for s in (0, 1)]
+    data = splits[0][0]
+    for _, part in splits:
         assert len(part.test) == len(data.x) - data.n_train
         assert np.ptp(np.bincount(data.y[part.test]) / np.bincount(data.y)) < 0.02
-        assert np.array_equal(np.sort(np.concatenate([part.dealt, part.test])), np.arange(len(data.x)))
-    assert dealt[0][1].test.tobytes() != dealt[1][1].test.tobytes()
+        assert np.array_equal(np.sort(np.concatenate([part.train_rows, part.test])), np.arange(len(data.x)))
+    assert splits[0][1].test.tobytes() != splits[1][1].test.tobytes()
 
 
 def test_a_random_division_leaves_every_natural_client_a_training_sample() -> None:
@@ -189,13 +191,13 @@ def grouped(tmp_path: Path, **settings: Any) -> Experiment:
 @pytest.mark.parametrize("partition", ["natural", "iid"])
 def test_groups_stay_whole(tmp_path: Path, partition: str, fold_seed: int | None) -> None:
     exp = grouped(tmp_path, partition=partition, clients=0 if partition == "natural" else 4)
-    dealt = [partition_data(exp.with_(folds=FOLDS, fold=f, fold_seed=fold_seed)) for f in range(FOLDS)]
-    data, group = dealt[0][0], dealt[0][0].group
+    splits = [partition_data(exp.with_(folds=FOLDS, fold=f, fold_seed=fold_seed)) for f in range(FOLDS)]
+    data, group = splits[0][0], splits[0][0].group
     assert group is not None
     assert data.shape == (1,), "the group is no feature"
-    assert np.array_equal(np.sort(np.concatenate([part.test for _, part in dealt])), np.arange(240))
-    for _, part in dealt:
-        assert not np.intersect1d(group[part.test], group[part.dealt]).size
+    assert np.array_equal(np.sort(np.concatenate([part.test for _, part in splits])), np.arange(240))
+    for _, part in splits:
+        assert not np.intersect1d(group[part.test], group[part.train_rows]).size
         assert 44 <= len(part.test) <= 52, "folds of about equal sizes"
 
 
@@ -209,7 +211,7 @@ def test_groups_stay_whole_in_every_other_division(tmp_path: Path) -> None:
     ):
         data, part = partition_data(made)
         assert data.group is not None
-        assert not np.intersect1d(data.group[part.test], data.group[part.dealt]).size
+        assert not np.intersect1d(data.group[part.test], data.group[part.train_rows]).size
         assert 0.1 < len(part.test) / len(data.x) < 0.3
 
 
@@ -233,20 +235,22 @@ def timed(tmp_path: Path, **settings: Any) -> Experiment:
 @pytest.mark.parametrize("fold_seed", [None, 3])
 def test_forward_splits_never_train_on_later_samples(tmp_path: Path, fold_seed: int | None) -> None:
     exp = timed(tmp_path)
-    dealt = [partition_data(exp.with_(folds=4, fold=f, fold_seed=fold_seed)) for f in range(4)]
-    data, time = dealt[0][0], dealt[0][0].time
+    splits = [partition_data(exp.with_(folds=4, fold=f, fold_seed=fold_seed)) for f in range(4)]
+    data, time = splits[0][0], splits[0][0].time
     assert time is not None
     assert data.shape == (1,), "the time is no feature"
     before = -1
-    for _, part in dealt:
-        assert time[part.dealt].max() < time[part.test].min()
+    for _, part in splits:
+        assert time[part.train_rows].max() < time[part.test].min()
         assert time[part.test].min() > before
         before = time[part.test].max()
-        assert len(part.dealt) == np.count_nonzero(time < time[part.test].min()), "all that came before is trained on"
+        assert len(part.train_rows) == np.count_nonzero(time < time[part.test].min()), (
+            "all that came before is trained on"
+        )
         assert 36 <= len(part.test) <= 44
     assert before == time.max()
-    trained = np.count_nonzero(time < time[dealt[0][1].test].min())
-    assert trained + sum(len(part.test) for _, part in dealt) == 200
+    trained = np.count_nonzero(time < time[splits[0][1].test].min())
+    assert trained + sum(len(part.test) for _, part in splits) == 200
 
 
 def test_the_other_divisions_are_in_order_of_time_too(tmp_path: Path) -> None:
@@ -254,8 +258,8 @@ def test_the_other_divisions_are_in_order_of_time_too(tmp_path: Path) -> None:
     for made in (exp, exp.with_(validate_share=0.25), exp.with_(folds=4, fold=2, fold_seed=1, validate_share=0.25)):
         data, part = partition_data(made)
         assert data.time is not None
-        assert data.time[part.dealt].max() < data.time[part.test].min()
-    with pytest.raises(FedarenaError, match="samples with times have no random division"):
+        assert data.time[part.train_rows].max() < data.time[part.test].min()
+    with pytest.raises(FedarenaError, match="samples with times cannot be split at random"):
         partition_data(exp.with_(fold_seed=1))
 
 
@@ -271,12 +275,12 @@ def test_times_may_be_numbers(tmp_path: Path, values: NDArray[Any]) -> None:
 def test_mistakes_with_groups_and_times_are_named(tmp_path: Path) -> None:
     path = table(tmp_path, {"when": np.arange(40), "who": np.arange(40) // 2})
     base = {"name": "csv", "path": path, "label": "y"}
-    for more, told in [
+    for more, expected in [
         ({"group": "whoo"}, "has no column 'whoo'"),
         ({"time": "wen"}, "has no column 'wen'"),
         ({"group": "who", "time": "when"}, "groups or times, not both"),
     ]:
-        with pytest.raises(FedarenaError, match=told):
+        with pytest.raises(FedarenaError, match=expected):
             partition_data(Experiment.make({"data": {**base, **more}}, clients=2))
     flat = table(tmp_path, {"when": np.arange(40) // 20})
     exp = Experiment.make({"data": {**base, "path": flat, "time": "when"}}, clients=2)

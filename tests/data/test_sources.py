@@ -109,7 +109,7 @@ def test_labels_of_any_kind_are_numbered_in_order() -> None:
         assert [names[code] for code in data.y[:3]] == [str(int(v)) if names[0] != "ape" else v for v in y[:3]]
 
 
-def test_given_test_rows_stay_test_rows_and_may_belong_to_nobody() -> None:
+def test_given_test_rows_stay_test_rows_and_may_have_no_client() -> None:
     client = np.where(np.arange(60) < 20, "Oslo", "Bergen")
     data = Arrays(X, Y, client, x_test=X[:6], y_test=Y[:6]).load(0)
     assert data.n_train == 60
@@ -151,7 +151,7 @@ def test_whole_numbers_with_a_label_each_are_texts() -> None:
         (Arrays(X[:3], Y[:3]), "no row to test on"),
     ],
 )
-def test_arrays_that_do_not_fit_are_told_apart(source: Arrays, what: str) -> None:
+def test_each_mistake_in_arrays_has_its_own_message(source: Arrays, what: str) -> None:
     with pytest.raises(BadValue, match=what) as error:
         source.load(0)
     assert error.value.remedy

@@ -65,7 +65,7 @@ def test_columns_and_separators_are_settings(tmp_path: Path) -> None:
 def test_a_text_that_does_not_fit_says_where(tmp_path: Path) -> None:
     with pytest.raises(DataMissing, match=r"none\.txt"):
         Lines(str(tmp_path / "none.txt")).load(0)
-    with pytest.raises(BadValue, match=r"line 2 of .*talk\.txt names no speaker: 'nobody'"):
+    with pytest.raises(BadValue, match=r"line 2 of .*talk\.txt has no speaker: 'nobody'"):
         Lines(write(tmp_path, "Ann: hello\nnobody\n")).load(0)
     for text in ("", "Ann: hello\nBob: hello\n"):
         with pytest.raises(BadValue, match="no line to test on"):

@@ -71,7 +71,7 @@ def test_a_client_with_too_few_samples_keeps_them_all() -> None:
     assert [len(rows) for rows in held.validation] == [1, 0, 0]
     assert [len(rows) for rows in held.clients] == [9, 3, 1]
     everything = hold_out_validation(data, partition, 0.999, seed=0)
-    assert [len(rows) for rows in everything.clients] == [1, 1, 1]  # nobody is left without a training sample
+    assert [len(rows) for rows in everything.clients] == [1, 1, 1]  # every client has a training sample
 
 
 def test_it_refuses_if_no_client_can_give_a_sample() -> None:
@@ -80,7 +80,7 @@ def test_it_refuses_if_no_client_can_give_a_sample() -> None:
         hold_out_validation(data, partition, 0.1, seed=0)
 
 
-def test_groups_stay_whole_and_nobody_loses_all() -> None:
+def test_groups_stay_whole_and_no_client_loses_all() -> None:
     group = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 0])
     data, partition = made_of([0, 1] * 5, [0] * 8 + [1] * 2, group=group)
     for seed in range(20):

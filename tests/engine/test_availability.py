@@ -58,7 +58,7 @@ def test_who_is_there_and_for_how_long(trace: tuple[list[Interval], float]) -> N
     there = {k: [is_there(lines, period, k, t) for t in GRID] for k in range(4)}
     known = made(lines, period)
     for i, clock in enumerate(GRID[:120]):
-        leaving, here = known.until(clock), known.here(clock)
+        leaving, here = known.available_until(clock), known.is_available(clock)
         for k in range(4):
             assert here[k] == (leaving[k] > clock) == there[k][i]
             rest = [t for t, here in zip(GRID[i:], there[k][i:], strict=True) if not here]
@@ -66,28 +66,28 @@ def test_who_is_there_and_for_how_long(trace: tuple[list[Interval], float]) -> N
             stay = known.next_interval(k, clock)
             coming = [t for t, here in zip(GRID[i:], there[k][i:], strict=True) if here]
             assert (stay is None) == (not coming)
-            assert stay is None or (stay[0] == coming[0] and stay[1] == known.until(stay[0])[k])
+            assert stay is None or (stay[0] == coming[0] and stay[1] == known.available_until(stay[0])[k])
         someone = [t for j, t in enumerate(GRID) if j >= i and any(there[k][j] for k in range(4))]
-        assert known.next(clock) == (someone[0] if someone else None)
+        assert known.next_available(clock) == (someone[0] if someone else None)
 
 
 def test_a_clock_moved_to_an_arrival_finds_the_device_there() -> None:
-    """Whatever the day: times lie on a grid on which days and seconds add up exactly."""
+    """On any day times lie on a grid on which days and seconds add up exactly."""
     rng = np.random.default_rng(0)
     starts = rng.uniform(0, DAY, 50)
     known = join(50, np.arange(50), starts, starts + rng.uniform(1, 2, 50), DAY)
     clock, seen = 0.0, set()
     for _ in range(600):  # twelve days
         clock = known.next_arrival(clock) or 0.0
-        seen |= set(np.flatnonzero(known.until(clock) > clock).tolist())
-        assert (known.until(clock) > clock).any()
+        seen |= set(np.flatnonzero(known.available_until(clock) > clock).tolist())
+        assert (known.available_until(clock) > clock).any()
     assert 11 * DAY < clock < 13 * DAY
     assert seen == set(range(50))
 
 
 def test_all_the_time_has_no_end() -> None:
     known = made([(0, 0, 5), (0, 5, 12), (1, 3, 15)], period=12.0)
-    assert known.until(1e6)[:2].tolist() == [math.inf, math.inf]
+    assert known.available_until(1e6)[:2].tolist() == [math.inf, math.inf]
     assert known.next_interval(0, 7.25) == (7.25, math.inf)
 
 
@@ -103,7 +103,7 @@ def test_nights() -> None:
     lengths = (known.ends - known.starts) / HOUR
     assert lengths.mean() == pytest.approx(8, abs=0.08)  # U(4, 12): five standard errors are 0.08
     assert 4 <= lengths.min() < lengths.max() <= 12.001
-    share = lambda hour: float(np.mean(known.until(hour * HOUR) > 0))
+    share = lambda hour: float(np.mean(known.available_until(hour * HOUR) > 0))
     assert share(2) == pytest.approx(1 - 0.0748 - 0.0038, abs=0.0095)
     assert share(14) < 0.01
     assert share(2 + 24 * 5) == share(2)
@@ -114,18 +114,20 @@ def test_zones_are_an_hour_apart_and_clients_in_their_order() -> None:
     exp = Experiment.make("digits", devices={"available": "day", "zones": 7, "hours": 6})
     known = build_availability(exp, 7000, range(7000))
     assert known is not None
-    there = np.array([[np.mean(known.until(h * HOUR)[i : i + 1000] > 0) for h in range(24)] for i in (0, 6000)])
+    there = np.array(
+        [[np.mean(known.available_until(h * HOUR)[i : i + 1000] > 0) for h in range(24)] for i in (0, 6000)]
+    )
     assert np.abs(there[0] - np.roll(there[1], -6)).max() < 0.08
     flat = build_availability(exp.with_(devices={"zones": 24}), 24_000, range(24_000))
     assert flat is not None
-    counts = [np.sum(flat.until(h * HOUR) > 0) for h in range(24)]
+    counts = [np.sum(flat.available_until(h * HOUR) > 0) for h in range(24)]
     assert max(counts) < 1.06 * min(counts)
 
 
 def test_nobody_has_more_than_a_day() -> None:
     known = build_availability(Experiment.make("digits", devices={"available": "day", "hours": 24}), 9, range(9))
     assert known is not None
-    assert (known.until(12345.6) == math.inf).all()
+    assert (known.available_until(12345.6) == math.inf).all()
 
 
 # Rounds by hand
@@ -136,10 +138,10 @@ met: list[tuple[float, list[int], list[int]]] = []  # of each round: clock at it
 
 
 class Watched(fa.FedAvg):
-    """FedAvg that tells whom it met."""
+    """FedAvg that records the clients of each round."""
 
     def round(self, state: Any, ask: Any) -> Any:
-        began, selected = ask.loop.clock, list(ask.selected)
+        began, selected = ask.clients.clock, list(ask.selected)
         state = super().round(state, ask)
         met.append((began, selected, list(ask.cohort.answered)))
         return state
@@ -242,7 +244,7 @@ def test_masks_of_the_lost_are_taken_off_the_sum(how: dict[str, Any], tmp_path: 
 
 
 def test_the_server_waits_to_its_deadline_and_no_longer() -> None:
-    """Clients take 1, 2, 4 and 8 s; with a deadline of 3 s two are lost, and nobody knows before it has passed."""
+    """Clients take 1, 2, 4 and 8 s; with a deadline of 3 s two are lost, which is known only once it has passed."""
     slower = {"speeds": "groups", "groups": 4, "spread": 8, "speed": 96, "jitter": 0}
     run = simulated(rounds=2, devices={**slower, "deadline": 3})
     assert [answered for _, _, answered in met] == [[0, 1], [0, 1]]
@@ -286,7 +288,7 @@ def test_enough_is_counted_in_answers_of_use() -> None:
 
 
 def test_a_device_that_leaves_is_lost_and_the_next_one_called(tmp_path: Path) -> None:
-    """Trainings of a second. 0: done at 1 and 2, gone at 2.5. 1 comes at 4: done at 5, gone at 5.5, and nobody is left."""
+    """Trainings of a second. 0: done at 1 and 2, gone at 2.5. 1 comes at 4: done at 5, gone at 5.5, and no client is left."""
     there = trace(tmp_path, (0, 0, 2.5), (1, 4, 5.5))
     run = simulated("fedasync", per_round=2, devices={"speed": 96, "jitter": 0, "available": there})
     assert [(r.clock, r.selected, r.answered, r.dropped) for r in run.records] == [
@@ -336,7 +338,7 @@ class Strict(Watched):
 
     def round(self, state: Any, ask: Any) -> Any:
         assert ask.selected
-        assert all(is_there(current, 30.0, k, ask.loop.clock) for k in ask.selected)
+        assert all(is_there(current, 30.0, k, ask.clients.clock) for k in ask.selected)
         return super().round(state, ask)
 
 
@@ -388,7 +390,7 @@ def test_any_number_of_workers(algorithm: str, tmp_path: Path) -> None:
 
 
 def test_light_clients_in_bundles_lose_the_same(tmp_path: Path) -> None:
-    """Logistic regression, 200 clients a round in bundles: the sum holds those who answered, whoever computes it."""
+    """Logistic regression, 200 clients a round in batches: the sum holds those that answered, on any worker."""
     settings: dict[str, Any] = {
         "model": "logreg", "clients": 400, "per_round": 200, "partition": "iid", "rounds": 3, "out": False,
         "devices": {"available": "day", "zones": 24, "hours": 3, "speed": 0.005, "speeds": "uniform", "spread": 9},
@@ -421,11 +423,11 @@ def test_who_sends_nothing_needs_not_be_there(algorithm: str) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        ("client,from,to\n4,0,1\n", BadValue, "speaks of client 4, the experiment has 4"),
-        ("client,from,to\n0.5,0,1\n", BadValue, "speaks of client 0.5"),
-        ("client,from,to\n0,5,5\n", BadValue, "client 0 is there from 5 to 5"),
-        ("client,from,to\n0,-1,5\n", BadValue, "client 0 is there from -1 to 5"),
-        ("client,from,to\n0,0,nan\n", BadValue, "client 0 is there from 0 to nan"),
+        ("client,from,to\n4,0,1\n", BadValue, "names client 4, but the experiment has 4"),
+        ("client,from,to\n0.5,0,1\n", BadValue, "names client 0.5"),
+        ("client,from,to\n0,5,5\n", BadValue, "client 0 is available from 5 to 5"),
+        ("client,from,to\n0,-1,5\n", BadValue, "client 0 is available from -1 to 5"),
+        ("client,from,to\n0,0,nan\n", BadValue, "client 0 is available from 0 to nan"),
         ("client,from,to\n0,50,51\n", BadValue, "within the period of 40 s"),
         ("client,from,to\n0,5,46\n", BadValue, "within the period of 40 s"),
         ("client,from,to\n0,1,soon\n", DataBroken, "could not convert"),
@@ -460,5 +462,5 @@ def test_a_trace_beside_its_experiment_is_found_from_anywhere(tmp_path: Path, mo
 @pytest.mark.parametrize("uneven", [{"available": "day"}, {"overselect": 1.3}])
 def test_epsilon_is_not_told_of_an_uneven_draw(uneven: dict[str, Any]) -> None:
     private = {"clip": 1.0, "noise": 1.0}
-    with pytest.raises(BadValue, match="epsilon is that of an even draw"):
+    with pytest.raises(BadValue, match="epsilon holds for uniform sampling only"):
         fa.run("digits", share=0.5, uplink=private, devices=uneven, out=False)

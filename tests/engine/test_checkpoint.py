@@ -180,9 +180,9 @@ def test_every_snapshot_in_the_folder_is_complete_after_every_round(
     monkeypatch.setattr(checkpoint, "SYNC_SECONDS", 0.0)
     sync = CheckpointStore._sync
 
-    def at_times(keeper: CheckpointStore, *results: Path) -> None:
-        if keeper._last is not None and keeper._last.round in synced_rounds:
-            sync(keeper, *results)
+    def at_times(store: CheckpointStore, *results: Path) -> None:
+        if store._last is not None and store._last.round in synced_rounds:
+            sync(store, *results)
 
     def look(record: Any) -> None:
         files = saved(tmp_path / "r")

@@ -14,12 +14,11 @@ import fedarena as fa
 from fedarena.algorithms.base import Model, Reply, Step, Work
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.config.seeds import stream
-from fedarena.engine import client_batches
+from fedarena.engine import tasks
 from fedarena.engine.batched_training import BatchedTraining
 from fedarena.engine.client import Broadcast, ClientState
-from fedarena.engine.client_batches import ClientBatch, client_batch_size
 from fedarena.engine.setup import open_context
-from fedarena.engine.tasks import ClientAnswer, ClientTask, FailedTask
+from fedarena.engine.tasks import ClientAnswer, ClientBatch, ClientTask, FailedTask, client_batch_size
 from fedarena.models.compiled import can_shuffle, library, shuffled, uniform
 from fedarena.models.pytree import WeightedMean, leaves
 
@@ -41,13 +40,13 @@ def federation(**settings: Any) -> fa.Experiment:
 
 def replies(experiment: fa.Experiment, with_ahead: bool) -> list[list[Any]]:
     """What the first five clients answer, each with what it remembers from a round before."""
-    site = open_context(experiment)
-    common = Broadcast(site.algorithm.broadcast(site.algorithm.init(site.initial)), site.task.buffers())
-    memory = ClientState(kept=site.algorithm.remember(site.initial))
-    ahead = BatchedTraining(site, 4, range(5)) if with_ahead else None
+    context = open_context(experiment)
+    common = Broadcast(context.algorithm.broadcast(context.algorithm.init(context.initial)), context.task.buffers())
+    memory = ClientState(kept=context.algorithm.remember(context.initial))
+    ahead = BatchedTraining(context, 4, range(5)) if with_ahead else None
     found = []
     for client in range(5):
-        answer = ClientTask(4, client, "client", memory).serve(site, common, 1.0, ahead)
+        answer = ClientTask(4, client, "client", memory).train(context, common, 1.0, ahead)
         assert isinstance(answer, ClientAnswer)
         facts = (answer.report.steps, answer.report.samples, answer.report.loss, answer.reply.weight)
         found.append([*facts, *(np.asarray(leaf).tobytes() for leaf in leaves((answer.reply.send, answer.reply.keep)))])
@@ -113,7 +112,7 @@ def test_what_depends_on_the_client_is_not_guessed(local: dict[str, Any]) -> Non
 
 
 def test_the_same_bits_for_any_workers() -> None:
-    """Eighty clients make two in a bundle, whoever works on them; a bundle that is lost is simply run again."""
+    """Eighty clients make batches of two on any number of workers; a batch that is lost is run again."""
     experiment = federation()
     assert client_batch_size(open_context(experiment), 80) == 2
     settings = [{"runtime": "serial"}, {"workers": 1}, {"workers": 2}, {"workers": 3}]
@@ -123,7 +122,7 @@ def test_the_same_bits_for_any_workers() -> None:
 def test_bundles_only_change_the_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """One client at a time gives the same model up to the rounding of a sum in double precision."""
     together = fa.run(federation(), out=False, runtime="serial")
-    monkeypatch.setattr(client_batches, "LIGHT", 0.0)
+    monkeypatch.setattr(tasks, "LIGHT", 0.0)
     alone = fa.run(federation(), out=False, runtime="serial")
     assert together.final.bytes_up == alone.final.bytes_up
     for name, value in together.state.items():
@@ -131,8 +130,8 @@ def test_bundles_only_change_the_last_bits(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_heavy_clients_travel_alone() -> None:
-    site = open_context(fa.Experiment.make(images(), model="mlp_2nn", clients=2, local={"epochs": 20}))
-    assert client_batch_size(site, 1000) == 1
+    context = open_context(fa.Experiment.make(images(), model="mlp_2nn", clients=2, local={"epochs": 20}))
+    assert client_batch_size(context, 1000) == 1
 
 
 @dataclass(frozen=True)
@@ -152,9 +151,9 @@ def test_one_bad_client_does_not_spoil_its_bundle() -> None:
     assert (run.records[0].answered, run.records[0].dropped, run.records[0].non_finite) == (78, 2, 1)
     assert run.final.loss is not None
     assert np.isfinite(run.final.loss)
-    site = open_context(experiment)
-    common = Broadcast(Model(site.initial), site.task.buffers())
-    reports = ClientBatch(0, "client", (6, 7, 8), (None,) * 3).run(site, common).reports
+    context = open_context(experiment)
+    common = Broadcast(Model(context.initial), context.task.buffers())
+    reports = ClientBatch(0, "client", (6, 7, 8), (None,) * 3).run(context, common).reports
     assert [isinstance(report, FailedTask) for report in reports] == [False, True, False]
 
 

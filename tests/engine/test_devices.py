@@ -1,4 +1,4 @@
-"""Simulated time: exact where nothing is random, the same for every algorithm, whoever computes it."""
+"""Simulated time: exact where nothing is random, the same for every algorithm and on any worker."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ def test_speeds_are_spread_as_asked(speeds: str, slowest: float) -> None:
 
 
 def test_jitter_is_uniform_and_exponential_has_the_same_mean() -> None:
-    factors = np.array([fleet(jitter=0.3).training(0, n, 1000) for n in range(2000)])
+    factors = np.array([fleet(jitter=0.3).training_seconds(0, n, 1000) for n in range(2000)])
     assert 0.7 <= factors.min() < 0.71
     assert 1.29 < factors.max() <= 1.3
-    draws = np.array([fleet(durations="exponential").training(0, n, 1000) for n in range(2000)])
+    draws = np.array([fleet(durations="exponential").training_seconds(0, n, 1000) for n in range(2000)])
     assert draws.mean() == pytest.approx(1.0, abs=4 / 2000**0.5)  # 4 standard errors of a unit exponential
     assert np.mean(draws > 1) == pytest.approx(np.exp(-1), abs=0.045)
 
 
 def test_the_servers_own_machine_needs_no_network() -> None:
     made = fleet(6, speeds="groups", groups=3, bandwidth=100.0, latency=2.0)
-    assert [made.message(k, 50) for k in range(6)] == [0.0, 2.5, 2.5, 0.0, 2.5, 2.5]
+    assert [made.message_seconds(k, 50) for k in range(6)] == [0.0, 2.5, 2.5, 0.0, 2.5, 2.5]
 
 
 def test_a_trace_says_what_each_device_is(tmp_path: Path) -> None:

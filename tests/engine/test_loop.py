@@ -18,8 +18,8 @@ import fedarena as fa
 from fedarena.algorithms.base import Reply, Step
 from fedarena.config.errors import ClientFailed, ResumeMismatch
 from fedarena.config.experiment import Experiment
-from fedarena.engine.runtime_interface import in_order
 from fedarena.engine.stopping import participants
+from fedarena.engine.tasks import in_order
 from fedarena.statistics.fairness import fairness, weighted_accuracy
 
 
@@ -43,7 +43,7 @@ def recorder(*bad: int) -> tuple[Recorder, list[tuple[int, int]]]:
 
 
 def test_share_is_floored_in_decimal_not_in_binary() -> None:
-    """floor(0.57 * 100) is 56 in binary floats; the epsilon makes it 57 (algorithms 0)."""
+    """floor(0.57 * 100) is 56 in binary floats; the epsilon makes it 57 (docs/reference/algorithms.md#symbols)."""
     exp = Experiment.make("digits", share=0.57)
     assert participants(exp, 100) == 57
     assert participants(exp, 1) == 1
@@ -83,7 +83,7 @@ def test_dropouts_never_answer_and_are_counted() -> None:
     assert 30 < dropped < 90  # 200 coins of 0.3: 60 +- 4.6 sigma
     assert run.records[-1].uploads == 200 - dropped
     model = 4 * sum(v.numel() for v in run.state.values())
-    assert run.records[-1].bytes_down == 200 * model  # they were told, and said nothing
+    assert run.records[-1].bytes_down == 200 * model  # they received the model and did not answer
 
 
 def test_a_round_without_answers_changes_nothing_but_counts() -> None:
@@ -191,7 +191,7 @@ def test_results_come_in_order(order: list[int]) -> None:
     assert list(in_order((i, -i) for i in order)) == [-i for i in range(12)]
 
 
-# Buffers of BatchNorm (algorithms 0.4)
+# Buffers of BatchNorm (docs/reference/algorithms.md#batchnorm-statistics)
 
 
 def images(rows: int = 60) -> tuple[np.ndarray, np.ndarray]:
@@ -223,9 +223,11 @@ def test_local_buffers_are_judged_as_each_client_has_them() -> None:
 def test_averaged_buffers_are_the_mean_by_rows_and_counters_the_largest() -> None:
     """lr ~ 0: every client sees the same convolution; after one batch running = 0.9 * initial + 0.1 * batch."""
     run = with_batchnorm("average", rounds=1, local={"lr": 1e-30, "batch": math.inf})
-    site = __import__("fedarena.engine.setup", fromlist=["x"]).open_context(run.experiment)
-    conv, n = site.task.module[0], site.owners.sizes
-    means = [conv(site.training_rows(r, None, None)[0]).mean((0, 2, 3)).detach().numpy() for r in site.owners.clients]
+    context = __import__("fedarena.engine.setup", fromlist=["x"]).open_context(run.experiment)
+    conv, n = context.task.module[0], context.owners.sizes
+    means = [
+        conv(context.training_rows(r, None, None)[0]).mean((0, 2, 3)).detach().numpy() for r in context.owners.clients
+    ]
     expected = 0.1 * (n[:, None] * np.array(means)).sum(0) / n.sum()
     np.testing.assert_allclose(run.state["1.running_mean"], expected, rtol=1e-5)
     assert run.state["1.num_batches_tracked"] == 1
@@ -276,7 +278,7 @@ def test_a_single_row_with_batchnorm_over_single_values_is_skipped_and_said() ->
         assert wide.records[0].answered == 2
 
 
-# Fairness (metrics 1 and 5)
+# Fairness (docs/reference/metrics.md#fairness)
 
 
 def test_weighted_accuracy_leaves_out_clients_without_test_rows() -> None:
@@ -299,8 +301,8 @@ def test_fairness_by_hand() -> None:
 
 def test_accuracy_of_every_client_is_its_share_of_right_test_rows() -> None:
     run = on_blobs(clients=3)
-    site = __import__("fedarena.engine.setup", fromlist=["x"]).open_context(run.experiment)
-    site.task.module.load_state_dict(run.state)
-    for k, rows in enumerate(site.owners.client_tests):
-        assert run.client_accuracy[k] == pytest.approx(site.evaluate(rows).right.mean())
-    assert run.final.accuracy == pytest.approx(site.evaluate(site.owners.test).right.mean())
+    context = __import__("fedarena.engine.setup", fromlist=["x"]).open_context(run.experiment)
+    context.task.module.load_state_dict(run.state)
+    for k, rows in enumerate(context.owners.client_tests):
+        assert run.client_accuracy[k] == pytest.approx(context.evaluate(rows).right.mean())
+    assert run.final.accuracy == pytest.approx(context.evaluate(context.owners.test).right.mean())

@@ -23,9 +23,9 @@ from fedarena.cli.main import app
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.config.experiment import Experiment
 from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.evaluation_tasks import EvaluationTask
 from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.setup import open_context
-from fedarena.engine.tasks import EvaluationTask
 from fedarena.experiments.run import finish_run
 from fedarena.runtimes.serial import SerialRuntime
 from fedarena.statistics import metric_registry
@@ -43,8 +43,8 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def outputs(run: fa.Run, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Labels and probabilities, from the trained module itself."""
-    site = open_context(run.experiment)
-    x, y = site.test_rows(site.owners.test if rows is None else rows)
+    context = open_context(run.experiment)
+    x, y = context.test_rows(context.owners.test if rows is None else rows)
     with torch.no_grad():
         p = torch.softmax(run.model()(x).double(), 1)
     return y.numpy(), p.numpy()
@@ -152,14 +152,14 @@ class Counting(SerialRuntime):
 
 def test_no_sample_is_evaluated_twice_in_a_round(tmp_path: Path) -> None:
     exp = Experiment.make({**BINARY, "evaluate": {"metric": "auc"}})
-    site = open_context(exp)
-    runtime, keeper = Counting(site), CheckpointStore(tmp_path, site.algorithm)
-    loop = TrainingLoop(site, runtime, keeper)
+    context = open_context(exp)
+    runtime, store = Counting(context), CheckpointStore(tmp_path, context.algorithm)
+    loop = TrainingLoop(context, runtime, store)
     records = list(loop.rounds())
     run = finish_run(loop, records, None)
-    keeper.close()
+    store.close()
     assert run.metrics
-    assert runtime.rows == 3 * len(np.unique(np.concatenate([site.owners.test, *site.owners.client_tests])))
+    assert runtime.rows == 3 * len(np.unique(np.concatenate([context.owners.test, *context.owners.client_tests])))
 
 
 def test_accuracy_is_the_default_metric() -> None:

@@ -1,4 +1,4 @@
-"""The local solver: batches, rates, corrections, effective steps (algorithms 0.1, 0.5, 0.6, 5)."""
+"""The local solver: batches, rates, corrections, effective steps (docs/reference/algorithms.md)."""
 
 import math
 
@@ -66,7 +66,7 @@ def outcomes(adjust: object = None, rows: int = 25, rounds: int = 1, **local: ob
 
 
 def test_steps_are_counted_not_derived() -> None:
-    """E ceil(n / B) steps (A-10), fewer where the last batch is dropped."""
+    """E ceil(n / B) steps (docs/reference/algorithms.md#a-10), fewer where the last batch is dropped."""
     assert outcomes(epochs=3)[0].steps == 9
     assert outcomes(epochs=3, last_batch="drop")[0].steps == 6
 
@@ -166,7 +166,7 @@ def test_clipping_bounds_the_step() -> None:
 
 
 def test_momentum_is_reset_each_round_unless_told() -> None:
-    """A-26: with the buffer kept, two rounds of one step are one round of two steps."""
+    """With the buffer kept, two rounds of one step are one of two steps (docs/reference/algorithms.md#a-26)."""
     one = on_quadratics([5], rounds=1, local={"lr": 0.1, "epochs": 2, "batch": math.inf, "momentum": 0.9})
     kept = {"lr": 0.1, "epochs": 1, "batch": math.inf, "momentum": 0.9, "reset_momentum": False}
     two = on_quadratics([5], rounds=2, local=kept)
@@ -183,15 +183,15 @@ def test_losses_are_means_of_epochs() -> None:
 
 
 def test_shuffles_do_not_depend_on_the_algorithm_or_the_others() -> None:
-    """Client 1 of round 2 sees the same order whoever else is asked (algorithms 0.3)."""
+    """Client 1 of round 2 sees the same order with any others (docs/reference/algorithms.md#random-streams)."""
     from fedarena.config.experiment import Experiment
     from fedarena.engine.client import ClientState, ClientWork
     from fedarena.engine.setup import open_context
 
     orders = []
     for algorithm, share in (("fedavg", 1.0), ("fedsgd", 0.5)):
-        site = open_context(Experiment.make("digits", algorithm=algorithm, share=share, partition="iid"))
-        work = ClientWork(site, 1, 2, ClientState())
+        context = open_context(Experiment.make("digits", algorithm=algorithm, share=share, partition="iid"))
+        work = ClientWork(context, 1, 2, ClientState())
         orders.append(np.concatenate([y.numpy() for _, y in work.epoch()]))
     assert np.array_equal(*orders)
 

@@ -82,7 +82,7 @@ def test_training_samples_bear_on_the_weights(monkeypatch: pytest.MonkeyPatch) -
     def poisoned(experiment: Experiment) -> tuple[Dataset, Partition]:
         data, partition = deal(experiment)
         y = data.y.copy()
-        y[partition.dealt] = (y[partition.dealt] + 1) % data.classes
+        y[partition.train_rows] = (y[partition.train_rows] + 1) % data.classes
         return replace(data, y=y), partition
 
     monkeypatch.setattr(setup, "partition_data", poisoned)
@@ -143,9 +143,9 @@ def test_all_metrics_are_those_of_the_model_of_that_round(algorithm: str) -> Non
     np.testing.assert_equal(done.validated_own_metrics, again.own_metrics)
     np.testing.assert_equal(done.validated_client_metrics, again.client_metrics)
     np.testing.assert_array_equal(done.chosen.measured.confusion, again.confusion())
-    site = open_context(done.experiment)
-    rows = np.concatenate(list(site.owners.validation))
-    x, y = site.test_rows(rows)
+    context = open_context(done.experiment)
+    rows = np.concatenate(list(context.owners.validation))
+    x, y = context.test_rows(rows)
     with torch.no_grad():
         predicted = again.model()(x).argmax(1).numpy()
     assert done.chosen.value == (predicted == y.numpy()).sum() / len(rows)
@@ -153,10 +153,10 @@ def test_all_metrics_are_those_of_the_model_of_that_round(algorithm: str) -> Non
 
 def test_of_local_models_every_client_validates_its_own(tmp_path: Path) -> None:
     done = run(algorithm="local", out=tmp_path / "run", rounds=2)
-    site, right, count = open_context(done.experiment), 0, 0
-    for client, rows in enumerate(site.owners.validation):
+    context, right, count = open_context(done.experiment), 0, 0
+    for client, rows in enumerate(context.owners.validation):
         if len(rows):
-            x, y = site.test_rows(rows)
+            x, y = context.test_rows(rows)
             with torch.no_grad():
                 right += int((done.model(client)(x).argmax(1) == y).sum())
             count += len(rows)
@@ -166,9 +166,9 @@ def test_of_local_models_every_client_validates_its_own(tmp_path: Path) -> None:
 def test_test_metrics_are_those_of_the_same_weights_without_validation_in_sight() -> None:
     """Holding the same samples out of training by hand gives the same weights and the same test metrics."""
     done = run(rounds=2)
-    deal, site = setup.partition_data, open_context(done.experiment)
+    deal, context = setup.partition_data, open_context(done.experiment)
     with pytest.MonkeyPatch.context() as patch:
-        hidden = replace(site.owners, validation=[])
+        hidden = replace(context.owners, validation=[])
         patch.setattr(setup, "partition_data", lambda experiment: (deal(experiment)[0], hidden))
         by_hand = run(None, rounds=2)
     assert by_hand.weights_sha256 == done.weights_sha256
@@ -190,9 +190,11 @@ def test_where_no_round_has_a_value_the_last_one_counts() -> None:
 
 def test_noise_of_clients_is_in_their_validation_samples() -> None:
     done = run(partition={"name": "feature_noise", "sigma": 0.5}, rounds=2)
-    site, right, count = open_context(done.experiment), 0, 0
-    for client, rows in enumerate(site.owners.validation):
-        x, y = site.test_rows(rows, site.noise(client, len(rows), 0, 2))  # a stream that neither training nor tests use
+    context, right, count = open_context(done.experiment), 0, 0
+    for client, rows in enumerate(context.owners.validation):
+        x, y = context.test_rows(
+            rows, context.noise(client, len(rows), 0, 2)
+        )  # a stream that neither training nor tests use
         with torch.no_grad():
             right += int((done.model()(x).argmax(1) == y).sum())
         count += len(rows)
@@ -211,8 +213,8 @@ def test_patience_follows_validation_samples() -> None:
     rule = StopRule(experiment, experiment.algorithm.made, 1)
     over = []
     for record in records((0.1, 0.5), (0.2, 0.4), (0.3, 0.5), (0.4, 0.6)):
-        rule.see(record)
-        over.append(rule.over(record.round, 0))
+        rule.update(record)
+        over.append(rule.is_finished(record.round, 0))
     assert over == [False, False, True, False]  # the test accuracy rose all the time
     assert rule.best(RoundRecord(5)) == 0.4  # the best accuracy is still that of the test samples
 

@@ -51,7 +51,7 @@ def test_a_name_of_ones_own() -> None:
 
 @dataclass(frozen=True)
 class Mine(fa.FedAvg):
-    """One that nobody has registered."""
+    """An algorithm that is not registered."""
 
     gain: float = 1.0
 
@@ -83,32 +83,32 @@ def test_a_mapping_gives_names() -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ([], "no algorithm is no comparison"),
-        (["fedavg"], "1 algorithm is no comparison"),
-        ("fedavg", "1 algorithm is no comparison"),
-        ({"name": "fedavg"}, "one algorithm is no comparison"),
-        (["fedavg", "fedavg"], "'fedavg' twice cannot be told apart"),
+        ([], "no algorithm cannot be compared"),
+        (["fedavg"], "1 algorithm cannot be compared"),
+        ("fedavg", "1 algorithm cannot be compared"),
+        ({"name": "fedavg"}, "a comparison needs two algorithms"),
+        (["fedavg", "fedavg"], "'fedavg' twice cannot be distinguished"),
         (["fedavg", " fedavg"], "'fedavg' twice"),
-        ({"a b": "fedavg", "a-b": "fedprox"}, "'a b' and 'a-b' cannot be told apart"),
-        ({"A": "fedavg", "a": "fedprox"}, "'A' and 'a' cannot be told apart"),
-        ({"..": "fedavg", "a": "fedprox"}, "'..' is no name"),
-        ({"a": "b=fedavg", "c": "fedprox"}, "two names"),
-        ({"a" * 201: "fedavg", "b": "fedprox"}, "'aaaaaaaaaaaaaaaaaaaa...' is too long for the name of a folder: 201 bytes"),
-        ({"ä" * 101: "fedavg", "b": "fedprox"}, "202 bytes"),
+        ({"a b": "fedavg", "a-b": "fedprox"}, "'a b' and 'a-b' cannot be distinguished"),
+        ({"A": "fedavg", "a": "fedprox"}, "'A' and 'a' cannot be distinguished"),
+        ({"..": "fedavg", "a": "fedprox"}, "'..' cannot be the name of a contestant"),
+        ({"a": "b=fedavg", "c": "fedprox"}, "two labels"),
+        ({"a" * 201: "fedavg", "b": "fedprox"}, "cannot be the name of a contestant"),
+        ({"ä" * 101: "fedavg", "b": "fedprox"}, "at most 200 bytes"),
         (["fedavg", "scafold"], r"no algorithm is called 'scafold'  \(-a scafold, algorithm.name\)\n.*'scaffold'"),
         (["fedavg", "fedprox:nu=1"], "has no setting 'nu'"),
         (["fedavg", "fedprox:mu=much"], "mu = 'much' does not fit"),
-        (["fedavg", "fedprox:mu"], "'mu' is no setting"),
-        (["fedavg", "fedprox:mu="], "'mu=' is no setting"),
+        (["fedavg", "fedprox:mu"], "'mu' is not a setting"),
+        (["fedavg", "fedprox:mu="], "'mu=' is not a setting"),
         (["fedavg", "fedprox:"], "a setting is missing"),
-        (["fedavg", "fedprox:name=fedavg"], "'name=fedavg' is no setting"),
+        (["fedavg", "fedprox:name=fedavg"], "'name=fedavg' is not a setting"),
         (["fedavg", "+fedir"], "a name is missing"),
         (["fedavg", "x="], "names no algorithm"),
         (["fedavg", "=fedprox"], "names no algorithm"),
         (["fedavg", "fedavg+scaffold"], "not a companion"),
         (["fedavg", "fedprox:model.norm=bn"], "model.norm cannot differ between algorithms"),
         (["fedavg", "fedavg+fedir:local.lr=1"], "local.lr cannot differ"),
-        ([fa.FedAvg, "fedprox"], "is no algorithm"),
+        ([fa.FedAvg, "fedprox"], "is not a valid algorithm"),
         ([{"algorithm": "fedavg", "seed": 3}, "fedprox"], "seed cannot differ between algorithms"),
         ([{"local": {"lr": 1}}, "fedprox"], "no algorithm is named"),
     ],

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import fedarena as fa
-from fedarena.results.comparison import Plan
+from fedarena.results.plan_file import read_plan
 from fedarena.results.run_status import RunStatus, comparison_cells, read_status
 
 EXPERIMENT = """
@@ -27,7 +27,7 @@ dropouts = 0.2
 local = { lr = 0.1 }
 """
 ASKED = ["exp.toml", "-a", "fedavg", "-a", "scaffold:option=i", "--folds", "2", "--no-baseline"]
-ENDLESS = "rounds=10000000"  # whatever the machine, they are not done before the kill
+ENDLESS = "rounds=10000000"  # on any machine, they are not done before the kill
 PATIENCE = 120.0  # seconds, after which something is wrong
 
 
@@ -40,7 +40,7 @@ def seen(root: Path) -> list[RunStatus]:
     """All cells as a bystander sees them; nothing before the plan is there."""
     if not (root / "comparison.json").exists():
         return []
-    return [read_status(cell.folder) for cell in comparison_cells(Plan.read(root), root)]
+    return [read_status(cell.folder) for cell in comparison_cells(read_plan(root), root)]
 
 
 def wait_for(process: subprocess.Popen[str], has_come: Callable[[], bool]) -> None:
@@ -125,7 +125,7 @@ def test_killed_twice_and_resumed(
 
 
 def test_workers_leave_with_a_killed_comparison(tmp_path: Path) -> None:
-    """Even in the middle of a run: a lock ends with its process, and soon nobody holds that of a cell."""
+    """Even in the middle of a run: a lock ends with its process, so that of a cell is soon free."""
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
     process = start(tmp_path, *ASKED, "--set", ENDLESS, "--out", "c", "--workers", "2")
     wait_for(process, lambda: [g.state for g in seen(tmp_path / "c") if g.round > 1] == ["running"] * 2)
@@ -143,9 +143,9 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path) -> None:
     process = start(tmp_path, *ASKED, "--set", ENDLESS, "--out", "c")
     wait_for(process, lambda: any(g.round > 1 for g in seen(tmp_path / "c")))
     process.send_signal(signal.SIGINT)
-    told, said = process.communicate(timeout=PATIENCE)
+    output, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert told == ""
+    assert output == ""
     assert "fedarena compare --resume c" in said
     assert "Traceback" not in said
     assert not any(g.state == "running" for g in seen(tmp_path / "c"))

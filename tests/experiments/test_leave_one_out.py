@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import fedarena as fa
+from fedarena.config.comparison_plan import client_folder
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.engine.setup import partition_data
 from fedarena.experiments.dry_run import dry_run
@@ -24,8 +25,9 @@ from fedarena.experiments.run_comparison import make_plan
 from fedarena.reports.commands import commands
 from fedarena.reports.page import render
 from fedarena.reports.report_data import ReportData
-from fedarena.results.comparison import Comparison, Plan, client_folder
+from fedarena.results.comparison import Comparison
 from fedarena.results.leave_one_out import others_scores
+from fedarena.results.plan_file import read_plan
 from fedarena.results.run_status import left_out_cells
 from fedarena.statistics.bayes import posterior
 from fedarena.ui import comparison_page
@@ -103,12 +105,12 @@ def test_effects_are_those_of_the_recorded_scores(whole: Comparison) -> None:
 
 
 def test_the_score_over_all_clients_is_that_of_the_view(whole: Comparison) -> None:
-    """With nobody left out, the mean of clients is the score on own samples, in both weightings."""
+    """With no client left out, the mean of clients is the score on own samples, in both weightings."""
     for run in whole.runs["fedavg"]:
-        weighted = others_scores(run, run, "nobody of this name", "accuracy", "own")
+        weighted = others_scores(run, run, "no client of this name", "accuracy", "own")
         assert math.isclose(weighted[0], run.own_metrics["accuracy"])
         assert weighted[0] == weighted[1]
-        uniform = others_scores(run, run, "nobody of this name", "accuracy", "own:uniform")
+        uniform = others_scores(run, run, "no client of this name", "accuracy", "own:uniform")
         assert math.isclose(uniform[0], run.client_metrics["accuracy"].mean())
 
 
@@ -136,7 +138,7 @@ def test_local_training_is_not_repeated(whole: Comparison) -> None:
 
 
 def test_the_comparison_itself_stays_as_it_was(whole: Comparison, table: Path) -> None:
-    """Scores, verdict table and weights are those of the comparison that leaves nobody out."""
+    """Scores, verdict table and weights are those of the comparison that leaves no client out."""
     plain = fa.compare(table, THREE, out=False, **SETTINGS)
     assert plain.scores() == whole.scores()
     assert plain.duels() == whole.duels()
@@ -201,8 +203,8 @@ def test_old_plans_leave_nobody_out(whole: Comparison, tmp_path: Path) -> None:
     assert before.pop("leave_one_out") == [*NAMES]
     assert before.pop("sha256")
     (tmp_path / "comparison.json").write_text(json.dumps(before))
-    assert Plan.read(tmp_path).leave_one_out == ()
-    assert left_out_cells(Plan.read(tmp_path), tmp_path) == []
+    assert read_plan(tmp_path).leave_one_out == ()
+    assert left_out_cells(read_plan(tmp_path), tmp_path) == []
 
 
 def test_a_failed_run_is_named_and_stops_no_other(whole: Comparison, tmp_path: Path) -> None:
@@ -236,9 +238,9 @@ def test_effects_in_words_json_report_and_page(whole: Comparison) -> None:
     (line,) = [text for text in whole.words if "the other clients" in text]
     assert line.startswith("With ")
     assert line.endswith(".")
-    told = json.loads(json.dumps(whole.as_dict()["leave_one_out"], allow_nan=False))
-    assert {one["client"] for one in told["effects"]} == {*NAMES}
-    assert told["evaluate_on"] == "own"
+    output = json.loads(json.dumps(whole.as_dict()["leave_one_out"], allow_nan=False))
+    assert {one["client"] for one in output["effects"]} == {*NAMES}
+    assert output["evaluate_on"] == "own"
     page = render(ReportData(whole))
     section = page.partition('<section id="left-out">')[2].partition("</section>")[0]
     assert "Zug &amp; Au" in section
@@ -246,7 +248,7 @@ def test_effects_in_words_json_report_and_page(whole: Comparison) -> None:
     assert "<svg" in section
     assert "--leave-out 'Zug & Au'" in commands(whole)[0]
     catalogue = Catalogue(whole.dir.parent)
-    (match,) = catalogue.look().matches
+    (match,) = catalogue.scan().comparisons
     shown = comparison_page.page(catalogue, match.id, {})
     assert shown is not None
     assert 'id="gains"' in shown

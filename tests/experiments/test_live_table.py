@@ -10,16 +10,17 @@ import pytest
 from rich.console import Console
 
 import fedarena as fa
+from fedarena.config.comparison_plan import Plan
 from fedarena.experiments.live_table import ComparisonProgress
-from fedarena.results.comparison import Plan
-from fedarena.results.run_folder import as_json, write_text
+from fedarena.experiments.plan import build_plan
+from fedarena.results.json_files import as_json, write_text
 from fedarena.results.run_status import ComparisonCell, comparison_cells
 
 
 @pytest.fixture
 def plan() -> Plan:
     entered = {name: {"algorithm": name} for name in ("fedavg", "fedprox", "scaffold")}
-    return Plan.make(fa.Experiment.make("digits", rounds=20), entered, folds=5, repeats=2)
+    return build_plan(fa.Experiment.make("digits", rounds=20), entered, folds=5, repeats=2)
 
 
 def end(cell: ComparisonCell, best: float, diverged: bool = False) -> None:

@@ -23,7 +23,7 @@ from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.setup import open_context
 from fedarena.experiments import run_comparison
-from fedarena.results.comparison import Plan
+from fedarena.experiments.plan import build_plan
 from fedarena.results.run_folder import read_facts
 from fedarena.runtimes.serial import SerialRuntime
 
@@ -76,7 +76,7 @@ def test_all_algorithms_of_a_split_begin_alike() -> None:
 
 
 def test_all_algorithms_of_a_split_have_one_schedule(tmp_path: Path) -> None:
-    plan = Plan.make(
+    plan = build_plan(
         fa.Experiment.make("digits", **{**SMALL, "clients": 10}),
         {name: {"algorithm": name} for name in ("fedavg", "scaffold", "fednova", "feddyn")},
         folds=2,
@@ -86,7 +86,7 @@ def test_all_algorithms_of_a_split_have_one_schedule(tmp_path: Path) -> None:
         for label in plan.contestants:
             site = open_context(plan.cell(label, split))
             keeper = CheckpointStore(tmp_path / label / split.name, site.algorithm)
-            schedules.append([TrainingLoop(site, SerialRuntime(site), keeper).select(round) for round in range(8)])
+            schedules.append([TrainingLoop(site, SerialRuntime(site), keeper).clients.select(round) for round in range(8)])
             keeper.close()
         assert all(schedule == schedules[0] for schedule in schedules)
         assert len({tuple(who) for who in schedules[0]}) > 1
@@ -206,7 +206,7 @@ def test_trouble_of_one_does_not_lose_the_others() -> None:
     found = fa.compare("digits", entered, seeds=2, workers=2, out="c", **settings)
     assert found.labels == ["wild", "fedavg", "fedprox"]
     assert found.failures["failing"].startswith("ZeroDivisionError: of all things (")
-    assert "test_matrix.py, line" in found.failures["failing"]
+    assert "test_run_comparison.py, line" in found.failures["failing"]
     assert found.failures["deadly"].startswith("its worker died 3 times (last exit code -9)")
     assert [run.diverged for run in found.runs["wild"]] == [True, True]
     assert found.rows()[0]["diverged"] == 2
@@ -306,8 +306,8 @@ def test_killed_while_what_failed_is_cleared_away(monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            run_comparison._run(experiment, cell)
-    assert run_comparison._run(experiment, cell) is None
+            run_comparison._run_cell(experiment, cell)
+    assert run_comparison._run_cell(experiment, cell) is None
     assert (cell / "model.safetensors").read_bytes() == whole["model.safetensors"]
     assert [folder.name for folder in cell.parent.iterdir()] == ["seed0"]
 
@@ -363,7 +363,7 @@ def test_what_a_resumed_comparison_cannot_have_is_refused() -> None:
 
 def test_one_at_a_time() -> None:
     fa.compare("digits", ["fedavg", "fedprox"], seeds=2, out="c", baseline=False, **SMALL)
-    with hold_folder(Path("c")), pytest.raises(fa.FedarenaError, match="another process is at work in c"):
+    with hold_folder(Path("c")), pytest.raises(fa.FedarenaError, match="another process is using c"):
         fa.compare(resume="c")
     fa.compare(resume="c")  # the lock is let go
 
@@ -375,12 +375,12 @@ def test_json_and_nothing_else() -> None:
     result = call("compare", "digits", "-a", "fedavg", "-a", "fedprox:mu=0.1", *QUICK, "--seeds", "2", "--json", "-q")
     assert result.exit_code == 0
     assert result.stderr == ""
-    told = json.loads(result.stdout)
-    assert told["algorithms"] == ["fedavg", "fedprox:mu=0.1"]
-    assert {len(scores) for scores in told["scores"].values()} == {2}
-    assert [d["row"] for d in told["table"]] == ["fedavg", "fedprox:mu=0.1"]
-    assert told["dir"] == "runs/digits-compare"
-    assert [row["algorithm"] for row in told["rows"]] == ["fedavg", "fedprox:mu=0.1", "centralized"]
+    report = json.loads(result.stdout)
+    assert report["algorithms"] == ["fedavg", "fedprox:mu=0.1"]
+    assert {len(scores) for scores in report["scores"].values()} == {2}
+    assert [d["row"] for d in report["table"]] == ["fedavg", "fedprox:mu=0.1"]
+    assert report["dir"] == "runs/digits-compare"
+    assert [row["algorithm"] for row in report["rows"]] == ["fedavg", "fedprox:mu=0.1", "centralized"]
 
 
 def test_a_line_for_every_run_then_the_verdict() -> None:
@@ -411,9 +411,9 @@ def test_exit_code_1_when_nothing_could_be_compared() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["digits"], "no algorithm is no comparison"),
-        (["digits", "-a", "fedavg"], "1 algorithm is no comparison"),
-        (["digits", "-a", "fedavg", "-a", "fedavg"], "cannot be told apart"),
+        (["digits"], "no algorithm cannot be compared"),
+        (["digits", "-a", "fedavg"], "1 algorithm cannot be compared"),
+        (["digits", "-a", "fedavg", "-a", "fedavg"], "cannot be distinguished"),
         (["digits", "-a", "fedavg", "-a", "scafold"], "did you mean 'scaffold'?"),
         (["digits", "-a", "fedavg", "-a", "fedprox:mu=-1"], "does not fit algorithm 'fedprox'"),
         (["digits", "-a", "fedavg", "-a", "fedprox:local.lrr=1"], "local has no key 'lrr'"),
@@ -434,7 +434,7 @@ def test_exit_code_1_when_nothing_could_be_compared() -> None:
         ),
         (["digits", "-a", "centralized=fedavg", "-a", "fedprox"], "'centralized' is the name of the baseline"),
         (["digits", "-a", "fedavg", "-a", "fedprox", "--report", "no/such/place.html"], "no folder for"),
-        (["digits", "-a", "fedavg", "-a", "fedprox", "--out", "taken"], "taken is there already"),
+        (["digits", "-a", "fedavg", "-a", "fedprox", "--out", "taken"], "taken exists already"),
         (["digits", "-a", "fedavg", "-a", "fedprox", "--out", "x", "--resume", "taken"], "stays in its folder"),
         (["--resume", "taken"], "taken holds no comparison"),
     ],
@@ -497,8 +497,8 @@ def test_notes_of_cells_are_told_once_with_their_algorithm() -> None:
     duel = fa.compare(
         "digits", ["fedavg", "fedbuff:buffer=1000"], folds=2, rounds=1, model="logreg", out=False, baseline=False
     )
-    told = [note for note in duel.notes if "never changed" in note]
-    assert told == [
+    report = [note for note in duel.notes if "never changed" in note]
+    assert report == [
         "fedbuff:buffer=1000: the server's model never changed: no answer came, or too few for its buffer (in 2 of 2 runs)"
     ]
     assert sum("beta" in note for note in duel.notes) == 1

@@ -39,7 +39,7 @@ def rows(seed: int, count: int = 160) -> tuple[Any, Any]:
 DATA = rows(0)
 
 
-def told(found: fa.Found) -> list[Any]:
+def report(found: fa.Found) -> list[Any]:
     """Everything about every trial, to the last bit."""
     return [(t.number, t.values, t.state, t.score, t.curve) for t in found.trials]
 
@@ -140,9 +140,9 @@ def test_test_rows_are_never_looked_at() -> None:
     how: dict[str, Any] = {**SMALL, "space": SPACE, "trials": 6, "out": False, "workers": 1}
     clean = fa.search(fa.arrays(*DATA, x_test=x_test, y_test=y_test), **how)
     poisoned = fa.search(fa.arrays(*DATA, x_test=poison[0], y_test=poison[1]), **how)
-    assert told(clean) == told(poisoned)
+    assert report(clean) == report(poisoned)
     other = fa.search(fa.arrays(*rows(5), x_test=x_test, y_test=y_test), **how)
-    assert told(clean) != told(other)
+    assert report(clean) != report(other)
     tests = [
         fa.run(fa.arrays(*DATA, x_test=x, y_test=y), out=False, runtime="serial", **SMALL).final.accuracy
         for x, y in ((x_test, y_test), poison)
@@ -166,14 +166,14 @@ def test_trials_are_the_same_for_any_number_of_workers(method: Any) -> None:
         "out": False,
     }
     one, three = (fa.search(DATA, workers=workers, **how) for workers in (1, 3))
-    assert told(one) == told(three)
+    assert report(one) == report(three)
     assert any(t.state == "pruned" for t in one.trials)
 
 
 def test_another_seed_tries_other_values() -> None:
     how: dict[str, Any] = {**SMALL, "space": SPACE, "trials": 3, "method": "random", "out": False, "workers": 1}
     first, again, other = (fa.search(DATA, seed=seed, **how) for seed in (0, 0, 1))
-    assert told(first) == told(again)
+    assert report(first) == report(again)
     assert not {t.values["local.lr"] for t in first.trials} & {t.values["local.lr"] for t in other.trials}
 
 
@@ -181,14 +181,14 @@ def test_the_same_call_again_goes_on() -> None:
     how: dict[str, Any] = {**SMALL, "space": SPACE}
     whole = fa.search(DATA, trials=13, out=False, **how)
     first = fa.search(DATA, trials=11, **how)
-    assert told(first) == told(whole)[:11]
+    assert report(first) == report(whole)[:11]
     written = Path("runs/search-arrays-fedavg-seed0/study.db").stat().st_mtime_ns
-    assert told(fa.search(DATA, trials=11, **how)) == told(first)
+    assert report(fa.search(DATA, trials=11, **how)) == report(first)
     assert Path("runs/search-arrays-fedavg-seed0/study.db").stat().st_mtime_ns == written  # nothing was left to do
     more = fa.search(DATA, trials=13, **how)
-    assert told(more) == told(whole)
+    assert report(more) == report(whole)
     assert more.dir == first.dir == Path("runs/search-arrays-fedavg-seed0")
-    assert told(fa.search(DATA, trials=11, **how)) == told(first)  # what it was with fewer
+    assert report(fa.search(DATA, trials=11, **how)) == report(first)  # what it was with fewer
 
 
 def test_another_search_gets_a_folder_of_its_own() -> None:
@@ -215,7 +215,7 @@ def test_killed_and_resumed() -> None:
     whole = fa.search(
         "rows.csv", space="space.toml", trials=12, out=False, overrides=["data.label=y"], **SMALL | {"rounds": 30}
     )
-    assert told(resumed) == told(whole)
+    assert report(resumed) == report(whole)
     assert stored("killed/study.db") == 12
     assert not Path("killed/trials").exists()
     assert fa.Experiment.make("killed/best.toml") == whole.experiment
@@ -239,7 +239,7 @@ def under_way(folder: str) -> bool:
 
 def test_one_process_at_a_time() -> None:
     fa.search(DATA, space=SPACE, trials=1, out="here", workers=1, **SMALL)
-    with hold_folder(Path("here")), pytest.raises(FedarenaError, match="another process is at work in here"):
+    with hold_folder(Path("here")), pytest.raises(FedarenaError, match="another process is using here"):
         fa.search(DATA, space=SPACE, trials=2, out="here", workers=1, **SMALL)
 
 
@@ -354,9 +354,9 @@ def test_one_file_may_hold_many_studies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "report"),
     [
-        (["digits"], "how many trials?"),
+        (["digits"], "the number of trials is not given"),
         (["digits", "--trials", "0"], "trials = 0"),
         (["digits", "--trials", "2", "--workers", "0"], "workers = 0"),
         (["digits", "--trials", "2", "--method", "grid"], "a grid cannot hold all of it"),
@@ -372,7 +372,7 @@ def test_one_file_may_hold_many_studies() -> None:
         (["digits", "--trials", "2", "--set", "algorithm=fsvrg", "--set", "local.momentum=0.5"], "knows no momentum"),
     ],
 )
-def test_a_mistake_is_one_message(words: list[str], told: str) -> None:
+def test_a_mistake_is_one_message(words: list[str], report: str) -> None:
     Path("full").mkdir()
     Path("full/thing").touch()
     Path("empty.toml").touch()
@@ -381,7 +381,7 @@ def test_a_mistake_is_one_message(words: list[str], told: str) -> None:
     result = call(*words, "-q")
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
-    assert told in result.stderr
+    assert report in result.stderr
     assert "\n  -> " in result.stderr
     assert len(result.stderr.strip().splitlines()) == 2
 

@@ -64,7 +64,7 @@ def test_a_grid_over_what_has_no_end_is_refused_by_name(dimension: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "output"),
     [
         ({}, "the space is empty"),
         ({"local": {}}, "local has no low"),
@@ -88,15 +88,15 @@ def test_a_grid_over_what_has_no_end_is_refused_by_name(dimension: dict[str, Any
         ({"local.lr": {"low": -1.0, "high": 1.0}}, "local.lr = -1.0"),
         ({"local.momentum": {"low": 0.0, "high": 1.0}}, "local.momentum = 1.0"),
         ({"local.epochs": {"choices": [1, "many"]}}, "local.epochs = 'many'"),
-        ({"seed": {"low": 0, "high": 9}}, "seed is part of the question"),
-        ({"partition.beta": {"low": 0.1, "high": 9.0}}, "partition is part of the question"),
-        ({"rounds": {"low": 1, "high": 9}}, "rounds is part of the question"),
+        ({"seed": {"low": 0, "high": 9}}, "seed defines the task"),
+        ({"partition.beta": {"low": 0.1, "high": 9.0}}, "partition defines the task"),
+        ({"rounds": {"low": 1, "high": 9}}, "rounds defines the task"),
         ({"share": {"choices": [0.1]}, "per_round": {"choices": [1]}}, "both share and per_round"),
     ],
 )
-def test_a_mistake_is_told_before_anything_starts(table: Any, told: str) -> None:
+def test_a_mistake_is_told_before_anything_starts(table: Any, output: str) -> None:
     message = refused(table)
-    assert told in message
+    assert output in message
     assert "\n  -> " in message
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 import fedarena as fa
 from fedarena.cli.main import app
+from fedarena.config.comparison_plan import PARTS, Plan, Split
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import SEED_KEYS, Purpose
 from fedarena.engine.checkpoint import CheckpointStore
@@ -22,7 +23,8 @@ from fedarena.engine.setup import open_context
 from fedarena.experiments.run_comparison import make_plan
 from fedarena.models.task import sha256
 from fedarena.reports.collect import collect_runs, why_no_verdict
-from fedarena.results.comparison import PARTS, Comparison, Plan, Split
+from fedarena.results.comparison import Comparison
+from fedarena.results.plan_file import read_plan
 from fedarena.results.run_status import comparison_cells
 from fedarena.runtimes.serial import SerialRuntime
 
@@ -47,14 +49,14 @@ def random_parts(exp: Experiment, folder: Path) -> dict[str, Any]:
     whole = [np.sort(np.concatenate(pair)) for pair in zip(site.owners.clients, site.owners.client_tests, strict=True)]
     keeper = CheckpointStore(folder, site.algorithm)
     loop = TrainingLoop(site, SerialRuntime(site), keeper)
-    selected = [loop.select(round) for round in range(6)]
+    selected = [loop.clients.select(round) for round in range(6)]
     keeper.close()
     fleet, everyone = build_fleet(exp, 6), range(6)
     times = [fleet.speed.tolist(), *(fleet.training_factors([*everyone], n).tolist() for n in range(3))]
     away = [fleet.drops_out(client, n) for client in everyone for n in range(5)]
     available = site.availability
     assert available is not None
-    here = [available.here(3600.0 * hour).tolist() for hour in range(24)]
+    here = [available.is_available(3600.0 * hour).tolist() for hour in range(24)]
     return {
         "partition": [rows.tolist() for rows in whole],
         "test": site.owners.test.tolist(),
@@ -254,7 +256,7 @@ OLD: dict[str, Any] = {  # what comparison.json held before splits had seeds of 
 def test_a_folder_without_the_new_fields_goes_on_as_it_was_made(folds: int | None) -> None:
     Path("old").mkdir()
     Path("old/comparison.json").write_text(json.dumps({**OLD, "folds": folds}).replace("Infinity", '"inf"'))
-    before = Plan.read(Path("old"))
+    before = read_plan(Path("old"))
     assert before.protocol == "shared"
     for split in before.splits:
         expected = BASE.with_(seed=15 + split.repeat)
@@ -287,9 +289,9 @@ def test_the_protocol_is_part_of_the_folder() -> None:
     assert (table["protocol"], table["fixed"], table["per_repeat"]) == ("independent", ["partition"], [])
     with pytest.raises(fa.FedarenaError, match=r"its fixed is \('partition',\), not \(\)"):
         fa.compare("digits", ["fedavg", "fedprox"], seeds=2, resume="c", baseline=False, **SMALL)
-    told = json.loads(call("--resume", "c", "--json", "-q").stdout)
-    assert told["fixed"] == ["partition"]
-    assert told["about"].startswith("The conclusion is about this partition;")
+    output = json.loads(call("--resume", "c", "--json", "-q").stdout)
+    assert output["fixed"] == ["partition"]
+    assert output["about"].startswith("The conclusion is about this partition;")
 
 
 def test_cells_gathered_by_hand_are_judged_alike() -> None:
@@ -309,11 +311,11 @@ def test_cells_gathered_by_hand_are_judged_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (["--fixed", "partitions"], "did you mean 'partition'?"),
-        (["--fixed", "partition,"], "is nothing that --fixed knows"),
-        (["--per-repeat", "test"], "'test' is nothing that --per-repeat knows"),
+        (["--fixed", "partition,"], "--fixed does not accept ''"),
+        (["--per-repeat", "test"], "--per-repeat does not accept 'test'"),
         (["--fixed", "test"], "give --seeds N with --fixed test"),
         (["--fixed", "start", "--per-repeat", "start,schedule"], "start is to be the same in all splits"),
         (["--seeds", "3", "--per-repeat", "start"], "every split is a repeat of its own"),
@@ -321,10 +323,10 @@ def test_cells_gathered_by_hand_are_judged_alike() -> None:
         (["--set", "fold_seed=-1"], "fold_seed = -1"),
     ],
 )
-def test_a_mistake_is_one_message(words: list[str], told: str) -> None:
+def test_a_mistake_is_one_message(words: list[str], output: str) -> None:
     result = call("digits", "-a", "fedavg", "-a", "scaffold", *QUICK, *words)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert told in result.stderr
+    assert output in result.stderr
     assert len(result.stderr.strip().splitlines()) == 2
     assert not Path("runs").exists()
 
@@ -336,9 +338,9 @@ def test_times_need_forward_splits() -> None:
     result = call(*timed, "--seeds", "3")
     assert result.exit_code == 2
     assert "give --folds for forward splits, or --seeds N --fixed test" in result.stderr
-    told = json.loads(call(*timed, "--folds", "3", "--dry-run", "--json").stdout)
-    assert "every split has its own later test samples" in told["about"]
-    assert "correlation 0.25" in told["test"]
+    output = json.loads(call(*timed, "--folds", "3", "--dry-run", "--json").stdout)
+    assert "every split has its own later test samples" in output["about"]
+    assert "correlation 0.25" in output["test"]
     assert call(*timed, "--folds", "3", "-q").exit_code == 0
 
 
@@ -349,12 +351,12 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing() -> None:
     lines = result.stdout.splitlines()
     assert lines[0] == "fedavg, scaffold, centralized: 3 x 6 runs (2 x 3 folds)"
     assert lines[1].startswith("The conclusion is about federations drawn like this one;")
-    assert lines[-1] == "nothing was run: leave out --dry-run to begin"
+    assert lines[-1] == "nothing was run: leave out --dry-run to start"
     assert not list(Path().iterdir())
-    told = json.loads(call(*words, "--tune", "4", "--dry-run", "--json").stdout)
-    assert (told["runs"], told["trials"], len(told["splits"])) == (18, 4 * 18, 6)
-    assert told["seconds"] > 0
-    assert told["disk_bytes"] > 0
+    output = json.loads(call(*words, "--tune", "4", "--dry-run", "--json").stdout)
+    assert (output["runs"], output["trials"], len(output["splits"])) == (18, 4 * 18, 6)
+    assert output["seconds"] > 0
+    assert output["disk_bytes"] > 0
     assert not list(Path().iterdir())
     assert call("digits", "-a", "fedavg", "-a", "scafold", "--dry-run").exit_code == 2
 
@@ -363,5 +365,5 @@ def test_a_dry_run_of_a_folder_counts_what_is_left() -> None:
     done = fa.compare("digits", ["fedavg", "fedprox"], seeds=2, out="c", baseline=False, **SMALL)
     assert done.dir is not None
     (done.plan.folder(done.dir, "fedprox", done.plan.splits[1]) / "result.json").unlink()
-    told = json.loads(call("--resume", "c", "--dry-run", "--json").stdout)
-    assert told["runs"] == 1
+    output = json.loads(call("--resume", "c", "--dry-run", "--json").stdout)
+    assert output["runs"] == 1

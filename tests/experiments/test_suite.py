@@ -19,7 +19,7 @@ import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config.errors import BadValue, FedarenaError, ResumeMismatch
 from fedarena.config.seeds import derived_seed
-from fedarena.experiments.suite import is_suite
+from fedarena.experiments.federations import is_suite
 from fedarena.reports.suite_report import suite_toml
 from fedarena.results.suite import SuiteComparison
 
@@ -154,11 +154,11 @@ def test_a_resumed_suite_stays_as_it_was(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_answers_first_and_json_has_the_keys(folder: Path, tmp_path: Path) -> None:
-    code, printed, told = cli("--resume", str(folder / "s"), "--report", str(tmp_path / "r.html"))
+    code, printed, output = cli("--resume", str(folder / "s"), "--report", str(tmp_path / "r.html"))
     assert code == 0
     assert printed.lstrip().startswith("On the next federation like these 3, ")
     assert printed.splitlines()[-2:] == [str(folder / "s"), str(tmp_path / "r.html")]
-    assert "fedavg, scaffold · 3 federations · 12 runs" in told
+    assert "fedavg, scaffold · 3 federations · 12 runs" in output
     code, printed, _ = cli("--resume", str(folder / "s"), "--json", "-q")
     found = json.loads(printed)
     assert {"federations", "pairs", "mean_ranks", "about", "verdict", "varying"} <= set(found)
@@ -240,7 +240,7 @@ def table(**settings: Any) -> dict[str, Any]:
     [
         ([], {}, "0 federations cannot show"),
         (["digits", table(name="b")], {}, "2 federations cannot show how federations differ"),
-        ([table(name="a"), table(name="A", clients=5), table(name="c", clients=6)], {}, "cannot be told apart"),
+        ([table(name="a"), table(name="A", clients=5), table(name="c", clients=6)], {}, "cannot be distinguished"),
         ([table(name="a"), table(name="a", clients=5), table(name="c", clients=6)], {}, "'a' twice"),
         ([table(name="a"), table(name="b"), table(name="c", clients=6)], {}, "are the same experiment"),
         ([table(name=".."), table(name="b", clients=5), table(name="c", clients=6)], {}, "cannot be the name"),
@@ -294,21 +294,21 @@ def test_tasks_are_not_mixed(tmp_path: Path) -> None:
         ("[grid]\nclientz = [2, 3, 4]\n", "no key 'clientz'"),
         (
             '[[federation]]\nname = "a"\n[[federation]]\nname = "a"\n[[federation]]\nname = "c"\n',
-            "cannot be told apart",
+            "cannot be distinguished",
         ),
     ],
 )
 def test_bad_suite_files_are_one_message_and_exit_code_2(text: str, what: str, tmp_path: Path) -> None:
     file = tmp_path / "suite.toml"
     file.write_text(f'data = "digits"\nmodel = "logreg"\n{text}')
-    code, printed, told = cli(str(file), "-a", "fedavg", "-a", "scaffold", "--out", str(tmp_path / "s"))
+    code, printed, output = cli(str(file), "-a", "fedavg", "-a", "scaffold", "--out", str(tmp_path / "s"))
     assert code == 2
     assert printed == ""
-    assert "Traceback" not in told
-    assert " -> " in told
+    assert "Traceback" not in output
+    assert " -> " in output
     import re
 
-    assert re.search(what, told), told
+    assert re.search(what, output), output
     assert not (tmp_path / "s").exists()
 
 

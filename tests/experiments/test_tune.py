@@ -19,12 +19,13 @@ from typer.testing import CliRunner, Result
 
 import fedarena as fa
 from fedarena.cli.main import app
+from fedarena.config.comparison_plan import Plan, Split
 from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.engine.setup import partition_data
 from fedarena.experiments.contestants import contestants
+from fedarena.experiments.plan import build_plan
 from fedarena.experiments.tune import run_tuning, tuning_note, tuning_split, with_tuning
-from fedarena.results.comparison import Plan, Split
 
 SMALL: dict[str, Any] = {"clients": 4, "model": "logreg", "partition": "iid", "rounds": 3}
 SET = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
@@ -38,7 +39,7 @@ def rows(seed: int = 0, count: int = 160) -> tuple[Any, Any]:
 
 def plan(data: Any, algorithms: list[Any], tune: int, *, folds: int | None = 2, repeats: int = 1, **how: Any) -> Plan:
     entered = contestants(algorithms)
-    planned = Plan.make(Experiment.make(data, **SMALL), entered, folds=folds, repeats=repeats)
+    planned = build_plan(Experiment.make(data, **SMALL), entered, folds=folds, repeats=repeats)
     return with_tuning(planned, tune, entered, **how)
 
 
@@ -60,13 +61,13 @@ def test_everyone_gets_the_same_number_of_trials_and_its_own_space() -> None:
     assert table["found"].keys() == {"fedavg", "fedprox", "fedadam", "centralized"}  # the baseline too
     for label, splits in table["found"].items():
         assert splits.keys() == {"repeat0-fold0", "repeat0-fold1"}
-        for told in splits.values():
-            assert len(told["trials"]) == 3
-            assert all(trial["values"].keys() == table["spaces"][label].keys() for trial in told["trials"])
-            assert told["best"]["score"] == max(trial["score"] for trial in told["trials"])
+        for report in splits.values():
+            assert len(report["trials"]) == 3
+            assert all(trial["values"].keys() == table["spaces"][label].keys() for trial in report["trials"])
+            assert report["best"]["score"] == max(trial["score"] for trial in report["trials"])
     assert table["spaces"]["fedprox"].keys() == {"local.lr", "algorithm.mu"}
     assert "tuned: 3 trials (tpe) for every algorithm in every split" in duel.plan.notes[0]
-    assert "no test row was looked at" in duel.plan.notes[0]
+    assert "no test sample was used" in duel.plan.notes[0]
     for label, runs in duel.runs.items():  # and the cells ran with what was found
         for run, split in zip(runs, duel.plan.splits, strict=True):
             best = table["found"][label][split.name]["best"]["values"]
@@ -78,8 +79,8 @@ def test_the_same_luck_for_the_same_key() -> None:
     """Random trials of a split draw the same rates for everyone who searches nothing else before it."""
     found = run_tuning(plan(rows(), ["fedavg", "fednova", "scaffold"], 3, folds=None, method="random"), Path()).tuning
     assert found["trials"] == 3
-    told = json.loads(Path("tuning.json").read_text())["found"]
-    rates = [[t["values"]["local.lr"] for t in told[label]["seed0"]["trials"]] for label in told]
+    report = json.loads(Path("tuning.json").read_text())["found"]
+    rates = [[t["values"]["local.lr"] for t in report[label]["seed0"]["trials"]] for label in report]
     assert rates[0] == rates[1] == rates[2]
     assert len(set(rates[0])) == 3
 
@@ -128,10 +129,10 @@ def test_who_stays_untuned_is_named() -> None:
     words = ["digits", "-a", "fedavg", "-a", "fedprox", "--no-baseline", "--seeds", "2", *SET]
     Path("spaces.toml").write_text("[fedprox]\nalgorithm.mu = { choices = [50.0, 100.0] }\n")
     result = call(*words, "--tune", "2", "--spaces", "spaces.toml", "--out", "c", "--report", "r.html", "--json")
-    told = "fedprox: no trial gave a result; it keeps its own settings"
-    assert json.loads(result.stdout)["notes"][1:] == [told]
-    assert f"note: {told}" in result.stderr
-    assert told in Path("r.html").read_text(encoding="utf-8")
+    report = "fedprox: no trial gave a result; it keeps its own settings"
+    assert json.loads(result.stdout)["notes"][1:] == [report]
+    assert f"note: {report}" in result.stderr
+    assert report in Path("r.html").read_text(encoding="utf-8")
     assert fa.Comparison.load("c").runs["fedprox"][0].experiment.algorithm.settings["mu"] == fa.FedProx().mu
     assert plan(rows(), ["fedavg", "fedprox"], 2, spaces=stiff).tuning["given"] == ["fedprox"]
 
@@ -150,15 +151,15 @@ def test_the_test_fold_is_never_looked_at() -> None:
                           y_test=data.y[data.n_train :])  # fmt: skip
     changed = fa.arrays(poisoned[: data.n_train], data.y[: data.n_train], x_test=poisoned[data.n_train :],
                         y_test=data.y[data.n_train :])  # fmt: skip
-    told = []
+    report = []
     for number, source in enumerate((untouched, changed)):
         root = Path(str(number))
         root.mkdir()
         run_tuning(plan(source, ["fedavg", "fedprox"], 4), root)
-        told.append(json.loads((root / "tuning.json").read_text())["found"])
+        report.append(json.loads((root / "tuning.json").read_text())["found"])
     for label in ("fedavg", "fedprox"):
-        assert told[0][label]["repeat0-fold0"] == told[1][label]["repeat0-fold0"]
-        assert told[0][label]["repeat0-fold1"] != told[1][label]["repeat0-fold1"]  # there they are training rows
+        assert report[0][label]["repeat0-fold0"] == report[1][label]["repeat0-fold0"]
+        assert report[0][label]["repeat0-fold1"] != report[1][label]["repeat0-fold1"]  # there they are training rows
 
 
 def test_tuned_less_often_it_says_what_that_costs() -> None:
@@ -168,22 +169,22 @@ def test_tuned_less_often_it_says_what_that_costs() -> None:
     assert used["split"] == splits
     assert used["repeat"] == [Split(0, 0), Split(0, 0), Split(1, 0), Split(1, 0)]
     assert used["once"] == [Split(0, 0)] * 4
-    assert "no test row was looked at" in tuning_note(planned["split"])
+    assert "no test sample was used" in tuning_note(planned["split"])
     for per in ("repeat", "once"):
-        assert "test rows of other folds were among the training rows there" in tuning_note(planned[per])
+        assert "test samples of other folds were among the training samples there" in tuning_note(planned[per])
     seeds = {per: plan(rows(), ["fedavg", "fedprox"], 2, folds=None, repeats=3, per=per) for per in ("repeat", "once")}
-    assert "no test row was looked at" in tuning_note(seeds["repeat"])  # a seed is a repeat of its own
-    assert "test rows of other splits were among the training rows there" in tuning_note(seeds["once"])
+    assert "no test sample was used" in tuning_note(seeds["repeat"])  # a seed is a repeat of its own
+    assert "test samples of other splits were among the training samples there" in tuning_note(seeds["once"])
     kept = replace(seeds["once"], fixed=("test",), test_share=None)
-    assert "no test row was looked at" in tuning_note(
+    assert "no test sample was used" in tuning_note(
         kept
     )  # all seeds have the same test rows, and none trains on them
 
 
 def test_tuned_once_is_one_search_for_each() -> None:
     found = run_tuning(plan(rows(), ["fedavg", "fedprox"], 2, repeats=2, per="once"), Path())
-    told = json.loads(Path("tuning.json").read_text())["found"]
-    assert [list(splits) for splits in told.values()] == [["repeat0-fold0"]] * 2
+    report = json.loads(Path("tuning.json").read_text())["found"]
+    assert [list(splits) for splits in report.values()] == [["repeat0-fold0"]] * 2
     assert all(len(splits) == 4 for splits in found.tuned.values())
     assert len({json.dumps(values) for values in found.tuned["fedprox"].values()}) == 1
 
@@ -227,7 +228,7 @@ def test_killed_and_resumed() -> None:
     assert Path("killed/tuning.json").read_text() == Path("whole/tuning.json").read_text()
     assert resumed["notes"] == whole["notes"]
     assert len(whole["notes"]) == 1
-    again = json.loads(call("--resume", "killed", "--json", "-q").stdout)  # nothing left: nor is it tuned again
+    again = json.loads(call("--resume", "killed", "--json", "-q").stdout)  # nothing is left, and it is not tuned again
     assert again["notes"] == whole["notes"]
     assert again["scores"] == whole["scores"]
 
@@ -254,20 +255,20 @@ def test_another_budget_is_another_comparison() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "report"),
     [
         (["--tune", "0"], "tune = 0"),
-        (["--tune-per", "once"], "nothing says how much to tune"),
-        (["--tune-method", "random"], "nothing says how much to tune"),
+        (["--tune-per", "once"], "the number of trials is not given"),
+        (["--tune-method", "random"], "the number of trials is not given"),
         (["--tune", "3", "--tune-method", "grid"], "a grid cannot hold all of it"),
         (["--tune", "3", "--spaces", "none.toml"], "there is no file none.toml"),
     ],
 )
-def test_a_mistake_is_one_message(words: list[str], told: str) -> None:
+def test_a_mistake_is_one_message(words: list[str], report: str) -> None:
     result = call("digits", "-a", "fedavg", "-a", "scaffold", *SET, *words)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
-    assert told in result.stderr
+    assert report in result.stderr
     assert len(result.stderr.strip().splitlines()) == 2
     assert not Path("runs").exists()
 

@@ -19,13 +19,15 @@ from typer.testing import CliRunner, Result
 import fedarena as fa
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.cli.main import app
+from fedarena.config.comparison_plan import LookRecord, Plan, next_look
 from fedarena.experiments.live_table import ComparisonProgress
 from fedarena.experiments.run_comparison import make_plan
+from fedarena.experiments.until_decided import first_look
 from fedarena.reports import write_report
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
 from fedarena.results.next_step import next_step
+from fedarena.results.plan_file import read_plan
 from fedarena.results.run_status import comparison_cells
-from fedarena.results.sequential_looks import LookRecord, first_look, next_look
 from fedarena.statistics.sequential import look
 from fedarena.ui import comparison_page
 from fedarena.ui.catalogue import Catalogue
@@ -228,13 +230,13 @@ def hold(comparison):
 Comparison.look = hold
 """,
     "before the added runs begin": """
-from fedarena.results.comparison import Plan
-write = Plan.write
+from fedarena.experiments import until_decided
+write = until_decided.write_plan
 def hold(plan, root):
     write(plan, root)
     if plan.repeats == 3:
         wait()
-Plan.write = hold
+until_decided.write_plan = hold
 """,
     "in the added runs": """
 import json
@@ -271,14 +273,14 @@ def test_killed_and_resumed(moment: str, undecided: Comparison) -> None:
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    plan = Plan.read(Path("c"))
+    plan = read_plan(Path("c"))
     before = moment == "before the look is written"
     assert (plan.repeats, len(plan.looks)) == ((2, 0) if before else (3, 1))
     assert plan.looks == undecided.plan.looks[: len(plan.looks)]
     with pytest.raises(fa.FedarenaError, match=r"is not decided after 1[05] splits, and its limit is 20") as refused:
         Comparison.load("c")
-    assert refused.value.remedy == "go on with it: fedarena compare --resume c"
-    (match,) = Catalogue(Path()).look().matches
+    assert refused.value.remedy == "resume it: fedarena compare --resume c"
+    (match,) = Catalogue(Path()).scan().comparisons
     assert match.state == "interrupted"
     assert facts(fa.compare(resume="c", workers=2)) == facts(Comparison.load("c")) == facts(undecided)
 
@@ -324,12 +326,12 @@ def test_the_command_that_continues(undecided: Comparison) -> None:
 
 
 def test_json(decided: Comparison, undecided: Comparison) -> None:
-    told = json.loads(call("--resume", str(copied(undecided)), "--json", "-q").stdout)
-    assert told["at_most"] == 20
-    assert told["stopped"] == {"splits": 20, "decided": False, "reason": "Not decided after 20 splits, the limit."}
-    assert [found["splits"] for found in told["looks"]] == [10, 15, 20]
+    output = json.loads(call("--resume", str(copied(undecided)), "--json", "-q").stdout)
+    assert output["at_most"] == 20
+    assert output["stopped"] == {"splits": 20, "decided": False, "reason": "Not decided after 20 splits, the limit."}
+    assert [found["splits"] for found in output["looks"]] == [10, 15, 20]
     keys = {"splits", "n", "candidates", "level", "best_set", "p_equal", "decided", "reason"}
-    assert all({*found} == keys for found in told["looks"])
+    assert all({*found} == keys for found in output["looks"])
     assert decided.as_dict()["stopped"] == {
         "splits": 10,
         "decided": True,
@@ -350,7 +352,7 @@ def test_terminal_and_report(undecided: Comparison) -> None:
     assert "Every look, and what it found" in page
     assert "--folds 5 --repeats 2 --until-decided --at-most 20" in page
     catalogue = Catalogue(Path())
-    (match,) = catalogue.look().matches
+    (match,) = catalogue.scan().comparisons
     shown_in_browser = comparison_page.page(catalogue, match.id, {})
     assert match.state == "finished"
     assert shown_in_browser is not None
@@ -384,19 +386,19 @@ def test_lines_and_table_of_a_plan_that_grows(undecided: Comparison) -> None:
         assert len(view.seen) == 40
         assert view.summary().startswith("40/40 runs")
         assert isinstance(console.file, io.StringIO)
-        told = console.file.getvalue()
-        assert told.count("2 x 10 runs or more, until it is decided or has 20 splits") == 1, "one title"
-        assert "look at 10 splits: not decided, " in told
+        output = console.file.getvalue()
+        assert output.count("2 x 10 runs or more, until it is decided or has 20 splits") == 1, "one title"
+        assert "look at 10 splits: not decided, " in output
 
 
 def test_a_dry_run_says_the_first_look_and_the_worst_case() -> None:
     words = ["digits", *TYPED, "--until-decided", "--at-most", "30", *QUICK, "--dry-run", "--workers", "1"]
-    told = json.loads(call(*words, "--json").stdout)
-    assert (told["first_look"], told["runs"], len(told["splits"])) == (10, 20, 10)
-    worst = told["worst_case"]
+    output = json.loads(call(*words, "--json").stdout)
+    assert (output["first_look"], output["runs"], len(output["splits"])) == (10, 20, 10)
+    worst = output["worst_case"]
     assert (worst["splits"], worst["runs"]) == (30, 60)
-    assert worst["disk_bytes"] == 3 * told["disk_bytes"]
-    assert worst["seconds"] == pytest.approx(3 * told["seconds"])
+    assert worst["disk_bytes"] == 3 * output["disk_bytes"]
+    assert worst["seconds"] == pytest.approx(3 * output["seconds"])
     lines = call(*words).stdout.splitlines()
     assert lines[0] == "fedavg, twin: 2 x 10 runs (2 x 5 folds) before the first look"
     assert lines[-2].startswith("if it is not decided before its limit of 30 splits: 60 runs, about ")
@@ -407,7 +409,7 @@ def test_a_dry_run_says_the_first_look_and_the_worst_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (["--at-most", "30"], "add --until-decided, or leave out --at-most"),
         (["--until-decided", "--at-most", "9"], "at most 9 splits, and the first look is at 10"),
@@ -421,16 +423,16 @@ def test_a_dry_run_says_the_first_look_and_the_worst_case() -> None:
         (["--until-decided", "--set", "uplink.clip=1", "--sweep", "uplink.noise=0,1"], "--sweep and --until-decided"),
     ],
 )
-def test_a_mistake_is_one_message(words: list[str], told: str) -> None:
+def test_a_mistake_is_one_message(words: list[str], output: str) -> None:
     result = call("digits", *TYPED, *QUICK, *words)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert told in result.stderr
+    assert output in result.stderr
     assert len(result.stderr.strip().splitlines()) == 2
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("which", "words", "told"),
+    ("which", "words", "output"),
     [
         ("undecided", ["--at-most", "15"], "the limit of this comparison is 20 splits"),
         ("undecided", ["--rope", "0.02"], "the looks of this comparison are made with rope = 0.0001"),
@@ -440,13 +442,13 @@ def test_a_mistake_is_one_message(words: list[str], told: str) -> None:
     ],
 )
 def test_a_resumed_comparison_keeps_its_rule(
-    which: str, words: list[str], told: str, request: pytest.FixtureRequest
+    which: str, words: list[str], output: str, request: pytest.FixtureRequest
 ) -> None:
     folder = copied(request.getfixturevalue(which))
     before = (folder / "comparison.json").read_bytes()
     result = call("--resume", str(folder), *words, "-q")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert told in result.stderr
+    assert output in result.stderr
     assert (folder / "comparison.json").read_bytes() == before
 
 
@@ -455,7 +457,7 @@ def test_a_fixed_number_of_splits_is_not_continued() -> None:
     for words in (["--until-decided"], ["--at-most", "50"], ["--until-decided", "--at-most", "50"]):
         result = call("--resume", "c", *words, "-q")
         assert result.exit_code == 2
-        assert "going on because a result is undecided needs the stricter rule from the first look on" in result.stderr
+        assert "continuing because a result is undecided needs the stricter rule from the first look on" in result.stderr
 
 
 def test_other_first_looks_and_other_modes_are_other_comparisons(decided: Comparison) -> None:
@@ -475,4 +477,4 @@ def test_a_damaged_look_is_named(decided: Comparison) -> None:
     table["looks"][0]["splits"] = "many"
     (folder / "comparison.json").write_text(json.dumps(table))
     with pytest.raises(fa.FedarenaError, match=r"comparison.json cannot be used: .*splits"):
-        Plan.read(folder)
+        read_plan(folder)

@@ -18,7 +18,8 @@ from fedarena.experiments.run_comparison import make_plan
 from fedarena.experiments.validated_score import HELD_OUT
 from fedarena.reports import write_report
 from fedarena.reports.terminal_tables import show_comparison
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
+from fedarena.results.plan_file import read_plan
 from fedarena.results.scoring import Scoring
 
 ALGORITHMS = ["fedavg", "local", "fedasync"]
@@ -154,7 +155,7 @@ def test_the_command_line_switches_it_on() -> None:
     found = json.loads(done.stdout)
     assert found["score"] == "validated"
     assert found["scores"] == found["validated_scores"]
-    assert Plan.read(Path("c")).experiment["evaluate"]["validation"] == HELD_OUT
+    assert read_plan(Path("c")).experiment["evaluate"]["validation"] == HELD_OUT
     again = call("--resume", "c", "--json", "-q")
     assert json.loads(again.stdout)["scores"] == found["scores"]
 
@@ -165,4 +166,4 @@ def test_a_metric_that_does_not_exist_for_the_task_is_refused_on_resume_too(plai
             fa.compare("digits", ["fedavg", "fedprox"], metric=metric, seeds=2, **QUICK)
         with pytest.raises(BadValue, match="does not exist for the task 'classification'"):
             fa.compare(resume=plain, metric=metric, workers=1)
-    assert Plan.read(plain).metric == "accuracy"
+    assert read_plan(plain).metric == "accuracy"

@@ -17,7 +17,7 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.sources.class_codes import split_rows
 from fedarena.data.sources.table_files import Csv
 from fedarena.federation.agreement import client_order, first_agreement, with_statistics, without_rows
-from fedarena.federation.client_data import ClientFile, ClientSamples, features_of, split_own, statistics_layout
+from fedarena.federation.client_data import ClientFile, ClientSamples, features_of, split_samples, statistics_layout
 from fedarena.federation.messages import Agreement, TableDescription
 from fedarena.federation.statistics_release import StatisticsMask, total_of
 
@@ -39,14 +39,14 @@ def test_own_rows_are_split_as_in_a_table_of_all(sizes: list[int], share: float,
         agreed = Agreement(
             client=k, clients=len(sizes), rows_before=before[k], rows=before[-1], classes=("0", "1", "2"), columns=()
         )
-        own = split_own(codes[before[k] : before[k] + size], agreed, share, seed)
+        own = split_samples(codes[before[k] : before[k] + size], agreed, share, seed)
         assert sorted(np.concatenate(own).tolist()) == list(range(size))
         found.append(own[1] + before[k])
     assert np.array_equal(np.concatenate(found), test)
 
 
 @pytest.mark.parametrize("names", [["b", "a", "c-2", "c-10"], ["10", "9", "1"], ["B", "a"]])
-def test_participants_are_numbered_as_a_column_of_their_names_would_be(names: list[str], tmp_path: Path) -> None:
+def test_clients_are_numbered_as_a_column_of_their_names_would_be(names: list[str], tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", [[name, 1.0 * i, i % 2] for i, name in enumerate(names * 3)], ["who", "x", "y"])
     assert tuple(client_order(names)) == Csv(str(path), "y", "who").load(0).owner_names
 
@@ -55,10 +55,10 @@ def agreed_rows(
     experiment: Experiment, files: dict[str, Path]
 ) -> tuple[dict[str, Agreement], dict[str, ClientSamples], Any]:
     """What joining comes to, without messages."""
-    tables = {name: ClientFile(path).opened(experiment.data.made) for name, path in files.items()}
-    agreed = first_agreement({name: table.described("") for name, table in tables.items()})
-    rows = {name: table.placed(agreed[name]) for name, table in tables.items()}
-    counted = {name: own.counted() for name, own in rows.items()}
+    tables = {name: ClientFile(path).read_table(experiment.data.made) for name, path in files.items()}
+    agreed = first_agreement({name: table.describe("") for name, table in tables.items()})
+    rows = {name: table.to_samples(agreed[name]) for name, table in tables.items()}
+    counted = {name: own.sample_counts() for name, own in rows.items()}
     layout = statistics_layout(experiment, next(iter(agreed.values())))
     masks = {name: StatisticsMask() for name in rows}
     keys = {agreed[name].client: mask.public for name, mask in masks.items()}
@@ -75,7 +75,7 @@ def odd_table(folder: Path) -> tuple[Path, dict[str, Path]]:
     head = ["who", "size", "colour", "same", "gaps", "y"]
     colours = {"x": ["red", "green"], "y": ["blue", "green"], "z": ["red"]}
     labels = {"x": [2, 10], "y": [10, 3], "z": [3]}
-    houses = {
+    clients = {
         name: [
             [
                 name,
@@ -89,8 +89,8 @@ def odd_table(folder: Path) -> tuple[Path, dict[str, Path]]:
         ]
         for name in "xyz"
     }
-    whole = write(folder / "all.csv", [row for rows in houses.values() for row in rows], head)
-    return whole, {name: write(folder / f"{name}.csv", rows, head) for name, rows in houses.items()}
+    whole = write(folder / "all.csv", [row for rows in clients.values() for row in rows], head)
+    return whole, {name: write(folder / f"{name}.csv", rows, head) for name, rows in clients.items()}
 
 
 @pytest.mark.parametrize("standardise", [False, True])
@@ -109,7 +109,7 @@ def test_rows_are_those_of_the_table_of_all(standardise: bool, tmp_path: Path) -
     simulated = experiment.partition.made.split(pooled, 0, np.random.default_rng(0))
     assert partition.fingerprint() == simulated.fingerprint()
     for k, (name, own) in enumerate(rows.items()):
-        mine, _ = own.dealt(agreed[name], experiment)
+        mine, _ = own.to_dataset(agreed[name], experiment)
         at = np.concatenate([simulated.clients[k], simulated.client_tests[k]])
         assert np.array_equal(mine.y, pooled.y[at])
         np.testing.assert_allclose(mine.x, pooled.x[at], rtol=2e-7, atol=1e-7)
@@ -135,7 +135,7 @@ def test_rows_to_test_on_in_files_of_their_own(tmp_path: Path) -> None:
     assert differences(federation.serve(experiment), fa.run(experiment, out=False, runtime="serial")) == []
 
 
-def described(**settings: Any) -> TableDescription:
+def describe(**settings: Any) -> TableDescription:
     columns = [{"name": name, "kind": "numbers"} for name in settings.pop("columns", "ab")]
     table = {
         "session": "s",
@@ -151,7 +151,7 @@ def described(**settings: Any) -> TableDescription:
 def test_a_column_of_words_of_all_must_stay_small() -> None:
     def words(first: int) -> TableDescription:
         column = {"name": "c", "kind": "words", "words": [str(i) for i in range(first, first + 15)]}
-        return TableDescription.model_validate({**described().model_dump(), "columns": [column]})
+        return TableDescription.model_validate({**describe().model_dump(), "columns": [column]})
 
     with pytest.raises(BadValue, match="'c' holds 30 distinct words"):
         first_agreement({"a": words(0), "b": words(15)})
@@ -159,7 +159,7 @@ def test_a_column_of_words_of_all_must_stay_small() -> None:
 
 def test_one_label_at_all_is_refused() -> None:
     with pytest.raises(BadValue, match="1 labels together"):
-        first_agreement({"a": described(classes=("y",)), "b": described(classes=("y",))})
+        first_agreement({"a": describe(classes=("y",)), "b": describe(classes=("y",))})
 
 
 MISTAKES = {
@@ -170,17 +170,17 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_in_ones_own_file_are_told_in_words(mistake: str, tmp_path: Path) -> None:
+def test_mistakes_in_ones_own_file_are_reported(mistake: str, tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     file, told = MISTAKES[mistake]
     test = None if file.test is None else tmp_path / file.test
     own = ClientFile(tmp_path / file.path, test, file.label)
     with pytest.raises(FedarenaError, match="(?s)" + told):
-        own.opened(federation.experiment().data.made).described("")
+        own.read_table(federation.experiment().data.made).describe("")
 
 
-def test_sums_over_few_rows_are_not_told(tmp_path: Path) -> None:
+def test_sums_over_few_rows_are_not_sent(tmp_path: Path) -> None:
     federation = Federation(tmp_path, {"alfa": 30, "bravo": 6})
     federation.start()
-    with pytest.raises(FedarenaError, match=r"'bravo': sums over 5 training rows would tell too much"):
+    with pytest.raises(FedarenaError, match=r"'bravo': sums over 5 training rows would reveal too much"):
         federation.serve(federation.experiment(data={"standardise": True}))

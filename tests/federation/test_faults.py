@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.federation_clients import Federation, differences, write
-from tests.support.memory_link import Rooms
+from tests.support.memory_link import MemoryLink
 
 import fedarena as fa
 from fedarena.algorithms.scaffold import ScaffoldUpdate
@@ -49,7 +49,7 @@ class After:
     def __init__(self, house: str, number: int, do: Callable[[], None]) -> None:
         self.house, self.left, self.do = house, number, do
 
-    def __call__(self, link: Rooms, name: str, content: bytes) -> None:
+    def __call__(self, link: MemoryLink, name: str, content: bytes) -> None:
         if name == self.house and b'"what":"work"' in content:
             self.left -= 1
             if self.left == 0:
@@ -75,7 +75,7 @@ def test_a_house_killed_at_work_and_started_anew_changes_nothing(federation: Fed
     happens(federation, *(After("bravo", n, lambda: federation.start("bravo")) for n in (1, 3)))
     run = federation.serve(federation.experiment(**SCAFFOLD))
     assert differences(run, serial(federation, **SCAFFOLD)) == []
-    assert federation.said.count("'bravo' is here") == 3
+    assert federation.server_messages.count("'bravo' is here") == 3
 
 
 @pytest.mark.parametrize("look", [0.0, 0.2])
@@ -85,9 +85,9 @@ def test_a_house_that_is_away_for_a_while_is_waited_for(
     """It leaves when it is asked, and comes back before the deadline: noticed at once, or only when a message fails."""
     monkeypatch.setattr(coordinator, "LOOK", look)
     federation.start()
-    happens(federation, After("bravo", 2, lambda: federation.link.leave("bravo")))
+    happens(federation, After("bravo", 2, lambda: federation.link.disconnect("bravo")))
     away = ("'bravo' is disconnected", "'bravo' is not connected")
-    federation.hears = lambda text: federation.start("bravo") if text in away else None
+    federation.on_message = lambda text: federation.start("bravo") if text in away else None
     run = federation.serve(federation.experiment(**SCAFFOLD))
     assert differences(run, serial(federation, **SCAFFOLD)) == []
 
@@ -109,10 +109,10 @@ def test_a_line_that_fails_is_tried_again(federation: Federation) -> None:
     federation.link.receive = lossy  # type: ignore[method-assign]
     run = federation.serve(federation.experiment(**SCAFFOLD))
     assert differences(run, serial(federation, **SCAFFOLD)) == []
-    assert any("the line broke" in text for text in federation.said)
+    assert any("the line broke" in text for text in federation.server_messages)
 
 
-def test_a_killed_organiser_goes_on_with_the_same_bits(federation: Federation) -> None:
+def test_a_killed_server_continues_with_the_same_bits(federation: Federation) -> None:
     """Killed when a house has answered and another has not: the answers of that round were as if they never came."""
     experiment = federation.experiment(**SCAFFOLD)
     federation.start()
@@ -123,13 +123,13 @@ def test_a_killed_organiser_goes_on_with_the_same_bits(federation: Federation) -
     happens(federation, After("charlie", 2, die))
     with pytest.raises(KeyboardInterrupt) as killed:
         federation.serve(experiment)
-    assert killed.value.__notes__ == [f"saved; go on with: fedarena serve --resume {federation.folder / 'run'}"]
+    assert killed.value.__notes__ == [f"saved; resume with: fedarena serve --resume {federation.folder / 'run'}"]
     happens(federation)
     run = federation.serve(experiment, resume=federation.folder / "run")
     assert differences(run, serial(federation, **SCAFFOLD)) == []
 
 
-def test_everybody_killed_goes_on_with_the_same_bits(federation: Federation) -> None:
+def test_everybody_killed_continues_with_the_same_bits(federation: Federation) -> None:
     experiment = federation.experiment(**SCAFFOLD)
     federation.start()
     federation.serve(experiment, on_round=lambda record: record.round == 2)
@@ -163,9 +163,9 @@ def test_a_round_goes_on_without_one_that_is_late_and_takes_it_back(federation: 
     run = federation.serve(federation.experiment(algorithm="scaffold", rounds=5), rule=SOON, on_round=on_round)
     assert seen[:3] == [4, 3, 3]
     assert seen[-1] == 4
-    assert "round 2: 'delta' gave no answer within 0.3 s; going on without it" in federation.said
-    assert "'delta' is back; what it answered too late is not used" in federation.said
-    assert any(text.startswith("round 3/5") and "(without delta)" in text for text in federation.said)
+    assert "round 2: 'delta' gave no answer within 0.3 s; continuing without it" in federation.server_messages
+    assert "'delta' is back; its late answer is not used" in federation.server_messages
+    assert any(text.startswith("round 3/5") and "(without delta)" in text for text in federation.server_messages)
     assert any("answers were missing, the first: client 3 (delta) in round 2" in note for note in run.notes)
     waits = [record.seconds_train for record in run.records]
     assert waits[1] >= 0.3  # it is waited for once
@@ -179,7 +179,7 @@ def test_too_few_answers_stop_the_run_safely(federation: Federation) -> None:
     few = "round 2: 1 of 4 answered, and 2 must; 'bravo': no answer within 0.3 s; 'charlie': "
     with pytest.raises(TooFewAnswers, match=few):
         federation.serve(federation.experiment(**settings), rule=SOON)
-    assert "round 2: 1 of 4 answered, and 2 must; asking again (2 of 2)" in federation.said
+    assert "round 2: 1 of 4 answered, and 2 must; asking again (2 of 2)" in federation.server_messages
     happens(federation)
     federation.link.stopped.clear()
     run = federation.serve(federation.experiment(**settings), resume=federation.folder / "run")
@@ -191,7 +191,7 @@ def test_asked_again_those_who_come_back_are_enough(federation: Federation) -> N
     settings = {**SCAFFOLD, "share": 1.0}
     federation.start()
     happens(federation, After("alfa", 2, lambda: federation.link.stopped.update({"bravo", "charlie", "delta"})))
-    federation.hears = lambda text: federation.link.stopped.clear() if "asking again" in text else None
+    federation.on_message = lambda text: federation.link.stopped.clear() if "asking again" in text else None
     run = federation.serve(federation.experiment(**settings), rule=SOON)
     assert differences(run, serial(federation, **settings)) == []
 
@@ -213,8 +213,8 @@ def spoil(federation: Federation, house: str, change: Callable[[Message], bytes 
 
 
 def again(message: Message, **load: Any) -> bytes:
-    words = message.words.model_copy(update=load.pop("words", {}))
-    return pack(message.run, message.round, words, Payload.of({**message.load, **load}))
+    words = message.body.model_copy(update=load.pop("words", {}))
+    return pack(message.run, message.round, words, Payload.of({**message.payload, **load}))
 
 
 def with_version(content: bytes, version: str) -> bytes:
@@ -222,21 +222,21 @@ def with_version(content: bytes, version: str) -> bytes:
 
 
 def drift(message: Message, delta: Any) -> Any:
-    return ScaffoldUpdate(delta, message.load["send"].dc)
+    return ScaffoldUpdate(delta, message.payload["send"].dc)
 
 
 SPOILT: dict[str, tuple[Callable[[Message], bytes], str]] = {
-    "garbage": (lambda m: b"\x80\x04garbage" * 40, "bytes that are no message of fedarena's"),
-    "nothing": (lambda m: b"", "bytes that are no message of fedarena's"),
+    "garbage": (lambda m: b"\x80\x04garbage" * 40, "bytes that are not a message of fedarena"),
+    "nothing": (lambda m: b"", "bytes that are not a message of fedarena"),
     "cut short": (lambda m: again(m)[:60], "a message that ends too early"),
     "another version": (lambda m: with_version(again(m), "9.9.9"), rf"fedarena 9.9.9 \(protocol {PROTOCOL}\) speaks"),
-    "another run": (lambda m: pack("other", m.round, m.words, Payload.of(m.load)), "an answer of another run"),
+    "another run": (lambda m: pack("other", m.round, m.body, Payload.of(m.payload)), "an answer of another run"),
     "a number": (lambda m: again(m, send=1.5), "a float as answer"),
     "short vector": (
-        lambda m: again(m, send=drift(m, m.load["send"].delta[:-1])),
+        lambda m: again(m, send=drift(m, m.payload["send"].delta[:-1])),
         r"an array float32 \(14,\) as answer.delta",
     ),
-    "double precision": (lambda m: again(m, send=drift(m, m.load["send"].delta.astype(float))), "an array float64"),
+    "double precision": (lambda m: again(m, send=drift(m, m.payload["send"].delta.astype(float))), "an array float64"),
     "no vector": (lambda m: again(m, send=drift(m, None)), "an array NoneType as answer.delta"),
     "other words": (lambda m: pack(m.run, m.round, messages.GoodbyeResponse()), "'bye' where an answer belongs"),
     "minus three steps": (lambda m: again(m, words={"steps": -3}), "a message 'done' that does not fit"),
@@ -250,7 +250,7 @@ def test_what_is_no_answer_is_dropped_and_its_sender_named(what: str, federation
     spoil(federation, "charlie", change)
     run = federation.serve(federation.experiment(algorithm="scaffold"))
     assert [record.answered for record in run.records] == [4, 3, 4]
-    assert any("charlie" in text and re.search(told, text) for text in federation.said)
+    assert any("charlie" in text and re.search(told, text) for text in federation.server_messages)
     assert any(re.search(rf"client 2 \(charlie\) in round 2: .*{told}", note) for note in run.notes)
 
 
@@ -260,12 +260,14 @@ def test_a_huge_message_is_dropped(federation: Federation, monkeypatch: pytest.M
     spoil(federation, "charlie", lambda m: again(m, send=drift(m, np.zeros(100_000, np.float32))))
     run = federation.serve(federation.experiment(algorithm="scaffold"))
     assert [record.answered for record in run.records] == [4, 3, 4]
-    assert any("'charlie' sent a message of 0.4 MB, and 0.1 MB are allowed" in text for text in federation.said)
+    assert any(
+        "'charlie' sent a message of 0.4 MB, and 0.1 MB are allowed" in text for text in federation.server_messages
+    )
 
 
 def nan_of(message: Message) -> bytes:
     """It says that all is well, and sends what is no number."""
-    delta = message.load["send"].delta.copy()
+    delta = message.payload["send"].delta.copy()
     delta[3] = np.nan
     return again(message, send=drift(message, delta))
 
@@ -297,11 +299,11 @@ def test_a_house_that_lost_its_folder_is_named_and_left_out(federation: Federati
     federation.start()
     experiment = federation.experiment(algorithm="scaffold", rounds=4)
     federation.serve(experiment, on_round=lambda record: record.round == 2)
-    shutil.rmtree(federation.folder / "houses" / "alfa")
+    shutil.rmtree(federation.folder / "clients" / "alfa")
     federation.start("alfa")
     run = federation.serve(experiment, resume=federation.folder / "run")
     assert [record.answered for record in run.records] == [4, 4, 3, 3]
-    assert any("client 0 (alfa) in round 3: the memory of round 2 is not in" in note for note in run.notes)
+    assert any("client 0 (alfa) in round 3: the client state of round 2 is not in" in note for note in run.notes)
 
 
 def test_a_house_that_comes_back_with_other_rows_is_refused(federation: Federation) -> None:
@@ -313,7 +315,7 @@ def test_a_house_that_comes_back_with_other_rows_is_refused(federation: Federati
     federation.start("alfa")
     run = federation.serve(experiment, resume=federation.folder / "run", terms={"wait": 0.5})
     assert [record.answered for record in run.records] == [4, 4, 3, 3]
-    assert any("'alfa' does not take part: the rows are not those" in text for text in federation.said)
+    assert any("'alfa' does not take part: the rows are not those" in text for text in federation.server_messages)
 
 
 def test_a_house_that_fails_stops_the_run_or_is_left_out(federation: Federation) -> None:
@@ -332,10 +334,10 @@ def test_a_house_that_fails_stops_the_run_or_is_left_out(federation: Federation)
     assert [record.answered for record in run.records] == [4, 3, 4]
 
 
-def test_a_full_disk_is_told_at_home_and_to_the_organiser(federation: Federation) -> None:
+def test_a_full_disk_is_reported_by_the_client_and_to_the_server(federation: Federation) -> None:
     """The kernel lets one house write 64 kB a file, and its memory has more: until there is room again."""
     federation.start()
-    handle, limits = federation.people["bravo"].handle, resource.getrlimit(resource.RLIMIT_FSIZE)
+    handle, limits = federation.clients["bravo"].handle, resource.getrlimit(resource.RLIMIT_FSIZE)
     full = [True]
 
     def cramped(content: bytes) -> bytes:
@@ -345,7 +347,7 @@ def test_a_full_disk_is_told_at_home_and_to_the_organiser(federation: Federation
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    federation.link.enter("bravo", cramped)
+    federation.link.connect("bravo", cramped)
 
     def on_round(record: Any) -> None:
         full[0] = record.round < 2
@@ -353,7 +355,9 @@ def test_a_full_disk_is_told_at_home_and_to_the_organiser(federation: Federation
     run = federation.serve(federation.experiment(algorithm="scaffold", model="mlp_2nn"), on_round=on_round)
     assert [record.answered for record in run.records] == [3, 3, 4]
     assert any(re.search(r"client 1 \(bravo\) in round 1: its disk is full", note) for note in run.notes)
-    assert any("the disk is full: " in text and "make room" in text for text in federation.heard["bravo"])
+    assert any(
+        "the disk is full: " in text and "free some space" in text for text in federation.client_messages["bravo"]
+    )
 
 
 # Coming together
@@ -366,11 +370,11 @@ def test_tables_that_do_not_go_together_are_told_apart(federation: Federation, t
         ["site", "a", "b", "c", "label"],
     )
     federation.start()
-    with pytest.raises(TooFewAnswers, match=r"3 of 4 participants came within 0\.5 s"):
+    with pytest.raises(TooFewAnswers, match=r"3 of 4 clients came within 0\.5 s"):
         federation.serve(federation.experiment(), terms={"wait": 0.5})
     told = "'bravo' does not take part: its table lacks 'd', compared with that of 'alfa'"
-    assert told in federation.said
-    assert federation.people["bravo"].over is not None
+    assert told in federation.server_messages
+    assert federation.clients["bravo"].goodbye is not None
     assert not (tmp_path / "run").exists()
 
 
@@ -379,7 +383,7 @@ def test_who_does_not_consent_tells_nothing(federation: Federation) -> None:
     federation.start("delta", consent=lambda experiment, leaves: "it does not agree to the experiment")
     with pytest.raises(TooFewAnswers, match="3 of 4"):
         federation.serve(federation.experiment(), terms={"wait": 0.5})
-    assert "'delta' does not take part: it does not agree to the experiment" in federation.said
+    assert "'delta' does not take part: it does not agree to the experiment" in federation.server_messages
     assert [b'"what":"refused"' in content for name, content in federation.link.up if name == "delta"] == [True]
 
 
@@ -403,10 +407,10 @@ def test_consent_is_asked_once(federation: Federation) -> None:
 
 
 REFUSED = [
-    ({"algorithm": "centralized"}, "centralized needs all rows in one place"),
-    ({"partition": "iid"}, "partition 'iid' deals rows"),
-    ({"partition": {"name": "natural", "max_clients": 2}}, "partition 'natural' deals rows"),
-    ({"folds": 5, "fold": 0}, "folds deal rows anew"),
+    ({"algorithm": "centralized"}, "centralized needs all samples in one place"),
+    ({"partition": "iid"}, "partition 'iid' splits a pooled table"),
+    ({"partition": {"name": "natural", "max_clients": 2}}, "partition 'natural' splits a pooled table"),
+    ({"folds": 5, "fold": 0}, "folds split a pooled table"),
     ({"devices": {"overselect": 2.0}}, "devices that come and go are for simulations"),
 ]
 
@@ -419,11 +423,11 @@ def test_what_cannot_be_federated_is_refused_before_anybody_is_asked(
         federation.experiment(**settings)
 
 
-def test_a_participant_does_what_it_is_asked_and_nothing_else(federation: Federation) -> None:
+def test_a_client_does_what_it_is_asked_and_nothing_else(federation: Federation) -> None:
     """Parts that clients do not have, rounds that were not agreed on, memories with odd names: no, in words."""
     federation.start()
     run = federation.serve(federation.experiment(algorithm="scaffold"))
-    alfa, roster = federation.people["alfa"], next((federation.folder / "houses" / "alfa").glob("*/")).name
+    alfa, roster = federation.clients["alfa"], next((federation.folder / "clients" / "alfa").glob("*/")).name
     last = [content for name, content in federation.link.down if name == "alfa" and b'"what":"work"' in content][-1]
 
     def asked(*change: tuple[bytes, bytes]) -> str:
@@ -431,12 +435,12 @@ def test_a_participant_does_what_it_is_asked_and_nothing_else(federation: Federa
         for old, new in change:
             assert old in content
             content = content.replace(old, new)
-        return unpack(alfa.handle(content)).words.why  # type: ignore[attr-defined,no-any-return]
+        return unpack(alfa.handle(content)).body.why  # type: ignore[attr-defined,no-any-return]
 
     assert run.final.round == 3
-    assert "has no part 'server'" in asked((b'"do":"client"', b'"do":"server"'))
-    assert "has no part '__init__'" in asked((b'"do":"client"', b'"do":"__init__"'))
+    assert "has no method 'server'" in asked((b'"do":"client"', b'"do":"server"'))
+    assert "has no method '__init__'" in asked((b'"do":"client"', b'"do":"__init__"'))
     assert "asked for round 9 of 3" in asked((b'"round":2', b'"round":8'))
-    assert "'../../x' names no memory" in asked((b'"memory":"1.0"', b'"memory":"../../x"'))
-    assert "has not been greeted" in asked((roster.encode(), b"0" * len(roster)))
+    assert "'../../x' is not a ticket of a client state" in asked((b'"memory":"1.0"', b'"memory":"../../x"'))
+    assert "has not been invited" in asked((roster.encode(), b"0" * len(roster)))
     assert "speaks to fedarena" in asked((fa.__version__.encode(), b"0.0.1"))

@@ -13,8 +13,8 @@ from tests.support.federation_clients import Federation, differences
 import fedarena as fa
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.client import ClientState
-from fedarena.engine.client_batches import client_batch_size
 from fedarena.engine.setup import open_context
+from fedarena.engine.tasks import client_batch_size
 from fedarena.federation.client_states import ClientStateStore
 from fedarena.models.pytree import leaves
 
@@ -88,7 +88,7 @@ def test_what_clients_keep_is_tested_at_home_or_with_consent_everywhere(
     assert kept.final.accuracy == pytest.approx(serial.final.weighted_accuracy, rel=1e-12)
     for k, name in enumerate(federation.rows):
         memory = CheckpointStore.read_client_state(tmp_path / "serial" / "checkpoint", experiment.algorithm.made, k)
-        own = newest_memory(tmp_path / "houses" / name, experiment.algorithm.made)
+        own = newest_memory(tmp_path / "clients" / name, experiment.algorithm.made)
         assert all(np.array_equal(a, b) for a, b in zip(leaves(own), leaves(memory), strict=True))
 
 
@@ -99,7 +99,7 @@ def newest_memory(folder: Path, algorithm: Any) -> ClientState:
     return ClientStateStore(run, algorithm).load(files[-1].name.removeprefix("memory-").removesuffix(".safetensors"))
 
 
-def test_many_small_houses_are_added_up_in_bundles(tmp_path: Path) -> None:
+def test_many_small_clients_are_added_up_in_bundles(tmp_path: Path) -> None:
     """As many as make a simulation put several clients into one job: sums are nested in the same way here."""
     federation = Federation(tmp_path, {str(k): 3 + k % 5 for k in range(1, 67)})
     experiment = federation.experiment(rounds=2)

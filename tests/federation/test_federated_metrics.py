@@ -19,9 +19,9 @@ from fedarena.federation.metric_sums import MetricSums, layout_of
 from fedarena.federation.request_limits import REPEATS
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.statistics_release import StatisticsMask, decoded, is_vector, signed_total
-from fedarena.federation.wire_format import Payload, body_of, pack, unpack
+from fedarena.federation.wire_format import Payload, pack, unpack, unpack_body
 
-HOUSES = {"alfa": 160, "bravo": 220, "charlie": 130}
+SIZES = {"alfa": 160, "bravo": 220, "charlie": 130}
 SUMMED = {"accuracy", "balanced_accuracy", "f1", "precision", "recall", "log_loss", "brier", "ece", "loss"}
 BY_ORDER = ("auc", "average_precision")
 SINGLE = 1e-6  # logits are in single precision, from batches of each client's own
@@ -30,7 +30,7 @@ HISTOGRAMS: dict[str, Any] = {"evaluate": {"histograms": 20}}
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Federation:
-    return Federation(tmp_path, HOUSES)
+    return Federation(tmp_path, SIZES)
 
 
 def served(federation: Federation, **settings: Any) -> fa.Run:
@@ -85,13 +85,13 @@ def test_more_bins_give_a_smaller_interval(tmp_path: Path) -> None:
     widths = []
     for bins in (5, 50, 500):
         (tmp_path / str(bins)).mkdir()
-        low, high = served(Federation(tmp_path / str(bins), HOUSES), evaluate={"histograms": bins}).metric_bounds["auc"]
+        low, high = served(Federation(tmp_path / str(bins), SIZES), evaluate={"histograms": bins}).metric_bounds["auc"]
         widths.append(high - low)
     assert widths[0] > 2 * widths[1] > 4 * widths[2]
 
 
 def test_two_classes_have_a_histogram_of_the_positive_one(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, HOUSES)
+    federation = Federation(tmp_path, SIZES)
     for name, rows in federation.rows.items():
         federation.rows[name] = [[*row[:5], "ill" if row[5] == "c" else "well"] for row in rows]
     write(federation.pooled, [row for rows in federation.rows.values() for row in rows])
@@ -105,9 +105,9 @@ def test_two_classes_have_a_histogram_of_the_positive_one(tmp_path: Path) -> Non
     for name in BY_ORDER:
         low, high = federated.metric_bounds[name]
         assert low <= serial.metrics[name] <= high
-    member = federation.people["alfa"]._member
-    assert member is not None
-    assert layout_of(member.site, 40).scored == (0,)
+    joined = federation.clients["alfa"]._joined
+    assert joined is not None
+    assert layout_of(joined.context, 40).scored == (0,)
 
 
 def test_a_metric_of_sums_is_followed_and_stops_the_run(federation: Federation) -> None:
@@ -170,7 +170,7 @@ def test_a_resumed_server_has_the_same_metrics(federation: Federation) -> None:
     evaluate = {"histograms": 20, "metric": "brier"}
     whole = served(federation, evaluate=evaluate)
     (federation.folder / "again").mkdir()
-    other = Federation(federation.folder / "again", HOUSES)
+    other = Federation(federation.folder / "again", SIZES)
     other.start()
 
     def stop(record: Any) -> None:
@@ -195,12 +195,14 @@ def test_a_resumed_server_has_the_same_metrics(federation: Federation) -> None:
 
 def test_the_server_reads_totals_and_no_sums_of_one_client(federation: Federation) -> None:
     served(federation, **HISTOGRAMS)
-    sent = {n: unpack(c).load for n, c in federation.link.up if isinstance(body_of(c).words, messages.EvaluationSums)}
-    assert list(sent) == [*HOUSES]
-    sites = {name: federation.people[name]._member.site for name in HOUSES}  # type: ignore[union-attr]
-    layout = layout_of(sites["alfa"], 20)
+    sent = {
+        n: unpack(c).payload for n, c in federation.link.up if isinstance(unpack_body(c).body, messages.EvaluationSums)
+    }
+    assert list(sent) == [*SIZES]
+    contexts = {name: federation.clients[name]._joined.context for name in SIZES}  # type: ignore[union-attr]
+    layout = layout_of(contexts["alfa"], 20)
     total = MetricSums.from_integers(signed_total(sent.values(), layout.size), layout)
-    labels = [site.data.y[site.owners.test] for site in sites.values()]  # type: ignore[union-attr]
+    labels = [context.data.y[context.owners.test] for context in contexts.values()]  # type: ignore[union-attr]
     assert total.confusion.sum(axis=1).tolist() == np.bincount(np.concatenate(labels)).tolist()
     for vector, y in zip(sent.values(), labels, strict=True):
         assert is_vector(vector, layout)
@@ -243,9 +245,9 @@ def test_consent_shows_the_release_and_the_labels_that_it_counts(federation: Fed
 def forged(federation: Federation, words: messages.MessageBody, **changes: Any) -> list[bytes]:
     """The last request of this kind to alfa, changed by the server."""
     content = requests(federation, type(words))[-1]
-    message = unpack(content, federation.people["alfa"]._member.types)  # type: ignore[union-attr]
-    new = message.words.model_copy(update=changes)
-    return [pack(message.run, message.round, new, Payload.of(message.load))]
+    message = unpack(content, federation.clients["alfa"]._joined.types)  # type: ignore[union-attr]
+    new = message.body.model_copy(update=changes)
+    return [pack(message.run, message.round, new, Payload.of(message.payload))]
 
 
 @pytest.mark.parametrize(
@@ -263,24 +265,24 @@ def test_histograms_that_were_not_agreed_on_are_refused_and_logged(
 
 def test_values_of_one_client_are_refused_where_histograms_were_agreed_on(federation: Federation) -> None:
     served(federation, **HISTOGRAMS)
-    message = unpack(requests(federation, messages.EvaluateRequest)[-1], federation.people["alfa"]._member.types)  # type: ignore[union-attr]
-    asked = pack(message.run, 0, messages.OwnMetricsRequest(), Payload.of(message.load))
+    message = unpack(requests(federation, messages.EvaluateRequest)[-1], federation.clients["alfa"]._joined.types)  # type: ignore[union-attr]
+    asked = pack(message.run, 0, messages.OwnMetricsRequest(), Payload.of(message.payload))
     assert answers(federation, [asked]) == ["the agreed experiment takes AUC and average precision from histograms"]
 
 
 def test_sums_of_own_models_are_refused(federation: Federation) -> None:
     served(federation, algorithm="local")
-    message = unpack(requests(federation, messages.EvaluateRequest)[-1], federation.people["alfa"]._member.types)  # type: ignore[union-attr]
-    asked = pack(message.run, 0, messages.EvaluationSumsRequest(), Payload.of(message.load))
+    message = unpack(requests(federation, messages.EvaluateRequest)[-1], federation.clients["alfa"]._joined.types)  # type: ignore[union-attr]
+    asked = pack(message.run, 0, messages.EvaluationSumsRequest(), Payload.of(message.payload))
     assert answers(federation, [asked]) == ["no evaluation sums: every client has its own model"]
 
 
 def with_new_key(federation: Federation, content: bytes) -> bytes:
     """A request for sums with a new key of alfa, and keys of the server's own for the others."""
-    message = unpack(content, federation.people["alfa"]._member.types)  # type: ignore[union-attr]
-    told = body_of(federation.people["alfa"].handle(pack(message.run, 0, messages.StatisticsKeyRequest()))).words
+    message = unpack(content, federation.clients["alfa"]._joined.types)  # type: ignore[union-attr]
+    told = unpack_body(federation.clients["alfa"].handle(pack(message.run, 0, messages.StatisticsKeyRequest()))).body
     keys = {0: told.key, **{k: StatisticsMask().public for k in (1, 2)}}  # type: ignore[union-attr]
-    return pack(message.run, 0, message.words.model_copy(update={"keys": keys}), Payload.of(message.load))
+    return pack(message.run, 0, message.body.model_copy(update={"keys": keys}), Payload.of(message.payload))
 
 
 @pytest.mark.parametrize(("metric", "evaluations"), [("accuracy", 1), ("f1", 4)])
@@ -327,7 +329,7 @@ def test_one_key_masks_the_sums_of_one_model(federation: Federation) -> None:
 
 def test_a_client_with_few_test_rows_keeps_what_the_server_could_read(tmp_path: Path) -> None:
     """Among three its sums are masked; its own AUC stays, and is counted as undefined."""
-    few = Federation(tmp_path, {**HOUSES, "charlie": 25})
+    few = Federation(tmp_path, {**SIZES, "charlie": 25})
     run = served(few)
     assert np.isnan(run.client_metrics["auc"]).tolist() == [False, False, True]
     assert run.measured.undefined["auc"] == 1
@@ -336,7 +338,7 @@ def test_a_client_with_few_test_rows_keeps_what_the_server_could_read(tmp_path: 
     two = Federation(tmp_path / "two", {"alfa": 160, "bravo": 25})
     alone = served(two)
     assert set(alone.metrics) == {"accuracy", "loss", "log_loss"}
-    assert "'bravo': sums over 5 test rows that the server can read would tell too much of each" in alone.notes[0]
+    assert "'bravo': sums over 5 test rows that the server can read would reveal too much of each" in alone.notes[0]
 
 
 # Faults
@@ -346,8 +348,8 @@ def test_without_all_clients_there_are_no_totals(federation: Federation) -> None
     """Totals over two of three would give the sums of the third by their difference with those of all."""
 
     def before(name: str, content: bytes) -> None:
-        if name == "bravo" and isinstance(body_of(content).words, messages.StatisticsKeyRequest):
-            federation.link.leave("bravo")
+        if name == "bravo" and isinstance(unpack_body(content).body, messages.StatisticsKeyRequest):
+            federation.link.disconnect("bravo")
 
     federation.link.before = before
     federation.start()
@@ -363,7 +365,7 @@ def test_a_client_that_is_restarted_between_key_and_sums_gets_new_keys(federatio
     killed: list[str] = []
 
     def before(name: str, content: bytes) -> None:
-        if name == "bravo" and not killed and isinstance(body_of(content).words, messages.EvaluationSumsRequest):
+        if name == "bravo" and not killed and isinstance(unpack_body(content).body, messages.EvaluationSumsRequest):
             killed.append(name)
             federation.start("bravo")
 
@@ -377,8 +379,8 @@ def test_sums_that_cannot_be_right_are_left_out(federation: Federation) -> None:
         message = unpack(content, None) if b'"what":"evaluationsums"' in content else None
         if message is None or name != "alfa":
             return content
-        message.load[0, 0] ^= 1 << 20  # a million samples more, under the mask
-        return pack(message.run, message.round, message.words, Payload.of(message.load))
+        message.payload[0, 0] ^= 1 << 20  # a million samples more, under the mask
+        return pack(message.run, message.round, message.body, Payload.of(message.payload))
 
     federation.link.change = change
     run = served(federation)
@@ -389,10 +391,10 @@ def test_sums_that_cannot_be_right_are_left_out(federation: Federation) -> None:
 @pytest.mark.parametrize("values", [{"auc": 1.5, "average_precision": 0.5}, {"auc": 0.5}])
 def test_values_of_one_client_that_cannot_be_right_are_left_out(values: Any, federation: Federation) -> None:
     def change(name: str, content: bytes) -> bytes:
-        message = body_of(content)
-        if name != "alfa" or not isinstance(message.words, messages.OwnMetrics):
+        message = unpack_body(content)
+        if name != "alfa" or not isinstance(message.body, messages.OwnMetrics):
             return content
-        return pack(message.run, message.round, message.words.model_copy(update={"values": values}))
+        return pack(message.run, message.round, message.body.model_copy(update={"values": values}))
 
     federation.link.change = change
     run = served(federation)

@@ -1,4 +1,4 @@
-"""Participants that answer what no participant would: they are named and left out, and the organiser goes on."""
+"""Clients that answer what no client would: they are named and left out, and the server goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedarena.federation.compression import compress, decompress
 from fedarena.federation.remote_runtime import RemoteRuntime
 from fedarena.federation.requests import ResponseRule, TooFewAnswers
 from fedarena.federation.statistics_release import decoded, encoded
-from fedarena.federation.wire_format import Message, Payload, body_of, pack, unpack
+from fedarena.federation.wire_format import Message, Payload, pack, unpack, unpack_body
 
 SOON = ResponseRule(deadline=0.3, minimum=2, attempts=2)
 COOP = {"algorithm": {"name": "coop", "b_l": 0, "b_u": 2}, "uploads": 12}
@@ -46,7 +46,7 @@ def spoil(
     left = [number]
 
     def changed(name: str, content: bytes) -> bytes:
-        if name != "charlie" or not isinstance(body_of(content).words, kind):
+        if name != "charlie" or not isinstance(unpack_body(content).body, kind):
             return content
         left[0] -= 1
         return change(unpack(content, {"Step": Step, "Model": Model})) if left[0] == 0 else content
@@ -56,11 +56,11 @@ def spoil(
 
 def told(**news: Any) -> Callable[[Message], bytes]:
     """The same answer with other words."""
-    return lambda m: pack(m.run, m.round, m.words.model_copy(update=news), Payload.of(m.load))
+    return lambda m: pack(m.run, m.round, m.body.model_copy(update=news), Payload.of(m.payload))
 
 
 def named(federation: Federation, why: str) -> bool:
-    return any("charlie" in text and why in text for text in federation.said)
+    return any("charlie" in text and why in text for text in federation.server_messages)
 
 
 # Rounds
@@ -68,10 +68,10 @@ def named(federation: Federation, why: str) -> bool:
 
 @pytest.mark.parametrize("round", [-5, 7, 2**32, 2**70])
 def test_an_answer_of_another_round_is_dropped(round: int, federation: Federation) -> None:
-    spoil(federation, messages.RoundResponse, lambda m: pack(m.run, round, m.words, Payload.of(m.load)), 2)
+    spoil(federation, messages.RoundResponse, lambda m: pack(m.run, round, m.body, Payload.of(m.payload)), 2)
     run = federation.serve(federation.experiment())
     assert [record.answered for record in run.records] == [4, 3, 4]
-    assert named(federation, "an answer of round 8" if round == 7 else "a round that cannot be")
+    assert named(federation, "an answer of round 8" if round == 7 else "an impossible round")
 
 
 def test_an_answer_that_cannot_be_read_stops_nobody(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +105,12 @@ def test_arrays_are_limited_together() -> None:
 LIES: dict[str, tuple[type[messages.MessageBody], dict[str, Any], str]] = {
     "more training rows": (messages.SampleCounts, {"train": 10**11}, "said that it has 33 in all"),
     "no training rows": (messages.SampleCounts, {"train": 0, "test": 33}, "said that it has 33 in all"),
-    "a key that is none": (messages.StatisticsKey, {"key": "00" * 32}, "a public key that is none"),
+    "a key that is none": (messages.StatisticsKey, {"key": "00" * 32}, "a public key that is not valid"),
 }
 
 
 @pytest.mark.parametrize("what", LIES)
-def test_numbers_that_cannot_be_are_told_with_their_sender(what: str, federation: Federation) -> None:
+def test_numbers_that_cannot_be_are_reported_with_their_sender(what: str, federation: Federation) -> None:
     kind, news, why = LIES[what]
     spoil(federation, kind, told(**news))
     with pytest.raises(TooFewAnswers, match=f"'charlie': .*{why}"):
@@ -119,7 +119,7 @@ def test_numbers_that_cannot_be_are_told_with_their_sender(what: str, federation
 
 def vector(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Message], bytes]:
     """Return a message like this one with another vector of statistics."""
-    return lambda m: pack(m.run, m.round, m.words, Payload.of(change(m.load)))
+    return lambda m: pack(m.run, m.round, m.body, Payload.of(change(m.payload)))
 
 
 @pytest.mark.parametrize("change", [lambda v: v[:-1], lambda v: v.astype(np.int64), lambda v: v.reshape(-1)])
@@ -161,12 +161,12 @@ def test_totals_that_cannot_be_stop_the_handshake(what: str, federation: Federat
     ("news", "why"),
     [
         ({"rows": 10**11}, f"it has {10**11} rows"),
-        ({"label_kind": "numbers", "classes": ("1" * 5000,)}, "said to be numbers, and are not"),
+        ({"label_kind": "numbers", "classes": ("1" * 5000,)}, "described as numbers, and are not"),
     ],
 )
 def test_a_table_that_cannot_be_does_not_take_part(news: dict[str, Any], why: str, federation: Federation) -> None:
     spoil(federation, messages.TableDescription, told(**news))
-    with pytest.raises(TooFewAnswers, match="3 of 4 participants came"):
+    with pytest.raises(TooFewAnswers, match="3 of 4 clients came"):
         federation.serve(federation.experiment(), terms={"wait": 0.5})
     assert named(federation, why)
 
@@ -174,14 +174,16 @@ def test_a_table_that_cannot_be_does_not_take_part(news: dict[str, Any], why: st
 def test_nobody_draws_an_order_of_too_many_rows(federation: Federation) -> None:
     federation.serve(federation.experiment(rounds=1))
     asked = next(
-        content for _, content in federation.link.down if isinstance(body_of(content).words, messages.AgreementRequest)
+        content
+        for _, content in federation.link.down
+        if isinstance(unpack_body(content).body, messages.AgreementRequest)
     )
-    agreed = body_of(asked).words.agreement  # type: ignore[attr-defined]
-    person = federation.people["alfa"]
-    table = person.file.opened(federation.experiment().data.made)
+    agreed = unpack_body(asked).body.agreement  # type: ignore[attr-defined]
+    person = federation.clients["alfa"]
+    table = person.file.read_table(federation.experiment().data.made)
     for rows in (MOST_ROWS + 1, 40):  # too many; fewer than its own
         with pytest.raises(BadValue, match=f"a table of {rows} rows in all"):
-            table.placed(agreed.model_copy(update={"rows": rows}))
+            table.to_samples(agreed.model_copy(update={"rows": rows}))
 
 
 @pytest.mark.parametrize("news", [{"count": 10**9}, {"own_count": 10**9}, {"loss": 1e308}, {"loss": -float("inf")}])
@@ -200,13 +202,13 @@ def as_done(m: Message) -> bytes:
     return pack(
         m.run,
         m.round,
-        messages.RoundResponse(weight=1.0, **m.words.model_dump()),
+        messages.RoundResponse(weight=1.0, **m.body.model_dump()),
         Payload.of({"send": None, "buffers": None}),
     )
 
 
 def as_trained(m: Message) -> bytes:
-    return pack(m.run, m.round, messages.AsyncTrainResponse(**m.words.model_dump(exclude={"weight"})))
+    return pack(m.run, m.round, messages.AsyncTrainResponse(**m.body.model_dump(exclude={"weight"})))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def as_trained(m: Message) -> bytes:
         (messages.AsyncTrainResponse, as_done, "'done' where the other kind"),
         (messages.RoundResponse, as_trained, "'trained' where the other kind"),
         (messages.RoundResponse, told(memory="x"), "of another training"),
-        (messages.AsyncTrainResponse, lambda m: pack(m.run, m.round + 9, m.words), "an answer of round"),
+        (messages.AsyncTrainResponse, lambda m: pack(m.run, m.round + 9, m.body), "an answer of round"),
     ],
 )
 def test_an_answer_to_another_question_is_a_loss(kind: Any, change: Any, why: str, federation: Federation) -> None:
@@ -236,11 +238,11 @@ def test_a_memory_has_the_name_of_its_exchange(federation: Federation) -> None:
 
 @pytest.mark.parametrize("which", ["mask", "channel"])
 def test_a_key_that_is_none_costs_its_owner_alone(which: str, federation: Federation) -> None:
-    zeros = lambda m: told(keys=m.words.keys.model_copy(update={which: "00" * 32}))(m)  # type: ignore[attr-defined]
+    zeros = lambda m: told(keys=m.body.keys.model_copy(update={which: "00" * 32}))(m)  # type: ignore[attr-defined]
     spoil(federation, messages.KeysResponse, zeros, 2)
     run = federation.serve(federation.experiment(uplink={"secure": True}))
     assert [record.answered for record in run.records] == [4, 3, 4]
-    assert any("client 2 (charlie) in round 2: it sent a public key that is none" in note for note in run.notes)
+    assert any("client 2 (charlie) in round 2: it sent a public key that is not valid" in note for note in run.notes)
 
 
 def test_a_majority_is_one_of_those_selected() -> None:
@@ -255,10 +257,10 @@ def test_steps_that_lose_one_each_do_not_lower_the_majority(federation: Federati
     """One refuses its keys, one its shares: two of four are left, and three must answer."""
 
     def changed(name: str, content: bytes) -> bytes:
-        m = body_of(content)
+        m = unpack_body(content)
         keys, deals = (
-            name == "alfa" and isinstance(m.words, messages.KeysResponse),
-            name == "bravo" and isinstance(m.words, messages.SharesResponse),
+            name == "alfa" and isinstance(m.body, messages.KeysResponse),
+            name == "bravo" and isinstance(m.body, messages.SharesResponse),
         )
         return pack(m.run, m.round, messages.RefusalResponse(why="not today")) if keys or deals else content
 

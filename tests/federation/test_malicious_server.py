@@ -25,7 +25,7 @@ from fedarena.federation.consent import experiment_as_text, federated_experiment
 from fedarena.federation.statistics_release import Totals, decoded
 from fedarena.federation.wire_format import Message, pack, unpack
 from fedarena.transport import flower_link
-from fedarena.transport.federation_keys import ServerKeys, make_keys
+from fedarena.transport.certificates import ServerKeys, make_federation_keys
 
 SAMPLES = 13
 HANDSHAKES = 14  # each would be one equation in every column: more than there are samples
@@ -56,7 +56,7 @@ class MaliciousServer:
 
 @pytest.fixture
 def attacked(tmp_path: Path) -> Iterator[tuple[Path, MaliciousServer]]:
-    make_keys(tmp_path / "keys", ["alfa"])
+    make_federation_keys(tmp_path / "keys", ["alfa"])
     (tmp_path / "agreed.toml").write_text(AGREED)
     write(tmp_path / "alfa.csv", rows_of({"alfa": SAMPLES})["alfa"])
     server = MaliciousServer(tmp_path, tmp_path / "keys")
@@ -76,7 +76,7 @@ def equations(folder: Path, server: MaliciousServer, first: int, number: int) ->
     found = set()
     for k in range(first, first + number):
         run = f"attack{k}"
-        described = server.ask(run, messages.Invitation(experiment=experiment_as_text(experiment), clients=2)).words
+        described = server.ask(run, messages.Invitation(experiment=experiment_as_text(experiment), clients=2)).body
         if not isinstance(described, messages.TableDescription):
             continue
         agreed = messages.Agreement(
@@ -89,8 +89,8 @@ def equations(folder: Path, server: MaliciousServer, first: int, number: int) ->
         )
         server.ask(run, messages.AgreementRequest(agreement=agreed, tell="counts"))
         answer = server.ask(run, messages.StatisticsRequest(agreement=agreed))
-        if isinstance(answer.words, messages.StatisticsResponse):
-            found.add(Totals.of(decoded(answer.load), statistics_layout(experiment, agreed)).sums)
+        if isinstance(answer.body, messages.StatisticsResponse):
+            found.add(Totals.of(decoded(answer.payload), statistics_layout(experiment, agreed)).sums)
     return found
 
 
@@ -119,9 +119,9 @@ def test_a_client_serves_one_run_unless_it_was_started_for_more(attacked: tuple[
     client = join(folder, server)
     experiment = experiment_as_text(federated_experiment(folder / "agreed.toml", []))
     assert isinstance(
-        server.ask("first", messages.Invitation(experiment=experiment, clients=2)).words, messages.TableDescription
+        server.ask("first", messages.Invitation(experiment=experiment, clients=2)).body, messages.TableDescription
     )
-    refused = server.ask("second", messages.Invitation(experiment=experiment, clients=2)).words
+    refused = server.ask("second", messages.Invitation(experiment=experiment, clients=2)).body
     assert isinstance(refused, messages.RefusalResponse)
     assert "takes part in 1 run and no other" in refused.why
     server.ask("first", messages.GoodbyeRequest(reason="over", finished=True))
@@ -139,19 +139,19 @@ def test_histograms_are_released_over_the_real_link_only_as_agreed(attacked: tup
     client = join(folder, server, "--runs", "2")
     agreed = federated_experiment(folder / "agreed.toml", [])
     asked = experiment_as_text(federated_experiment(folder / "agreed.toml", ["evaluate.histograms=50"]))
-    refused = server.ask("first", messages.Invitation(experiment=asked, clients=2)).words
+    refused = server.ask("first", messages.Invitation(experiment=asked, clients=2)).body
     assert isinstance(refused, messages.RefusalResponse)
     assert "evaluate" in refused.why
-    described = server.ask("second", messages.Invitation(experiment=experiment_as_text(agreed), clients=2)).words
+    described = server.ask("second", messages.Invitation(experiment=experiment_as_text(agreed), clients=2)).body
     assert isinstance(described, messages.TableDescription)
     place: dict[str, Any] = {"client": 0, "clients": 2, "rows_before": 0, "rows": 2 * SAMPLES}
     shape = {"classes": described.classes, "columns": described.columns}
     means = (0.0,) * len(described.columns)
     agreement = messages.Agreement(**place, **shape, means=means, deviations=means)
     assert isinstance(
-        server.ask("second", messages.AgreementRequest(agreement=agreement, tell="ready")).words, messages.ReadyResponse
+        server.ask("second", messages.AgreementRequest(agreement=agreement, tell="ready")).body, messages.ReadyResponse
     )
-    told = server.ask("second", messages.EvaluationSumsRequest(histograms=50)).words
+    told = server.ask("second", messages.EvaluationSumsRequest(histograms=50)).body
     assert isinstance(told, messages.RefusalResponse)
     assert told.why == "asked for score histograms of 50 bins, and the agreed experiment has none"
     client.kill()
@@ -162,7 +162,7 @@ def test_histograms_are_released_over_the_real_link_only_as_agreed(attacked: tup
 
 
 def test_without_a_terminal_consent_must_be_given_by_option(tmp_path: Path) -> None:
-    make_keys(tmp_path / "keys", ["alfa"])
+    make_federation_keys(tmp_path / "keys", ["alfa"])
     write(tmp_path / "alfa.csv", rows_of({"alfa": SAMPLES})["alfa"], HEAD)
     command = [sys.executable, "-m", "fedarena", "join", "--data", "alfa.csv", "--server", "127.0.0.1:1"]
     ended = subprocess.run(

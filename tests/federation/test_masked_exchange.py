@@ -15,7 +15,7 @@ from fedarena.algorithms.base import Step
 from fedarena.config.errors import BadValue
 from fedarena.federation import coordinator, messages
 from fedarena.federation.secure_aggregation import CURVE, ClientMasks, ServerMasks
-from fedarena.federation.wire_format import body_of, unpack
+from fedarena.federation.wire_format import unpack, unpack_body
 from fedarena.privacy.secure_aggregation import ClientSecrets, MaskedExchange, secret_shares, share_ring, unmask_sum
 from fedarena.privacy.uplink import MaskedVector
 
@@ -47,12 +47,12 @@ def test_one_who_leaves_with_its_keys_dealt_is_taken_out_of_the_sum(tmp_path: Pa
     """It is killed when it should answer: its neighbours reveal the key to its pairs, and the sum is that of the others."""
     federation = Federation(tmp_path)
     federation.start()
-    happens(federation, After("bravo", 2, lambda: federation.link.leave("bravo")))
+    happens(federation, After("bravo", 2, lambda: federation.link.disconnect("bravo")))
     run = federation.serve(federation.experiment(**SECURE), rule=SOON)
     assert [record.answered for record in run.records] == [4, 3, 3]
     plain = Federation(_folder(tmp_path, "plain"))
     plain.start()
-    happens(plain, After("bravo", 2, lambda: plain.link.leave("bravo")))
+    happens(plain, After("bravo", 2, lambda: plain.link.disconnect("bravo")))
     other = plain.serve(plain.experiment(), rule=SOON)
     for name, weights in run.state.items():
         np.testing.assert_allclose(weights, other.state[name], atol=1e-6)  # fixed point of 30 bits within [-8, 8]
@@ -72,7 +72,7 @@ def test_a_new_process_has_other_secrets_and_takes_part_in_the_next_round(tmp_pa
     assert any("client 1 (bravo) in round 2: the secrets of this exchange are gone" in note for note in run.notes)
 
 
-def test_a_resumed_organiser_opens_the_same_sum_and_no_other(tmp_path: Path) -> None:
+def test_a_resumed_server_opens_the_same_sum_and_no_other(tmp_path: Path) -> None:
     """Killed after a sum was opened and before the round was saved: with the same answers the round is opened again; with
     one of them missing, the difference would be its answer, and the sum stays closed."""
     federation = Federation(tmp_path)
@@ -81,7 +81,7 @@ def test_a_resumed_organiser_opens_the_same_sum_and_no_other(tmp_path: Path) -> 
     opened = [0]
 
     def killed(name: str, content: bytes) -> None:
-        if name == "alfa" and isinstance(body_of(content).words, messages.EvaluateRequest):
+        if name == "alfa" and isinstance(unpack_body(content).body, messages.EvaluateRequest):
             opened[0] += 1
             if opened[0] == 2:
                 raise KeyboardInterrupt
@@ -97,10 +97,10 @@ def test_a_resumed_organiser_opens_the_same_sum_and_no_other(tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt):
         federation.serve(experiment, resume=tmp_path / "run")
     happens(federation)
-    federation.link.leave("delta")
+    federation.link.disconnect("delta")
     last = federation.serve(experiment, resume=tmp_path / "run", rule=SOON, terms={"wait": 0.3})
     assert "1 sums stay masked, too few clients answered, the first: round 3" in last.notes
-    assert any("shares were revealed for another sum of this exchange" in text for text in federation.said)
+    assert any("shares were revealed for another sum of this exchange" in text for text in federation.server_messages)
     assert last.weights_sha256 == again.weights_sha256
 
 
@@ -111,19 +111,19 @@ def _after_two(experiment: Any) -> fa.Run:
 # What can be read
 
 
-def asker(people: dict[int, ClientMasks], turn: MaskedExchange, absent: tuple[int, ...] = ()) -> ServerMasks:
-    """An organiser's half that speaks with these participants."""
+def asker(clients: dict[int, ClientMasks], turn: MaskedExchange, absent: tuple[int, ...] = ()) -> ServerMasks:
+    """A server's half that speaks with these clients."""
 
     def ask(questions: Any, round: int, kind: Any, what: str, minimum: int | None = None) -> dict[int, Any]:
         found: dict[int, Any] = {}
         for client, asked in questions.items():
-            me = people[client]
+            me = clients[client]
             if isinstance(asked, messages.KeysRequest):
-                found[client] = me.keyed()
+                found[client] = me.public_keys()
             elif isinstance(asked, messages.SharesRequest):
-                found[client] = me.dealt(asked.keys, turn)
+                found[client] = me.encrypted_shares(asked.keys, turn)
             else:
-                found[client] = me.revealed(asked.answered)
+                found[client] = me.revealed_shares(asked.answered)
         return found
 
     return ServerMasks(0, ask)
@@ -132,16 +132,16 @@ def asker(people: dict[int, ClientMasks], turn: MaskedExchange, absent: tuple[in
 @pytest.mark.parametrize("missing", [(), (2,), (1, 4)])
 def test_masks_of_a_curve_cancel_to_the_bit(missing: tuple[int, ...]) -> None:
     turn = MaskedExchange(3, 1, (0, 1, 2, 4, 7))
-    people = {k: ClientMasks(0, k, "place") for k in turn.asked}
-    house = asker(people, turn)
+    clients = {k: ClientMasks(0, k, "place") for k in turn.asked}
+    house = asker(clients, turn)
     shares, absent = house.exchange(3, 1, list(turn.asked))
     assert not absent
     rng, true, total = np.random.default_rng(0), np.zeros(40, np.uint32), np.zeros(40, np.uint32)
     answered = [k for k in turn.asked if k not in missing]
     for k in answered:
-        people[k].take(shares[k])
+        clients[k].receive_shares(shares[k])
         own = rng.integers(0, 2**32, 40, dtype=np.uint32)
-        mask = people[k].mask(40, turn, k)
+        mask = clients[k].mask(40, turn, k)
         assert len(np.unique(mask)) == 40
         true, total = true + own, total + own + mask
     assert np.array_equal(house.unmask(total, turn, answered), true)
@@ -150,42 +150,42 @@ def test_masks_of_a_curve_cancel_to_the_bit(missing: tuple[int, ...]) -> None:
 
 def test_shares_are_for_their_holder_alone_and_for_this_exchange_alone() -> None:
     turn = MaskedExchange(0, 0, (0, 1, 2))
-    people = {k: ClientMasks(0, k, "round 0") for k in turn.asked}
-    shares, _ = asker(people, turn).exchange(0, 0, [0, 1, 2])
+    clients = {k: ClientMasks(0, k, "round 0") for k in turn.asked}
+    shares, _ = asker(clients, turn).exchange(0, 0, [0, 1, 2])
     with pytest.raises(BadValue, match="shares of client 0 cannot be opened"):
-        people[1].take({0: shares[2][0], 2: shares[1][2]})
-    people[1].place = "round 1"
+        clients[1].receive_shares({0: shares[2][0], 2: shares[1][2]})
+    clients[1].exchange_id = "round 1"
     with pytest.raises(BadValue, match="cannot be opened"):
-        people[1].take(shares[1])
-    assert not any(f"{people[0].kept.own:x}" in text for of in shares.values() for text in of.values())
+        clients[1].receive_shares(shares[1])
+    assert not any(f"{clients[0].own_secrets.own:x}" in text for of in shares.values() for text in of.values())
 
 
 def test_too_few_or_false_answers_reveal_nothing() -> None:
     turn = MaskedExchange(0, 0, (0, 1, 2, 3))
-    people = {k: ClientMasks(0, k, "p") for k in turn.asked}
-    shares, _ = asker(people, turn).exchange(0, 0, [0, 1, 2, 3])
+    clients = {k: ClientMasks(0, k, "p") for k in turn.asked}
+    shares, _ = asker(clients, turn).exchange(0, 0, [0, 1, 2, 3])
     for k in turn.asked:
-        people[k].take(shares[k])
+        clients[k].receive_shares(shares[k])
     for answered in ([0], [0, 1], [1, 2, 3]):  # one; fewer than half and one; without the one that is asked
-        with pytest.raises(BadValue, match="too few to hide among"):
-            people[0].revealed(answered)
-    told = people[0].revealed([0, 1, 2]).shares
+        with pytest.raises(BadValue, match="too few to mask each other"):
+            clients[0].revealed_shares(answered)
+    told = clients[0].revealed_shares([0, 1, 2]).shares
     assert {*told} == {0, 1, 2, 3}
 
 
-def test_an_answer_by_itself_is_noise_to_the_organiser(tmp_path: Path) -> None:
+def test_an_answer_by_itself_is_noise_to_the_server(tmp_path: Path) -> None:
     """Not even with the experiment's seed, from which a simulation's masks follow; and no secret is in a file."""
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment(**SECURE, rounds=1))
-    types = {"Step": Step, "Sealed": MaskedVector}
+    types = {kind.__qualname__: kind for kind in (Step, MaskedVector)}
     sent = [unpack(content, types) for name, content in federation.link.up if b'"what":"done"' in content]
-    words = [message.load["send"].words for message in sent]
+    words = [message.payload["send"].words for message in sent]
     assert len(words) == 4
     for one in words:
         assert one.dtype == np.uint32
         assert one.max() > 2**31  # a sum of four has 30 bits each
-    secret = federation.people["alfa"]._member.seals.kept  # type: ignore[union-attr]
+    secret = federation.clients["alfa"]._joined.masks.own_secrets  # type: ignore[union-attr]
     files = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for number in (secret.own, secret.pairs):
         assert f"{number:x}".encode() not in files
@@ -198,9 +198,9 @@ def test_a_share_less_than_the_threshold_opens_nothing() -> None:
     publics = {k: CURVE.public(one.pairs) for k, one in secrets.items()}
     total = sum((one.mask(k, ring, publics, 8, CURVE) for k, one in secrets.items()), start=np.zeros(8, np.uint32))
     draw = iter(range(1000, 2000)).__next__
-    revealed = {k: secret_shares(one.own, k, ring, draw) for k, one in secrets.items()}
-    assert np.array_equal(unmask_sum(total, ring, range(6), publics, revealed, CURVE), np.zeros(8, np.uint32))
-    fewer = {**revealed, 3: dict(list(revealed[3].items())[: ring.threshold - 1])}
+    revealed_shares = {k: secret_shares(one.own, k, ring, draw) for k, one in secrets.items()}
+    assert np.array_equal(unmask_sum(total, ring, range(6), publics, revealed_shares, CURVE), np.zeros(8, np.uint32))
+    fewer = {**revealed_shares, 3: dict(list(revealed_shares[3].items())[: ring.threshold - 1])}
     assert unmask_sum(total, ring, range(6), publics, fewer, CURVE) is None
 
 
@@ -210,29 +210,29 @@ def test_what_is_not_finite_is_not_sent_at_all(tmp_path: Path) -> None:
     federation.start()
     run = federation.serve(federation.experiment(**SECURE, local={"lr": 1e38, "batch": 2, "epochs": 3}, rounds=2))
     assert run.final.non_finite > 0
-    types = {"Step": Step, "Sealed": MaskedVector}
+    types = {kind.__qualname__: kind for kind in (Step, MaskedVector)}
     for _, content in federation.link.up:
         if b'"finite":false' in content:
-            assert unpack(content, types).load == {"send": None, "buffers": None}
+            assert unpack(content, types).payload == {"send": None, "buffers": None}
 
 
 def test_who_answered_is_counted_once_and_for_all() -> None:
     """Strangers and repeated names hide nobody; and shares are revealed for one sum."""
     turn = MaskedExchange(0, 0, (0, 1, 2, 3))
-    people = {k: ClientMasks(0, k, "p") for k in turn.asked}
-    shares, _ = asker(people, turn).exchange(0, 0, [0, 1, 2, 3])
-    people[1].take(shares[1])
+    clients = {k: ClientMasks(0, k, "p") for k in turn.asked}
+    shares, _ = asker(clients, turn).exchange(0, 0, [0, 1, 2, 3])
+    clients[1].receive_shares(shares[1])
     with pytest.raises(BadValue, match="not in this exchange"):
-        people[1].revealed((1, 90, 91, 92))
+        clients[1].revealed_shares((1, 90, 91, 92))
     with pytest.raises(BadValue, match="1 answers are too few"):
-        people[1].revealed((1, 1, 1, 1))
-    assert people[1].revealed((0, 1, 2)) == people[1].revealed((2, 1, 0))
+        clients[1].revealed_shares((1, 1, 1, 1))
+    assert clients[1].revealed_shares((0, 1, 2)) == clients[1].revealed_shares((2, 1, 0))
     with pytest.raises(BadValue, match="another sum"):
-        people[1].revealed((1, 2, 3))
+        clients[1].revealed_shares((1, 2, 3))
 
 
 def test_a_key_in_ones_own_name_must_be_ones_own() -> None:
-    people = {k: ClientMasks(0, k, "p") for k in range(3)}
-    keys = {k: one.keyed().keys for k, one in people.items()}
+    clients = {k: ClientMasks(0, k, "p") for k in range(3)}
+    keys = {k: one.public_keys().keys for k, one in clients.items()}
     with pytest.raises(BadValue, match="not those of this exchange"):
-        people[0].dealt({**keys, 0: keys[1]}, MaskedExchange(0, 0, (0, 1, 2)))
+        clients[0].encrypted_shares({**keys, 0: keys[1]}, MaskedExchange(0, 0, (0, 1, 2)))

@@ -1,4 +1,4 @@
-"""A participant does what the agreed experiment says, whatever it is asked."""
+"""A client does what the agreed experiment says, whatever it is asked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.support.federation_clients import Federation
 
 from fedarena.federation import messages
-from fedarena.federation.wire_format import Message, body_of, pack
+from fedarena.federation.wire_format import Message, pack, unpack_body
 
 
 def served(path: Path, **settings: Any) -> Federation:
@@ -19,58 +19,65 @@ def served(path: Path, **settings: Any) -> Federation:
     return federation
 
 
-def heard(federation: Federation, kind: type[messages.MessageBody]) -> list[bytes]:
-    """What the organiser asked alfa."""
-    return [c for name, c in federation.link.down if name == "alfa" and isinstance(body_of(c).words, kind)]
+def requests_to_alfa(federation: Federation, kind: type[messages.MessageBody]) -> list[bytes]:
+    """What the server asked alfa."""
+    return [c for name, c in federation.link.down if name == "alfa" and isinstance(unpack_body(c).body, kind)]
 
 
 def answer(federation: Federation, content: bytes) -> str:
     """The reason of alfa's refusal, or what it answers."""
-    told: Message = body_of(federation.people["alfa"].handle(content))
-    return told.words.why if isinstance(told.words, messages.RefusalResponse) else told.words.what
+    told: Message = unpack_body(federation.clients["alfa"].handle(content))
+    return told.body.why if isinstance(told.body, messages.RefusalResponse) else told.body.what
 
 
 def changed(content: bytes, round: int | None = None, **fields: Any) -> bytes:
     """The same question in other words."""
-    message = body_of(content)
-    words = type(message.words).model_validate({**message.words.model_dump(), **fields})
+    message = unpack_body(content)
+    words = type(message.body).model_validate({**message.body.model_dump(), **fields})
     return pack(message.run, message.round if round is None else round, words)
 
 
 @pytest.mark.parametrize("uplink", [{"secure": True}, {"clip": 0.1}])
 def test_no_answer_goes_up_beside_the_uplink(uplink: dict[str, Any], tmp_path: Path) -> None:
     federation = served(tmp_path, uplink=uplink)
-    work = heard(federation, messages.RoundRequest)[-1]
+    work = requests_to_alfa(federation, messages.RoundRequest)[-1]
     assert "without the steps" in answer(federation, changed(work, turn=None, shares=None))
-    run = body_of(work).run
-    assert "asked to do without" in answer(federation, pack(run, 0, messages.AsyncTrainRequest(number=0)))
-    assert "nobody agreed to recompute" in answer(federation, pack(run, 0, messages.BatchNormRequest()))
+    run = unpack_body(work).run
+    assert "asked to train without them" in answer(federation, pack(run, 0, messages.AsyncTrainRequest(number=0)))
+    assert "recomputing BatchNorm statistics was not agreed on" in answer(
+        federation, pack(run, 0, messages.BatchNormRequest())
+    )
 
 
 @pytest.mark.parametrize("asked", [(0, 0, 1), (1, 2), (0, 1, 9)])
 def test_those_who_are_asked_are_clients_and_this_one_is_among_them(asked: tuple[int, ...], tmp_path: Path) -> None:
     federation = served(tmp_path, uplink={"clip": 0.1}, rounds=1)
     turn = {"number": 0, "asked": asked, "everyone": False}
-    assert "a list of clients" in answer(federation, changed(heard(federation, messages.RoundRequest)[-1], turn=turn))
+    assert "a list of clients" in answer(
+        federation, changed(requests_to_alfa(federation, messages.RoundRequest)[-1], turn=turn)
+    )
 
 
 def test_secrets_mask_one_answer_and_noise_hides_one(tmp_path: Path) -> None:
     federation = served(tmp_path, uplink={"secure": True, "clip": 0.1, "noise": 0.3})
-    work = heard(federation, messages.RoundRequest)[-1]
+    work = requests_to_alfa(federation, messages.RoundRequest)[-1]
     assert answer(federation, work) == "done"  # asked again, as when an answer was lost
     assert "have masked another answer" in answer(federation, changed(work, memory="0.0"))
-    federation.people["alfa"]._member.seals._question = ""  # type: ignore[union-attr]
+    federation.clients["alfa"]._joined.masks._request = ""  # type: ignore[union-attr]
     turn = {"number": 7, "asked": (0, 1, 2, 3), "everyone": False}
     assert "one draw of noise" in answer(federation, changed(work, turn=turn))
     turn = {"number": 0, "asked": (0, 1), "everyone": False}
-    assert "keys of others" in answer(federation, changed(work, turn=turn))
+    assert "keys of clients that were not selected" in answer(federation, changed(work, turn=turn))
 
 
 def test_what_was_revealed_is_not_forgotten(tmp_path: Path) -> None:
     federation = served(tmp_path, uplink={"secure": True})
-    folder = next((tmp_path / "houses" / "alfa").glob("*/revealed-0.0.json")).parent
+    folder = next((tmp_path / "clients" / "alfa").glob("*/revealed-0.0.json")).parent
     assert len([*folder.glob("revealed-*")]) == 3
-    reveal, work = heard(federation, messages.RevealRequest)[-1], heard(federation, messages.RoundRequest)[-1]
+    reveal, work = (
+        requests_to_alfa(federation, messages.RevealRequest)[-1],
+        requests_to_alfa(federation, messages.RoundRequest)[-1],
+    )
     assert answer(federation, reveal) == "revealed"
     answer(federation, changed(work, round=1))
     assert "secrets of this exchange are gone" in answer(federation, reveal)
@@ -78,13 +85,13 @@ def test_what_was_revealed_is_not_forgotten(tmp_path: Path) -> None:
 
 def test_statistics_are_released_only_where_the_experiment_needs_them(tmp_path: Path) -> None:
     federation = served(tmp_path)
-    ready = body_of(heard(federation, messages.AgreementRequest)[-1])
-    asked = messages.StatisticsRequest(agreement=ready.words.agreement)  # type: ignore[attr-defined]
+    ready = unpack_body(requests_to_alfa(federation, messages.AgreementRequest)[-1])
+    asked = messages.StatisticsRequest(agreement=ready.body.agreement)  # type: ignore[attr-defined]
     assert "needs no statistics" in answer(federation, pack(ready.run, 0, asked))
 
 
 def test_work_ends_with_the_last_round(tmp_path: Path) -> None:
     federation = served(tmp_path)
-    work = heard(federation, messages.RoundRequest)[-1]
+    work = requests_to_alfa(federation, messages.RoundRequest)[-1]
     assert answer(federation, work) == "done"
     assert "asked for round 4 of 3" in answer(federation, changed(work, round=3))

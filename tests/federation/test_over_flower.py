@@ -21,11 +21,11 @@ from fedarena.federation.client import FederationClient
 from fedarena.federation.client_data import ClientFile
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.server import ServerOptions, serve
-from fedarena.results.run import load
+from fedarena.results.run_loading import load_run
 from fedarena.transport import flower_link
-from fedarena.transport.federation_keys import ClientKeys, ServerKeys, make_keys
+from fedarena.transport.certificates import ClientKeys, ServerKeys, make_federation_keys
 
-HOUSES = {"alfa": 31, "bravo": 45}
+SIZES = {"alfa": 31, "bravo": 45}
 PATIENCE = 120.0  # of a test, on a machine where many others run
 
 
@@ -39,15 +39,15 @@ class Command:
             self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=file, text=True)
 
     @property
-    def said(self) -> str:
+    def stderr(self) -> str:
         return self.log.read_text()
 
     def until(self, text: str) -> None:
         """Wait until it has said so."""
         end = time.monotonic() + PATIENCE
-        while text not in self.said:
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < end, self.said
+        while text not in self.stderr:
+            assert self.process.poll() is None, self.stderr
+            assert time.monotonic() < end, self.stderr
             time.sleep(0.02)
 
     def kill(self) -> None:
@@ -56,7 +56,7 @@ class Command:
 
     def result(self) -> Any:
         out, _ = self.process.communicate(timeout=PATIENCE)
-        assert self.process.returncode == 0, self.said
+        assert self.process.returncode == 0, self.stderr
         return json.loads(out)
 
 
@@ -71,75 +71,75 @@ def commands() -> Iterator[list[Command]]:
 
 @pytest.mark.slow
 def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list[Command]) -> None:
-    """A participant is killed and started anew, then the organiser: with its last rounds the run has the bits of a
+    """A client is killed and started again, then the server: with its last rounds the run has the bits of a
     simulation on the table of all, and its folder can be read like any other."""
-    federation = Federation(tmp_path, HOUSES)
+    federation = Federation(tmp_path, SIZES)
     experiment = federation.experiment(algorithm="scaffold", rounds=12, local={"lr": 0.1, "batch": 1, "epochs": 3})
     (tmp_path / "exp.toml").write_text(experiment.to_toml().replace(str(federation.pooled), "/participants"))
-    make_keys(tmp_path / "keys", list(HOUSES))
+    make_federation_keys(tmp_path / "keys", list(SIZES))
 
     def begin(name: str, *words: str) -> Command:
         commands.append(Command(tmp_path, name, *words))
         return commands[-1]
 
-    organiser = begin("organiser", "serve", "exp.toml", "--address", "127.0.0.1:0", "--out", "run")
-    organiser.until("listening on ")
-    address = organiser.said.split("listening on ")[1].split()[0]
+    server = begin("organiser", "serve", "exp.toml", "--address", "127.0.0.1:0", "--out", "run")
+    server.until("listening on ")
+    address = server.stderr.split("listening on ")[1].split()[0]
 
     def join(name: str) -> Command:
         return begin(name, "join", "--data", f"{name}.csv", "--server", address, "--name", name, "--yes", "--json")
 
-    houses = {name: join(name) for name in HOUSES}
-    organiser.until("round  2/12")
-    houses["bravo"].kill()
-    houses["bravo"] = join("bravo")
-    organiser.until("round  6/12")
-    organiser.kill()
-    organiser = begin("organiser", "serve", "--resume", "run", "--address", address, "--json")
-    result = organiser.result()
-    assert {name: house.result()["name"] for name, house in houses.items()} == {name: name for name in HOUSES}
+    clients = {name: join(name) for name in SIZES}
+    server.until("round  2/12")
+    clients["bravo"].kill()
+    clients["bravo"] = join("bravo")
+    server.until("round  6/12")
+    server.kill()
+    server = begin("organiser", "serve", "--resume", "run", "--address", address, "--json")
+    result = server.result()
+    assert {name: house.result()["name"] for name, house in clients.items()} == {name: name for name in SIZES}
     serial = fa.run(experiment, out=False, runtime="serial")
     assert result["weights_sha256"] == serial.weights_sha256
-    run = load(tmp_path / "run")
+    run = load_run(tmp_path / "run")
     assert differences(run, serial) == []
     assert fa.report(tmp_path / "run", out=tmp_path / "report.html").exists()
-    told = houses["alfa"].said
-    assert "what will leave this machine:" in told
-    assert "goodbye: the run is finished" in told
+    printed = clients["alfa"].stderr
+    assert "what will leave this machine:" in printed
+    assert "goodbye: the run is finished" in printed
 
 
 class Threads:
-    """Participants over the real link, in threads of this process: nothing of theirs is random but what has a seed."""
+    """Clients over the real link, in threads of this process: nothing of theirs is random but what has a seed."""
 
     def __init__(self, folder: Path) -> None:
-        self.federation = Federation(folder, HOUSES)
-        self.keys = make_keys(folder / "keys", list(HOUSES))
+        self.federation = Federation(folder, SIZES)
+        self.keys = make_federation_keys(folder / "keys", list(SIZES))
         self.threads: list[threading.Thread] = []
         self.one_at_a_time = threading.Lock()
 
     def open(self, folder: Path) -> flower_link.Link:
         link = flower_link.open_link(folder, "127.0.0.1:0", ServerKeys.load(self.keys["organiser"]))
-        for name in HOUSES:
+        for name in SIZES:
             work = self._work(name, link.address)
             self.threads.append(threading.Thread(target=work, daemon=True))
             self.threads[-1].start()
         return link
 
     def _work(self, name: str, address: str) -> Callable[[], None]:
-        file, folder = ClientFile(self.federation.files[name]), self.federation.folder / "houses" / name
+        file, folder = ClientFile(self.federation.files[name]), self.federation.folder / "clients" / name
         me = FederationClient(file, folder, secret=0)
 
         def handle(content: bytes) -> bytes:
             with self.one_at_a_time:
                 answer = me.handle(content)
-            if me.over is not None:
+            if me.goodbye is not None:
                 raise flower_link.FederationEnded(answer)
             return answer
 
         return lambda: flower_link.join(address, ClientKeys.load(self.keys[name]), handle)
 
     def serve(self, name: str, experiment: Any) -> fa.Run:
-        terms = ServerOptions(len(HOUSES), ResponseRule(PATIENCE), PATIENCE, secret=experiment.seed)
+        terms = ServerOptions(len(SIZES), ResponseRule(PATIENCE), PATIENCE, secret=experiment.seed)
         run = serve(experiment, self.open, terms, out=self.federation.folder / name)
         for thread in self.threads:
             thread.join(PATIENCE)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from tests.support.federation_clients import Federation, differences
-from tests.support.memory_link import Post, Rooms
+from tests.support.memory_link import MemoryLink, Post
 
 import fedarena as fa
 from fedarena.config.experiment import Experiment
 from fedarena.engine.devices import build_fleet
 from fedarena.federation import coordinator, messages
 from fedarena.federation.requests import ResponseRule, TooFewAnswers
-from fedarena.federation.wire_format import body_of
+from fedarena.federation.wire_format import unpack_body
 
 ALGORITHMS: dict[str, Any] = {
     "coop": {"name": "coop", "b_l": 1, "b_u": 3},
@@ -26,7 +26,7 @@ ALGORITHMS: dict[str, Any] = {
 UNEVEN = {"devices": {"speeds": "uniform", "spread": 6.0}}
 
 
-class OnTime(Rooms):
+class OnTime(MemoryLink):
     """Who has trained answers when the virtual clock of the experiment says so; everything else is at once."""
 
     def __init__(self, experiment: Experiment, sizes: list[int]) -> None:
@@ -37,12 +37,12 @@ class OnTime(Rooms):
 
     def send(self, node: int, content: bytes, deadline: float) -> str:
         ticket = super().send(node, content, deadline)
-        words = body_of(content).words
+        words = unpack_body(content).body
         self.due[ticket] = -1.0
         if isinstance(words, messages.AsyncTrainRequest):
             client = node - 100
             rows = self.sizes[client] * self.epochs
-            self.due[ticket] = self.clock + self.fleet.training(client, words.number, rows)
+            self.due[ticket] = self.clock + self.fleet.training_seconds(client, words.number, rows)
         return ticket
 
     def next_post(self) -> Post | None:
@@ -85,7 +85,7 @@ def test_what_outlives_a_training_stays_at_home(tmp_path: Path) -> None:
     on_time(federation, experiment)
     live = federation.serve(experiment, terms={"shares_models": True})
     assert differences(live, fa.run(experiment, out=False, runtime="serial"), but=["clock"]) == []
-    left = list((tmp_path / "houses").rglob("memory-*"))
+    left = list((tmp_path / "clients").rglob("memory-*"))
     assert 4 <= len(left) <= 4 * 6  # what no checkpoint can need is gone
 
 
@@ -110,7 +110,7 @@ def test_one_alone_is_the_simulation_whatever_the_time(tmp_path: Path) -> None:
     number = [0]
 
     def before(name: str, content: bytes) -> None:
-        if isinstance(body_of(content).words, messages.AsyncTrainRequest | messages.SendResultRequest):
+        if isinstance(unpack_body(content).body, messages.AsyncTrainRequest | messages.SendResultRequest):
             number[0] += 1
             if number[0] % 3 == 0:
                 federation.start("alfa")
@@ -122,10 +122,10 @@ def test_one_alone_is_the_simulation_whatever_the_time(tmp_path: Path) -> None:
 
 
 def test_the_age_filter_holds_for_real_arrivals(tmp_path: Path) -> None:
-    """One house answers five times as often as the others: it is told to go on by itself, they to fetch anew."""
+    """One house answers five times as often as the others: it is told to go on by itself, they to fetch again."""
     federation = Federation(tmp_path)
 
-    class Skewed(Rooms):
+    class Skewed(MemoryLink):
         def next_post(self) -> Post | None:
             turn = len(self.up) % 6
             fast = [post for post in self.posts if post[0] == "alfa"]
@@ -162,13 +162,13 @@ def test_one_that_is_lost_is_left_out_until_it_is_back(algorithm: str, tmp_path:
     def on_round(record: Any) -> None:
         if record.round == 2:
             federation.link.stopped.add("delta")
-        if "'delta' is lost: no answer in time" in federation.said and record.round > 20:
+        if "'delta' is lost: no answer in time" in federation.server_messages and record.round > 20:
             federation.link.stopped.clear()
 
     settings = {"algorithm": algorithm, "rounds": 60, "evaluate": {"every": 60}}
     run = federation.serve(federation.experiment(**settings), rule=SOON, on_round=on_round)
     assert sum(record.dropped for record in run.records) >= 1
-    assert any("'delta' is back" in text for text in federation.said)
+    assert any("'delta' is back" in text for text in federation.server_messages)
     assert any("client 3 (delta)" in note for note in run.notes)
     assert run.final.round == 60
 
@@ -183,6 +183,6 @@ def test_too_few_at_work_stop_the_run_safely(tmp_path: Path) -> None:
             federation.link.stopped |= {"bravo", "charlie", "delta"}
 
     settings = {"algorithm": "coop", "rounds": 4000, "evaluate": {"every": 4000}}
-    with pytest.raises(TooFewAnswers, match="1 participants are at work, and 2 must be; lost: 'bravo', 'charlie'"):
+    with pytest.raises(TooFewAnswers, match="1 clients are at work, and 2 must be; lost: 'bravo', 'charlie'"):
         federation.serve(federation.experiment(**settings), rule=SOON, on_round=on_round)
     assert (tmp_path / "run" / "checkpoint" / "rounds.jsonl").read_text().count("\n") >= 2

@@ -21,7 +21,7 @@ from fedarena.federation.release_log import Binding
 from fedarena.federation.request_limits import REPEATS
 from fedarena.federation.requests import TooFewAnswers
 from fedarena.federation.statistics_release import StatisticsMask, is_vector
-from fedarena.federation.wire_format import Payload, body_of, pack, unpack
+from fedarena.federation.wire_format import Payload, pack, unpack, unpack_body
 
 SUMS = {"data": {"standardise": True}}
 NAMES = ("alfa", "bravo", "charlie", "delta")
@@ -29,7 +29,7 @@ NAMES = ("alfa", "bravo", "charlie", "delta")
 
 def agreement(federation: Federation, name: str = "alfa") -> messages.Agreement:
     """What the server agreed with a client."""
-    asked = [body_of(c).words for n, c in federation.link.down if n == name and b'"what":"agree"' in c]
+    asked = [unpack_body(c).body for n, c in federation.link.down if n == name and b'"what":"agree"' in c]
     return asked[0].agreement  # type: ignore[union-attr]
 
 
@@ -37,11 +37,11 @@ def asked_of(
     person: FederationClient, run: str, words: messages.MessageBody, load: Payload | None = None, round: int = 0
 ) -> messages.MessageBody:
     content = pack(run, round, words) if load is None else pack(run, round, words, load)
-    return body_of(person.handle(content)).words
+    return unpack_body(person.handle(content)).body
 
 
 def log(federation: Federation, name: str = "alfa") -> list[dict[str, Any]]:
-    text = (federation.folder / "houses" / name / "releases.jsonl").read_text()
+    text = (federation.folder / "clients" / name / "releases.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -61,7 +61,7 @@ def greeted(
 ) -> FederationClient:
     """A new process of alfa, in the folder that it had, in a run of another name."""
     federation.start("alfa", **settings)
-    person = federation.people["alfa"]
+    person = federation.clients["alfa"]
     hello = messages.Invitation(experiment=experiment_as_text(experiment), clients=clients)
     assert isinstance(asked_of(person, run, hello), messages.TableDescription)
     return person
@@ -138,11 +138,11 @@ def test_a_new_binding_is_allowed_by_the_owner_once(served: Federation) -> None:
         "a new binding: other training samples"
     ]
     with pytest.raises(BadValue, match="asks for another table"):
-        served.people["alfa"].releases.bind(Binding("another", "", ""), "third")
+        served.clients["alfa"].releases.bind(Binding("another", "", ""), "third")
 
 
 def test_a_damaged_binding_stops_every_release(served: Federation) -> None:
-    (served.folder / "houses" / "alfa" / "binding.json").write_text("{}")
+    (served.folder / "clients" / "alfa" / "binding.json").write_text("{}")
     served.start()
     with pytest.raises(TooFewAnswers, match="'alfa': DataBroken"):
         served.serve(served.experiment(**SUMS), "second")
@@ -155,11 +155,13 @@ def test_the_server_reads_totals_and_no_sum_of_one_client(served: Federation) ->
     """Every vector on the wire is masked; their total is that of the table of all."""
     experiment = served.experiment(**SUMS)
     layout = statistics_layout(experiment, agreement(served))
-    vectors = [unpack(c).load for _, c in served.link.up if isinstance(body_of(c).words, messages.StatisticsResponse)]
+    vectors = [
+        unpack(c).payload for _, c in served.link.up if isinstance(unpack_body(c).body, messages.StatisticsResponse)
+    ]
     assert len(vectors) == 4
     for name, vector in zip(NAMES, vectors, strict=True):
         assert is_vector(vector, layout)
-        own = served.people[name]._member.rows.statistics(layout, 1)  # type: ignore[union-attr]
+        own = served.clients[name]._joined.samples.statistics(layout, 1)  # type: ignore[union-attr]
         assert own.integers[4] not in [int.from_bytes(row.tobytes(), "little") for row in vector]
         assert (np.unpackbits(vector.view(np.uint8)).mean() - 0.5) ** 2 < 0.001  # as many ones as zeros: random
 
@@ -196,7 +198,7 @@ def test_a_client_that_is_restarted_between_key_and_sums_gets_new_keys(tmp_path:
     killed: list[str] = []
 
     def before(name: str, content: bytes) -> None:
-        if name == "bravo" and not killed and isinstance(body_of(content).words, messages.StatisticsRequest):
+        if name == "bravo" and not killed and isinstance(unpack_body(content).body, messages.StatisticsRequest):
             killed.append(name)
             federation.start("bravo")
 
@@ -238,9 +240,9 @@ def test_consent_shows_the_values_of_the_first_message(tmp_path: Path) -> None:
 
 
 def test_a_process_takes_part_in_one_run(served: Federation) -> None:
-    with pytest.raises(TooFewAnswers, match="0 of 4 participants came"):
+    with pytest.raises(TooFewAnswers, match="0 of 4 clients came"):
         served.serve(served.experiment(**SUMS, algorithm="scaffold"), "second", terms={"wait": 0.5})
-    assert any("takes part in 1 run and no other" in text for text in served.said)
+    assert any("takes part in 1 run and no other" in text for text in served.server_messages)
     assert "this process takes part in 1 run and no other" in [line["what"] for line in log(served)]
 
 
@@ -248,9 +250,9 @@ def test_a_process_takes_part_in_as_many_runs_as_it_was_started_for(tmp_path: Pa
     federation = Federation(tmp_path)
     federation.start(runs=2)
     federation.serve(federation.experiment())
-    assert federation.people["alfa"].over is None
+    assert federation.clients["alfa"].goodbye is None
     federation.serve(federation.experiment(algorithm="scaffold"), "second")
-    assert federation.people["alfa"].over is not None
+    assert federation.clients["alfa"].goodbye is not None
 
 
 def test_the_log_has_what_to_whom_and_when(tmp_path: Path) -> None:
@@ -260,7 +262,7 @@ def test_the_log_has_what_to_whom_and_when(tmp_path: Path) -> None:
     lines = log(federation)
     assert {line["server"] for line in lines} == {"server.example.org:8440"}
     assert all(line["time"].endswith("+00:00") for line in lines)
-    person = federation.people["alfa"]
+    person = federation.clients["alfa"]
     assert person.releases.summary(person.runs) == [
         "released: description: sample counts, columns, levels and labels",
         "released: sample counts",
@@ -276,22 +278,22 @@ def test_the_log_has_what_to_whom_and_when(tmp_path: Path) -> None:
 
 
 def requests(federation: Federation, kind: type[messages.MessageBody]) -> list[bytes]:
-    return [c for name, c in federation.link.down if name == "alfa" and isinstance(body_of(c).words, kind)]
+    return [c for name, c in federation.link.down if name == "alfa" and isinstance(unpack_body(c).body, kind)]
 
 
 def other_models(federation: Federation, content: bytes, number: int) -> list[bytes]:
     """The same request about other models."""
-    types = federation.people["alfa"]._member.types  # type: ignore[union-attr]
+    types = federation.clients["alfa"]._joined.types  # type: ignore[union-attr]
     found = []
     for k in range(number):
         message = unpack(content, types)
-        message.load.message.w[0] += k + 1
-        found.append(pack(message.run, message.round, message.words, Payload.of(message.load)))
+        message.payload.message.w[0] += k + 1
+        found.append(pack(message.run, message.round, message.body, Payload.of(message.payload)))
     return found
 
 
 def answers(federation: Federation, contents: list[bytes]) -> list[str]:
-    told = [body_of(federation.people["alfa"].handle(content)).words for content in contents]
+    told = [unpack_body(federation.clients["alfa"].handle(content)).body for content in contents]
     return [words.why if isinstance(words, messages.RefusalResponse) else words.what for words in told]
 
 
@@ -299,8 +301,8 @@ def test_a_repeated_request_gets_the_same_answer(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start(secret=None)
     federation.serve(federation.experiment(uplink={"clip": 0.1, "noise": 0.3}), terms={"secret": None})
-    person, work = federation.people["alfa"], requests(federation, messages.RoundRequest)[-1]
-    first, again = (unpack(person.handle(work), {"Step": Step}).load["send"] for _ in range(2))
+    person, work = federation.clients["alfa"], requests(federation, messages.RoundRequest)[-1]
+    first, again = (unpack(person.handle(work), {"Step": Step}).payload["send"] for _ in range(2))
     assert np.array_equal(first.delta, again.delta)
 
 
@@ -313,9 +315,9 @@ def test_a_round_is_answered_for_few_models_and_for_one_where_noise_or_masks_pro
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment(uplink=uplink))
-    limits = federation.people["alfa"]._member.limits  # type: ignore[union-attr]
+    limits = federation.clients["alfa"]._joined.limits  # type: ignore[union-attr]
     work = requests(federation, messages.RoundRequest)[-1]
-    words = body_of(work).words
+    words = unpack_body(work).body
     for content in other_models(federation, work, most - 1):
         limits.check(words, 2, content)  # type: ignore[union-attr]
     limits.check(words, 2, work)  # type: ignore[union-attr]
@@ -344,8 +346,8 @@ def test_exchanges_of_a_round_are_limited(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment())
-    message = body_of(requests(federation, messages.RoundRequest)[-1])
-    words = message.words.model_copy(update={"exchange": 8})
+    message = unpack_body(requests(federation, messages.RoundRequest)[-1])
+    words = message.body.model_copy(update={"exchange": 8})
     assert "asked for exchange 9" in answers(federation, [pack(message.run, 2, words)])[0]
 
 
@@ -353,5 +355,5 @@ def test_a_budget_of_uploads_bounds_the_rounds(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment(uploads=7))
-    message = body_of(requests(federation, messages.RoundRequest)[-1])
-    assert "asked for round 8 of 7" in answers(federation, [pack(message.run, 7, message.words)])[0]
+    message = unpack_body(requests(federation, messages.RoundRequest)[-1])
+    assert "asked for round 8 of 7" in answers(federation, [pack(message.run, 7, message.body)])[0]

@@ -1,4 +1,4 @@
-"""No row and no list of labels is in what a participant hands to the link, in any form that we can think of."""
+"""No row and no list of labels is in what a client hands to the link, in any form that we can think of."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedarena.config.registry import register
 from fedarena.federation.messages import KINDS, ModelRequest
 from fedarena.federation.requests import TooFewAnswers
-from fedarena.federation.wire_format import body_of, pack
+from fedarena.federation.wire_format import pack, unpack_body
 
 EXPERIMENTS: dict[str, dict[str, Any]] = {
     "scaffold, standardised": {"algorithm": "scaffold", "data": {"standardise": True}},
@@ -58,8 +58,8 @@ def test_rows_and_labels_never_leave(settings: dict[str, Any], tmp_path: Path) -
         assert len(sent) > 1000
         x = np.array([[float(value) for value in row[1:5]] for row in rows])
         y = [LABELS.index(row[5]) for row in rows]
-        agreed = federation.people[name]._member.rows  # type: ignore[union-attr]
-        scaled = federation.people[name]._member.site.data  # type: ignore[union-attr]
+        agreed = federation.clients[name]._joined.samples  # type: ignore[union-attr]
+        scaled = federation.clients[name]._joined.context.data  # type: ignore[union-attr]
         for row in (*x, *scaled.x):
             assert not any(form in sent for form in forms_of_row(row))
         numbered = np.array([sorted(LABELS).index(LABELS[label]) for label in y])
@@ -86,7 +86,7 @@ def test_the_search_would_find_them(tmp_path: Path) -> None:
         assert any(form in leak for form in forms_of_labels(y))
 
 
-# What could be got out of a participant by asking
+# What could be got out of a client by asking
 
 
 def test_an_error_that_quotes_a_cell_stays_at_home(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_an_error_that_quotes_a_cell_stays_at_home(tmp_path: Path) -> None:
     federation.start()
     with pytest.raises(TooFewAnswers):
         federation.serve(federation.experiment(), terms={"wait": 0.3})
-    assert any("it holds 'Mary Smith' in row 4" in text for text in federation.heard["alfa"])
-    assert "'alfa' does not take part: BadValue: it says more on its own side" in federation.said
+    assert any("it holds 'Mary Smith' in row 4" in text for text in federation.client_messages["alfa"])
+    assert "'alfa' does not take part: BadValue: see the messages of that client" in federation.server_messages
     assert not any(b"Mary" in content for _, content in federation.link.up)
 
 
@@ -118,7 +118,7 @@ def test_the_text_of_an_algorithms_error_stays_at_home(tmp_path: Path) -> None:
     federation.start()
     experiment = federation.experiment(model="talkative", on_error="drop", rounds=1, fast=False)
     federation.serve(experiment)
-    assert any("RuntimeError: I have seen [" in text for text in federation.heard["alfa"])
+    assert any("RuntimeError: I have seen [" in text for text in federation.client_messages["alfa"])
     assert any(b'"error":"RuntimeError"' in content for _, content in federation.link.up)
     assert not any(b"I have seen" in content for _, content in federation.link.up)
 
@@ -131,52 +131,53 @@ def test_a_column_of_names_is_no_label(tmp_path: Path) -> None:
     with pytest.raises(TooFewAnswers):
         federation.serve(federation.experiment(), terms={"wait": 0.3})
     assert any(
-        "the label has 41 distinct values in 41 rows: that looks like a name" in text for text in federation.said
+        "the label has 41 distinct values in 41 rows: that looks like a name" in text
+        for text in federation.server_messages
     )
     assert not any(b"patient 7" in content for _, content in federation.link.up)
 
 
-def test_sums_over_other_rows_are_not_told(tmp_path: Path) -> None:
+def test_sums_over_other_rows_are_not_sent(tmp_path: Path) -> None:
     """Another place means other training rows, and the difference of two sums could be one row."""
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment(data={"standardise": True}))
-    alfa = federation.people["alfa"]
+    alfa = federation.clients["alfa"]
     asked = next(c for name, c in federation.link.down if name == "alfa" and b'"tell":"counts"' in c)
     assert b'"what":"counted"' in alfa.handle(asked)
     moved = asked.replace(b'"rows":153', b'"rows":154')
     assert moved != asked
-    assert b"another place before" in alfa.handle(moved)
+    assert b"another position before" in alfa.handle(moved)
 
 
 def test_what_was_not_agreed_to_is_not_shown(tmp_path: Path) -> None:
-    """An organiser that said nothing of it cannot have a participant's own model afterwards."""
+    """A server that said nothing of it cannot have a client's own model afterwards."""
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment(algorithm="local"))
-    alfa = federation.people["alfa"]
-    run = body_of(federation.link.down[0][1]).run
+    alfa = federation.clients["alfa"]
+    run = unpack_body(federation.link.down[0][1]).run
     ready = next(c for name, c in federation.link.down if name == "alfa" and b'"tell":"ready"' in c)
     forged = ready.replace(b'"shares_models":false', b'"shares_models":true')
     assert forged != ready
     assert b'"what":"ready"' in alfa.handle(forged)
-    assert b"models of one's own stay here" in alfa.handle(pack(run, 2, ModelRequest(memory="2.0")))
+    assert b"personal models stay at the client" in alfa.handle(pack(run, 2, ModelRequest(memory="2.0")))
 
 
 def test_a_run_does_not_become_another_experiment(tmp_path: Path) -> None:
-    """More rounds are asked for anew; anything else is refused."""
+    """More rounds are asked for again; anything else is refused."""
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment())
     hello = next(c for name, c in federation.link.down if name == "alfa" and b'"what":"hello"' in c)
     federation.start("alfa")
-    alfa = federation.people["alfa"]
+    alfa = federation.clients["alfa"]
     assert b'"what":"described"' in alfa.handle(hello.replace(b"rounds = 3", b"rounds = 4"))
     assert b"another experiment before" in alfa.handle(hello.replace(b"split_seed = 0", b"split_seed = 1"))
     assert b"another experiment before" in alfa.handle(hello.replace(b'"shares_models":false', b'"shares_models":true'))
 
 
-TOLD = {  # all that a participant may say, and where docs/federation.md says so
+TOLD = {  # all that a client may say, and where docs/federation.md says so
     "names of columns, which of them hold words, labels that occur, number of rows": (
         "described.columns described.label_kind described.classes described.rows described.test_rows "
         "counted.train counted.test"
@@ -187,7 +188,7 @@ TOLD = {  # all that a participant may say, and where docs/federation.md says so
         "done.loss done.steps done.samples done.seconds done.finite done.weight done.sent done.sent_buffers "
         "trained.loss trained.steps trained.samples trained.seconds trained.finite trained.sent trained.sent_buffers"
     ),
-    "the organiser gets a ticket": "done.memory trained.memory",
+    "the server gets a ticket": "done.memory trained.memory",
     "public keys, and shares of secrets": "keyed.keys dealt.shares revealed.shares",
     "how many test rows were right, of how many, and the sum of their losses": (
         "looked.right looked.count looked.loss looked.own_right looked.own_count"
@@ -196,19 +197,21 @@ TOLD = {  # all that a participant may say, and where docs/federation.md says so
     "AUC and average precision of the client's own test rows, and how many rows they are over": (
         "ownmetrics.values ownmetrics.count"
     ),
-    "an error in words": (
+    "its description, without quoted values": (
         "skips.reason broke.error broke.place refused.why refused.kind "
         "unsendable.error unsendable.remedy unsendable.where"
     ),
-    "a participant is killed and started again": "described.session",
+    "a client is killed and started again": "described.session",
 }
 DOWN = {"hello", "agree", "work", "recompute", "look", "show", "train", "send", "keys", "deal", "reveal", "goodbye"}
 DOWN |= {"statisticskeyrequest", "statisticsrequest", "evaluationsumsrequest", "ownmetricsrequest"}
 
 
 def test_everything_that_may_leave_is_on_the_page() -> None:
-    """Words of a participant cannot get a new field without a place in the table of what leaves."""
-    said = {f"{what}.{field}" for what, kind in KINDS.items() if what not in DOWN for field in kind.model_fields}
-    assert said == {field for fields in TOLD.values() for field in fields.split()}
+    """Words of a client cannot get a new field without a place in the table of what leaves."""
+    server_messages = {
+        f"{what}.{field}" for what, kind in KINDS.items() if what not in DOWN for field in kind.model_fields
+    }
+    assert server_messages == {field for fields in TOLD.values() for field in fields.split()}
     page = " ".join((Path(__file__).parents[2] / "docs" / "federation.md").read_text(encoding="utf-8").split())
     assert [phrase for phrase in TOLD if phrase not in page] == []

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as npst
 import fedarena
 from fedarena.federation import messages, wire_format
 from fedarena.federation.reply_pattern import first_mismatch
-from fedarena.federation.wire_format import OtherVersion, Payload, WireRefused, body_of, pack, unpack
+from fedarena.federation.wire_format import OtherVersion, Payload, WireRefused, pack, unpack, unpack_body
 
 DEEP = settings(max_examples=150)
 
@@ -62,9 +62,9 @@ def same(a: Any, b: Any) -> bool:
 @DEEP
 def test_any_tree_comes_back_to_the_bit(tree: Any) -> None:
     message = unpack(pack("run", 7, messages.GoodbyeResponse(), Payload.of(tree)), TYPES)
-    assert (message.run, message.round, message.words) == ("run", 7, messages.GoodbyeResponse())
-    assert same(message.load, tree)
-    assert first_mismatch(message.load, tree, "it") == ""
+    assert (message.run, message.round, message.body) == ("run", 7, messages.GoodbyeResponse())
+    assert same(message.payload, tree)
+    assert first_mismatch(message.payload, tree, "it") == ""
 
 
 DONE = messages.RoundResponse(
@@ -76,10 +76,10 @@ WHOLE = pack("run", 2, DONE, Payload.of(TREE))
 
 def test_words_come_back_as_they_were() -> None:
     message = unpack(WHOLE, TYPES)
-    assert isinstance(message.words, messages.RoundResponse)
-    assert np.isnan(message.words.loss)
-    assert message.words.model_copy(update={"loss": 0.0}) == DONE.model_copy(update={"loss": 0.0})
-    assert body_of(WHOLE).load is None
+    assert isinstance(message.body, messages.RoundResponse)
+    assert np.isnan(message.body.loss)
+    assert message.body.model_copy(update={"loss": 0.0}) == DONE.model_copy(update={"loss": 0.0})
+    assert unpack_body(WHOLE).payload is None
 
 
 @given(st.binary(max_size=300))
@@ -110,7 +110,7 @@ def test_a_damaged_message_is_refused_or_is_a_message(data: st.DataObject) -> No
             content[at:at] = data.draw(st.binary(min_size=1, max_size=20))
         content = content or bytearray(b"x")
     with contextlib.suppress(WireRefused):
-        assert isinstance(unpack(bytes(content), TYPES).words, messages.MessageBody)
+        assert isinstance(unpack(bytes(content), TYPES).body, messages.MessageBody)
 
 
 def test_lengths_that_lie_are_refused() -> None:
@@ -136,7 +136,7 @@ def test_deep_nesting_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [(b'"protocol":2', b'"protocol":3'), (b'"fedarena":"', b'"fedarena":"1')])
-def test_another_version_is_told_by_both_versions(old: bytes, new: bytes) -> None:
+def test_another_version_is_reported_by_both_versions(old: bytes, new: bytes) -> None:
     with pytest.raises(OtherVersion, match=r"fedarena \S+ \(protocol \d\) speaks to fedarena \S+ \(protocol 2\)"):
         unpack(WHOLE.replace(old, new), TYPES)
 
@@ -160,4 +160,4 @@ def test_words_that_do_not_fit_are_refused(change: dict[str, Any], told: str) ->
     }
     words = json.dumps({**head, "body": {**DONE.model_dump(), **change}}).encode()
     with pytest.raises(WireRefused, match=f"'done' that does not fit: .*{told}"):
-        body_of(wire_format.MAGIC + wire_format.LENGTHS.pack(0, 0) + words)
+        unpack_body(wire_format.MAGIC + wire_format.LENGTHS.pack(0, 0) + words)

@@ -240,7 +240,7 @@ def outcome(exp: Experiment) -> Any:
 
 
 def check(case: int) -> str:
-    """Return what became of a case; whatever is neither refused by us nor right is an error of another kind."""
+    """Return the outcome of a case: a FedarenaError, a correct result, or an error of another kind, which is a bug."""
     rng = random.Random(f"experiment {case}")
     table, good = settings_of(rng)
     try:

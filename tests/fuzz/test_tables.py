@@ -228,13 +228,15 @@ def outcome(path: str, settings: dict[str, Any]) -> Any:
 
 def shown(path: str, settings: dict[str, Any]) -> int:
     """Return the exit code of `data show` on the same table."""
-    told = [
+    assignments = [
         f"data.{key}={value}" if isinstance(value, float | bool) else f"data.{key}={_text(value)}"
         for key, value in settings.items()
     ]
     few = [] if settings.get("client") else ["clients=2"]
     options = [
-        part for text in [*told, *few] for part in ("--set", text.replace("True", "true").replace("False", "false"))
+        part
+        for text in [*assignments, *few]
+        for part in ("--set", text.replace("True", "true").replace("False", "false"))
     ]
     result = CliRunner().invoke(app, ["data", "show", path, "--json", "-q", *options])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -247,7 +249,7 @@ def _text(value: str) -> str:
 
 
 def check(case: int) -> str:
-    """Return what became of a case; whatever is neither refused by us nor right is an error of another kind."""
+    """Return the outcome of a case: a FedarenaError, a correct result, or an error of another kind, which is a bug."""
     rng = random.Random(f"table {case}")
     names, columns, settings = columns_of(rng)
     write = as_csv if rng.random() < 0.6 else as_parquet

@@ -117,7 +117,7 @@ def test_same_bits_as_a_run_here(digits: tuple[Any, Any, Any], algorithm: Any, n
 
 
 def test_a_lost_answer_is_as_if_it_was_never_given(digits: tuple[Any, Any, Any]) -> None:
-    """SCAFFOLD's invariant, c is the mean of all c_k, would break if a client went on from a memory nobody heard of."""
+    """SCAFFOLD's invariant, c is the mean of all c_k, breaks if a client continues from a state the server never received."""
     lost = {(2, 1), (3, 1), (4, 1)}  # the first exchange is the introduction
     grid = HereGrid(app_of(digits), lost)
     strategy = Strategy(network(False), "scaffold", min_nodes=HOSPITALS, evaluate=False, local=LOCAL)
@@ -172,14 +172,14 @@ def test_an_error_that_quotes_a_row_stays_at_home(digits: tuple[Any, Any, Any]) 
         mine = owner == context.node_config["partition-id"]
         return train(message, context, Telling(), x[mine], y[mine])
 
-    with pytest.raises(RuntimeError) as told:
+    with pytest.raises(RuntimeError) as error:
         Strategy(Telling(), min_nodes=HOSPITALS).start(HereGrid(app))  # type: ignore[arg-type]
-    assert str(told.value) == "ValueError"
+    assert str(error.value) == "ValueError"
 
 
 @pytest.mark.parametrize("setting", [{"uplink": {"secure": True}}, {"rounds": 3}, {"dropouts": 0.5}], ids=str)
 def test_what_a_strategy_would_not_do_is_refused(setting: dict[str, Any]) -> None:
-    with pytest.raises(FedarenaError, match="does not know"):
+    with pytest.raises(FedarenaError, match="has no setting"):
         Strategy(network(False), "fedavg", **setting)
 
 
@@ -189,7 +189,7 @@ def test_strangers_are_refused_before_anything_starts() -> None:
 
 
 def test_asynchronous_algorithms_are_refused(digits: tuple[Any, Any, Any]) -> None:
-    with pytest.raises(FedarenaError, match="no rounds"):
+    with pytest.raises(FedarenaError, match="no synchronous rounds"):
         Strategy(network(False), "coop", min_nodes=HOSPITALS).start(HereGrid(app_of(digits)))  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""MLflow hears of every round, and a run neither waits for it nor fails or changes by it."""
+"""MLflow receives every round, and does not delay, change or break a run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 import fedarena as fa
 from fedarena.cli.main import app
+from fedarena.config.comparison_plan import Plan
 from fedarena.integrations import mlflow as mlflow_tracking
 from fedarena.integrations.mlflow import track
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
 
 mlflow = pytest.importorskip("mlflow", reason="no MLflow here: pip install 'fedarena[track]'")
 
@@ -66,7 +67,7 @@ def test_tracking_changes_no_bit(store: Path) -> None:
     assert fa.run("digits", **SETTINGS, out=False, track=store).weights_sha256 == alone.weights_sha256
 
 
-def test_rounds_arrive_while_the_run_goes_on(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_arrive_during_the_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlflow_tracking, "SECONDS", 0.0)
     seen = []
 
@@ -78,7 +79,7 @@ def test_rounds_arrive_while_the_run_goes_on(store: Path, monkeypatch: pytest.Mo
     assert seen == [(n, n, "RUNNING") for n in (1, 2, 3, 4)]
 
 
-def test_an_interrupted_run_is_told_as_killed_with_its_rounds(store: Path) -> None:
+def test_an_interrupted_run_is_logged_as_killed_with_its_rounds(store: Path) -> None:
     def interrupt(record: Any) -> None:
         if record.round == 3:
             raise KeyboardInterrupt
@@ -98,9 +99,9 @@ def test_a_database_that_breaks_costs_one_warning_and_no_bit(tmp_path: Path, mon
         if record.round == 2:
             (tmp_path / "kept" / "mlflow.db").write_bytes(b"no database" * 1000)
 
-    with pytest.warns(UserWarning, match="MLflow is lost, the run goes on without it") as told:
+    with pytest.warns(UserWarning, match="MLflow does not answer, the run continues without it") as caught:
         run = fa.run("digits", **SETTINGS, out="run", track="kept", on_round=destroy)
-    assert len([w for w in told if "MLflow" in str(w.message)]) == 1
+    assert len([w for w in caught if "MLflow" in str(w.message)]) == 1
     assert run.weights_sha256 == alone.weights_sha256
     assert fa.load("run").final.round == 4
 
@@ -155,9 +156,9 @@ def test_a_server_that_goes_away_costs_one_warning_and_no_bit(
             server.server_close()
 
     address = f"http://127.0.0.1:{server.server_port}"
-    with pytest.warns(UserWarning, match="MLflow is lost") as told:
+    with pytest.warns(UserWarning, match="MLflow does not answer") as caught:
         run = fa.run("digits", **SETTINGS, out=False, track=address, on_round=leave)
-    assert len([w for w in told if "MLflow" in str(w.message)]) == 1
+    assert len([w for w in caught if "MLflow" in str(w.message)]) == 1
     assert run.weights_sha256 == alone.weights_sha256
 
 
@@ -198,9 +199,9 @@ def refused(*arguments: str) -> str:
 
 
 def test_a_server_that_is_not_there_is_refused_before_work_starts() -> None:
-    told = refused("--track", "http://127.0.0.1:9")
-    assert told.startswith("BadValue: no MLflow store answers at http://127.0.0.1:9")
-    assert len(told.strip().splitlines()) == 2
+    message = refused("--track", "http://127.0.0.1:9")
+    assert message.startswith("BadValue: no MLflow store answers at http://127.0.0.1:9")
+    assert len(message.strip().splitlines()) == 2
 
 
 def test_without_mlflow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,18 +279,18 @@ def test_rows_of_bytes_are_read_as_torch_prepares_them(prepare: str, channels: i
         [nn.Conv2d(channels, 4, 3), nn.Flatten(), nn.Linear(140, 3)],
     ):
         data = fa.arrays(x, y, x_test=x[:9], y_test=y[:9])
-        site = open_context(fa.Experiment.make(data, model=nn.Sequential(*layers), clients=2))
+        context = open_context(fa.Experiment.make(data, model=nn.Sequential(*layers), clients=2))
         stats = ((0.4, 0.5, 0.3)[:channels], (0.2, 0.3, 0.25)[:channels])
-        site.data = replace(site.data, prepare=prepare, pixel_stats=stats)
-        assert site.source is not None
-        assert site.source.tables is not None
-        prepared = prepared_batch(torch.from_numpy(x), site.data.prepare, site.data.pixel_stats, torch.float32)
-        network = site.task.network
+        context.data = replace(context.data, prepare=prepare, pixel_stats=stats)
+        assert context.source is not None
+        assert context.source.tables is not None
+        prepared = prepared_batch(torch.from_numpy(x), context.data.prepare, context.data.pixel_stats, torch.float32)
+        network = context.task.network
         assert network is not None
         found = []
-        for source in (site.source, KernelRows(prepared.numpy(), y)):
-            network.load(site.initial)
+        for source in (context.source, KernelRows(prepared.numpy(), y)):
+            network.load(context.initial)
             network.train(source, np.arange(59), [10] * 5 + [9], np.full(6, 0.1))
-            found.append(np.empty_like(site.initial))
+            found.append(np.empty_like(context.initial))
             network.save(found[-1])
         assert np.array_equal(*found)

@@ -111,7 +111,7 @@ def macs(module: nn.Module, shape: tuple[int, ...]) -> int:
     return total
 
 
-# Counts and costs, as the specification tabulates them
+# Counts and costs (docs/reference/models.md#overview)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy.stats import norm
 
-from fedarena.config.errors import BadValue
+from fedarena.config.errors import MissingDependency
 from fedarena.privacy import accountant
 from fedarena.privacy.accountant import epsilon, need_accountant, usual_delta
 
@@ -37,13 +37,13 @@ def test_coins_by_the_sum_over_who_is_in(clients: int, asked: int, noise: float,
 def test_everyone_is_the_gaussian_mechanism() -> None:
     """Balle and Wang 2018: T releases are one with noise z / sqrt(T), whose delta is known; a bound stays close above."""
     for noise, times in ((4.0, 1), (10.0, 25), (1.0, 10)):
-        told = epsilon({("everyone", 10, noise): times}, 10, 1e-3)
+        reported = epsilon({("everyone", 10, noise): times}, 10, 1e-3)
         sigma = noise / math.sqrt(times)
 
         def delta(e: float, sigma: float = sigma) -> float:
             return float(norm.cdf(0.5 / sigma - e * sigma) - math.exp(e) * norm.cdf(-0.5 / sigma - e * sigma))
 
-        assert delta(told) < 1e-3 < delta(0.8 * told)
+        assert delta(reported) < 1e-3 < delta(0.8 * reported)
 
 
 def test_coins_against_an_exact_accountant() -> None:
@@ -74,5 +74,5 @@ def test_releases_add_up() -> None:
 def test_without_the_library_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     need_accountant()
     monkeypatch.setattr(accountant, "find_spec", lambda name: None)
-    with pytest.raises(BadValue, match=r"dp-accounting is not installed[\s\S]*fedarena\[privacy\]"):
+    with pytest.raises(MissingDependency, match=r"needs the package dp-accounting[\s\S]*fedarena\[privacy\]"):
         need_accountant()

@@ -12,7 +12,7 @@ from fedarena.privacy.secure_aggregation import (
     MaskedExchange,
     ShareRing,
     SimulatedParty,
-    _recombined,
+    _recover_secret,
     share_ring,
     simulate_unmasking,
     unmask_sum,
@@ -50,7 +50,7 @@ def test_masks_cancel_to_the_bit(clients: int, dropouts: int) -> None:
 @given(st.integers(2, 30), st.data())
 @settings(max_examples=25, deadline=None)
 def test_whoever_leaves(clients: int, data: st.DataObject) -> None:
-    """Either the sum is exact, or it stays closed; it does where more than half of everybody's holders are left."""
+    """Either the sum is exact, or it stays closed; it is exact where more than half of each client's holders are left."""
     turn = MaskedExchange(0, 1, tuple(range(clients)))
     answered = sorted(data.draw(st.sets(st.integers(0, clients - 1), min_size=2)))
     true, sent = masked(turn, answered)
@@ -80,14 +80,14 @@ def test_what_a_client_sends_looks_like_noise() -> None:
 
 def test_shares_bring_a_secret_back_and_fewer_do_not() -> None:
     party = SimulatedParty(0, MaskedExchange(0, 0, tuple(range(9))), 4)
-    need = party.circle.threshold
+    need = party.ring.threshold
     assert need == 5
     for of_pairs, secret in ((True, party._secret), (False, party._own)):
         shares = party.shares(of_pairs)
         items = list(shares.items())
         assert len(items) == 9
-        assert _recombined(dict(items[:need])) == _recombined(dict(items[-need:])) == secret
-        assert _recombined(dict(items[: need - 1])) != secret
+        assert _recover_secret(dict(items[:need])) == _recover_secret(dict(items[-need:])) == secret
+        assert _recover_secret(dict(items[: need - 1])) != secret
 
 
 def test_a_pair_agrees_on_its_mask() -> None:
@@ -99,9 +99,9 @@ def test_neighbours_are_mutual_and_few() -> None:
     ring = share_ring(0, MaskedExchange(0, 0, tuple(range(1000))))
     assert (ring.reach, ring.holders, ring.threshold) == (10, 21, 11)
     for client in range(0, 1000, 97):
-        others = ring.beside(client)
+        others = ring.neighbours(client)
         assert len(others) == 20
-        assert all(client in ring.beside(other) for other in others)
+        assert all(client in ring.neighbours(other) for other in others)
 
 
 def test_the_server_needs_nothing_but_keys_and_shares() -> None:

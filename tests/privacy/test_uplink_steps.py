@@ -1,4 +1,4 @@
-"""What happens on the way up: each step is what it says, steps compose, and bits depend on nobody's machine."""
+"""The uplink steps: each has the stated effect, steps compose, and bits do not depend on the machine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from fedarena.algorithms.scaffold import ScaffoldUpdate
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.config.experiment import Experiment, Uplink
 from fedarena.engine.client import Broadcast
-from fedarena.engine.client_batches import client_batch_size
 from fedarena.engine.setup import open_context
-from fedarena.engine.tasks import ClientAnswer, ClientTask
+from fedarena.engine.tasks import ClientAnswer, ClientTask, client_batch_size
 from fedarena.models.pytree import WeightedMean, nbytes
 from fedarena.privacy.secure_aggregation import MaskedExchange, mask_overhead_bytes, share_ring
 from fedarena.privacy.uplink import FixedPointCode, MaskedSum, MaskedVector, UplinkSteps, largest, norm
@@ -45,8 +44,8 @@ TURN = MaskedExchange(0, 0, tuple(range(8)))
 EVERY = {"clip": 0.5, "noise": 0.02}
 
 
-def steps(heaviest: float = 1.0, participants: int = 8, **wish: Any) -> UplinkSteps:
-    return UplinkSteps(Uplink(**wish), "fedavg", 0, heaviest, participants)
+def steps(heaviest: float = 1.0, participants: int = 8, **chosen: Any) -> UplinkSteps:
+    return UplinkSteps(Uplink(**chosen), "fedavg", 0, heaviest, participants)
 
 
 def vectors(count: int, size: int, scale: float = 0.1, seed: int = 1) -> list[np.ndarray]:
@@ -79,11 +78,11 @@ def test_a_clip_that_nobody_reaches_is_plain_to_the_bit(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", MEAN_ONLY)
-@pytest.mark.parametrize("wish", [EVERY, {**EVERY, "secure": True}, {"quantise": 6, "top_k": 0.2}], ids=str)
-def test_every_mean_only_algorithm_goes_through(algorithm: str, wish: dict[str, Any]) -> None:
-    run = on_blobs(algorithm, uplink=wish, clients=5)
+@pytest.mark.parametrize("chosen", [EVERY, {**EVERY, "secure": True}, {"quantise": 6, "top_k": 0.2}], ids=str)
+def test_every_mean_only_algorithm_goes_through(algorithm: str, chosen: dict[str, Any]) -> None:
+    run = on_blobs(algorithm, uplink=chosen, clients=5)
     assert np.isfinite(weights(run)).all()
-    assert (run.final.epsilon is None) == ("noise" not in wish)
+    assert (run.final.epsilon is None) == ("noise" not in chosen)
 
 
 def test_baselines_send_nothing() -> None:
@@ -101,10 +100,10 @@ def test_baselines_send_nothing() -> None:
 def test_nothing_longer_than_the_clip_is_sent(numbers: list[float], clip: float) -> None:
     """For any step after it, in single precision: never longer, and as long as it may be."""
     answer = np.array(numbers, np.float32)
-    for wish in ({}, {"quantise": 3}, {"top_k": 0.5}, {"top_k": 0.5, "quantise": 2}):
-        way = steps(clip=clip, **wish)
+    for chosen in ({}, {"quantise": 3}, {"top_k": 0.5}, {"top_k": 0.5, "quantise": 2}):
+        way = steps(clip=clip, **chosen)
         left = {"client": [np.full_like(answer, 50)]}
-        sent = way.send(Reply(Step(answer)), "client", TURN, 0, left if "top_k" in wish else None)
+        sent = way.send(Reply(Step(answer)), "client", TURN, 0, left if "top_k" in chosen else None)
         assert norm([sent.reply.send.delta]) <= clip
     if norm([answer]) > clip:
         assert norm([steps(clip=clip).send(Reply(Step(answer)), "client", TURN, 0, None).reply.send.delta]) == (
@@ -173,21 +172,21 @@ def test_epsilon_grows_and_is_told_everywhere(tmp_path: Path) -> None:
     run = fa.run(
         "digits", clients=6, rounds=3, uplink={"clip": 1.0, "noise": 4.0}, out=tmp_path / "r", runtime="serial"
     )
-    told = [record.epsilon for record in run.records]
-    assert told == sorted(told)
-    assert told[0] > 0
-    assert run.summary()["epsilon"] == told[-1]
+    reported = [record.epsilon for record in run.records]
+    assert reported == sorted(reported)
+    assert reported[0] > 0
+    assert run.summary()["epsilon"] == reported[-1]
     assert run.summary()["delta"] == pytest.approx(6**-1.1)
-    assert f"epsilon {told[-1]:.3g} at delta 0.139" in str(run)
-    assert [r.epsilon for r in fa.load(tmp_path / "r").records] == told
+    assert f"epsilon {reported[-1]:.3g} at delta 0.139" in str(run)
+    assert [r.epsilon for r in fa.load(tmp_path / "r").records] == reported
     assert "epsilon" in fa.report(run).read_text()
     assert fa.verify(tmp_path / "r", runtime="serial").same
 
 
 def test_two_exchanges_a_round_are_two_releases() -> None:
     """FSVRG asks everyone twice: three rounds of it cost what six of FedAvg do."""
-    wish = {"clip": 0.5, "noise": 2.0, "delta": 0.01}
-    twice, once = on_blobs("fsvrg", uplink=wish), on_blobs("fedavg", rounds=6, uplink=wish)
+    chosen = {"clip": 0.5, "noise": 2.0, "delta": 0.01}
+    twice, once = on_blobs("fsvrg", uplink=chosen), on_blobs("fedavg", rounds=6, uplink=chosen)
     assert twice.final.epsilon == pytest.approx(once.final.epsilon)
 
 
@@ -255,8 +254,8 @@ def test_bytes_of_masked_answers() -> None:
     """A word a number and one for the weight; 12 bits and 3 to carry with quantise = 12; keys and shares beside."""
     answer, beside = np.zeros(1000, np.float32), mask_overhead_bytes(share_ring(0, TURN))[0]
     assert beside == 16 + 2 * 16 * 6 + 16 * 7
-    for wish, size in (({}, 4 * 1001), ({"quantise": 12}, -(-1001 * 15 // 8))):
-        assert steps(secure=True, **wish).send(Reply(Step(answer)), "client", TURN, 0, None).size == size + beside
+    for chosen, size in (({}, 4 * 1001), ({"quantise": 12}, -(-1001 * 15 // 8))):
+        assert steps(secure=True, **chosen).send(Reply(Step(answer)), "client", TURN, 0, None).size == size + beside
 
 
 # Compression
@@ -307,15 +306,15 @@ def test_error_feedback_loses_nothing(updates: list[list[int]]) -> None:
 
 
 def test_two_kinds_of_exchange_have_a_residual_each(tmp_path: Path) -> None:
-    site = open_context(
+    context = open_context(
         Experiment.make(blobs(), model=small_net, clients=3, algorithm="fedpage", uplink={"top_k": 0.1})
     )
-    common = Broadcast(fa.Model(site.initial), site.task.buffers())
-    answer = ClientTask(0, 0, "slope", None, turn=MaskedExchange(0, 0, (0, 1, 2))).run(site, common)
+    common = Broadcast(fa.Model(context.initial), context.task.buffers())
+    answer = ClientTask(0, 0, "slope", None, exchange=MaskedExchange(0, 0, (0, 1, 2))).run(context, common)
     assert isinstance(answer, ClientAnswer)
-    assert answer.report.memory is not None
-    assert list(answer.report.memory.residual or ()) == ["slope"]
-    assert answer.report.sent == 8 * round(0.1 * site.initial.size) < nbytes(site.initial)
+    assert answer.report.state is not None
+    assert list(answer.report.state.residual or ()) == ["slope"]
+    assert answer.report.sent == 8 * round(0.1 * context.initial.size) < nbytes(context.initial)
 
 
 # The same bits
@@ -328,10 +327,10 @@ ALL = {
 }
 
 
-@pytest.mark.parametrize("wish", ALL)
-def test_the_same_bits_for_any_workers(wish: str) -> None:
+@pytest.mark.parametrize("chosen", ALL)
+def test_the_same_bits_for_any_workers(chosen: str) -> None:
     """Eighty light clients, several in a bundle, trained ahead; serial or by two workers."""
-    exp = federation(uplink=ALL[wish], dropouts=0.1)
+    exp = federation(uplink=ALL[chosen], dropouts=0.1)
     assert client_batch_size(open_context(exp), 80) > 1
     runs = [fa.run(exp, out=False, **how) for how in ({"runtime": "serial"}, {"workers": 2})]
     assert len({run.weights_sha256 for run in runs}) == 1
@@ -340,15 +339,15 @@ def test_the_same_bits_for_any_workers(wish: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that begin as copies of this one")
-@pytest.mark.parametrize("wish", ALL)
-def test_killed_and_resumed(wish: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("chosen", ALL)
+def test_killed_and_resumed(chosen: str, tmp_path: Path) -> None:
     """Residuals, and what was released, survive kill -9 between the clients' memories and the server's state."""
-    exp = Experiment.make(blobs(), model=small_net, clients=6, share=0.5, rounds=5, dropouts=0.2, uplink=ALL[wish])
+    exp = Experiment.make(blobs(), model=small_net, clients=6, share=0.5, rounds=5, dropouts=0.2, uplink=ALL[chosen])
     whole = fa.run(exp, out=tmp_path / "whole", runtime="serial")
     in_a_process_that_dies(lambda: at_the_end_of(3), source=exp, out=tmp_path / "killed")
     resumed = fa.run(exp, resume=tmp_path / "killed", workers=2)
     assert everything(resumed, tmp_path / "killed") == everything(whole, tmp_path / "whole")
-    assert (whole.final.epsilon is not None) == (wish != "small")
+    assert (whole.final.epsilon is not None) == (chosen != "small")
 
 
 # What cannot be right
@@ -363,11 +362,11 @@ def test_algorithms_that_need_each_update_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"algorithm": "fedbuff", "uplink": {"clip": 1.0}}, "takes answers as they come"),
+        ({"algorithm": "fedbuff", "uplink": {"clip": 1.0}}, "merges updates as they arrive"),
         ({"algorithm": "fednova", "uplink": {"clip": 1.0}}, "sends a number beside its vector"),
-        ({"algorithm": {"name": "fedavg", "with": ["fedvc"]}, "uplink": EVERY}, "does not draw all clients alike"),
-        ({"uplink": {"secure": True}, "per_round": 1}, "one client a round"),
-        ({"uplink": {"clip": 1.0}, "on_nan": "keep"}, "no number"),
+        ({"algorithm": {"name": "fedavg", "with": ["fedvc"]}, "uplink": EVERY}, "does not sample clients uniformly"),
+        ({"uplink": {"secure": True}, "per_round": 1}, "at least two clients in a round"),
+        ({"uplink": {"clip": 1.0}, "on_nan": "keep"}, "non-finite updates"),
         ({"uplink": {"secure": True, "range": 1e-6}}, "fixed point ends at 1e-06"),
     ],
     ids=str,
@@ -377,24 +376,24 @@ def test_refused_with_one_message(settings: dict[str, Any], message: str) -> Non
         on_blobs(**{"algorithm": "fedavg", **settings})
 
 
-@pytest.mark.parametrize("wish", [{"clip": 1.0}, {"secure": True}], ids=str)
-def test_counts_are_neither_clipped_nor_rounded(wish: dict[str, Any]) -> None:
+@pytest.mark.parametrize("chosen", [{"clip": 1.0}, {"secure": True}], ids=str)
+def test_counts_are_neither_clipped_nor_rounded(chosen: dict[str, Any]) -> None:
     counting = {"algorithm": {"name": "fsvrg", "scaling": "diagonal"}, "model": "logreg", "clients": 4, "rounds": 1}
     with pytest.raises(BadValue, match="fsvrg sends counts"):
-        fa.run(blobs(), uplink=wish, out=False, workers=2, **counting)
+        fa.run(blobs(), uplink=chosen, out=False, workers=2, **counting)
     fa.run(blobs(), uplink={"quantise": 8}, out=False, runtime="serial", **counting)
 
 
 def test_statistics_of_batchnorm_would_go_up_unprotected() -> None:
     settings = {"model": {"name": "cnnnet", "norm": "bn"}, "rounds": 1, "clients": 3, "out": False, "runtime": "serial"}
-    with pytest.raises(BadValue, match="BatchNorm's statistics go up as they are"):
+    with pytest.raises(BadValue, match="BatchNorm statistics are sent unprotected"):
         fa.run("digits", uplink={"secure": True}, **settings)
 
 
 @pytest.mark.parametrize(
-    ("wish", "message"),
+    ("chosen", "message"),
     [
-        ({"noise": 1.0}, "nothing says how long an answer may be"),
+        ({"noise": 1.0}, "without uplink.clip"),
         ({"secure": True, "top_k": 0.1}, "exclude each other"),
         ({"secure": True, "quantise": 8, "noise": 1.0, "clip": 1.0}, "round away"),
         ({"range": 2.0}, "is for uplink.secure"),
@@ -407,9 +406,9 @@ def test_statistics_of_batchnorm_would_go_up_unprotected() -> None:
     ],
     ids=str,
 )
-def test_wishes_that_make_no_sense(wish: Any, message: str) -> None:
+def test_settings_that_make_no_sense(chosen: Any, message: str) -> None:
     with pytest.raises(BadValue, match=message):
-        Experiment.make("digits", uplink=wish)
+        Experiment.make("digits", uplink=chosen)
 
 
 def test_keys_are_known_by_name_and_from_the_command_line() -> None:

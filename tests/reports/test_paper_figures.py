@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fedarena.cli.main import app
 from fedarena.reports import collect_runs
 from fedarena.reports.charts import style_sheet
-from fedarena.reports.charts.posteriors import chance, typeset
+from fedarena.reports.charts.posteriors import format_probability, format_sign
 from fedarena.reports.paper_figures import COLOURS, draw_curves, draw_verdicts, write_figures
 from fedarena.reports.report_data import ReportData
 from fedarena.reports.text_tables import text_tables
@@ -74,7 +74,7 @@ def test_the_table_of_signs_is_the_comparisons(match: Comparison) -> None:
     texts = {text.get_position(): text.get_text() for text in draw_verdicts(subject).axes[0].texts}
     for duel in match.duels():
         x, y = subject.ranked.index(duel.column), subject.ranked.index(duel.row)
-        assert texts[x, y - 0.14] == typeset(duel.verdict)
+        assert texts[x, y - 0.14] == format_sign(duel.verdict)
 
 
 def test_markdown_holds_the_rows_and_the_duels(match: Comparison) -> None:
@@ -94,7 +94,7 @@ def test_markdown_holds_the_rows_and_the_duels(match: Comparison) -> None:
         for name, cell in zip(names, row[1:], strict=True):
             if name != row[0]:
                 duel = match.duel(row[0], name)
-                chances = ", ".join(map(chance, (duel.p_better, duel.p_equal, duel.p_worse)))
+                chances = ", ".join(map(format_probability, (duel.p_better, duel.p_equal, duel.p_worse)))
                 assert cell == f"{duel.verdict} ({chances})"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -11,16 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.browser import browser, overflow, resize
-from tests.support.comparisons import play
+from tests.support.comparisons import compare_in_folder
 
 import fedarena as fa
 from fedarena.common.formatting import format_size
 from fedarena.reports import write_report
 from fedarena.reports.charts.posteriors import (
     PosteriorPair,
-    areas,
-    far_side,
-    far_text,
     posterior_chart,
     posterior_rows,
     shown_range,
@@ -44,13 +42,13 @@ def test_a_baseline_that_lies_far_off_does_not_choose_the_axis(far: float) -> No
     candidates = [pair(0.01), pair(0.02), pair(-0.01)]
     alone = shown_range(candidates, ROPE)
     assert shown_range([*candidates, pair(far, is_reference=True)], ROPE) == alone
-    assert far_side(pair(far), *alone) == np.sign(far)
+    assert pair(far).far_side(*alone) == np.sign(far)
 
 
 def test_one_far_candidate_does_not_squeeze_two_near_ones() -> None:
     """The axis reaches at most three times as far as the lower median of the candidates."""
     near = [pair(0.01), pair(0.012)]
-    reach = max(abs(end) for end in near[1].known.interval(0.98))
+    reach = max(abs(end) for end in near[1].posterior.interval(0.98))
     low, high = shown_range([*near, pair(5.0)], ROPE)
     assert high == pytest.approx(3 * reach)
     assert low < -ROPE < ROPE < high
@@ -60,15 +58,15 @@ def test_the_range_holds_nearly_all_of_pairs_that_are_alike() -> None:
     pairs = [pair(0.01), pair(0.02), pair(0.03)]
     low, high = shown_range(pairs, ROPE)
     for one in pairs:
-        start, end = one.known.interval(0.98)
+        start, end = one.posterior.interval(0.98)
         assert low <= start
         assert end <= high
 
 
 def test_a_far_pair_is_an_arrow_with_its_number() -> None:
     drawn = posterior_rows([pair(0.01), pair(0.5, is_reference=True)], ROPE)
-    assert f"{far_text(pair(0.5))} →" in drawn
-    assert far_text(pair(0.5)).startswith("+50.0 points (")
+    assert f"{pair(0.5).far_text} →" in drawn
+    assert pair(0.5).far_text.startswith("+50.0 points (")
     assert drawn.count('class="density"') == 1  # the arrow stands in place of its curve
 
 
@@ -76,11 +74,11 @@ def test_where_smaller_is_better_the_left_side_is_the_better_one() -> None:
     """P(row - column < -rope) is the probability that the row is better."""
     loss = Scoring(metric="log_loss")
     one = pair(-0.02, scoring=loss)
-    below, equal, above = one.known.regions(ROPE)
-    assert one.chances(ROPE) == (below, equal, above)
-    assert pair(-0.02).chances(ROPE) == (above, equal, below)
-    assert [kind for kind, _, _ in areas(one, ROPE, -1, 1)] == ["better", "equal", "worse"]
-    assert [kind for kind, _, _ in areas(pair(0.0), ROPE, -1, 1)] == ["worse", "equal", "better"]
+    below, equal, above = one.posterior.regions(ROPE)
+    assert one.probabilities(ROPE) == (below, equal, above)
+    assert pair(-0.02).probabilities(ROPE) == (above, equal, below)
+    assert [kind for kind, _, _ in one.regions(ROPE, -1, 1)] == ["better", "equal", "worse"]
+    assert [kind for kind, _, _ in pair(0.0).regions(ROPE, -1, 1)] == ["worse", "equal", "better"]
 
 
 def test_only_shares_are_measured_in_percentage_points() -> None:
@@ -99,14 +97,14 @@ def by_loss(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     settings = {"clients": 4, "rounds": 3, "model": "logreg", "evaluate": {"metric": "log_loss"}}
     contestants = {name: {"algorithm": name} for name in ("fedavg", "scaffold")}
     how = {"folds": 3, "score": "final", "metric": "log_loss"}
-    return play(tmp_path_factory.mktemp("loss") / "match", contestants, settings=settings, **how)
+    return compare_in_folder(tmp_path_factory.mktemp("loss") / "match", contestants, settings=settings, **how)
 
 
 def test_charts_and_verdict_agree_on_who_is_better(by_loss: Comparison) -> None:
     subject = ReportData(by_loss)
     row, column = subject.ranked
     duel = by_loss.duel(row, column)
-    assert subject.pair(row, column).chances(by_loss.plan.rope) == (duel.p_better, duel.p_equal, duel.p_worse)
+    assert subject.pair(row, column).probabilities(by_loss.plan.rope) == (duel.p_better, duel.p_equal, duel.p_worse)
     means = {label: np.mean(scores) for label, scores in by_loss.scores().items()}
     assert means[row] <= means[column]
 
@@ -121,7 +119,7 @@ def test_the_target_of_a_data_set_is_an_accuracy_and_serves_no_loss(by_loss: Com
 def test_curves_and_splits_show_the_metric(by_loss: Comparison, tmp_path: Path) -> None:
     text = write_report(by_loss, tmp_path / "report.html").read_text(encoding="utf-8")
     assert "The log_loss on the common test samples" in text
-    assert "Every run&#x27;s final log_loss on the common test samples" in text
+    assert "Every run's final log_loss on the common test samples" in html.unescape(text)
     assert "percentage points" not in text.partition("Results and costs</h2>")[0]
     subject = ReportData(by_loss)
     curve = subject.curve("fedavg", subject.axes[0])
@@ -172,7 +170,7 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("eight")
     contestants: dict[str, dict[str, Any]] = {name: {"algorithm": name} for name in EIGHT}
     settings = {"clients": 4, "rounds": 2, "model": "logreg"}
-    result = play(root / "match", contestants, settings=settings, folds=2, score="final", evaluate_on="own")
+    result = compare_in_folder(root / "match", contestants, settings=settings, folds=2, score="final", evaluate_on="own")
     return write_report(result, root / "report.html")
 
 

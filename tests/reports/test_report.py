@@ -24,13 +24,16 @@ from typer.testing import CliRunner, Result
 
 import fedarena as fa
 from fedarena.cli.main import app
+from fedarena.config.comparison_plan import Plan
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue
 from fedarena.engine.record import RoundRecord
 from fedarena.experiments.contestants import parse
+from fedarena.experiments.plan import build_plan
 from fedarena.reports import collect_runs, why_no_verdict, write_report
-from fedarena.reports.charts import PosteriorPair, Series, breakable, line_chart, posterior_chart, style_sheet
-from fedarena.reports.charts.posteriors import chance, typeset
+from fedarena.reports.charts import PosteriorPair, Series, line_chart, posterior_chart, style_sheet
+from fedarena.reports.charts.posteriors import format_probability, format_sign
+from fedarena.reports.charts.svg import breakable
 from fedarena.reports.collect import combine_runs
 from fedarena.reports.commands import about, commands, toml
 from fedarena.reports.contestant_text import typed
@@ -38,9 +41,10 @@ from fedarena.reports.curves import Axis, axes, curve
 from fedarena.reports.metrics_section import metrics, pooled
 from fedarena.reports.page import SECTIONS
 from fedarena.reports.report_data import ReportData
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
+from fedarena.results.json_files import write_table
 from fedarena.results.run import Run
-from fedarena.results.run_folder import read_facts, write_table
+from fedarena.results.run_folder import read_facts
 from fedarena.statistics.bayes import Posterior
 
 
@@ -119,8 +123,10 @@ def test_every_section_is_there_in_order(page: str) -> None:
 def test_the_verdict_is_the_comparisons(match: Comparison, page: str) -> None:
     for sentence in match.words:
         assert f">{html.escape(sentence)}</p>" in page
-    for which, table in zip(("final", "best"), re.findall(r'<table class="duels">(.*?)</table>', page), strict=True):
-        rows = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", table)]
+    tables = re.findall(r'<table class="duels">(.*?)</table>', page, re.DOTALL)
+    for which, table in zip(("final", "best"), tables, strict=True):
+        lines = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+        rows = [re.findall(r"<t[hd].*?</t[hd]>", line, re.DOTALL) for line in lines]
         names = [re.sub("<.*?>", "", cell) for cell in rows[0][1:]]
         assert sorted(names) == sorted(match.labels)
         for row in rows[1:]:
@@ -132,16 +138,15 @@ def test_the_verdict_is_the_comparisons(match: Comparison, page: str) -> None:
                 duel = match.duel(name, column, which)  # type: ignore[arg-type]
                 told = [html.unescape(p) for p in re.findall(r"<span>(.*?)</span>", cell)]
                 chances = (duel.p_better, duel.p_equal, duel.p_worse)
-                assert f"<b>{typeset(duel.verdict)}</b>" in cell
-                assert told == [chance(p).replace("0.", ".") for p in chances]
+                assert f"<b>{format_sign(duel.verdict)}</b>" in cell
+                assert told == [format_probability(p).replace("0.", ".") for p in chances]
 
 
 def test_the_rows_are_the_comparisons(match: Comparison, page: str) -> None:
-    first = re.findall(r'<table class="rows">(.*?)</table>', page)[0]
+    first = re.findall(r'<table class="rows">(.*?)</table>', page, re.DOTALL)[0]
+    lines = re.findall(r"<tr.*?</tr>", first, re.DOTALL)
     for row in match.rows():
-        line = next(
-            r for r in re.findall(r"<tr.*?</tr>", first) if f"<span>{breakable(row['algorithm'])}</span></li>" in r
-        )
+        line = next(line for line in lines if f"<span>{breakable(row['algorithm'])}</span></li>" in line)
         assert f"{100 * row['best']:.1f}% ± {100 * row['best_sd']:.1f}" in line
         assert f"{row['reached']} of {row['runs']}" in line
 
@@ -267,7 +272,7 @@ def test_folders_that_cannot_be_used_are_told_and_nothing_is_written(match: Comp
         (root,): "1 of 3 runs of fedavg are not finished",
         (cell,): "holds a run that has not finished",
         (damaged,): "damaged",
-        (tmp_path / "empty",): "is no run folder",
+        (tmp_path / "empty",): "is not a run folder",
         (tmp_path / "nowhere",): "there is no folder",
         (root, damaged): "is a comparison of its own",
     }
@@ -319,7 +324,7 @@ def test_what_the_page_says_to_type_gives_the_same_scores(
 )
 def test_a_contestant_is_typed_as_it_was(label: str, table: dict[str, Any]) -> None:
     base = fa.Experiment.make("digits")
-    complete = Plan.make(base, {label: table}).contestants[label]
+    complete = build_plan(base, {label: table}).contestants[label]
     text, again = parse(typed(label, complete))
     assert text == label or label == "fedprox:mu=0.01"  # the default goes without saying
     assert base.with_(**again).algorithm == base.with_(**table).algorithm
@@ -621,7 +626,7 @@ def test_paper_gets_everything_in_ink(sight: Any) -> None:
 def test_a_run_is_as_good_as_its_folder(tmp_path: Path) -> None:
     run = fa.run("digits", rounds=1, clients=3, partition="iid", out=tmp_path / "r", runtime="serial")
     assert fa.report(run) == tmp_path / "r" / "report.html"
-    with pytest.raises(BadValue, match="not kept in a folder"):
+    with pytest.raises(BadValue, match="not saved in a folder"):
         fa.report(fa.run("digits", rounds=1, clients=3, partition="iid", out=False, runtime="serial"))
     with pytest.raises(BadValue, match="neither a run nor a comparison"):
         fa.report(5)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from fedarena.config.errors import BadValue, UnknownName
-from fedarena.reproduction.agreement import RecipeCheck, ScoreSheet, checks_of, format_number, judge, sign
+from fedarena.reproduction.agreement import RecipeCheck, checks_of, judge
+from fedarena.reproduction.check_kinds import sign
+from fedarena.reproduction.score_sheet import ScoreSheet, format_number
 
 AXES = {"model": ["mlp", "cnn"], "lr": ["slow", "fast"]}
 
@@ -165,7 +167,7 @@ def test_a_misspelt_check_is_named() -> None:
         holds(sheet({"mlp_slow": 1}, mlp_slow=[1.0]), "within")
 
 
-# The verdict (metrics 9)
+# The verdict (docs/reference/metrics.md#agreement-with-published-numbers)
 
 NUMBER = RecipeCheck.make({"kind": "within", "says": "the number", "measure": "best", "tolerance": 0.01})
 ORDER = RecipeCheck.make({"kind": "ordering", "says": "the order", "measure": "best", "choices": ["slow", "fast"]})
@@ -185,10 +187,10 @@ PRINTED = {"mlp_slow": 0.5}
 )
 def test_verdict(slow: float, smaller: bool, verdict: str) -> None:
     known = sheet(PRINTED, mlp_slow=[slow], mlp_fast=[0.6])
-    told = judge(known, [NUMBER, ORDER], smaller=smaller)
-    assert told.verdict == verdict
+    judged = judge(known, [NUMBER, ORDER], smaller=smaller)
+    assert judged.verdict == verdict
     if verdict == "differs":
-        assert "the order (mlp: slow 0.8000 > fast 0.6000)" in told.reason
+        assert "the order (mlp: slow 0.8000 > fast 0.6000)" in judged.reason
 
 
 def test_a_number_alone_makes_no_ordering() -> None:
@@ -199,22 +201,22 @@ def test_a_number_alone_makes_no_ordering() -> None:
 
 def test_what_cannot_be_compared_says_why() -> None:
     known = sheet(PRINTED, mlp_slow=[0.5], mlp_fast=[0.6])
-    told = judge(known, [NUMBER, ORDER], smaller=False, why_not="two runs failed")
-    assert (told.verdict, told.reason) == ("not comparable", "two runs failed")
+    judged = judge(known, [NUMBER, ORDER], smaller=False, why_not="two runs failed")
+    assert (judged.verdict, judged.reason) == ("not comparable", "two runs failed")
 
 
 def test_what_is_told_decides_nothing() -> None:
     broken = RecipeCheck.make({"kind": "range", "says": "x", "measure": "best", "high": 0.0, "told": True})
     known = sheet(PRINTED, mlp_slow=[0.5], mlp_fast=[0.6])
-    told = judge(known, [NUMBER, ORDER, broken], smaller=False)
-    assert told.verdict == "agrees"
-    assert not told.checks[2][1][0].held
+    judged = judge(known, [NUMBER, ORDER, broken], smaller=False)
+    assert judged.verdict == "agrees"
+    assert not judged.checks[2][1][0].held
 
 
 def test_a_part_that_was_run_is_no_whole() -> None:
-    told = judge(sheet(PRINTED, mlp_slow=[0.5]), [NUMBER, ORDER], smaller=False, part="1 of 4 cells were run")
-    assert told.reason.endswith("(1 of 4 cells were run, 1 of 2 checks could not be made)")
-    assert told.verdict == "ordering agrees"  # never more, though the one check that was made holds
+    judged = judge(sheet(PRINTED, mlp_slow=[0.5]), [NUMBER, ORDER], smaller=False, part="1 of 4 cells were run")
+    assert judged.reason.endswith("(1 of 4 cells were run, 1 of 2 checks could not be made)")
+    assert judged.verdict == "ordering agrees"  # never more, though the one check that was made holds
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_numbers_are_shown_as_people_write_them(value: Any, text: str) -> None:
     assert format_number(value) == text
 
 
-# What is not known helps nobody
+# Unknown values satisfy no check
 
 
 @pytest.mark.parametrize(
@@ -313,9 +315,9 @@ READINGS = {"above": {"model": "mlp", "lr": "slow"}, "below": {"model": "cnn", "
 
 def test_of_several_readings_one_must_fit() -> None:
     asked = [{**LOW, "says": "low if {model}", "cells": "{model} *"}]
-    told = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), checks_of(asked, READINGS), smaller=False)
-    assert told.verdict == "agrees"
-    assert told.reason == "the check holds: low if cnn (the reading that fits: below)"
+    judged = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), checks_of(asked, READINGS), smaller=False)
+    assert judged.verdict == "agrees"
+    assert judged.reason == "the check holds: low if cnn (the reading that fits: below)"
     asked.append({**LOW, "says": "low, {model} or not", "cells": ["{model} fast", "mlp slow"]})
     both = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.1]), checks_of(asked, READINGS), smaller=False)
     assert both.verdict == "differs"  # a reading fits with all of its checks, or not at all
@@ -343,20 +345,20 @@ def test_a_reading_does_not_fit_by_what_was_not_run() -> None:
         {**LOW, "says": "{model}", "cells": "{model} fast"},
     ]
     known = sheet(mlp_slow=[0.1], mlp_fast=[0.9], cnn_slow=[0.1])
-    told = judge(known, checks_of(asked, READINGS), smaller=False)
-    assert told.verdict == "differs"
-    assert "mlp fast: 0.9000" in told.reason
+    judged = judge(known, checks_of(asked, READINGS), smaller=False)
+    assert judged.verdict == "differs"
+    assert "mlp fast: 0.9000" in judged.reason
 
 
 def test_if_no_reading_fits_all_are_told() -> None:
     asked = [{**LOW, "says": "low if {model}", "cells": "{model} *"}]
-    told = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.8]), checks_of(asked, READINGS), smaller=False)
-    assert told.verdict == "differs"
-    assert "low if mlp (mlp slow: 0.9000); low if cnn (cnn slow: 0.8000)" in told.reason
+    judged = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.8]), checks_of(asked, READINGS), smaller=False)
+    assert judged.verdict == "differs"
+    assert "low if mlp (mlp slow: 0.9000); low if cnn (cnn slow: 0.8000)" in judged.reason
 
 
 def test_a_reason_names_three_checks_at_most() -> None:
     asked = [{**LOW, "says": f"check {i}", "cells": "mlp *"} for i in range(5)]
-    told = judge(sheet(mlp_slow=[0.9]), checks_of(asked, {}), smaller=False)
-    assert told.reason.startswith("0 of 5 checks hold; not: check 0 (")
-    assert told.reason.endswith("check 2 (mlp slow: 0.9000); and 2 more")
+    judged = judge(sheet(mlp_slow=[0.9]), checks_of(asked, {}), smaller=False)
+    assert judged.reason.startswith("0 of 5 checks hold; not: check 0 (")
+    assert judged.reason.endswith("check 2 (mlp slow: 0.9000); and 2 more")

@@ -14,13 +14,13 @@ from fedarena.algorithms.base import Setting
 from fedarena.config.components import Component
 from fedarena.config.errors import DataMissing
 from fedarena.models.compiled import kernels
-from fedarena.reproduction.agreement import label
 from fedarena.reproduction.collect import judge_file_again
 from fedarena.reproduction.plan import ReproductionPlan
 from fedarena.reproduction.recipe_index import find_recipe, recipe_files
 from fedarena.reproduction.recipes import SIZES
 from fedarena.reproduction.reproduce import reproduce, verify_row, write_page
 from fedarena.reproduction.result import read_result
+from fedarena.reproduction.score_sheet import label
 from fedarena.results.run_folder import versions
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_every_table_and_figure_has_a_recipe() -> None:
 
 @pytest.mark.parametrize("name", IDS)
 def test_a_recipe_is_sound(name: str) -> None:
-    """It is proofread by whoever takes it: names mean something, and every check can be asked."""
+    """Validation accepts it: all names refer to something, and every check can be made."""
     recipe = find_recipe(name)
     assert recipe.id == name
     assert recipe.checks
@@ -96,10 +96,10 @@ def test_smoke(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not result.failures
     assert result.verdict == ("not comparable" if find_recipe(name).is_smaller("smoke") else "agrees"), result.reason
     assert result.figure is not None
-    told = json.loads((tmp_path / "out" / result.file).read_text(encoding="utf-8"))
-    assert {"id", "size", "rows", "verdict", "reason"} <= {*told}
-    assert all({"published", "measured"} <= {*row} for row in told["rows"])
-    assert str(tmp_path) not in json.dumps(told)
+    output = json.loads((tmp_path / "out" / result.file).read_text(encoding="utf-8"))
+    assert {"id", "size", "rows", "verdict", "reason"} <= {*output}
+    assert all({"published", "measured"} <= {*row} for row in output["rows"])
+    assert str(tmp_path) not in json.dumps(output)
 
 
 # What was run and committed
@@ -107,10 +107,10 @@ def test_smoke(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
 def test_a_committed_result_is_whole(file: Path) -> None:
-    told = read_result(file)
-    assert f"{told['id']}-{told['size']}" == file.stem
-    assert told["id"] in IDS
-    assert not told["failures"]
+    output = read_result(file)
+    assert f"{output['id']}-{output['size']}" == file.stem
+    assert output["id"] in IDS
+    assert not output["failures"]
     text = file.read_text(encoding="utf-8")
     assert not re.search(r"/(tmp|home|root|work)/", text), "a path of a machine"
 
@@ -131,9 +131,9 @@ def test_committed_rows_are_those_of_their_runs() -> None:
             cell = planned.get(row["cell"])  # None of signs, and of the best of several rates
             if cell is not None and cell.upto is None:
                 name = SCORES.get(measures[row["measure"]], measures[row["measure"]])
-                told = [run["scores"].get(name) for run in table["runs"] if run["cell"] == label(cell.run)]
-                if None not in [*told, *row["scores"]]:  # it is such a score, and did not diverge
-                    assert row["scores"] == told, f"{table['id']} {row['cell']} {row['measure']}"
+                output = [run["scores"].get(name) for run in table["runs"] if run["cell"] == label(cell.run)]
+                if None not in [*output, *row["scores"]]:  # it is such a score, and did not diverge
+                    assert row["scores"] == output, f"{table['id']} {row['cell']} {row['measure']}"
                     compared += 1
     assert compared > 300
 
@@ -146,7 +146,7 @@ def test_the_page_says_what_the_files_say(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", [f for f in RESULTS if quickest(f) < 4.0], ids=lambda file: file.stem)
 def test_a_committed_row_can_be_run_again(file: Path) -> None:
-    """Bit by bit, wherever kernels are built for the instructions it was made with, whoever made the processor."""
+    """Bit by bit, wherever kernels are built for the instructions it was made with, on processors of any vendor."""
     table = read_result(file)
     if table["kind"] == "run":
         made_with, here = table["versions"], versions()

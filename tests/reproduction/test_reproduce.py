@@ -22,7 +22,7 @@ from fedarena.reproduction.collect import _tune
 from fedarena.reproduction.measures import read
 from fedarena.reproduction.reproduce import reproduce, reproduce_all, verify_row, write_page
 from fedarena.reproduction.result import fingerprint
-from fedarena.results.run import load
+from fedarena.results.run_loading import load_run
 
 Write = Callable[..., None]
 
@@ -95,15 +95,15 @@ def test_published_and_measured_stand_side_by_side(write: Write) -> None:
     write()
     result = reproduce("x-a", "full")
     rows = {(row["cell"], row["measure"]): row for row in result.rows}
-    run = load("runs/papers/x-a-full/cells/slow/seed0")
+    run = load_run("runs/papers/x-a-full/cells/slow/seed0")
     assert rows["slow", "best"]["published"] == 0.2
     assert rows["slow", "best"]["measured"] == run.best.accuracy
     assert rows["fast", "final_loss"]["published"] is None
     assert result.verdict == "agrees"
     assert result.figure is not None
-    told = json.loads(Path("runs/papers/x-a-full/X-A-full.json").read_text(encoding="utf-8"))
-    assert told == json.loads(json.dumps(told))
-    assert [r["weights_sha256"] for r in told["runs"] if r["cell"] == "slow"] == [run.weights_sha256]
+    report = json.loads(Path("runs/papers/x-a-full/X-A-full.json").read_text(encoding="utf-8"))
+    assert report == json.loads(json.dumps(report))
+    assert [r["weights_sha256"] for r in report["runs"] if r["cell"] == "slow"] == [run.weights_sha256]
 
 
 def test_a_smaller_run_never_agrees(write: Write) -> None:
@@ -125,7 +125,7 @@ def test_seeds_and_folds_are_splits(write: Write) -> None:
     scores = next(row["scores"] for row in reproduce("X-B", "full").rows)
     assert len(scores) == 4
     runs = Path("runs/papers/x-b-full/cells/slow")
-    first, last = (load(runs / name).experiment for name in ("repeat0-fold0", "repeat1-fold1"))
+    first, last = (load_run(runs / name).experiment for name in ("repeat0-fold0", "repeat1-fold1"))
     assert (first.seed, first.fold, last.seed, last.fold) == (0, 0, 1, 1)
 
 
@@ -143,7 +143,7 @@ def test_one_run_is_read_at_several_rounds(write: Write) -> None:
     write("X-A", more, ("slow = 0.2\n", '"slow T=1" = 0.2\n'))
     result = reproduce("X-A", "full")
     assert len(result.runs) == 2
-    curve = dict(load("runs/papers/x-a-full/cells/fast/seed0").curve)
+    curve = dict(load_run("runs/papers/x-a-full/cells/fast/seed0").curve)
     measured = {row["cell"]: row["measured"] for row in result.rows if row["measure"] == "best"}
     assert measured["fast T=1"] == curve[1]
     assert measured["fast T=3"] == max(curve.values())
@@ -159,7 +159,7 @@ def test_relative_measures_stand_beside_the_reference(write: Write) -> None:
         ),
     )
     result = reproduce("X-A", "full")
-    slow, fast = (load(f"runs/papers/x-a-full/cells/{name}/seed0") for name in ("slow", "fast"))
+    slow, fast = (load_run(f"runs/papers/x-a-full/cells/{name}/seed0") for name in ("slow", "fast"))
     rows = {(row["cell"], row["measure"]): row["measured"] for row in result.rows}
     assert rows["slow", "lost"] == pytest.approx(fast.best.accuracy - slow.best.accuracy)
     assert rows["slow", "relative"] == pytest.approx(slow.final.weighted_accuracy / fast.final.accuracy)
@@ -210,7 +210,7 @@ def test_a_folder_of_another_recipe_is_refused(write: Write) -> None:
 
 
 def test_results_of_something_else_never_count(write: Write) -> None:
-    """Not those of another recipe, or size, or of nobody knows what."""
+    """Folders of another recipe, another size or of unknown origin are refused."""
     write("X-A", SMALL)
     write("X-B")
     reproduce("X-A", "small", out="here")
@@ -224,7 +224,7 @@ def test_results_of_something_else_never_count(write: Write) -> None:
             with pytest.raises(DataBroken, match="cannot be used"):
                 reproduce(**how)  # type: ignore[arg-type]
     plan.unlink()
-    with pytest.raises(ResumeMismatch, match="here holds results, but not of what"):
+    with pytest.raises(ResumeMismatch, match=r"here holds results without reproduction\.json"):
         reproduce("X-A", "small", out="here")
 
 
@@ -244,14 +244,14 @@ def test_runs_from_before_a_setting_was_there_still_count(write: Write) -> None:
     write()
     reproduce("X-A", "full")
     plan = Path("runs/papers/x-a-full/reproduction.json")
-    told = json.loads(plan.read_text(encoding="utf-8"))
-    for table in told["jobs"].values():
+    report = json.loads(plan.read_text(encoding="utf-8"))
+    for table in report["jobs"].values():
         del table["local"]["decay_form"]
-    plan.write_text(json.dumps(told), encoding="utf-8")
+    plan.write_text(json.dumps(report), encoding="utf-8")
     assert reproduce("X-A", "full").verdict == "agrees"
-    for table in told["jobs"].values():
+    for table in report["jobs"].values():
         table["local"]["gone"] = 1
-    plan.write_text(json.dumps(told), encoding="utf-8")
+    plan.write_text(json.dumps(report), encoding="utf-8")
     with pytest.raises(ResumeMismatch, match="another recipe: cells/slow/seed0"):
         reproduce("X-A", "full")
 
@@ -293,7 +293,7 @@ def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.M
         ('title = "Two rates"', "title = 5", "title: Input should be a valid string"),
         ('measures = ["best", "final_loss"]', 'measures = ["bets"]', "no measure is called 'bets'"),
         ('measures = ["best", "final_loss"]', 'measures = ["best", "rounds_to"]', "write rounds_to:VALUE"),
-        ('measures = ["best", "final_loss"]', 'measures = ["best", "rounds_to:abc"]', "'rounds_to:abc' is no measure"),
+        ('measures = ["best", "final_loss"]', 'measures = ["best", "rounds_to:abc"]', "'rounds_to:abc' is not a measure"),
         ("[experiment]", "seeds = 0\n[experiment]", "seeds: Input should be greater than or equal to 1"),
         ("[experiment]", 'notes = "hello"\n[experiment]', "notes: Input should be a valid tuple"),
         ("[experiment]", 'kind = "walk"\n[experiment]', "kind: Input should be 'run', 'open', 'posterior' or 'boost'"),
@@ -305,7 +305,7 @@ def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.M
         ("[experiment]", 'figure = { form = "lines" }\n[experiment]', "a figure of the form lines has no x"),
         ('id = "X-A"', 'id = "../../X"', "call it X-A"),
         ("rounds = 3", 'rounds = "three"', "rounds"),
-        ("slow = {", '"sl ow" = {', "'sl ow' is no name of one choice"),
+        ("slow = {", '"sl ow" = {', "'sl ow' is not a valid name of a choice"),
         ("[axes.rate]", "[axes.rate]\nnone = 5", "axes.rate.none: Input should be a valid dictionary"),
         ("[axes.rate]", "[axes.rate]\nnone = { upto = 0 }", "upto = 0"),
         ("slow = 0.2", "slw = 0.2", "no cell is called 'slw'"),
@@ -319,9 +319,9 @@ def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.M
         ('choices = ["slow", "fast"]', 'choices = "slow"', "write a list of texts"),
         ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nmargn = 1', "did you mean 'margin'"),
         ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nmean_over = ["x"]', "no axis is called 'x'"),
-        ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\ncells = "w*"', "cells = 'w*' fits none"),
+        ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\ncells = "w*"', "cells = 'w*' matches no cell"),
         ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nany_size = "no"', "write true or false"),
-        ("the fast one", "the {fast} one", "no reading has a word for {fast}"),
+        ("the fast one", "the {fast} one", "a reading has no word for {fast}"),
         ("rounds = 1 }", 'rounds = 1 }\nonly = { rat = ["slow"] }', "no axis is called 'rat'"),
         ("rounds = 1 }", 'rounds = 1 }\nonly = { rate = ["slw"] }', "no choice of the axis rate is called 'slw'"),
         ("rounds = 1 }", "rounds = 1 }\naxes.rate.slw = {}", "no choice of the axis rate is called 'slw'"),
@@ -339,7 +339,7 @@ def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.M
         ),
         (CHECK, 'kind = "top"\nsays = "so"\nmeasure = "best"\naxis = ["rate"]\namong = ["slow"]', "axis = ['rate']"),
         (CHECK, 'kind = "top"\nsays = "so"\nmeasure = "best"\namong = ["slwo"]', "no cell or choice is called 'slwo'"),
-        (CHECK, 'kind = "signs"\nsays = "so"\nmeasure = "best"\nrows = "slwo"', "it is about no cells"),
+        (CHECK, 'kind = "signs"\nsays = "so"\nmeasure = "best"\nrows = "slwo"', "the check is about no cells"),
         ('choices = ["slow", "fast"]', 'choices = ["slow", "fast"]\nshare = 5', "share = 5"),
         ("[published.best]", '[published.sign]\nslow = "="\n[published.best]', "slow = '='"),
         ("[experiment]", 'grids = [["rate", "rate"]]\n[experiment]', "has an axis twice"),
@@ -382,9 +382,9 @@ def test_a_cell_that_fails_stops_no_other(write: Write) -> None:
     assert result.verdict == "not comparable"
     assert "1 of 2 runs have no result" in result.reason
     assert [row["cell"] for row in result.rows] == ["slow", "slow"]
-    told = CliRunner().invoke(app, ["reproduce", "X-A", "--size", "full", "-q", "--json"])
-    assert told.exit_code == 1
-    assert json.loads(told.stdout)["failures"]
+    report = CliRunner().invoke(app, ["reproduce", "X-A", "--size", "full", "-q", "--json"])
+    assert report.exit_code == 1
+    assert json.loads(report.stdout)["failures"]
 
 
 def test_a_loss_of_its_own_has_no_accuracy(write: Write) -> None:
@@ -482,10 +482,10 @@ def test_a_result_is_judged_anew_by_other_checks_of_the_same_runs(write: Write) 
     assert file.read_bytes() == before
     write("X-A", "", ('choices = ["slow", "fast"]', 'choices = ["fast", "slow"]'), ("slow = 0.2", "slow = 0.3"))
     assert judge().exit_code == 0
-    told = json.loads(file.read_text(encoding="utf-8"))
-    assert told["verdict"] == "differs"
-    assert told["runs"] == json.loads(before)["runs"]
-    assert next(row["published"] for row in told["rows"] if row["published"] is not None) == 0.3
+    report = json.loads(file.read_text(encoding="utf-8"))
+    assert report["verdict"] == "differs"
+    assert report["runs"] == json.loads(before)["runs"]
+    assert next(row["published"] for row in report["rows"] if row["published"] is not None) == 0.3
     after = file.read_bytes()
     for old, new, said in (
         ("lr = 0.5", "lr = 0.4", "does not run fast seed0 as this result did"),
@@ -548,10 +548,10 @@ def test_the_contract_of_json(write: Write) -> None:
     write()
     done = CliRunner().invoke(app, ["reproduce", "X-A", "--size", "full", "--json", "-q"])
     assert done.exit_code == 0
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert (told["id"], told["size"], told["verdict"]) == ("X-A", "full", "agrees")
-    assert told["reason"]
-    assert {"published", "measured"} <= {*told["rows"][0]}
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert (report["id"], report["size"], report["verdict"]) == ("X-A", "full", "agrees")
+    assert report["reason"]
+    assert {"published", "measured"} <= {*report["rows"][0]}
     everything = CliRunner().invoke(app, ["reproduce", "--all", "--size", "full", "--json", "-q"])
     assert [r["id"] for r in json.loads(everything.stdout)] == ["X-A"]
     listed = json.loads(CliRunner().invoke(app, ["list", "papers", "--json"]).stdout)

@@ -14,12 +14,16 @@ import pytest
 from rich.console import Console
 
 import fedarena as fa
+from fedarena.config.comparison_plan import Split, folder_name
 from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord
+from fedarena.experiments.plan import build_plan
 from fedarena.reports.terminal_tables import show_comparison
-from fedarena.results.comparison import Comparison, Plan, Split, folder_name, points
+from fedarena.results.comparison import Comparison
+from fedarena.results.json_files import as_json
+from fedarena.results.plan_file import read_plan, write_plan
 from fedarena.results.run import Run
-from fedarena.results.run_folder import as_json
+from fedarena.results.scoring import Scoring
 
 EXPERIMENT = Experiment.make("digits", rounds=3, evaluate={"target": None})
 
@@ -39,7 +43,7 @@ def run(label: str, curve: list[float], *, own: tuple[float, ...] = (0.4, 0.8), 
 def comparison(curves: dict[str, list[list[float]]], **how: Any) -> Comparison:
     contestants = {label: {"algorithm": label} for label in curves}
     n = len(next(iter(curves.values())))
-    plan = Plan.make(EXPERIMENT, contestants, **{"folds": n, **how})
+    plan = build_plan(EXPERIMENT, contestants, **{"folds": n, **how})
     return Comparison(plan, {label: [run(label, c) for c in each] for label, each in curves.items()})
 
 
@@ -141,7 +145,7 @@ def test_the_verdict_in_words() -> None:
     assert "practically equal to fedprox (within 1 point)" in " ".join(equal.words)
     open_ = comparison({"fedavg": [[0.5], [0.6]], "fedprox": [[0.55], [0.5]]})
     assert "These 2 splits do not decide between it and fedprox" in " ".join(open_.words)
-    assert points(0.005) == "0.5 points"
+    assert Scoring().difference(0.005) == "0.5 points"
 
 
 def test_diverged_runs_keep_their_score_and_are_told() -> None:
@@ -160,18 +164,18 @@ def test_failures_are_told_and_nothing_is_concluded_from_one_alone() -> None:
         "There is nothing to compare: fewer than two algorithms have results.",
         "scaffold has no result: client 3 in round 1 failed",
     ]
-    nobody = Comparison(found.plan, {}, {"scaffold": "x", "fedavg": "y", "fedprox": "z"})
-    assert json.loads(as_json(nobody.as_dict()))["target"] is None
+    empty = Comparison(found.plan, {}, {"scaffold": "x", "fedavg": "y", "fedprox": "z"})
+    assert json.loads(as_json(empty.as_dict()))["target"] is None
     with pytest.raises(fa.FedarenaError, match="'fedavg' was not compared"):
-        nobody.duel("fedavg", "scaffold")
+        empty.duel("fedavg", "scaffold")
 
 
 def test_json_has_the_contracts_keys() -> None:
-    told = json.loads(as_json(comparison(THREE).as_dict()))
-    assert told["algorithms"] == [*THREE]
-    assert told["scores"]["fedprox"] == [0.71, 0.71, 0.71]
-    assert all(d.keys() >= {"row", "column", "p_better", "p_equal", "p_worse", "verdict"} for d in told["table"])
-    assert {d["verdict"] for d in told["table"]} <= {*"+=-?"}
+    output = json.loads(as_json(comparison(THREE).as_dict()))
+    assert output["algorithms"] == [*THREE]
+    assert output["scores"]["fedprox"] == [0.71, 0.71, 0.71]
+    assert all(d.keys() >= {"row", "column", "p_better", "p_equal", "p_worse", "verdict"} for d in output["table"])
+    assert {d["verdict"] for d in output["table"]} <= {*"+=-?"}
 
 
 NAMES = ["fedavg", "scaffold", "fedprox", "fednova", "fedavgm", "feddyn", "fedadam", "fedyogi", "fedadagrad", "median"]
@@ -205,9 +209,9 @@ def test_a_plan_reads_back(tmp_path: Path) -> None:
         "fedavgm+fedir": {"algorithm": {"name": "fedavgm", "with": ["fedir"]}},
         "slow": {"algorithm": fa.FedProx(mu=0.5), "local": {"lr": 0.01}},
     }
-    plan = Plan.make(exp, contestants, folds=3, repeats=2, notes=("tuned",))
-    plan.write(tmp_path)
-    again = Plan.read(tmp_path)
+    plan = build_plan(exp, contestants, folds=3, repeats=2, notes=("tuned",))
+    write_plan(plan, tmp_path)
+    again = read_plan(tmp_path)
     assert again == plan
     for label in contestants:
         for split in plan.splits:
@@ -219,7 +223,7 @@ def test_a_plan_reads_back(tmp_path: Path) -> None:
 
 
 def test_splits_are_repetition_by_repetition() -> None:
-    plan = Plan.make(EXPERIMENT, {"fedavg": {"algorithm": "fedavg"}}, folds=2, repeats=2)
+    plan = build_plan(EXPERIMENT, {"fedavg": {"algorithm": "fedavg"}}, folds=2, repeats=2)
     assert [split.name for split in plan.splits] == ["repeat0-fold0", "repeat0-fold1", "repeat1-fold0", "repeat1-fold1"]
     seeds = replace(plan, folds=None, repeats=3)
     assert [split.name for split in seeds.splits] == ["seed0", "seed1", "seed2"]
@@ -232,10 +236,10 @@ class Mine(fa.FedAvg):
 
 
 def test_what_came_from_python_must_be_given_again(tmp_path: Path) -> None:
-    plan = Plan.make(EXPERIMENT, {"mine": {"algorithm": Mine()}, "fedavg": {"algorithm": "fedavg"}}, folds=2)
+    plan = build_plan(EXPERIMENT, {"mine": {"algorithm": Mine()}, "fedavg": {"algorithm": "fedavg"}}, folds=2)
     assert plan.cell("mine", Split(0, 0)).algorithm.made == Mine()
-    plan.write(tmp_path)
-    again = Plan.read(tmp_path)
+    write_plan(plan, tmp_path)
+    again = read_plan(tmp_path)
     assert again.cell("fedavg", Split(0, 0)).algorithm.name == "fedavg"
     with pytest.raises(fa.FedarenaError, match=r"algorithm mine of this comparison \('Mine'\) came from Python"):
         again.cell("mine", Split(0, 0))
@@ -255,8 +259,8 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_comparison_says_how_to_go_on(tmp_path: Path) -> None:
-    plan = Plan.make(EXPERIMENT, {"fedavg": {"algorithm": "fedavg"}, "fedprox": {"algorithm": "fedprox"}}, folds=2)
-    plan.write(tmp_path)
+    plan = build_plan(EXPERIMENT, {"fedavg": {"algorithm": "fedavg"}, "fedprox": {"algorithm": "fedprox"}}, folds=2)
+    write_plan(plan, tmp_path)
     with pytest.raises(fa.FedarenaError, match="2 of 2 runs of fedavg are not finished") as error:
         Comparison.load(tmp_path)
     assert f"fedarena compare --resume {tmp_path}" in error.value.remedy

@@ -1,4 +1,4 @@
-"""What a folder says of a run, whoever is at work in it."""
+"""The status of a run, read from its folder while another process may work in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import fedarena as fa
 from fedarena.common.locks import is_locked
 from fedarena.engine.checkpoint import CheckpointStore
-from fedarena.results.comparison import Plan
+from fedarena.experiments.plan import build_plan
 from fedarena.results.run_status import RunStatus, comparison_cells, read_status, records
 
 SMALL: dict[str, Any] = {"rounds": 4, "clients": 4, "model": "logreg", "runtime": "serial"}
@@ -111,7 +111,7 @@ def test_asking_after_ones_own_lock_does_not_lose_it(tmp_path: Path) -> None:
 
 
 def test_cells_come_split_by_split(tmp_path: Path) -> None:
-    plan = Plan.make(fa.Experiment.make("digits"), {n: {"algorithm": n} for n in ("fedavg", "fedprox")}, folds=2)
+    plan = build_plan(fa.Experiment.make("digits"), {n: {"algorithm": n} for n in ("fedavg", "fedprox")}, folds=2)
     assert [(cell.label, cell.split.fold) for cell in comparison_cells(plan, tmp_path)] == [
         ("fedavg", 0), ("fedprox", 0), ("fedavg", 1), ("fedprox", 1),
     ]  # fmt: skip

@@ -15,11 +15,13 @@ from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.task_metrics import FinalMetrics
+from fedarena.experiments.plan import build_plan
 from fedarena.reports.suite_tables import show_suite
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
+from fedarena.results.json_files import as_json
 from fedarena.results.run import Run
-from fedarena.results.run_folder import as_json
-from fedarena.results.suite import PairEstimate, SuiteComparison
+from fedarena.results.suite import SuiteComparison
+from fedarena.results.suite_pairs import PairEstimate
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.hierarchical import hierarchy
 from fedarena.statistics.repeats import repeat_posterior
@@ -36,7 +38,7 @@ def federation(
     contestants = {label: {"algorithm": label} for label in scores}
     n = len(next(iter(scores.values())))
     asked = {"folds": n, "score": "final", "metric": metric, "fixed": ("start",), **how}
-    plan = Plan.make(experiment, contestants, **asked)
+    plan = build_plan(experiment, contestants, **asked)
     runs = {
         label: [_run(experiment, label, value, metric) for value in values]
         for label, values in scores.items()
@@ -249,9 +251,9 @@ def test_a_setting_with_three_values_is_found_and_the_answer_changes_along_it() 
         ones.append(federation({"fedavg": first.tolist(), "scaffold": (first + gain).tolist()}, settings=settings))
     found = suite(*ones)
     assert [setting.key for setting in found.varying] == ["partition.beta"]  # clients has two values
-    (told,) = found.as_dict()["varying"]
-    assert told["values"] == {"F0": 0.1, "F1": 1.0, "F2": 10.0, "F3": 100.0}
-    (trend,) = told["trends"]
+    (output,) = found.as_dict()["varying"]
+    assert output["values"] == {"F0": 0.1, "F1": 1.0, "F2": 10.0, "F3": 100.0}
+    (trend,) = output["trends"]
     assert trend["axis"] == "log"
     assert [(c["below"], c["above"]) for c in trend["changes"]] == [("+", "="), ("=", "-")]
     crossings = [10**0.8, 10**1.2]  # 0.05 (1 - log10 beta) is 0.01 and -0.01 there

@@ -123,7 +123,7 @@ def test_a_custom_class_reads_the_samples_in_the_store(nodes: ClusterNodes) -> N
 
     class Mine(fa.FedAvg):
         def client(self, got: Any, kept: Any, work: Any) -> Any:
-            rows = work.site.data.x
+            rows = work.context.data.x
             if os.getpid() != driver:
                 assert not rows.flags.writeable
                 assert not rows.flags.owndata
@@ -285,6 +285,6 @@ def test_mistakes(how: dict[str, Any], message: str) -> None:
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(fa.FedarenaError, match="the Ray runtime needs the package ray") as missing:
+    with pytest.raises(fa.FedarenaError, match="the runtime ray needs the package ray") as missing:
         fa.run("digits", rounds=1, out=False, runtime="ray")
     assert "pip install 'fedarena[ray]'" in missing.value.remedy

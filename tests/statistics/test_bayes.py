@@ -128,13 +128,13 @@ def test_a_verdict_needs_more_than_the_threshold() -> None:
 def signs(delta: float, sigma: float, rho_used: float, rope: float = 0.01, seed: int = 0) -> Counter[str]:
     """Verdicts over many simulated comparisons."""
     rng = np.random.default_rng(seed)
-    told: Counter[str] = Counter()
+    output: Counter[str] = Counter()
     for _ in range(SETS):
         common, own = rng.standard_normal(), rng.standard_normal(N)
         d = delta + sigma * (math.sqrt(RHO) * common + math.sqrt(1 - RHO) * own)
         worse, equal, better = posterior(np.zeros(N), d, rho_used).regions(rope)
-        told[verdict(better, equal, worse)] += 1
-    return told
+        output[verdict(better, equal, worse)] += 1
+    return output
 
 
 def near(count: int, expected: float) -> bool:
@@ -149,11 +149,11 @@ def test_at_the_edge_it_errs_one_time_in_twenty() -> None:
 
 def test_without_a_difference_it_hardly_ever_sees_one() -> None:
     """At zero, with no rope, each side errs in 5 % of cases; a rope only makes it rarer."""
-    told = signs(0.0, 0.02, RHO, rope=0.0, seed=2)
-    assert near(told["+"], 0.05)
-    assert near(told["-"], 0.05)
-    told = signs(0.0, 0.02, RHO, seed=2)
-    assert told["+"] + told["-"] < 0.05 * SETS
+    output = signs(0.0, 0.02, RHO, rope=0.0, seed=2)
+    assert near(output["+"], 0.05)
+    assert near(output["-"], 0.05)
+    output = signs(0.0, 0.02, RHO, seed=2)
+    assert output["+"] + output["-"] < 0.05 * SETS
 
 
 def test_ignoring_the_correlation_would_break_it() -> None:
@@ -169,13 +169,13 @@ def test_a_planted_difference_is_found() -> None:
     error = 0.01 * math.sqrt((1 - RHO) / N + RHO)
     power = float(stats.nct.sf(stats.t.ppf(0.95, N - 1), N - 1, 0.02 / error))
     assert power > 0.97
-    told = signs(0.03, 0.01, RHO, seed=3)
-    assert near(told["+"], power)
-    assert told["-"] == told["="] == 0
+    output = signs(0.03, 0.01, RHO, seed=3)
+    assert near(output["+"], power)
+    assert output["-"] == output["="] == 0
 
 
 def test_planted_equality_is_called_equal() -> None:
     """No difference, noise of 0.4 points: the rope ends five standard errors away on both sides."""
-    told = signs(0.0, 0.004, RHO, seed=4)
-    assert told["="] > 0.99 * SETS
-    assert told["+"] == told["-"] == 0
+    output = signs(0.0, 0.004, RHO, seed=4)
+    assert output["="] > 0.99 * SETS
+    assert output["+"] == output["-"] == 0

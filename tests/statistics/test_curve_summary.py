@@ -1,4 +1,4 @@
-"""Targets, means and recalls by hand (metrics 1 and 2)."""
+"""Targets, means and recalls by hand (docs/reference/metrics.md#curves-and-targets)."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.algorithms.test_fedavg import on_blobs
 
 from fedarena.engine.setup import open_context
-from fedarena.statistics.curve_summary import area, monotone, recalls, relative_accuracy, rounds_to, speed_up
+from fedarena.statistics.curve_summary import area, monotone, recalls, relative_accuracy, rounds_to
 
 CURVE = [(1, 0.2), (2, 0.6), (3, 0.5), (4, 0.9)]
 
@@ -38,10 +38,7 @@ def test_interpolation_never_comes_later_than_the_crossing(values: list[float], 
     assert all(a <= b for (_, a), (_, b) in zip(monotone(curve), monotone(curve)[1:], strict=False))
 
 
-def test_speed_up_area_and_relative_accuracy() -> None:
-    assert speed_up(100, 25) == 4.0
-    assert speed_up(None, 25) is None
-    assert speed_up(100, None) is None
+def test_area_and_relative_accuracy() -> None:
     assert area([(1, 0.0), (3, 1.0)]) == 0.5
     assert relative_accuracy(0.9, 0.6) == pytest.approx(1.5)
 
@@ -53,8 +50,10 @@ def test_recalls_by_hand() -> None:
 
 
 def test_clients_can_be_compared_on_their_training_rows() -> None:
-    """T-1: the report's text says train set; the weighted mean over an exhaustive partition is then the accuracy on all
-    training rows."""
+    """The weighted mean over an exhaustive partition is then the accuracy on all training rows.
+
+    See docs/reference/metrics.md#t-1.
+    """
     run = on_blobs(evaluate={"on": "train"}, partition={"name": "quantity_dirichlet", "beta": 1.0})
     site = open_context(run.experiment)
     site.task.module.load_state_dict(run.state)

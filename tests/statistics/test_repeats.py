@@ -7,7 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from fedarena.config import comparison_plan
 from fedarena.config.errors import BadValue
+from fedarena.statistics import repeats
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.joint import joint_posterior
 from fedarena.statistics.repeats import repeat_posterior, repeat_verdict
@@ -98,3 +100,7 @@ def test_intervals_cover_at_least_as_often_as_they_claim(repeats: int, effect: f
     assert fitted > 0.9 - 0.054
     if repeats == 2:
         assert ignored < 0.8
+
+
+def test_plans_and_statistics_need_the_same_number_of_repeats() -> None:
+    assert comparison_plan.LEAST_REPEATS == repeats.LEAST_REPEATS

@@ -11,14 +11,14 @@ import signal
 import sys
 from typing import Any
 
-from fedarena.cli import main
+from fedarena.cli.main import main
 from fedarena.transport.channel import Channel
 from fedarena.transport.frames import FrameKind
 from fedarena.vertical.handshake import HostParty
 
 
 def arrange(who: str, kind: str, tree: str, when: str, name: str) -> None:
-    """See to it that this process gets its signal."""
+    """Patch the party so that this process sends itself the signal."""
     owner, method = (HostParty, "answer") if who == "host" else (Channel, "ask")
     work = getattr(owner, method)
     met = 0
@@ -43,4 +43,4 @@ if __name__ == "__main__":
     if cut > 1:
         arrange(*sys.argv[1:cut])
     sys.argv = ["fedarena", *sys.argv[cut + 1 :]]
-    main.main()
+    main()

@@ -1,4 +1,4 @@
-"""A small federation: a table of all rows, a file for each house cut from it, and a run over both."""
+"""A small federation: a table of all samples, the file of each client cut from it, and a run over both."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from fedarena.federation.client_data import ClientFile
 from fedarena.federation.consent import federated_experiment
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.server import ServerOptions, serve
-from tests.support.memory_link import Rooms
+from tests.support.log_messages import MessageRecorder
+from tests.support.memory_link import MemoryLink
 
-HOUSES = {"alfa": 41, "bravo": 55, "charlie": 33, "delta": 24}
+SIZES = {"alfa": 41, "bravo": 55, "charlie": 33, "delta": 24}
 HEAD = ["site", "a", "b", "c", "d", "label"]
 LABELS = "cab"
-LOSS = 1e-6  # pooled from sums over batches of each house's own: the last digits of single precision differ
+LOSS = 1e-6  # pooled from sums over batches of each client: the last digits of single precision differ
 RULE = ResponseRule(deadline=60.0, minimum=None, attempts=2)
 
 
@@ -40,11 +41,11 @@ def write(path: Path, rows: Sequence[Sequence[Any]], head: Sequence[str] = HEAD)
     return path
 
 
-def rows_of(houses: dict[str, int], seed: int = 0) -> dict[str, list[list[str]]]:
-    """Rows near one of three points, told apart by houses that lean to one class each."""
+def rows_of(sizes: dict[str, int], seed: int = 0) -> dict[str, list[list[str]]]:
+    """Return samples near one of three points, of clients that have most samples of one class."""
     rng = np.random.default_rng(seed)
     found = {}
-    for k, (name, size) in enumerate(houses.items()):
+    for k, (name, size) in enumerate(sizes.items()):
         chances = np.ones(3) + 3 * (np.arange(3) == k % 3)
         y = rng.choice(3, size, p=chances / chances.sum())
         x = rng.standard_normal((size, 4)) + y[:, None]
@@ -53,21 +54,25 @@ def rows_of(houses: dict[str, int], seed: int = 0) -> dict[str, list[list[str]]]
 
 
 class Federation:
-    """The houses, their files and their processes."""
+    """Clients with a file each, the link to their server, and the messages that all of them log while it runs."""
 
-    def __init__(self, folder: Path, houses: dict[str, int] | None = None) -> None:
-        self.folder, self.link = folder, Rooms()
-        self.rows = rows_of(houses or HOUSES)
+    def __init__(self, folder: Path, sizes: dict[str, int] | None = None) -> None:
+        self.folder, self.link = folder, MemoryLink()
+        self.rows = rows_of(sizes or SIZES)
         self.pooled = write(folder / "all.csv", [row for rows in self.rows.values() for row in rows])
         self.files = {name: write(folder / f"{name}.csv", rows) for name, rows in self.rows.items()}
-        self.said: list[str] = []  # by the organiser
-        self.hears: Callable[[str], None] = lambda text: None
-        self.heard: dict[str, list[str]] = {name: [] for name in self.rows}  # of each house, at home
-        self.people: dict[str, FederationClient] = {}
+        self.server_messages: list[str] = []
+        self.on_message: Callable[[str], None] = lambda text: None  # called with each message of the server
+        self.client_messages: dict[str, list[str]] = {name: [] for name in self.rows}
+        self.clients: dict[str, FederationClient] = {}
 
-    def speak(self, text: str) -> None:
-        self.said.append(text)
-        self.hears(text)
+    def _record(self, logger: str, text: str) -> None:
+        prefix = "fedarena.federation.client."
+        if logger.startswith(prefix):
+            self.client_messages[logger.removeprefix(prefix)].append(text)
+        else:
+            self.server_messages.append(text)
+            self.on_message(text)
 
     def experiment(self, **settings: Any) -> Experiment:
         data = {"name": "csv", "path": str(self.pooled), "label": "label", "client": "site", "standardise": False}
@@ -76,30 +81,34 @@ class Federation:
         return federated_experiment({**table, "data": {**data, **table.get("data", {})}}, [])
 
     def start(self, *names: str, secret: int | None = 0, **settings: Any) -> None:
-        """Processes of these houses, or of all."""
+        """Start these clients, or all."""
         for name in names or self.rows:
             file = settings.get("file") or ClientFile(self.files[name])
             own = {k: v for k, v in settings.items() if k != "file"}
-            speak = self.heard[name].append
-            person = FederationClient(file, self.folder / "houses" / name, speak=speak, secret=secret, **own)
-            self.people[name] = person
-            self.link.enter(name, person.handle)
+            client = FederationClient(file, self.folder / "clients" / name, name=name, secret=secret, **own)
+            self.clients[name] = client
+            self.link.connect(name, client.handle)
 
     def serve(self, experiment: Experiment, name: str = "run", rule: ResponseRule = RULE, **settings: Any) -> fa.Run:
         terms = {"wait": 20.0, "secret": experiment.seed, **settings.pop("terms", {})}
         where = {} if "resume" in settings else {"out": self.folder / name}
         wanted = ServerOptions(len(self.rows), rule, **terms)
-        return serve(experiment, self.link.open, wanted, speak=self.speak, **where, **settings)
+        recorder = MessageRecorder("fedarena.federation", self._record)
+        recorder.start()
+        try:
+            return serve(experiment, self.link.open, wanted, **where, **settings)
+        finally:
+            recorder.stop()
 
     def both(self, **settings: Any) -> tuple[fa.Run, fa.Run]:
-        """The same experiment in houses, and on the table of all."""
+        """Run the same experiment in the federation and on the pooled table."""
         experiment = self.experiment(**settings)
         self.start()
         return self.serve(experiment), fa.run(experiment, out=self.folder / "serial", runtime="serial")
 
 
 def differences(run: fa.Run, other: fa.Run, but: Sequence[str] = ()) -> list[str]:
-    """Everything in which two runs differ, times aside; losses beyond the stated tolerance."""
+    """Return everything in which two runs differ, except times, and losses within the tolerance."""
     found = []
     if run.weights_sha256 != other.weights_sha256:
         found.append("weights")

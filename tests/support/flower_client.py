@@ -1,4 +1,4 @@
-"""A participant for the tests, as a process: it does what the messages say."""
+"""A client for the tests, as a process: it does what the messages ask for."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import signal
 import sys
 import time
 
+from fedarena.common.logs import show_messages
 from fedarena.config.errors import BadValue, FedarenaError
-from fedarena.transport.federation_keys import ClientKeys
+from fedarena.transport.certificates import ClientKeys
 from fedarena.transport.flower_link import FederationEnded, join
 
 
 def handle(content: bytes) -> bytes:
-    """`word argument`; anything else is echoed."""
+    """Obey a message of the form `word argument`; return any other as it is."""
     word, _, argument = content[:40].partition(b" ")
     if word == b"over":
         raise FederationEnded(b"farewell")
@@ -31,10 +32,10 @@ def handle(content: bytes) -> bytes:
 
 
 def main(server: str, keys: str, limit: str) -> None:
-    """Join, and tell mistakes as the command line does."""
-    say = lambda text: print(text, file=sys.stderr, flush=True)
+    """Join, and report mistakes as the command line does."""
+    show_messages()
     try:
-        join(server, ClientKeys.load(keys), handle, limit=int(limit), patience=30.0, say=say)
+        join(server, ClientKeys.load(keys), handle, limit=int(limit), patience=30.0)
     except FedarenaError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""A small real host for tests of the line: it sums what it is sent, and keeps what it finished in a file."""
+"""A small host for tests of the channel: it sums the numbers of requests, and stores finished trees in a file."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.errors import BadValue
+from fedarena.transport.certificates import Identity
 from fedarena.transport.frames import Fields, FrameKind
 from fedarena.transport.grpc_channel import HostServer, NetworkChannel
-from fedarena.transport.party_identity import Identity
 
 
 class SmallHost:
-    """Adds the numbers of ROWS frames; LEVEL gives the sum; a finished tree is remembered on disk."""
+    """Adds the numbers of ROWS frames; LEVEL gives the sum; a finished tree is stored on disk."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "finished"
         self.total = 0
 
     def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
-        """One step of it."""
+        """Return the response to one request."""
         if kind is FrameKind.HELLO:
             return {"finished": int(self.file.read_text()) if self.file.exists() else 0}
         if kind is FrameKind.TREE_START:
@@ -45,15 +45,15 @@ class SmallHost:
 
 
 def channel(name: str, port: int, keys: Path, **settings: Any) -> NetworkChannel:
-    """A line from the guest whose keys these are."""
+    """Open a channel from the guest with these keys."""
     return NetworkChannel(name, f"127.0.0.1:{port}", Identity.load(keys), **settings)
 
 
 def wait_for(truth: Callable[[], object], seconds: float = 20.0) -> None:
-    """Until it holds; a test that waits in vain fails."""
+    """Wait until a condition holds, or fail."""
     end = time.monotonic() + seconds
     while not truth():
-        assert time.monotonic() < end, "it did not come true in time"
+        assert time.monotonic() < end, "the condition did not hold in time"
         time.sleep(0.01)
 
 

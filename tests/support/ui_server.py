@@ -75,7 +75,7 @@ def served(folder: Path, cwd: Path | None = None) -> Iterator[Served]:
         process.send_signal(signal.SIGINT)
         _, messages = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "goodbye" in messages
+    assert "stopped" in messages
     assert "Traceback" not in messages
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedarena.transport.party_identity import make_keys
+from fedarena.transport.certificates import make_vertical_keys
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.party_tables import load_table
 from fedarena.vertical.settings import BoostSettings
@@ -28,7 +28,7 @@ def write_csv(path: Path, columns: dict[str, object]) -> None:
 
 
 def write_tables(folder: Path) -> None:
-    """Two hosts and a guest about mostly the same people, in unlike orders; what the label is depends on all columns."""
+    """Write tables of a guest and two hosts with mostly the same people, in different orders; all columns matter."""
     rng = np.random.default_rng(7)
     x = rng.normal(size=(240, 6)).round(3)
     y = (x @ [1.0, -1, 1, 1, -1, 0.5] + rng.normal(size=240) > 0).astype(int)
@@ -44,19 +44,19 @@ def write_tables(folder: Path) -> None:
 
 @dataclass
 class Site:
-    """A folder with everything that parties need, and a free port for each host."""
+    """A folder with the tables and keys of all parties, and a free port for each host."""
 
     folder: Path
     hosts: tuple[str, ...] = ("bank",)
 
     def __post_init__(self) -> None:
         write_tables(self.folder)
-        make_keys(self.folder / "keys", ["guest", *self.hosts])
+        make_vertical_keys(self.folder / "keys", ["guest", *self.hosts])
         self.ports = {name: free_port() for name in self.hosts}
         self.running: list[subprocess.Popen[str]] = []
 
     def command(self, name: str, *more: str, verb: str = "train", out: bool = True) -> list[str]:
-        """What this party's administrator types; without --out if so asked."""
+        """Return the command of this party, without --out if `out` is false."""
         common = [f"{name}.csv", "--id", "id", "--keys", f"keys/{name}"]
         if name != "guest":
             common += ["--party", "host", "--listen", f"127.0.0.1:{self.ports[name]}"]
@@ -85,13 +85,13 @@ class Site:
             process.communicate()
 
     def simulated(self) -> tuple[GuestModel, list[HostModel]]:
-        """The same training in one process, of tables that were put in order by hand."""
+        """Run the same training in one process, on tables that were sorted by hand."""
         tables = {name: load_table(str(self.folder / f"{name}.csv"), ids="id", label="paid" if name == "guest" else None)
                   for name in ("guest", *self.hosts)}  # fmt: skip
         every = [set(table.ids or ()) for table in tables.values()]
         order = sorted(set.intersection(*every))
         places = [np.array([(table.ids or ()).index(i) for i in order]) for table in tables.values()]
-        rows = [table.rows(place) for table, place in zip(tables.values(), places, strict=True)]
+        rows = [table.take(place) for table, place in zip(tables.values(), places, strict=True)]
         assert rows[0].y is not None
         found = simulate(
             [table.x for table in rows],
@@ -112,7 +112,7 @@ class Site:
 def _environment() -> dict[str, str]:
     import os
 
-    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "COLUMNS": "200"}
 
 
 def free_port() -> int:
@@ -122,7 +122,7 @@ def free_port() -> int:
 
 
 def ended(process: subprocess.Popen[str], code: int = 0, seconds: float = 60) -> tuple[str, str]:
-    """What it printed, once it has ended like this."""
+    """Wait until the process ends with this code, and return its output."""
     out, err = process.communicate(timeout=seconds)
     assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
     return out, err

@@ -1,4 +1,4 @@
-"""Small tables for tests of the trees, dealt to parties."""
+"""Small tables for tests of the trees, with columns split between parties."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Array = NDArray[Any]
 
 
 def dealt(x: Array, hosts: int) -> list[Array]:
-    """Columns for the guest and so many hosts, in turn."""
+    """Split the columns between the guest and `hosts` hosts, in consecutive blocks."""
     return [np.ascontiguousarray(part) for part in np.array_split(x, hosts + 1, axis=1)]
 
 
 def with_gaps(x: Array, share: float = 0.2, seed: int = 0) -> Array:
-    """Some values go missing."""
+    """Return the table with a share of missing values."""
     rng = np.random.default_rng(seed)
     return np.where(rng.random(x.shape) < share, np.nan, x)
 
@@ -35,6 +35,6 @@ def wine(hosts: int = 1) -> tuple[list[Array], Array]:
 
 
 def diabetes(hosts: int = 1) -> tuple[list[Array], Array]:
-    """442 rows, 10 columns, a quantity."""
+    """442 rows, 10 columns, regression."""
     x, y = load_diabetes(return_X_y=True)
     return dealt(x, hosts), y

@@ -20,10 +20,10 @@ pytest.importorskip("cryptography")
 from tests.support.small_host import SmallHost, channel, wait_for
 
 from fedarena.config.errors import BadValue, CannotWrite, DataMissing, FedarenaError, PartyLost
+from fedarena.transport.certificates import Identity, make_vertical_keys
 from fedarena.transport.channel import LocalChannel, Transcript
 from fedarena.transport.frames import LIMITS, Frame, FrameKind, pack_fields
 from fedarena.transport.grpc_channel import METHOD, HostServer, NetworkChannel, grpc_library
-from fedarena.transport.party_identity import Identity, make_keys
 
 ROOT = Path(__file__).parents[2]
 UNTOUCHED = Transcript().digest  # of a session that accepted no frame
@@ -33,8 +33,8 @@ UNTOUCHED = Transcript().digest  # of a session that accepted no frame
 def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Parties of one authority, and strangers of another with the same names."""
     folder = tmp_path_factory.mktemp("keys")
-    ours = make_keys(folder / "ours", ["guest", "bank", "shop"])
-    theirs = make_keys(folder / "theirs", ["guest", "bank"])
+    ours = make_vertical_keys(folder / "ours", ["guest", "bank", "shop"])
+    theirs = make_vertical_keys(folder / "theirs", ["guest", "bank"])
     return {**ours, **{f"foreign {name}": path for name, path in theirs.items()}}
 
 
@@ -201,15 +201,17 @@ def test_a_port_in_use_is_told(bank: HostServer, keys: dict[str, Path], tmp_path
         HostServer(SmallHost(tmp_path), f"127.0.0.1:{bank.port}", Identity.load(keys["bank"]))
 
 
-def test_a_host_that_is_not_there_is_lost_after_patience(keys: dict[str, Path]) -> None:
+def test_a_host_that_is_not_there_is_lost_after_patience(
+    keys: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fedarena")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    waited: list[str] = []
-    line = NetworkChannel("bank", f"127.0.0.1:{port}", Identity.load(keys["guest"]), patience=0.5, say=waited.append)
+    line = NetworkChannel("bank", f"127.0.0.1:{port}", Identity.load(keys["guest"]), patience=0.5)
     with pytest.raises(PartyLost, match="cannot be reached: Connection refused"):
         line.ask(FrameKind.HELLO)
-    assert waited == [f"waiting for host 'bank' at 127.0.0.1:{port}"]
+    assert caplog.messages == [f"waiting for host 'bank' at 127.0.0.1:{port}"]
 
 
 def start(folder: Path, keys: Path, port: int) -> tuple[subprocess.Popen[bytes], int]:
@@ -279,17 +281,17 @@ def test_private_keys_are_for_their_owner_alone(keys: dict[str, Path]) -> None:
 
 
 def test_a_party_can_be_added_later_and_none_is_replaced(tmp_path: Path) -> None:
-    first = make_keys(tmp_path, ["guest", "bank"])
-    later = make_keys(tmp_path, ["shop"])
+    first = make_vertical_keys(tmp_path, ["guest", "bank"])
+    later = make_vertical_keys(tmp_path, ["shop"])
     assert Identity.load(later["shop"]).ca == Identity.load(first["guest"]).ca
     with pytest.raises(CannotWrite, match="already there"):
-        make_keys(tmp_path, ["bank"])
+        make_vertical_keys(tmp_path, ["bank"])
 
 
 def test_bad_names_and_folders_are_told(tmp_path: Path, keys: dict[str, Path]) -> None:
     for names in (["Guest"], ["a b"], ["-x"], ["a", "a"], []):
         with pytest.raises(BadValue):
-            make_keys(tmp_path / "new", names)
+            make_vertical_keys(tmp_path / "new", names)
     with pytest.raises(DataMissing, match=r"ca\.pem"):
         Identity.load(tmp_path / "nothing")
     mixed = tmp_path / "mixed"
@@ -301,7 +303,7 @@ def test_bad_names_and_folders_are_told(tmp_path: Path, keys: dict[str, Path]) -
 
 
 def test_an_expired_certificate_is_told_before_anything_is_sent(tmp_path: Path) -> None:
-    made = make_keys(tmp_path, ["guest"], days=0)
+    made = make_vertical_keys(tmp_path, ["guest"], days=0)
     with pytest.raises(BadValue, match="not now"):
         Identity.load(made["guest"])
 

@@ -20,8 +20,9 @@ from tests.support.ui_server import QUICK, Answer, Served, a_comparison, served
 
 import fedarena as fa
 import fedarena.reports.collect
+from fedarena.config.comparison_plan import Plan
 from fedarena.results import run_status
-from fedarena.results.comparison import Comparison, Plan
+from fedarena.results.comparison import Comparison
 from fedarena.ui.server import UiServer, open_server
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs pipes and links in the file system")
@@ -236,8 +237,8 @@ def here(folder: Path, made: Path) -> Iterator[Here]:
 def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
     error: type[Exception], here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listing = here.server.catalogue.look()
-    ids = {shown.name: shown.id for shown in (*listing.runs, *listing.matches)}
+    listing = here.server.catalogue.scan()
+    ids = {shown.name: shown.id for shown in (*listing.runs, *listing.comparisons)}
     glance = run_status.read_status
 
     def fails(*_: Any, **__: Any) -> Any:
@@ -245,7 +246,7 @@ def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
 
     monkeypatch.setattr(run_status, "read_status", lambda f: fails() if f.name == "other" else glance(f))
     monkeypatch.setattr(Comparison, "load", fails)
-    monkeypatch.setattr(sys.modules["fedarena.reports.collect"], "load", fails)
+    monkeypatch.setattr(sys.modules["fedarena.reports.collect"], "load_run", fails)
     os.utime(here.server.catalogue.root / "other" / "experiment.toml")
     for path in ("/", f"/run/{ids['other']}", f"/run/{ids['good']}", f"/comparison/{ids['match']}"):
         status, text = here.ask(path)
@@ -264,7 +265,7 @@ def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
 
 def test_a_slow_folder_delays_no_page_of_another(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue = here.server.catalogue
-    ids = {sight.name: sight.id for sight in catalogue.look().runs}
+    ids = {sight.name: sight.id for sight in catalogue.scan().runs}
     reading, go_on, glance = threading.Event(), threading.Event(), run_status.read_status
 
     def slow(folder: Path) -> run_status.RunStatus:

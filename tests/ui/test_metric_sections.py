@@ -13,7 +13,7 @@ import pytest
 import fedarena as fa
 from fedarena.ui.catalogue import Catalogue
 from fedarena.ui.comparison_page import page as comparison_page
-from fedarena.ui.partial_scores import means, pairing
+from fedarena.ui.partial_scores import common_splits, means
 from fedarena.ui.run_page import page
 
 EVIL = "<script>alert(1)</script>"
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shown(folder: Path) -> str:
     catalogue = Catalogue(folder)
-    (sight,) = catalogue.look().runs
+    (sight,) = catalogue.scan().runs
     text = page(catalogue, sight.id, {})
     assert text is not None
     return text
@@ -85,12 +85,12 @@ def test_the_page_of_a_comparison_has_the_signs_of_its_score(tmp_path: Path) -> 
         "digits", ["fedavg", "local"], score="validated", seeds=3, out=tmp_path / "c", workers=1, baseline=False, **how
     )
     catalogue = Catalogue(tmp_path)
-    (match,) = catalogue.look().matches
+    (match,) = catalogue.scan().comparisons
     assert means(match) == {label: pytest.approx(np.mean(scores)) for label, scores in found.scores().items()}
-    duel, pair = found.duel("fedavg", "local"), pairing(match, "fedavg", "local")
+    duel, pair = found.duel("fedavg", "local"), common_splits(match, "fedavg", "local")
     assert pair is not None
     assert pair.pair.sign == duel.verdict
-    assert pair.pair.chances(found.plan.rope) == pytest.approx((duel.p_better, duel.p_equal, duel.p_worse))
+    assert pair.pair.probabilities(found.plan.rope) == pytest.approx((duel.p_better, duel.p_equal, duel.p_worse))
     text = comparison_page(catalogue, match.id, {})
     assert text is not None
     assert "validated: validated accuracy" in text

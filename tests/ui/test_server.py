@@ -233,7 +233,7 @@ def refused(*arguments: str) -> str:
 def test_a_missing_folder_and_a_taken_port_are_refused(tmp_path: Path) -> None:
     assert "there is no folder" in refused(str(tmp_path / "nowhere"))
     (tmp_path / "file").touch()
-    assert "is no folder" in refused(str(tmp_path / "file"))
+    assert "is not a folder" in refused(str(tmp_path / "file"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -26,9 +26,9 @@ def test_the_sentences_and_the_federations_are_shown(runs: Path) -> None:
     page = overview.page(catalogue)
     for text in fa.load(runs / "s").words:
         assert f"<p>{text}</p>" in page
-    listing = catalogue.look()
-    assert {match.name for match in listing.matches} == {f"s/federations/n{n}" for n in (3, 4, 5)}
-    assert [match.state for match in listing.matches] == ["finished"] * 3
+    listing = catalogue.scan()
+    assert {match.name for match in listing.comparisons} == {f"s/federations/n{n}" for n in (3, 4, 5)}
+    assert [match.state for match in listing.comparisons] == ["finished"] * 3
     (suite,) = listing.suites
     assert suite.state == "finished"
     assert suite.federations == ("n3", "n4", "n5")
@@ -46,7 +46,7 @@ def test_an_unfinished_or_damaged_suite_stops_no_page(runs: Path, tmp_path: Path
     shutil.copytree(runs / "s", tmp_path / "odd")
     (tmp_path / "odd" / "verdict.json").write_text(json.dumps({"verdict": ["<script>alert(1)</script>"]}))
     catalogue = Catalogue(tmp_path)
-    states = {suite.name: suite.state for suite in catalogue.look().suites}
+    states = {suite.name: suite.state for suite in catalogue.scan().suites}
     assert states == {
         "half": "interrupted",
         "broken": "damaged",
@@ -56,4 +56,4 @@ def test_an_unfinished_or_damaged_suite_stops_no_page(runs: Path, tmp_path: Path
     }
     page = overview.page(catalogue)
     assert "<script>alert" not in page
-    assert len(catalogue.look().matches) == 15
+    assert len(catalogue.scan().comparisons) == 15

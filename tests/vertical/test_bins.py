@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedarena.config.errors import BadValue
-from fedarena.vertical.bins import candidates_of, checked_columns, goes_left, make_bins, threshold
-from fedarena.vertical.model import ColumnSplit
+from fedarena.vertical.bins import ColumnSplit, check_columns, goes_left, list_candidates, make_bins, threshold
 
 COLUMN = arrays(np.float64, st.tuples(st.integers(1, 60), st.just(1)), elements=st.sampled_from([0, 1, 2.5, 7, np.nan]))
 
@@ -41,7 +40,7 @@ def test_no_bin_is_empty_and_missing_has_its_own(x: np.ndarray, bins: int) -> No
 def test_a_threshold_sends_the_same_rows_left_as_its_bin(x: np.ndarray) -> None:
     bins = make_bins(x, all_rows(x), 4)
     codes = bins.codes(x)
-    candidates = candidates_of(bins, codes, all_rows(x))
+    candidates = list_candidates(bins, codes, all_rows(x))
     for last, missing in zip(candidates.bin.tolist(), candidates.missing_left.tolist(), strict=True):
         by_bin = goes_left(codes, bins, 0, last, missing)
         assert np.array_equal(by_bin, ColumnSplit(0, last, threshold(bins, 0, last), missing).left(x[:, 0]))
@@ -66,7 +65,7 @@ def test_constant_and_empty_columns_offer_nothing_and_gaps_offer_two_ways() -> N
     nan = np.nan
     x = np.array([[5.0, nan, 5.0, 1.0], [5.0, nan, nan, 2.0], [5.0, nan, 5.0, nan]])
     bins = make_bins(x, all_rows(x), 32)
-    found = candidates_of(bins, bins.codes(x), all_rows(x))
+    found = list_candidates(bins, bins.codes(x), all_rows(x))
     offers = list(zip(found.column.tolist(), found.bin.tolist(), found.missing_left.tolist(), strict=True))
     # column 2: the constant left and the gap right, or the other way; column 3: also between 1 and 2, both ways
     assert offers == [(2, 0, False), (2, -1, True), (3, 0, False), (3, 1, False), (3, 0, True), (3, -1, True)]
@@ -79,7 +78,7 @@ def test_few_missing_values_stay_with_the_last_bin() -> None:
     codes = bins.codes(x)
 
     def sizes(min_count: int) -> list[int]:
-        found = candidates_of(bins, codes, all_rows(x), min_count)
+        found = list_candidates(bins, codes, all_rows(x), min_count)
         offers = zip(found.column.tolist(), found.bin.tolist(), found.missing_left.tolist(), strict=True)
         return sorted(int(goes_left(codes, bins, *offer).sum()) for offer in offers)
 
@@ -89,6 +88,6 @@ def test_few_missing_values_stay_with_the_last_bin() -> None:
 
 def test_infinity_is_refused_by_column() -> None:
     with pytest.raises(BadValue, match="income of bank holds infinity in 1 rows"):
-        checked_columns(np.array([[1.0, np.inf], [2.0, 3.0]]), ["age", "income"], "bank")
+        check_columns(np.array([[1.0, np.inf], [2.0, 3.0]]), ["age", "income"], "bank")
     with pytest.raises(BadValue, match="not all numbers"):
-        checked_columns(np.array([["a"]]), None, "bank")
+        check_columns(np.array([["a"]]), None, "bank")

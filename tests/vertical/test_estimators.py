@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedarena.config.errors import BadValue
 from fedarena.vertical.estimators import SecureBoostClassifier, SecureBoostRegressor
-from fedarena.vertical.simulation import Simulated
+from fedarena.vertical.simulation import SimulatedModel
 
 X, Y = load_breast_cancer(return_X_y=True)
 PARTIES = ["guest", "bank", "shop"] * 10
@@ -43,7 +43,7 @@ def test_parties_by_column_or_by_table() -> None:
     assert np.array_equal(by_column.predict_proba(X), by_table.predict_proba(tables))
     assert by_column.feature_importances_.sum() == pytest.approx(1)
     assert np.array_equal(by_column.feature_importances_.reshape(-1, 3).T.ravel(), by_table.feature_importances_)
-    with pytest.raises(ValueError, match="give one of the two"):
+    with pytest.raises(ValueError, match="use one of the two"):
         SecureBoostClassifier(cipher="none").fit(tables, Y, parties=PARTIES)
     with pytest.raises(ValueError, match="2 parties for 30 columns"):
         SecureBoostClassifier(cipher="none").fit(X, Y, parties=["guest", "bank"])
@@ -91,7 +91,7 @@ def test_rows_held_out_stop_the_training_early(tmp_path: Path) -> None:
     model.fit(X, Y, valid=valid, folder=tmp_path)
     assert model.guest_.best_round is not None
     assert len(model.guest_.trees) == model.guest_.best_round + 3 < 60
-    again = Simulated.load(tmp_path).predict_margins([X[:, :15], X[:, 15:]])
+    again = SimulatedModel.load(tmp_path).predict_margins([X[:, :15], X[:, 15:]])
     assert np.array_equal(again[:, 0], model.decision_function(X))
 
 

@@ -56,18 +56,20 @@ def test_a_host_killed_at_every_stage_of_a_tree(site: Site, undisturbed: Models)
 
 
 def test_a_guest_killed_and_resumed(site: Site, undisturbed: Models) -> None:
-    """In the first tree, by Ctrl-C, when a tree is written at the host only, before and after it said goodbye."""
+    """In the first tree, by Ctrl-C, when a tree is written at the host only, before and after it sent DONE."""
     host = site.start(site.command("bank"))
     ended(site.start(site.guest_training(), "guest LEVEL 0 after SIGKILL"), KILLED)
     again = ["vertical", "train", "--resume", "guest-model"]
     _, err = ended(site.start(again, "guest LEVEL 1 before SIGINT"), 130)
-    assert "go on with: fedarena vertical train --resume guest-model" in err
+    assert "resume with: fedarena vertical train --resume guest-model" in err
     for where in ("TREE_END 1 after", "DONE 0 before", "DONE 0 after"):
         ended(site.start(again, f"guest {where} SIGKILL"), KILLED)
     ended(host)
     assert not (site.folder / "guest-model" / "finished.json").exists()
     out, _ = ended(site.start([*again, "--json", "--patience", "1"]))
-    assert (site.folder / "guest-model" / "finished.json").exists(), "the host has gone, and nothing is left to do"
+    assert (site.folder / "guest-model" / "finished.json").exists(), (
+        "the host has stopped, and the training is complete"
+    )
     assert json.loads(out)["rows"] == 220, "the common people, not the guest's table"
     assert site.models() == undisturbed
 
@@ -114,7 +116,7 @@ def test_one_of_two_hosts_is_killed(tmp_path: Path) -> None:
 
 
 def in_this_process(site: Site, command: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a command says that is refused before it listens."""
+    """Return the message of a command that is refused before it listens."""
     monkeypatch.chdir(site.folder)
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2, result.output
@@ -133,12 +135,12 @@ def test_ids_that_occur_twice_are_refused_by_a_host_before_it_listens(
     path = site.folder / "bank.csv"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines, lines[1]]) + "\n")
-    told = in_this_process(site, site.command("bank"), monkeypatch)
-    assert "1 ids occur more than once, in 2 of 241 rows" in told
+    message = in_this_process(site, site.command("bank"), monkeypatch)
+    assert "1 ids occur more than once, in 2 of 241 rows" in message
 
 
 def test_a_guest_that_cannot_train_leaves_the_host_waiting_for_one_that_can(site: Site) -> None:
-    """One that only aligns is refused; one with too few common people is told their number, and the host is, too."""
+    """One that only aligns is refused; with too few common ids, guest and host report their number."""
     host = site.start(site.command("bank"))
     _, err = ended(site.start(site.command("guest", verb="align")), 2)
     assert "host 'bank': this host was started to train, the guest wants to align" in err
@@ -147,11 +149,11 @@ def test_a_guest_that_cannot_train_leaves_the_host_waiting_for_one_that_can(site
     own.write_text(right.replace("\np", "\nq"))
     _, err = ended(site.start(site.guest_training()), 2)
     assert "no id is known to all parties (guest 220, bank 240)" in err
-    assert host.poll() is None, "the host waits on"
+    assert host.poll() is None, "the host still waits"
     assert not (site.folder / "bank-model" / "finished.json").exists()
     own.write_text(right)
     shutil.rmtree(site.folder / "guest-model")
     ended(site.start(site.command("guest", "--label", "paid", "--trees", "1", "--depth", "1")))
     out, err = ended(host)
-    assert "1 tree, this host's half is in bank-model" in out
+    assert "1 tree, this host's part of the model is in bank-model" in out
     assert "no id is known to all parties (guest 220, bank 240)" in err

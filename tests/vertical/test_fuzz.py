@@ -1,6 +1,6 @@
 """Random, truncated and altered frames at both parties for a bounded time: refused, and nothing worse.
 
-No crash: every answer of a host is a frame, every failure of a guest is an error of ours. No hang: each frame has a
+No crash: every response of a host is a frame, every failure of a guest is an error of ours. No hang: each frame has a
 moment only. No memory growth: what was refused is forgotten. Training with and without encryption, prediction, and
 alignment down to the library that does it.
 """
@@ -37,7 +37,7 @@ from fedarena.vertical.settings import BoostSettings
 SECONDS = float(os.environ.get("FEDARENA_FUZZ_SECONDS", "1"))  # for each party; more at a desk
 SETTLED = 5  # turns until memory is expected not to grow any more
 SLOWEST = 5.0  # seconds for one frame, on a busy machine
-GROWTH = 40 << 20  # bytes: allocators keep some, a leak of frames would be hundreds of megabytes
+GROWTH = 40 << 20  # bytes: allocators retain some, a leak of frames would be hundreds of megabytes
 ROWS = 60
 X = np.random.default_rng(5).normal(size=(ROWS, 4)).round(2)
 Y = (X @ [0.3, 0, 1, -1] > 0).astype(float)
@@ -52,7 +52,7 @@ def resident() -> int:
 
 
 class Recorder(LocalChannel):
-    """Keeps the frames of both directions."""
+    """Records the frames of both directions."""
 
     def __init__(self, host: Any) -> None:
         super().__init__(host, "bank")
@@ -178,7 +178,7 @@ def spoiled(raw: bytes, rng: random.Random) -> bytes:
             changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
     elif way == 3:  # the header holds, the body is noise
         changed[HEADER.size :] = rng.randbytes(len(changed) - HEADER.size)
-    else:  # a length that lies
+    else:  # a wrong length
         struct.pack_into("<Q", changed, HEADER.size - 8, rng.choice([0, 1, 2**32, 2**64 - 1, len(raw)]))
     return bytes(changed)
 
@@ -247,7 +247,7 @@ class Spoiling(LocalChannel):
         self._rng, self._good = rng, good
 
     def carry(self, raw: bytes, kind: FrameKind) -> bytes:
-        """Bring an answer, or what is left of it."""
+        """Return a response, possibly damaged."""
         got = super().carry(raw, kind)
         self._good -= 1
         if self._good >= 0:
@@ -278,20 +278,20 @@ def test_prediction_survives_any_frames_at_both_parties() -> None:
     rng = random.Random(SEED)
     trained = host()
     model = Guest(X[:, :2], Y, [LocalChannel(trained, "bank")], SETTINGS, cipher="none").train()
-    half: HostModel = trained.model
+    model: HostModel = trained.model
     refused = 0
     for _ in clock(SECONDS / 3):
-        line = Spoiling(PredictingHost(half, X[:, 2:]), rng, rng.randrange(4))
+        line = Spoiling(PredictingHost(model, X[:, 2:]), rng, rng.randrange(4))
         try:
             line.ask(FrameKind.HELLO)
             predict_margins(model, X[:, :2], [line])
         except FedarenaError:
             refused += 1
-        plain = LocalChannel(PredictingHost(half, X[:, 2:]), "bank")
+        plain = LocalChannel(PredictingHost(model, X[:, 2:]), "bank")
         plain.ask(FrameKind.HELLO)
-        question = {"records": np.zeros(1, np.int32), "starts": np.array([0, 3]), "rows": np.arange(3, dtype=np.int32)}
+        request = {"records": np.zeros(1, np.int32), "starts": np.array([0, 3]), "rows": np.arange(3, dtype=np.int32)}
         try:
-            plain.ask(FrameKind.PREDICT_STEP, other_fields(question, rng))
+            plain.ask(FrameKind.PREDICT_STEP, other_fields(request, rng))
         except FedarenaError as error:
             must_be_named(error, FrameKind.PREDICT_STEP)
     assert refused > 5
@@ -363,11 +363,11 @@ def test_a_listening_host_survives_noise_on_its_port(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
     import ssl
 
+    from fedarena.transport.certificates import Identity, make_vertical_keys
     from fedarena.transport.grpc_channel import HostServer, NetworkChannel
-    from fedarena.transport.party_identity import Identity, make_keys
 
     rng = random.Random(SEED)
-    keys = make_keys(tmp_path, ["guest", "bank"])
+    keys = make_vertical_keys(tmp_path, ["guest", "bank"])
     context = ssl.create_default_context(cafile=keys["guest"] / "ca.pem")
     context.load_cert_chain(keys["guest"] / "cert.pem", keys["guest"] / "key.pem")
     with HostServer(host(), "127.0.0.1:0", Identity.load(keys["bank"])) as server:

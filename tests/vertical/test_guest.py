@@ -22,7 +22,7 @@ SETTINGS = BoostSettings(trees=2, depth=3)
 
 
 class Seen(LocalChannel):
-    """Keeps the kinds and sizes of all questions."""
+    """Records the kinds and sizes of all requests."""
 
     def __init__(self, host: Host, name: str) -> None:
         super().__init__(host, name)
@@ -80,8 +80,8 @@ def test_records_tell_gain_score_and_bytes() -> None:
     assert [r.gain for r in seen] == [t.gain for t in model.trees]
     assert seen[0].gain > seen[1].gain > 0
     assert seen[1].loss < seen[0].loss
-    told = sum(r.bytes_up for r in seen)
-    assert 0 < told < sum(c.bytes_up for c in channels)  # greetings belong to no tree
+    recorded = sum(r.bytes_up for r in seen)
+    assert 0 < recorded < sum(c.bytes_up for c in channels)  # HELLO and SETUP belong to no tree
 
 
 @pytest.mark.parametrize(

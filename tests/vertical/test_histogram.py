@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedarena.vertical.bins import candidates_of, goes_left, make_bins
+from fedarena.vertical.bins import goes_left, list_candidates, make_bins
 from fedarena.vertical.crypto.ciphertexts import Plaintexts
 from fedarena.vertical.crypto.keys import PrivateKey, generate
 from fedarena.vertical.crypto.plain import PlainKey
@@ -29,7 +29,7 @@ def test_candidate_sums_are_sums_of_rows_that_go_left(key: PrivateKey | PlainKey
     every = np.ones(ROWS, bool)
     bins = make_bins(X, every, 6)
     codes = bins.codes(X)
-    candidates = candidates_of(bins, codes, every)
+    candidates = list_candidates(bins, codes, every)
     values = RNG.integers(0, 2**50, (ROWS, 1)).astype(np.uint64)
     used = np.flatnonzero(RNG.random(ROWS) < 0.8)  # some rows are in no node to build
     node = RNG.integers(0, NODES, len(used))

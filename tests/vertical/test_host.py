@@ -14,7 +14,8 @@ from fedarena.transport.channel import LocalChannel
 from fedarena.transport.fields import as_bits
 from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical.guest import Guest
-from fedarena.vertical.host import Host, HostPolicy, _refines
+from fedarena.vertical.host import Host, HostPolicy
+from fedarena.vertical.host_tree import is_refinement
 from fedarena.vertical.settings import BoostSettings
 
 TABLES, Y = breast_cancer()
@@ -62,7 +63,7 @@ def test_columns_that_offer_nothing_do_no_harm() -> None:
 
 
 class Recorded(LocalChannel):
-    """Stops before a question of some kind and keeps it."""
+    """Stops before a request of some kind and records it."""
 
     def __init__(self, host: Host, stop: FrameKind) -> None:
         super().__init__(host, "host")
@@ -76,7 +77,7 @@ class Recorded(LocalChannel):
 
 
 def before(kind: FrameKind) -> tuple[Host, dict[str, Any]]:
-    """A host in mid-training, and the honest question that comes next."""
+    """Return a host during training, and the honest request that comes next."""
     host = Host(TABLES[1], policy=PLAIN)
     channel = Recorded(host, kind)
     with pytest.raises(PartyFailed, match="stopped"):
@@ -111,7 +112,7 @@ BAD: list[tuple[FrameKind, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "wrong"), BAD, ids=str)
-def test_a_question_that_makes_no_sense_is_refused(kind: FrameKind, wrong: dict[str, Any]) -> None:
+def test_an_invalid_request_is_refused(kind: FrameKind, wrong: dict[str, Any]) -> None:
     host, honest = before(kind)
     with pytest.raises(FedarenaError):
         host.answer(kind, {**honest, **wrong}, 0, 0)
@@ -124,7 +125,7 @@ def test_a_question_that_makes_no_sense_is_refused(kind: FrameKind, wrong: dict[
     "kind",
     [FrameKind.SETUP, FrameKind.PUBLIC_KEY, FrameKind.TREE_START, FrameKind.ROWS, FrameKind.LEVEL, FrameKind.SPLIT],
 )
-def test_questions_have_an_order(kind: FrameKind) -> None:
+def test_requests_have_an_order(kind: FrameKind) -> None:
     _, honest = before(kind)
     fresh = Host(TABLES[1], policy=PLAIN)
     if kind is not FrameKind.SETUP:
@@ -139,7 +140,7 @@ def test_a_tree_is_grown_from_training_rows_only() -> None:
     host.answer(FrameKind.SETUP, {**honest, "training": as_bits(np.arange(ROWS) > 3)}, 0, 0)
     _, key = before(FrameKind.PUBLIC_KEY)
     host.answer(FrameKind.PUBLIC_KEY, key, 0, 0)
-    with pytest.raises(FrameRefused, match="not for training"):
+    with pytest.raises(FrameRefused, match="not training rows"):
         host.answer(FrameKind.TREE_START, {"rows": as_bits(np.ones(ROWS, bool)), "more": 1}, 0, 0)
     with pytest.raises(FrameRefused, match="some of the training rows, and goss is off"):
         host.answer(FrameKind.TREE_START, {"rows": as_bits(np.arange(ROWS) > 4)}, 0, 0)
@@ -154,7 +155,7 @@ def test_a_node_is_shown_once_and_split_once() -> None:
         host.answer(FrameKind.SPLIT, {**honest, "candidates": honest["candidates"] * 0 + 1}, 0, 0)
     host, honest = before(FrameKind.LEVEL)
     host.answer(FrameKind.LEVEL, honest, 0, 0)
-    with pytest.raises(FrameRefused, match="asked for twice"):
+    with pytest.raises(FrameRefused, match="requested twice"):
         host.answer(FrameKind.LEVEL, honest, 0, 0)
 
 
@@ -177,14 +178,14 @@ ABOVE = [0, 0, 0, 1, 1, 1, 2]  # two nodes, and a row that had left the tree
         (1, [0, 0, 0, 1, 1, 1, 1], False),  # one child: all rows once more
         (3, [0, 1, 2, 3, 3, 3, 3], False),  # three children
         (4, [0, 1, 2, 2, 3, 3, 4], False),  # a child of two
-        (3, [0, 0, 1, 3, 3, 3, 3], False),  # a child of nobody
+        (3, [0, 0, 1, 3, 3, 3, 3], False),  # a child without a parent
         (4, [0, 0, 1, 4, 4, 4, 3], False),  # two children of those that had left
     ],
     ids=str,
 )
 def test_a_node_becomes_a_leaf_or_two_nodes(nodes: int, node: list[int], allowed: bool) -> None:
-    """Two levels that differ by one row would tell what that row is."""
-    assert _refines(np.array(node), nodes, np.array(ABOVE), 2) is allowed
+    """Two levels that differ by one row would reveal that row."""
+    assert is_refinement(np.array(node), nodes, np.array(ABOVE), 2) is allowed
 
 
 def test_nodes_are_parts_of_those_above_and_not_too_small() -> None:
@@ -198,66 +199,67 @@ def test_nodes_are_parts_of_those_above_and_not_too_small() -> None:
     with pytest.raises(FrameRefused, match="not the two parts of those above"):
         host.answer(FrameKind.LEVEL, {**below, "node": nodes_of(THIRD, ROWS - THIRD - 1, 1)}, 0, 1)
     host.answer(FrameKind.LEVEL, {**below, "node": nodes_of(THIRD, ROWS - THIRD)}, 0, 1)
-    host.policy = HostPolicy(plain=True, min_leaf_rows=10)
+    assert host._tree is not None
+    host._tree.min_leaf_rows = 10
     with pytest.raises(BadValue, match="a node of 5 rows"):
         host.answer(FrameKind.LEVEL, {**below, "node": nodes_of(5, THIRD - 5, ROWS - THIRD)}, 0, 2)
     host.answer(FrameKind.LEVEL, {**below, "node": nodes_of(10, THIRD - 10, ROWS - THIRD)}, 0, 2)
 
 
-class Lying(Host):
+class ChangedResponses(Host):
     """Changes its answers."""
 
-    lie: Callable[[FrameKind, dict[str, Any]], None]
+    change: Callable[[FrameKind, dict[str, Any]], None]
 
     def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
-        reply = dict(super().answer(kind, fields, tree, level))
-        type(self).lie(kind, reply)
-        return reply
+        response = dict(super().answer(kind, fields, tree, level))
+        type(self).change(kind, response)
+        return response
 
 
-def larger_counts(kind: FrameKind, reply: dict[str, Any]) -> None:
+def larger_counts(kind: FrameKind, response: dict[str, Any]) -> None:
     if kind is FrameKind.LEVEL:
-        reply["counts"] = reply["counts"] + 10**6
+        response["counts"] = response["counts"] + 10**6
 
 
-def swapped_counts(kind: FrameKind, reply: dict[str, Any]) -> None:
+def swapped_counts(kind: FrameKind, response: dict[str, Any]) -> None:
     if kind is FrameKind.LEVEL:
-        reply["counts"] = reply["counts"][:, ::-1].copy()
+        response["counts"] = response["counts"][:, ::-1].copy()
 
 
-def other_sums(kind: FrameKind, reply: dict[str, Any]) -> None:
+def other_sums(kind: FrameKind, response: dict[str, Any]) -> None:
     if kind is FrameKind.LEVEL:
-        data = np.frombuffer(reply["sums"], np.uint64).copy()
+        data = np.frombuffer(response["sums"], np.uint64).copy()
         data[1::4] ^= np.uint64(1)  # the last bit of some sums
-        reply["sums"] = data.tobytes()
+        response["sums"] = data.tobytes()
 
 
-def huge_sums(kind: FrameKind, reply: dict[str, Any]) -> None:
+def huge_sums(kind: FrameKind, response: dict[str, Any]) -> None:
     if kind is FrameKind.LEVEL:
-        reply["sums"] = b"\xff" * len(reply["sums"])
+        response["sums"] = b"\xff" * len(response["sums"])
 
 
-def fewer_sums(kind: FrameKind, reply: dict[str, Any]) -> None:
+def fewer_sums(kind: FrameKind, response: dict[str, Any]) -> None:
     if kind is FrameKind.LEVEL:
-        reply["sums"] = reply["sums"][:256]
+        response["sums"] = response["sums"][:256]
 
 
-def other_rows(kind: FrameKind, reply: dict[str, Any]) -> None:
+def other_rows(kind: FrameKind, response: dict[str, Any]) -> None:
     if kind is FrameKind.SPLIT:
-        reply["left"] = bytes(255 - b for b in reply["left"])
+        response["left"] = bytes(255 - b for b in response["left"])
 
 
-def no_rows(kind: FrameKind, reply: dict[str, Any]) -> None:
+def no_rows(kind: FrameKind, response: dict[str, Any]) -> None:
     if kind is FrameKind.SPLIT:
-        reply["left"] = b""
+        response["left"] = b""
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "change",
     [larger_counts, swapped_counts, other_sums, huge_sums, fewer_sums, other_rows, no_rows],
     ids=lambda f: f.__name__,
 )
-def test_answers_that_cannot_be_true_end_the_training(lie: Callable[[FrameKind, dict[str, Any]], None]) -> None:
-    kind = type("Liar", (Lying,), {"lie": staticmethod(lie)})
+def test_responses_that_cannot_be_true_end_the_training(change: Callable[[FrameKind, dict[str, Any]], None]) -> None:
+    kind = type("FaultyHost", (ChangedResponses,), {"change": staticmethod(change)})
     with pytest.raises((PartyFailed, FrameRefused)):
-        guest(LocalChannel(kind(TABLES[1], policy=PLAIN), "liar")).train()
+        guest(LocalChannel(kind(TABLES[1], policy=PLAIN), "faulty")).train()

@@ -11,7 +11,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from tests.support.vertical_tables import Array, breast_cancer, dealt, diabetes, wine, with_gaps
 
-from fedarena.config.errors import BadValue, DataMissing
+from fedarena.config.errors import BadValue, MissingDependency
 from fedarena.vertical.party_tables import load_table, split_columns
 from fedarena.vertical.pooled_check import PooledCheck, check_pooled
 from fedarena.vertical.settings import BoostSettings
@@ -141,7 +141,7 @@ def test_public_tables(name: str, hosts: int, algorithm: Any) -> None:
     """
     try:
         table = load_table(name)
-    except DataMissing:
+    except MissingDependency:
         pytest.skip(f"{name} is not on this machine")
     assert table.y is not None
     whole = name != "kdd04_bio" or (hosts, algorithm) == (1, "secureboost_plus")

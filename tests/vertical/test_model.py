@@ -1,4 +1,4 @@
-"""Halves of a model: each party keeps its own, they load again, and damaged or foreign files are refused."""
+"""Stored models: each party stores its own part, parts load again, and damaged or foreign files are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.vertical_tables import breast_cancer, wine, with_gaps
 from fedarena.config.errors import BadValue, DataBroken, DataMissing, UnknownName
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.simulation import Simulated, simulate
+from fedarena.vertical.simulation import SimulatedModel, simulate
 
 TABLES, Y = breast_cancer(hosts=2)
 TABLES = [with_gaps(t, seed=i) for i, t in enumerate(TABLES)]
@@ -21,14 +21,14 @@ NAMES = [[f"{party}-{i}" for i in range(t.shape[1])] for party, t in zip("abc", 
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Simulated]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SimulatedModel]:
     folder = tmp_path_factory.mktemp("model")
     return folder, simulate(TABLES, Y, BoostSettings(trees=3), names=NAMES, folder=folder, cipher="none")
 
 
-def test_halves_load_again_and_predict_the_same(kept: tuple[Path, Simulated]) -> None:
-    folder, model = kept
-    again = Simulated.load(folder)
+def test_models_load_again_and_predict_the_same(trained: tuple[Path, SimulatedModel]) -> None:
+    folder, model = trained
+    again = SimulatedModel.load(folder)
     assert again.guest == model.guest
     assert again.hosts == model.hosts
     assert np.array_equal(again.predict_margins(TABLES), model.margins)
@@ -39,12 +39,12 @@ def test_several_classes_load_again(tmp_path: Path) -> None:
     for i, multi in enumerate((False, True)):
         settings = BoostSettings(trees=2, objective="softmax", classes=3, multi_output=multi)
         model = simulate(tables, y, settings, folder=tmp_path / str(i), cipher="none")
-        assert np.array_equal(Simulated.load(tmp_path / str(i)).predict_margins(tables), model.margins)
+        assert np.array_equal(SimulatedModel.load(tmp_path / str(i)).predict_margins(tables), model.margins)
 
 
-def test_each_half_holds_its_own_alone(kept: tuple[Path, Simulated]) -> None:
+def test_each_model_holds_only_its_own_splits(trained: tuple[Path, SimulatedModel]) -> None:
     """The guest has no threshold and no name of a host's column; a host has no weight, gain or label."""
-    folder, model = kept
+    folder, model = trained
     guest = (folder / "guest" / "model.json").read_text()
     assert "a-0" in guest
     assert "b-" not in guest
@@ -84,9 +84,9 @@ def edited(folder: Path, party: str, tmp_path: Path, change: Any) -> Path:
         lambda c: c.update(trees=3),
     ],
 )
-def test_a_damaged_guest_is_refused(kept: tuple[Path, Simulated], tmp_path: Path, change: Any) -> None:
+def test_a_damaged_guest_is_refused(trained: tuple[Path, SimulatedModel], tmp_path: Path, change: Any) -> None:
     with pytest.raises(DataBroken):
-        GuestModel.load(edited(kept[0], "guest", tmp_path, change))
+        GuestModel.load(edited(trained[0], "guest", tmp_path, change))
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def test_a_damaged_guest_is_refused(kept: tuple[Path, Simulated], tmp_path: Path
         lambda c: c.update(records=None),
     ],
 )
-def test_a_damaged_host_is_refused(kept: tuple[Path, Simulated], tmp_path: Path, change: Any) -> None:
+def test_a_damaged_host_is_refused(trained: tuple[Path, SimulatedModel], tmp_path: Path, change: Any) -> None:
     with pytest.raises(DataBroken):
-        HostModel.load(edited(kept[0], "host1", tmp_path, change))
+        HostModel.load(edited(trained[0], "host1", tmp_path, change))
 
 
-def test_one_half_is_not_the_other(kept: tuple[Path, Simulated], tmp_path: Path) -> None:
-    with pytest.raises(BadValue, match="half of a host, not of a guest"):
-        GuestModel.load(kept[0] / "host1")
+def test_the_model_of_a_host_is_not_that_of_a_guest(trained: tuple[Path, SimulatedModel], tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="the model of a host, not of a guest"):
+        GuestModel.load(trained[0] / "host1")
     with pytest.raises(DataMissing):
         HostModel.load(tmp_path)
     (tmp_path / "model.json").write_text("{")
@@ -113,6 +113,6 @@ def test_one_half_is_not_the_other(kept: tuple[Path, Simulated], tmp_path: Path)
         HostModel.load(tmp_path)
 
 
-def test_an_unknown_setting_in_a_file_is_named(kept: tuple[Path, Simulated], tmp_path: Path) -> None:
+def test_an_unknown_setting_in_a_file_is_named(trained: tuple[Path, SimulatedModel], tmp_path: Path) -> None:
     with pytest.raises((UnknownName, DataBroken), match="tree_count"):
-        GuestModel.load(edited(kept[0], "guest", tmp_path, lambda c: c["settings"].update(tree_count=1)))
+        GuestModel.load(edited(trained[0], "guest", tmp_path, lambda c: c["settings"].update(tree_count=1)))

@@ -7,7 +7,8 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from fedarena.config.errors import BadValue
-from fedarena.vertical.objective import auc, checked_labels, checked_weights, objective_of, scores
+from fedarena.statistics.metrics import auc
+from fedarena.vertical.objective import check_labels, check_weights, make_objective, scores
 from fedarena.vertical.settings import BoostSettings, ObjectiveName
 
 RNG = np.random.default_rng(0)
@@ -16,7 +17,7 @@ RNG = np.random.default_rng(0)
 @pytest.mark.parametrize("name", ["logistic", "softmax", "squared_error"])
 def test_gradients_are_derivatives_of_the_loss(name: ObjectiveName) -> None:
     settings = BoostSettings(objective=name, classes=3)
-    objective = objective_of(settings)
+    objective = make_objective(settings)
     margins = RNG.normal(size=(5, settings.outputs)).astype(np.float32)
     y = np.array([0.0, 1, 1, 0, 1])
     g, _ = objective.gradients(margins, y, np.ones(5, np.float32))
@@ -37,7 +38,7 @@ def test_gradients_are_derivatives_of_the_loss(name: ObjectiveName) -> None:
 
 def test_softmax_keeps_the_factor_two_of_xgboost() -> None:
     margins = np.zeros((1, 4), np.float32)
-    g, h = objective_of(BoostSettings(objective="softmax", classes=4)).gradients(
+    g, h = make_objective(BoostSettings(objective="softmax", classes=4)).gradients(
         margins, np.array([2.0]), np.ones(1, np.float32)
     )
     assert g[0].tolist() == [0.25, 0.25, -0.75, 0.25]  # p - [class is y], p = 1/4
@@ -50,7 +51,7 @@ def test_scores_agree_with_scikit_learn() -> None:
     assert auc(y, score) == pytest.approx(roc_auc_score(y, score), abs=1e-12)
     w = RNG.random(200)
     p = 1 / (1 + np.exp(-score))
-    loss = objective_of(BoostSettings()).loss(score.astype(np.float32)[:, None], y, w)
+    loss = make_objective(BoostSettings()).loss(score.astype(np.float32)[:, None], y, w)
     assert loss == pytest.approx(log_loss(y, p, sample_weight=w), rel=1e-6)
 
 
@@ -80,15 +81,15 @@ def test_auc_of_one_class_is_not_a_number() -> None:
 )
 def test_labels_that_cannot_be_learned(y: list[float], says: str) -> None:
     with pytest.raises(BadValue, match=says):
-        checked_labels(np.array(y, float), BoostSettings(), np.ones(3, bool))
+        check_labels(np.array(y, float), BoostSettings(), np.ones(3, bool))
 
 
 def test_one_class_is_refused_even_if_the_validation_rows_have_two() -> None:
     with pytest.raises(BadValue, match="all training labels are 0"):
-        checked_labels(np.array([0.0, 0, 1]), BoostSettings(), np.array([True, True, False]))
+        check_labels(np.array([0.0, 0, 1]), BoostSettings(), np.array([True, True, False]))
 
 
 @pytest.mark.parametrize("w", [[1, 1], [1, -1, 1], [0, 0, 0], [1, np.nan, 1]], ids=str)
 def test_weights_that_mean_nothing(w: list[float]) -> None:
     with pytest.raises(BadValue):
-        checked_weights(np.array(w, float), 3)
+        check_weights(np.array(w, float), 3)

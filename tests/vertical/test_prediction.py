@@ -1,4 +1,4 @@
-"""Prediction: few exchanges, the margins of training, and halves that do not fit are refused."""
+"""Prediction: few requests, the margins of training, and models of different trainings are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODEL = simulate(TABLES, Y, BoostSettings(trees=8, depth=4), cipher="none")
 
 
 class Counting(LocalChannel):
-    """Counts questions."""
+    """Counts the requests of each kind."""
 
     steps = 0
 
@@ -72,33 +72,33 @@ def test_halves_that_do_not_fit_are_refused() -> None:
     with pytest.raises(BadValue, match="this host has 5 rows"):
         predict_margins(MODEL.guest, TABLES[0], channels(slice(0, 5)))
     with pytest.raises(BadValue, match="the guest's model has 8 trees, this host's 1"):
-        PredictingHost(MODEL.hosts[0].upto(1), TABLES[1]).answer(
+        PredictingHost(MODEL.hosts[0].first_trees(1), TABLES[1]).answer(
             FrameKind.PREDICT_START, {"rows": 569, "trees": 8}, 0, 0
         )
 
 
-def test_halves_of_two_trainings_are_not_used_together() -> None:
+def test_models_of_two_trainings_are_not_used_together() -> None:
     """The same tables and settings, hence the same number of trees, but other labels: they would predict nonsense."""
     other = simulate(TABLES, 1 - Y, MODEL.guest.settings, cipher="none")
     assert other.guest.training_id != MODEL.guest.training_id
-    with pytest.raises(BadValue, match="host 'host1': the guest's half of the model is of another training"):
+    with pytest.raises(BadValue, match="host 'host1': the guest's model is from another training"):
         replace(other, hosts=MODEL.hosts).predict_margins(TABLES)
 
 
 def test_a_question_costs_no_more_memory_than_its_rows() -> None:
-    """Of each row one value is read, however many columns a host has, and a question has an upper limit."""
+    """One value is read of each row, for any number of columns, and a request has an upper limit."""
     x = np.zeros((1000, 100))
     host = PredictingHost(replace(MODEL.hosts[0], columns=tuple(f"c{i}" for i in range(100))), x)
     rows = np.zeros(400_000, np.uint8)
-    question = {"records": np.zeros(1, np.int32), "starts": np.array([0, len(rows)]), "rows": rows}
+    request = {"records": np.zeros(1, np.int32), "starts": np.array([0, len(rows)]), "rows": rows}
     tracemalloc.start()
-    host.answer(FrameKind.PREDICT_STEP, question, 0, 0)
+    host.answer(FrameKind.PREDICT_STEP, request, 0, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 * len(rows)  # a few numbers a row; its hundred columns would be 800 bytes
     many = np.zeros(prediction.BATCH + 1, np.uint8)
     with pytest.raises(FedarenaError, match=f"{prediction.BATCH} expected"):
-        host.answer(FrameKind.PREDICT_STEP, {**question, "starts": np.array([0, len(many)]), "rows": many}, 0, 0)
+        host.answer(FrameKind.PREDICT_STEP, {**request, "starts": np.array([0, len(many)]), "rows": many}, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is lost is the tree under way: guest or host broken off anywhere, the final model is the same."""
+"""An interruption of guest or host loses the current tree only, and the final model is the same."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from fedarena.config.errors import CannotWrite, PartyLost, ResumeMismatch
 from fedarena.transport.channel import LocalChannel
 from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical import checkpoint
-from fedarena.vertical.guest import FAREWELL, MOST_LOSSES, Guest, send_goodbye
+from fedarena.vertical.guest import END_PATIENCE, MOST_LOSSES, Guest, end_training
 from fedarena.vertical.host import Host, HostPolicy
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.simulation import Simulated, simulate
+from fedarena.vertical.simulation import SimulatedModel, simulate
 
 TABLES, Y = breast_cancer(hosts=2)
 SETTINGS = BoostSettings(trees=4, depth=3)
 
 
-def train(folder: Path, settings: BoostSettings = SETTINGS, y: Any = Y, **more: Any) -> Simulated:
+def train(folder: Path, settings: BoostSettings = SETTINGS, y: Any = Y, **more: Any) -> SimulatedModel:
     return simulate(TABLES, y, settings, folder=folder, cipher="none", **more)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> SimulatedModel:
     return train(tmp_path_factory.mktemp("whole"))
 
 
@@ -39,7 +39,9 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("after", [1, 3, 4])
-def test_a_guest_broken_off_and_resumed_ends_with_the_same_model(after: int, whole: Simulated, tmp_path: Path) -> None:
+def test_an_interrupted_guest_resumes_and_ends_with_the_same_model(
+    after: int, whole: SimulatedModel, tmp_path: Path
+) -> None:
     def stop(record: Any) -> None:
         if record.tree == after:
             raise Interrupted
@@ -48,13 +50,13 @@ def test_a_guest_broken_off_and_resumed_ends_with_the_same_model(after: int, who
         train(tmp_path, on_tree=stop)
     again = train(tmp_path, resume=True)
     assert again.guest.trees == whole.guest.trees
-    assert again.guest == Simulated.load(tmp_path).guest
+    assert again.guest == SimulatedModel.load(tmp_path).guest
     assert [h.records for h in again.hosts] == [h.records for h in whole.hosts]
     assert np.array_equal(again.margins, whole.margins)
 
 
 def test_classes_of_a_round_go_on_from_its_start(tmp_path: Path) -> None:
-    """Broken off between the trees of two classes: both were to see the margins at the start of the round."""
+    """Interrupted between the trees of two classes: both use the margins at the start of the round."""
     tables, y = wine()
     settings = BoostSettings(trees=2, objective="softmax", classes=3)
     whole = simulate(tables, y, settings, cipher="none")
@@ -70,7 +72,7 @@ def test_classes_of_a_round_go_on_from_its_start(tmp_path: Path) -> None:
 
 
 class Fragile(LocalChannel):
-    """A line to a host process that dies at one question and comes back from its folder at the next greeting."""
+    """A channel to a host process that dies at one request and restarts from its folder at the next HELLO."""
 
     def __init__(self, folder: Path, die: tuple[FrameKind, int], times: int = 1, most_trees: int = 10_000) -> None:
         self.folder, self.die, self.times = folder, die, times
@@ -124,7 +126,7 @@ def test_a_host_lost_in_mid_tree_costs_that_tree_alone(kind: FrameKind, tree: in
     assert fragile.die == (FrameKind.ERROR, -1)
 
 
-def test_a_host_that_is_one_tree_ahead_forgets_it(whole: Simulated, tmp_path: Path) -> None:
+def test_a_host_that_is_one_tree_ahead_discards_it(whole: SimulatedModel, tmp_path: Path) -> None:
     """The host has written tree 2, the guest was killed before it did."""
 
     class Ahead(Guest):
@@ -148,7 +150,7 @@ def test_a_host_that_is_one_tree_ahead_forgets_it(whole: Simulated, tmp_path: Pa
 
 def test_a_folder_of_another_training_is_not_resumed(tmp_path: Path) -> None:
     train(tmp_path)
-    with pytest.raises(CannotWrite, match="holds a model already"):
+    with pytest.raises(CannotWrite, match="already holds a model"):
         train(tmp_path)
     with pytest.raises(ResumeMismatch, match="other settings"):
         train(tmp_path, BoostSettings(trees=5, depth=3), resume=True)
@@ -187,7 +189,7 @@ def lines(folder: Path) -> list[LocalChannel]:
     return [LocalChannel(h, n) for h, n in zip(hosts, names, strict=True)]
 
 
-def test_a_guest_killed_before_it_wrote_its_first_tree_is_known_again(whole: Simulated, tmp_path: Path) -> None:
+def test_a_guest_killed_before_it_wrote_its_first_tree_is_known_again(whole: SimulatedModel, tmp_path: Path) -> None:
     broken_off(tmp_path, before_commit=1)
     assert [len(HostModel.load(tmp_path / n).trees) for n in ("host1", "host2")] == [1, 1]
     again = train(tmp_path, resume=True)
@@ -196,7 +198,7 @@ def test_a_guest_killed_before_it_wrote_its_first_tree_is_known_again(whole: Sim
 
 
 def test_another_training_does_not_touch_a_hosts_trees(tmp_path: Path) -> None:
-    """Neither a fresh one nor one that was resumed from a copy; of its own training a host gives up one tree at most."""
+    """A new one is refused, and one resumed from a copy; of its own training a host discards one tree at most."""
     broken_off(tmp_path, before_commit=3)
     held = (tmp_path / "host1" / "model.json").read_text()
 
@@ -209,10 +211,10 @@ def test_another_training_does_not_touch_a_hosts_trees(tmp_path: Path) -> None:
     refused(other, "host 'host1': this host's folder holds 3 trees of another training")
     far_behind = Guest(TABLES[0], Y, lines(tmp_path), SETTINGS, cipher="none")
     far_behind.model = replace(far_behind.model, training_id=GuestModel.load(tmp_path / "guest").training_id)
-    refused(far_behind, "host 'host1': the guest has 0 trees, this host 3: more than the one that a loss can cost")
+    refused(far_behind, "host 'host1': the guest has 0 trees, this host 3: an interruption loses one at most")
 
 
-def test_a_host_gives_up_nothing_of_a_finished_training(tmp_path: Path) -> None:
+def test_a_host_discards_no_tree_of_a_finished_training(tmp_path: Path) -> None:
     made = train(tmp_path)
     assert HostModel.load(tmp_path / "host1").finished
     behind = Guest(TABLES[0], Y, lines(tmp_path), SETTINGS, cipher="none")
@@ -225,14 +227,14 @@ def test_a_host_gives_up_nothing_of_a_finished_training(tmp_path: Path) -> None:
 
 
 class Gone(LocalChannel):
-    """A line to a host that ended as soon as it heard that all is done."""
+    """A channel to a host that stopped as soon as it received DONE."""
 
     def carry(self, raw: bytes, kind: FrameKind) -> bytes:
-        """Nobody there."""
+        """Raise PartyLost: the host has stopped."""
         raise PartyLost("host is gone", remedy="none")
 
 
-def test_a_guest_killed_after_it_said_goodbye_can_finish(whole: Simulated, tmp_path: Path) -> None:
+def test_a_guest_killed_after_done_can_finish(whole: SimulatedModel, tmp_path: Path) -> None:
     train(tmp_path)
     found = GuestModel.load(tmp_path / "guest")
     assert found.finished
@@ -246,10 +248,10 @@ def test_a_host_that_missed_the_goodbye_hears_it_when_it_is_back(tmp_path: Path)
     fragile.patience = 1000.0
     Guest(TABLES[0], Y, [fragile], SETTINGS, cipher="none").train()
     assert fragile.asked[-3:] == [FrameKind.DONE, FrameKind.HELLO, FrameKind.DONE]
-    assert fragile.patience == FAREWELL, "it may as well have heard it, and be gone"
+    assert fragile.patience == END_PATIENCE, "it may have received DONE and stopped"
     assert HostModel.load(tmp_path).finished
     fresh = Fragile(tmp_path, (FrameKind.ERROR, -1))
-    send_goodbye([fresh])
+    end_training([fresh])
     assert fresh.asked == [FrameKind.HELLO, FrameKind.DONE], "by a guest that was started again"
 
 

@@ -41,7 +41,7 @@ def test_what_cannot_be_meant_is_refused(values: dict[str, Any]) -> None:
 
 def test_a_misspelt_setting_is_named() -> None:
     with pytest.raises(UnknownName, match="did you mean 'trees'"):
-        BoostSettings.of({"tree": 3})
+        BoostSettings.from_json('{"tree": 3}')
 
 
 def test_old_keys_only_under_their_flag() -> None:
@@ -50,8 +50,8 @@ def test_old_keys_only_under_their_flag() -> None:
 
 def test_secureboost_has_no_shortcuts_and_plus_can_do_without_each() -> None:
     plain, plus = BoostSettings(algorithm="secureboost"), BoostSettings(packing=False)
-    assert not any(plain.on(s) for s in ("packing", "subtraction", "compression", "sparse"))
-    assert [plus.on(s) for s in ("packing", "subtraction", "compression", "sparse")] == [False, True, True, True]
+    assert not any(plain.uses(s) for s in ("packing", "subtraction", "compression", "sparse"))
+    assert [plus.uses(s) for s in ("packing", "subtraction", "compression", "sparse")] == [False, True, True, True]
 
 
 def test_settings_travel_as_json() -> None:

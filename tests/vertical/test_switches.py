@@ -10,21 +10,21 @@ import pytest
 from tests.support.vertical_tables import breast_cancer, wine, with_gaps
 
 from fedarena.config.errors import BadValue
-from fedarena.vertical.guest import one_sided
+from fedarena.vertical.guest import sample_goss
 from fedarena.vertical.model import GUEST
 from fedarena.vertical.pooled_check import check_pooled
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.simulation import Simulated, simulate
+from fedarena.vertical.simulation import SimulatedModel, simulate
 
 TABLES, Y = breast_cancer(hosts=2)
 TABLES = [with_gaps(t, seed=i) for i, t in enumerate(TABLES)]
 
 
-def trained(**values: Any) -> Simulated:
+def trained(**values: Any) -> SimulatedModel:
     return simulate(TABLES, Y, BoostSettings(**{"trees": 3, "depth": 4, **values}), cipher="none")
 
 
-def traffic(model: Simulated) -> tuple[int, int]:
+def traffic(model: SimulatedModel) -> tuple[int, int]:
     return sum(h["bytes_up"] for h in model.guest.history), sum(h["bytes_down"] for h in model.guest.history)
 
 
@@ -72,15 +72,15 @@ def test_goss_grows_trees_from_fewer_rows() -> None:
 def test_goss_keeps_the_largest_and_the_sum() -> None:
     size = np.arange(1000.0)
     settings = BoostSettings(goss=True)
-    kept, factor = one_sided(settings, size, tree=0)
-    assert set(range(800, 1000)) <= set(kept.tolist())
-    assert len(kept) == 300
-    assert np.unique(factor[kept < 800]).tolist() == [8.0]  # (1 - 0.2) / 0.1
-    totals = [float((size[k] * f).sum()) for k, f in (one_sided(settings, size, t) for t in range(200))]
+    rows, factor = sample_goss(settings, size, tree=0)
+    assert set(range(800, 1000)) <= set(rows.tolist())
+    assert len(rows) == 300
+    assert np.unique(factor[rows < 800]).tolist() == [8.0]  # (1 - 0.2) / 0.1
+    totals = [float((size[k] * f).sum()) for k, f in (sample_goss(settings, size, t) for t in range(200))]
     assert np.mean(totals) == pytest.approx(size.sum(), rel=0.01)
 
 
-def owners_of(model: Simulated) -> list[Counter[int]]:
+def owners_of(model: SimulatedModel) -> list[Counter[int]]:
     return [Counter(n.owner for n in tree.nodes if n.owner >= 0) for tree in model.guest.trees]
 
 
@@ -166,7 +166,7 @@ def test_early_stopping_keeps_the_best_round() -> None:
 
 
 def test_early_stopping_needs_rows_to_watch() -> None:
-    with pytest.raises(BadValue, match="no rows to watch"):
+    with pytest.raises(BadValue, match="no validation rows"):
         trained(early_stopping_rounds=2)
 
 

@@ -20,7 +20,7 @@ from fedarena.vertical.crypto.keys import PrivateKey, PublicKey, generate
 from fedarena.vertical.crypto.limbs import to_numbers, to_words
 from fedarena.vertical.crypto.plain import PlainKey, PlainPublicKey
 from fedarena.vertical.guest import Guest
-from fedarena.vertical.host import SPARE, Host, HostPolicy
+from fedarena.vertical.host import SPARE_TREES, Host, HostPolicy
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.settings import BoostSettings
 
@@ -35,7 +35,7 @@ UNCOMPRESSED = HostPolicy(most_bits=2047)
 
 
 class Line(LocalChannel):
-    """A line that keeps all frames, and whose bytes may be changed on the way."""
+    """A channel that records all frames, and whose bytes may be changed on the way."""
 
     def __init__(self, host: Any, change: Callable[[Frame], Frame] | None = None) -> None:
         super().__init__(host, "bank")
@@ -51,15 +51,15 @@ class Line(LocalChannel):
         return (self._change(got) if self._change else got).encode()
 
 
-class Liar(Host):
+class FaultyHost(Host):
     """A host that answers LEVEL otherwise than it should."""
 
-    lie: Callable[[dict[str, Any]], Fields] = dict
+    change_response: Callable[[dict[str, Any]], Fields] = dict
 
     def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
         """The truth, but for LEVEL."""
         reply = super().answer(kind, fields, tree, level)
-        return self.lie(dict(reply)) if kind is FrameKind.LEVEL else reply
+        return self.change_response(dict(reply)) if kind is FrameKind.LEVEL else reply
 
 
 KEY = generate(2048)
@@ -93,14 +93,14 @@ def test_a_frame_changed_behind_tls_ends_the_training_with_both_digests() -> Non
         return dataclasses.replace(frame, body=pack_fields({**fields, "records": fields["records"] + np.int32(1)}))
 
     with pytest.raises(TranscriptDiffers, match=r"[0-9a-f]{64} here, [0-9a-f]{64} there"):
-        train(Line(Host(X[:, 2:]), change), dataclasses.replace(SETTINGS, depth=1))
+        train(Line(Host(X[:, 2:]), change), SETTINGS.with_(depth=1))
 
 
 def changed(kind: FrameKind, name: str, value: Any) -> type[LocalChannel]:
-    """A line on which one field of one kind of question is another one when it arrives."""
+    """A channel that changes one field of one kind of request."""
 
     class Changing(LocalChannel):
-        """Somebody is behind TLS."""
+        """Change the frame behind TLS."""
 
         def carry(self, raw: bytes, sent: FrameKind) -> bytes:
             """The host reads something else."""
@@ -116,7 +116,7 @@ def changed(kind: FrameKind, name: str, value: Any) -> type[LocalChannel]:
     ("kind", "name", "value"),
     [
         (FrameKind.HELLO, "purpose", "training"),
-        (FrameKind.SETUP, "settings", dataclasses.replace(SETTINGS, bins=4).to_json()),
+        (FrameKind.SETUP, "settings", SETTINGS.with_(bins=4).to_json()),
         (FrameKind.PUBLIC_KEY, "more", 1),
     ],
     ids=str,
@@ -143,7 +143,9 @@ def test_no_recorded_frame_can_be_played_again(kind: FrameKind) -> None:
         assert reply.kind is FrameKind.ERROR
         assert b"repeated" in reply.body
         fresh = Frame.decode(Session(Host(X[:, 2:])).handle(frame.encode()))
-        assert (fresh.kind is FrameKind.ERROR) == (kind is not FrameKind.HELLO), "nor to a host that was restarted"
+        assert (fresh.kind is FrameKind.ERROR) == (kind is not FrameKind.HELLO), (
+            "a host that was restarted refuses it too"
+        )
 
 
 # A curious host
@@ -165,10 +167,10 @@ HOST_MAY_KNOW = {
 def test_a_host_is_told_nothing_but_what_the_page_says() -> None:
     line = Line(Host(X[:, 2:]))
     model = train(line)
-    told: dict[FrameKind, set[str]] = {}
+    sent: dict[FrameKind, set[str]] = {}
     for frame in line.up:
-        told.setdefault(frame.kind, set()).update(unpack_fields(frame.body))
-    assert told == HOST_MAY_KNOW
+        sent.setdefault(frame.kind, set()).update(unpack_fields(frame.body))
+    assert sent == HOST_MAY_KNOW
     sent = b"".join(frame.body for frame in line.up)
     secrets = [Y.tobytes(), Y.astype(np.int8).tobytes(), np.packbits(Y.astype(bool)).tobytes()]
     leaves = [w for tree in model.trees for node in tree.nodes for w in node.weights]
@@ -180,13 +182,13 @@ def test_a_host_is_told_nothing_but_what_the_page_says() -> None:
 def test_equal_gradients_look_unlike() -> None:
     """In the first tree there are two gradients only, one for each label: a host must not see which rows share one."""
     line = Line(Host(X[:, 2:]))
-    train(line, dataclasses.replace(SETTINGS, trees=1))
+    train(line, SETTINGS.with_(trees=1))
     data = b"".join(fields["data"] for fields in fields_of(line.up, FrameKind.ROWS))
     size = len(data) // ROWS
     assert size == 512
     each = [data[i * size : (i + 1) * size] for i in range(ROWS)]
     assert len(set(each)) == ROWS
-    low = np.array([c[0] for c in each])  # a byte of each ciphertext tells nothing of the label
+    low = np.array([c[0] for c in each])  # a byte of each ciphertext reveals nothing of the label
     assert stats.mannwhitneyu(low[Y > 0], low[Y == 0]).pvalue > 1e-4
 
 
@@ -196,7 +198,7 @@ def test_equal_gradients_look_unlike() -> None:
 def shown_counts(host: Host, key: Any, trees: int) -> np.ndarray:
     """What a host shows of its candidates at the root of so many fresh trees."""
     line = LocalChannel(host, "bank", key=bytes.fromhex(key.public.fingerprint)[:8])
-    settings = dataclasses.replace(SETTINGS, trees=1)
+    settings = SETTINGS.with_(trees=1)
     question = {"settings": settings.to_json(), "rows": ROWS, "training": EVERY, "training_id": "one"}
     found = []
     for _ in range(trees):
@@ -272,7 +274,7 @@ def test_replies_are_rerandomised(skipped: bool, monkeypatch: pytest.MonkeyPatch
 
 
 def written(public: PublicKey, low: int, high: int) -> bytes:
-    """The number low + high n, in the form in which ciphertexts travel: two halves below n."""
+    """The number low + high n, in the form in which ciphertexts travel: two digits below n."""
     size = public.width * 4
     return low.to_bytes(size, "little") + high.to_bytes(size, "little")
 
@@ -280,11 +282,11 @@ def written(public: PublicKey, low: int, high: int) -> bytes:
 def replaced(low: Callable[[int], int], high: Callable[[int], int]) -> Callable[[dict[str, Any], PublicKey], Fields]:
     """The first ciphertext of a reply, replaced by another number."""
 
-    def lie(reply: dict[str, Any], public: PublicKey) -> Fields:
+    def change_response(reply: dict[str, Any], public: PublicKey) -> Fields:
         bad = written(public, low(public.n), high(public.n))
         return {**reply, "sums": bad + reply["sums"][len(bad) :]}
 
-    return lie
+    return change_response
 
 
 def swollen(reply: dict[str, Any], public: PublicKey) -> Fields:
@@ -293,7 +295,7 @@ def swollen(reply: dict[str, Any], public: PublicKey) -> Fields:
     return {**reply, "sums": public.add(sums, sums).to_bytes()}
 
 
-LIES: dict[str, tuple[Callable[[dict[str, Any], Any], Fields], str]] = {
+FALSE_RESPONSES: dict[str, tuple[Callable[[dict[str, Any], Any], Fields], str]] = {
     "zero": (replaced(lambda n: 0, lambda n: 0), NOT_COPRIME),
     "n squared": (replaced(lambda n: 0, lambda n: n), OUT_OF_RANGE),
     "beyond n squared": (replaced(lambda n: n - 1, lambda n: 2**2048 - 1), OUT_OF_RANGE),
@@ -310,27 +312,27 @@ LIES: dict[str, tuple[Callable[[dict[str, Any], Any], Fields], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("name", FALSE_RESPONSES)
 def test_answers_that_cannot_be_true_are_refused(name: str) -> None:
-    lie, told = LIES[name]
-    host = Liar(X[:, 2:], policy=UNCOMPRESSED)
-    host.lie = lambda reply: lie(reply, host._public)  # type: ignore[method-assign]
-    with pytest.raises(FedarenaError, match=told):
-        train(Line(host), dataclasses.replace(SETTINGS, trees=1, depth=1, compression=False))
+    change_response, message = FALSE_RESPONSES[name]
+    host = FaultyHost(X[:, 2:], policy=UNCOMPRESSED)
+    host.change_response = lambda reply: change_response(reply, host._public)  # type: ignore[method-assign]
+    with pytest.raises(FedarenaError, match=message):
+        train(Line(host), SETTINGS.with_(trees=1, depth=1, compression=False))
 
 
 def test_counts_of_siblings_must_add_up() -> None:
-    """A lie about a child shows in its sibling, which the guest computes from their parent."""
-    host = Liar(X[:, 2:])
+    """A false count of a child shows in its sibling, which the guest computes from their parent."""
+    host = FaultyHost(X[:, 2:])
     seen: list[np.ndarray] = []
 
-    def lie(reply: dict[str, Any]) -> Fields:
+    def change_response(reply: dict[str, Any]) -> Fields:
         seen.append(reply["counts"])
         return reply if len(seen) == 1 else {**reply, "counts": np.full_like(reply["counts"], reply["counts"].max())}
 
-    host.lie = lie  # type: ignore[method-assign]
+    host.change_response = change_response  # type: ignore[method-assign]
     with pytest.raises(PartyFailed, match="its counts do not add up"):
-        train(Line(host), dataclasses.replace(SETTINGS, trees=1))
+        train(Line(host), SETTINGS.with_(trees=1))
 
 
 # A malicious guest
@@ -354,7 +356,7 @@ def test_a_key_that_is_not_the_announced_one_is_refused_and_not_used(key: Privat
 
 
 def test_a_key_of_another_size_than_agreed_is_refused_and_not_used(key: PrivateKey) -> None:
-    settings = dataclasses.replace(SETTINGS, key_bits=3072)
+    settings = SETTINGS.with_(key_bits=3072)
     line = greeted(Host(X[:, 2:]), key, settings)
     with pytest.raises(BadValue, match="the key has 2048 bits, the settings say 3072"):
         line.ask(FrameKind.PUBLIC_KEY, {"cipher": "paillier", "key": key.public.to_bytes()})
@@ -379,13 +381,13 @@ BAD_MODULI: dict[str, tuple[int, str]] = {
 @pytest.mark.parametrize("what", BAD_MODULI)
 def test_a_host_checks_the_modulus(what: str) -> None:
     """The guest announces the bad key itself, so that nothing but the check of the modulus can refuse it."""
-    n, told = BAD_MODULI[what]
+    n, message = BAD_MODULI[what]
     bad = PublicKey(n)
     line = LocalChannel(Host(X[:, 2:]), "bank", key=bytes.fromhex(bad.fingerprint)[:8])
     line.ask(FrameKind.HELLO, {"purpose": "train"})
     question = {"settings": SETTINGS.to_json(), "rows": ROWS, "training": EVERY, "training_id": "one", "trees": 0}
     line.ask(FrameKind.SETUP, question)
-    with pytest.raises(BadValue, match=told):
+    with pytest.raises(BadValue, match=message):
         line.ask(FrameKind.PUBLIC_KEY, {"cipher": "paillier", "key": bad.to_bytes()})
 
 
@@ -406,12 +408,12 @@ def plain_tree(line: LocalChannel, plain: Any = None) -> dict[str, Any]:
 
 
 def test_trees_that_were_begun_are_counted_whatever_a_guest_does(tmp_path: Path) -> None:
-    """Each gives it new sums and a split: not the same tree again, nor a new session, nor a restart is for free."""
-    settings = dataclasses.replace(SETTINGS, trees=3, sparse=False)
+    """Each start gives it new sums and a split, so repeated trees, new sessions and restarts all count."""
+    settings = SETTINGS.with_(trees=3, sparse=False)
     policy = HostPolicy(plain=True, most_trees=3)
     host = Host(X[:, 2:], folder=tmp_path, policy=policy)
     line = greeted(host, PLAIN, settings)
-    for begun in range(1, 3 + SPARE + 1):
+    for begun in range(1, 3 + SPARE_TREES + 1):
         plain_tree(line)
         assert HostModel.load(tmp_path).begun == begun
         if begun % 3 == 0:
@@ -420,14 +422,14 @@ def test_trees_that_were_begun_are_counted_whatever_a_guest_does(tmp_path: Path)
             host = Host(X[:, 2:], folder=tmp_path, policy=policy)
             line = greeted(host, PLAIN, settings)
     for _ in range(2):
-        with pytest.raises(BadValue, match="23 trees were begun here, this host allows 3"):
+        with pytest.raises(BadValue, match="23 trees were started here, this host allows 3"):
             plain_tree(line)
 
 
 def test_a_split_does_not_leave_fewer_rows_than_a_host_allows() -> None:
     """The answer says which rows go left: of one row, it would name it."""
     policy = HostPolicy(plain=True, min_leaf_rows=20)
-    settings = dataclasses.replace(SETTINGS, min_leaf_rows=20, bins=80, sparse=False)
+    settings = SETTINGS.with_(min_leaf_rows=20, bins=80, sparse=False)
     line = greeted(Host(X[:, 2:], policy=policy), PLAIN, settings)
     counts = plain_tree(line)["counts"][0]
     first = {"nodes": np.zeros(1, np.int32), "starts": np.array([0, 1], np.int32)}
@@ -443,7 +445,7 @@ def test_sums_of_few_missing_values_are_not_shown() -> None:
     gap = X[:, 2:3].copy()
     gap[3] = np.nan
     policy = HostPolicy(plain=True, min_bin_count=20)
-    line = greeted(Host(gap, policy=policy), PLAIN, dataclasses.replace(SETTINGS, min_bin_count=20, sparse=False))
+    line = greeted(Host(gap, policy=policy), PLAIN, SETTINGS.with_(min_bin_count=20, sparse=False))
     counts = plain_tree(line)["counts"]
     assert counts.size
     assert counts.min() >= 20
@@ -460,7 +462,7 @@ def test_sums_of_few_missing_values_are_not_shown() -> None:
     ids=str,
 )
 def test_a_host_limits_what_a_guest_reads_of_a_candidate(values: dict[str, Any], bits: int) -> None:
-    settings = dataclasses.replace(SETTINGS, **values)
+    settings = SETTINGS.with_(**values)
     with pytest.raises(
         BadValue, match=f"read {bits} bits of each candidate, this host allows 128\n.*--most-bits {bits}"
     ):
@@ -473,8 +475,8 @@ def test_what_crafted_gradients_tell_is_what_the_page_says(compression: bool, re
     """Row i as the number 2^i: the sum of a candidate is the list of its rows, as far as a sum has bits."""
     x = np.random.default_rng(0).permutation(np.repeat(np.arange(15.0), 140))[:, None]  # 14 candidates, one ciphertext
     policy = HostPolicy(plain=True, most_bits=2047, min_leaf_rows=20, min_bin_count=20)
-    settings = dataclasses.replace(SETTINGS, bins=15, min_leaf_rows=20, min_bin_count=20, sparse=False)
-    line = greeted(Host(x, policy=policy), PLAIN, dataclasses.replace(settings, compression=compression))
+    settings = SETTINGS.with_(bins=15, min_leaf_rows=20, min_bin_count=20, sparse=False)
+    line = greeted(Host(x, policy=policy), PLAIN, settings.with_(compression=compression))
     marked = [1 << i if i < readable else 0 for i in range(len(x))]
     reply = plain_tree(line, Plaintexts(to_words(marked, PLAIN.public.words)))
     sums = to_numbers(np.frombuffer(reply["sums"], np.uint64).reshape(-1, PLAIN.public.words))
@@ -486,15 +488,15 @@ def test_what_crafted_gradients_tell_is_what_the_page_says(compression: bool, re
 
 
 def test_a_host_limits_trees_depth_and_the_size_of_nodes(key: PrivateKey) -> None:
-    for policy, told in (
+    for policy, message in (
         (HostPolicy(most_trees=1), "trees = 2 is not allowed here"),
         (HostPolicy(most_depth=1), "depth = 2 is not allowed here"),
         (HostPolicy(min_leaf_rows=5), "min_leaf_rows = 1 is not allowed here"),
     ):
-        with pytest.raises(BadValue, match=told):
+        with pytest.raises(BadValue, match=message):
             greeted(Host(X[:, 2:], policy=policy), key)
     host = Host(X[:, 2:], policy=HostPolicy(min_leaf_rows=5))
-    line = greeted(host, key, dataclasses.replace(SETTINGS, min_leaf_rows=5, sparse=False))
+    line = greeted(host, key, SETTINGS.with_(min_leaf_rows=5, sparse=False))
     begin(line, key)
     root = {"nodes": 1, "node": np.zeros(ROWS, np.uint8), "build": np.zeros(1, np.int32)}
     line.ask(FrameKind.LEVEL, root)

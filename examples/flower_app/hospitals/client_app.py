@@ -1,4 +1,4 @@
-"""A hospital: its half of the algorithm is fedarena's, its evaluation is its own."""
+"""The client app of a hospital: fedarena trains, the app evaluates."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ app = ClientApp()
 
 
 def mine(context: Context) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """This hospital's rows."""
+    """Return the rows of this hospital."""
     return rows(int(context.node_config["partition-id"]), int(context.run_config["hospitals"]))
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Whatever the strategy's algorithm asks of a client."""
+    """Run the client half of the strategy's algorithm."""
     x, y, _, _ = mine(context)
     return flower.train(message, context, net(), x, y)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """As in any Flower app."""
+    """Evaluate the model as in any Flower app."""
     _, _, x, y = mine(context)
     model = net()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())

@@ -1,4 +1,4 @@
-"""The server: a strategy of fedarena in the place of one of Flower's."""
+"""The server app: a strategy of fedarena takes the place of a strategy of Flower."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train, and keep the model where the server was started."""
+    """Train, and save the model in the folder in which the server was started."""
     config = context.run_config
     local = {"lr": 0.1, "epochs": 1, "batch": 16}
     strategy = Strategy(net(), config["algorithm"], min_nodes=int(config["hospitals"]), local=local)

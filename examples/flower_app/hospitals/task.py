@@ -1,4 +1,4 @@
-"""What is the app's own: the model, and the rows of each hospital."""
+"""The model of the app, and the rows of each hospital."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 
 def net() -> nn.Module:
-    """Any torch module will do."""
+    """Return the model: any torch module works."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(30, 16), nn.ReLU(), nn.Linear(16, 2))
 
 
 def rows(hospital: int, hospitals: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A hospital's own rows and labels, to train and to test; a real one would read its own files here."""
+    """Return rows and labels of a hospital, for training and testing; a real one would read its own files here."""
     x, y = load_breast_cancer(return_X_y=True)
     x = torch.tensor(StandardScaler().fit_transform(x), dtype=torch.float32)[hospital::hospitals]
     labels = torch.tensor(y)[hospital::hospitals]

@@ -214,7 +214,7 @@ class RequestSender(Protocol):
 class Algorithm(SelectsVariant):
     """The contract. A subclass is one paper in one file: its settings are fields, both halves are methods."""
 
-    everyone: ClassVar[bool] = False  # all clients take part every round, whatever the experiment's share
+    everyone: ClassVar[bool] = False  # all clients take part every round, regardless of the experiment's share
     communicates: ClassVar[bool] = True  # counts bytes and uploads
     personal: ClassVar[bool] = False  # evaluated by each client's own model, not by the server's
     pooled: ClassVar[bool] = False  # all rows in one place
@@ -330,7 +330,7 @@ def collected() -> Any:
 
 
 def known() -> Any:
-    """Mark a field of a message as known to clients from an earlier exchange: it is neither sent nor counted."""
+    """Mark a field of a message as known to clients from an earlier exchange: it is not sent and not counted."""
     return field(metadata={"known": True})
 
 

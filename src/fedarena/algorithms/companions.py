@@ -67,7 +67,7 @@ class Companion(Algorithm):
         return self.base.act(do, message, client_state, work)
 
     def client(self, message: Any, client_state: Any, work: Work) -> Reply:
-        """Run the usual exchange."""
+        """Run the exchange of the algorithm inside."""
         return self.act("client", message, client_state, work)
 
     def init(self, w: Vector) -> Any:

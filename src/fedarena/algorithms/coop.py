@@ -16,7 +16,7 @@ from fedarena.config.registry import register
 @register("algorithm", "coop", paper="Y. Wang 2017, MSc thesis, University of Alberta; Nilsson et al. 2018")
 @dataclass(frozen=True)
 class COOP(Asynchronous):
-    """Clients train at their own pace; a model is merged only if it is neither too old nor too young, by the age filter.
+    """Clients train at their own pace; a model is merged only if the age filter finds it not too old and not too young.
 
     d models after its fetch a client is overactive (d < b_l: it trains on), outdated (d > b_u: it fetches again) or
     merged. Left open, the filter scales with the federation: 16 and 51 for 100 clients. A filter that can leave every
@@ -69,7 +69,7 @@ class COOP(Asynchronous):
         return Reply(Model(work.train(message.w).w))
 
     def poll(self, state: AsyncState, d: int) -> PollResult:
-        """Apply the age filter."""
+        """Decide by the age filter: b_l and b_u bound d."""
         b_l, b_u = self._filter
         return "outdated" if d > b_u else "overactive" if d < b_l else "merge"
 
@@ -79,7 +79,7 @@ class COOP(Asynchronous):
             super().deadlock(merges)
 
     def share(self, d: int) -> float:
-        """alpha = (d + 1)^(-1/2)."""
+        """Return alpha = (d + 1)^(-1/2)."""
         return float((d + 1) ** -0.5)
 
     def merge(self, state: AsyncState, sent: Model, d: int) -> AsyncState:

@@ -34,7 +34,7 @@ class FedAvgM(Algorithm):
     nesterov: bool = False
 
     def init(self, w: Vector) -> MomentumState:
-        """v_{-1} = 0."""
+        """Start with velocity v_{-1} = 0."""
         return MomentumState(w, np.zeros_like(w))
 
     def client(self, message: Model, client_state: None, work: Work) -> Reply:

@@ -34,7 +34,7 @@ class FedDyn(Algorithm):
         check_proximal_weight("feddyn", setting.lr, self.alpha, "alpha")
 
     def init(self, w: Vector) -> FedDynState:
-        """h = 0."""
+        """Start with h = 0 on the server."""
         return FedDynState(w, np.zeros_like(w))
 
     def remember(self, w: Vector) -> Vector:

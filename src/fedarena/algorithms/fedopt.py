@@ -32,7 +32,7 @@ class AdaptiveServer(Algorithm):
     tau: Annotated[float, Gt(0)] = 1e-3
 
     def init(self, w: Vector) -> FedOptState:
-        """m = 0, v = tau^2."""
+        """Start with moments m = 0 and v = tau^2."""
         return FedOptState(w, np.zeros_like(w), np.full_like(w, self.tau**2))
 
     def client(self, message: Model, client_state: None, work: Work) -> Reply:
@@ -58,7 +58,7 @@ class FedAdagrad(AdaptiveServer):
     beta_1: Annotated[float, Ge(0), Lt(1)] = 0.0
 
     def second_moment(self, v: Vector, g2: Vector) -> Vector:
-        """v + G^2."""
+        """Return Adagrad's moment, v + G^2."""
         return v + g2
 
 

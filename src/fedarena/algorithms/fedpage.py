@@ -52,11 +52,11 @@ class FedPAGE(Algorithm):
     server_lr: Annotated[float, Gt(0)] | None = None
 
     def init(self, w: Vector) -> FedPAGEState:
-        """Start without an estimate."""
+        """Start without a gradient estimate."""
         return FedPAGEState(w, np.zeros_like(w), 0)
 
     def slope(self, message: Model, client_state: None, work: Work) -> Reply:
-        """grad F_k(w_t)."""
+        """Send the full gradient grad F_k(w_t)."""
         return Reply(GradientEstimate(work.gradient(message.w)), weight=work.rows)
 
     def client(self, message: FedPAGEMessage, client_state: None, work: Work) -> Reply:
@@ -81,5 +81,5 @@ class FedPAGE(Algorithm):
         return cohort.lr if self.server_lr is None else self.server_lr
 
     def server(self, state: FedPAGEState, mean: GradientEstimate, cohort: Cohort) -> FedPAGEState:
-        """w_{t+1} = w_t - eta_g g_t."""
+        """Return w_{t+1} = w_t - eta_g g_t."""
         return FedPAGEState(state.w - self._eta(cohort) * mean.g, mean.g, state.rounds + 1)

@@ -50,7 +50,7 @@ class AdaptiveFedProx(FedProx):
         return FedProxState(w, self.mu, math.inf, 0)
 
     def broadcast(self, state: FedProxState) -> FedProxMessage:
-        """Send the model and mu."""
+        """Send the model and the mu of this round."""
         return FedProxMessage(state.w, state.mu)
 
     def client(self, message: Any, client_state: None, work: Work) -> Reply:

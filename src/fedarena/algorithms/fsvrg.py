@@ -121,7 +121,7 @@ class FSVRG(Algorithm):
         return Reply(ClientFeatureCounts(own, (own > 0).astype(np.int32)))
 
     def slope(self, message: Model | FSVRGState, client_state: None, work: Work) -> Reply:
-        """Phase 1: grad F_k(w_t)."""
+        """Phase 1: send the full gradient grad F_k(w_t)."""
         return Reply(FullGradient(work.gradient(message.w)), weight=work.rows)
 
     def client(self, message: FSVRGMessage, client_state: None, work: Work) -> Reply:

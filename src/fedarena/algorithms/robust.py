@@ -28,7 +28,7 @@ class RobustAggregation(Algorithm):
     needs = "each update"
 
     def client(self, message: Model, client_state: None, work: Work) -> Reply:
-        """Train and send w_t - w_k."""
+        """Train and send w_t - w_k, as FedAvg."""
         return Reply(CollectedSteps(message.w - work.train(message.w).w))
 
     def centre(self, deltas: Vector) -> Vector:

@@ -50,15 +50,15 @@ class Scaffold(Algorithm):
         check_momentum_is_reset("scaffold", setting)
 
     def init(self, w: Vector) -> ScaffoldState:
-        """c = 0."""
+        """Start with the control variate c = 0."""
         return ScaffoldState(w, self.remember(w))
 
     def remember(self, w: Vector) -> Vector:
-        """c_k = 0."""
+        """Start with the client's control variate c_k = 0."""
         return np.zeros_like(w)
 
     def broadcast(self, state: ScaffoldState) -> ScaffoldState:
-        """Send both w and c."""
+        """Send both w and c to the clients."""
         return state
 
     def client(self, message: ScaffoldState, c_k: Vector, work: Work) -> Reply:

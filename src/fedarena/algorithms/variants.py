@@ -57,7 +57,7 @@ class ScaffoldVariant(Scaffold):
             )
 
     def remember(self, w: Vector) -> Vector:
-        """c_k = w_0, or 0."""
+        """Start with c_k = w_0, or c_k = 0."""
         return w.copy() if self.start == "weights" else np.zeros_like(w)
 
     def client(self, message: ScaffoldState, c_k: Vector, work: Work) -> Reply:

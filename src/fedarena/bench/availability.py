@@ -113,7 +113,7 @@ def by_hour(policy: str, records: list[RoundRecord], devices: int = DEVICES) -> 
         hours.append(
             {
                 "hour": hour,
-                "available": int(known.here(hour * HOUR).sum()),
+                "available": int(known.is_available(hour * HOUR).sum()),
                 "rounds": len(ended),
                 "lost_share": sum(r.dropped for r in ended) / selected if selected else None,
             }

@@ -75,7 +75,7 @@ def _our_evaluation(workload: Workload) -> Iterator[Round]:
         evaluation = LocalEvaluator(site, pool)
 
         def do_round(_: float) -> float:
-            evaluation.shared(common)
+            evaluation.evaluate_shared(common)
             return 1.0
 
         yield do_round

@@ -134,9 +134,9 @@ def of_memory(repetitions: int, sizes: Sequence[int] = VECTORS[:-1]) -> list[Row
     rows = []
     for size in sizes:
         with temporary_folder() as folder:
-            store, memory = CheckpointStore(folder, Scaffold()), ClientState(np.zeros(size, np.float32))
-            write = seconds(partial(store.remember, 0, 1, memory), repetitions)
-            read = seconds(partial(store.memory, 0), repetitions)
+            store, state = CheckpointStore(folder, Scaffold()), ClientState(np.zeros(size, np.float32))
+            write = seconds(partial(store.save_client_state, 0, 1, state), repetitions)
+            read = seconds(partial(store.client_state, 0), repetitions)
             written = sum(file.stat().st_size for file in (folder / "clients").iterdir())
             store.close()
         rows.append(_row("memory", parameters=size, seconds_write=write, seconds_read=read, bytes=written))
@@ -163,11 +163,11 @@ def _sampling(clients: int) -> tuple[Function, int]:
     people, sizes, clocks = np.arange(clients), np.full(clients, 10), itertools.count()
 
     def sample() -> object:
-        here = known.here(float(next(clocks)))[people]
+        here = known.is_available(float(next(clocks)))[people]
         there, of = people[here], sizes[here]
         return np.sort(there[FedAvg().select(of, min(COHORT, len(there)), rng)])
 
-    arrays = (known.clients, known.starts, known.ends, known.here(0.0), people, sizes)
+    arrays = (known.clients, known.starts, known.ends, known.is_available(0.0), people, sizes)
     return sample, sum(array.nbytes for array in arrays)
 
 

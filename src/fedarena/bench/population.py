@@ -10,7 +10,7 @@ from fedarena.bench.runner import run_interleaved
 from fedarena.bench.table_format import Row, number, print_table
 from fedarena.bench.workloads import MNIST, Workload
 
-logger = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 POPULATIONS = (1_000, 10_000, 100_000)
 ROWS, COHORT = 10, 100
 GROWTH = 1.25  # at most: seconds a round with the most clients, to those with the fewest
@@ -19,7 +19,7 @@ MEGABYTES = 2000  # at most: with the most clients
 
 def measure(names: Sequence[str], repetitions: int) -> list[Row]:
     """Return one row for each size of the population."""
-    logger.info(f"population: scaffold, logreg, {COHORT} clients a round x {ROWS} rows")
+    LOGGER.info(f"population: scaffold, logreg, {COHORT} clients a round x {ROWS} rows")
     workloads = [_workload(clients) for clients in POPULATIONS]
     timings = run_interleaved([(workload, OURS) for workload in workloads], repetitions)
     fewest = timings[0].median

@@ -12,21 +12,21 @@ from fedarena.bench.runner import MeasurementFailed, Timing, run_interleaved
 from fedarena.bench.table_format import Row, number, print_table
 from fedarena.bench.workloads import WORKLOADS, Workload
 
-logger = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 NO_FLOWER = "Flower is not installed here (`pip install 'flwr[simulation]'`): it is left out"
 
 
 def measure(names: Sequence[str], repetitions: int) -> list[Row]:
     """Return one row for each workload and design; ratios are to the plain DataLoader loop of the same run."""
     if not flower_simulation.is_installed():
-        logger.info(NO_FLOWER)
+        LOGGER.info(NO_FLOWER)
     peak = gemm_gflops()
     rows = []
     for workload in [WORKLOADS[name] for name in names]:
-        logger.info(str(workload))
+        LOGGER.info(str(workload))
         rows.extend(_measure_one(workload, repetitions))
         peak = max(peak, gemm_gflops())  # the roofline is the best speed at any time
-    logger.info(f"matrix products on this machine: {peak:.0f} GFLOP/s")
+    LOGGER.info(f"matrix products on this machine: {peak:.0f} GFLOP/s")
     for row in rows:
         row["roofline_percent"] = 100 * row.pop("gflops") / peak
     return rows
@@ -39,7 +39,7 @@ def _measure_one(workload: Workload, repetitions: int) -> list[Row]:
         try:  # separately from the others: the processes of Ray are never quite idle
             seen[FLOWER] = run_interleaved([(workload, FLOWER)], repetitions)[0]
         except MeasurementFailed as error:
-            logger.info(str(error))
+            LOGGER.info(str(error))
     return [_row(workload, design, timing, seen) for design, timing in seen.items()]
 
 

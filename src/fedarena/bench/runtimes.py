@@ -25,7 +25,7 @@ from fedarena.bench.table_format import Row
 from fedarena.config.errors import FedarenaError
 from fedarena.runtimes.cleanup import temporary_folder
 
-logger = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 NAMES = ("alfa", "bravo", "charlie", "delta")
 ROWS, FEATURES = 400, 30
 WARM = 3  # rounds that do not count: workers start, models are built
@@ -40,7 +40,7 @@ def measure(repetitions: int) -> list[Row]:
     with temporary_folder() as folder:
         write_tables(folder)
         for runtime, run in RUNTIMES.items():
-            logger.info(f"scale: rounds in {runtime}")
+            LOGGER.info(f"scale: rounds in {runtime}")
             note, seconds = missing(runtime), None
             if not note:
                 try:
@@ -48,7 +48,7 @@ def measure(repetitions: int) -> list[Row]:
                 except (FedarenaError, OSError, subprocess.SubprocessError) as error:
                     note = f"{runtime} cannot be measured: {str(error).splitlines()[0]}"
             if note:
-                logger.info(note)
+                LOGGER.info(note)
             rows.append(
                 {"work": "scale", "part": "place", "design": runtime, "seconds_per_round": seconds, "note": note}
             )

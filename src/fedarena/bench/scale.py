@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from fedarena.bench import availability, costs, runtimes
 from fedarena.bench.table_format import Row, number, print_table
 
-logger = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 SHARE = 0.01  # of all clients, selected in a round
 MILLION = ("fedavg", 1.0, 1_000_000)  # one day of ten times as many devices
 MEGABYTES = 2000  # at most, with 100,000 devices
@@ -23,9 +23,9 @@ MEGABYTES = 2000  # at most, with 100,000 devices
 def measure(names: Sequence[str], repetitions: int) -> list[Row]:
     """Return the rows of each part, then what they imply."""
     rows: list[Row] = []
-    logger.info("scale: a client's part in a round")
+    LOGGER.info("scale: a client's part in a round")
     rows += costs.of_clients(repetitions)
-    logger.info("scale: the mean, checkpoints, memories, draws")
+    LOGGER.info("scale: the mean, checkpoints, memories, draws")
     for cost in (costs.of_mean, costs.of_checkpoint, costs.of_memory, costs.of_draw):
         rows += cost(repetitions)
     rows += runtimes.measure(repetitions)
@@ -33,7 +33,7 @@ def measure(names: Sequence[str], repetitions: int) -> list[Row]:
         *((policy, availability.DAYS, availability.DEVICES) for policy in availability.POLICIES),
         MILLION,
     ]:
-        logger.info(f"scale: {devices:,} devices, simulated days: {simulated:g}, {policy}")
+        LOGGER.info(f"scale: {devices:,} devices, simulated days: {simulated:g}, {policy}")
         rows.append(_simulate_in_process(policy, simulated, devices))
     return rows + implied(rows)
 

@@ -26,10 +26,10 @@ import numpy as np
 from fedarena.bench.table_format import Row
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import PartyFailed
-from fedarena.transport.party_identity import make_keys
+from fedarena.transport.certificates import make_vertical_keys
 from fedarena.vertical.model import GuestModel
 
-logger = logging.getLogger(__name__)
+LOGGER = logging.getLogger(__name__)
 ROWS, COLUMNS, DEPTH, BINS = 150_000, 5, 5, 32
 SUBSET = 20_000
 TEXTBOOK_ROWS = 100
@@ -64,18 +64,18 @@ class MeasuredTraining:
 
 def measure(names: Sequence[str], repetitions: int) -> list[Row]:
     """Return a row for each design; the large ones train as many trees as there are repetitions."""
-    logger.info(f"textbook SecureBoost, {TEXTBOOK_ROWS} rows")
+    LOGGER.info(f"textbook SecureBoost, {TEXTBOOK_ROWS} rows")
     plain = textbook_seconds(TEXTBOOK_ROWS)
     found = [_row("textbook SecureBoost, gmpy2", TEXTBOOK_ROWS, plain * TEXTBOOK_ROWS, plain)]
     with tempfile.TemporaryDirectory() as folder:
-        make_keys(Path(folder) / "keys", ["guest", "host"])
+        make_vertical_keys(Path(folder) / "keys", ["guest", "host"])
         for design, options in {FULL: (), SHORT: ("exponents=short",)}.items():
-            logger.info(f"{design}, {ROWS:,} rows")
+            LOGGER.info(f"{design}, {ROWS:,} rows")
             measured = measure_training(Path(folder), ROWS, options, trees=repetitions)
             found.append(_row(design, ROWS, measured.seconds, plain, measured))
         for classes, designs in ((2, SWITCHES), (3, CLASSES)):
             for design, options in designs.items():
-                logger.info(f"{design}, {SUBSET:,} rows")
+                LOGGER.info(f"{design}, {SUBSET:,} rows")
                 each = 1 if classes == 2 or "multi_output=true" in options else classes  # a round is a tree for each
                 measured = measure_training(Path(folder), SUBSET, options, classes=classes, trees=4, per_round=each)
                 found.append(_row(design, SUBSET, measured.seconds, plain, measured))

@@ -1,1 +1,1 @@
-"""Tools that know nothing of learning: files and locks, formatting, progress, log messages, optional imports."""
+"""Tools that do not depend on machine learning: files and locks, formatting, progress, log messages, optional imports."""

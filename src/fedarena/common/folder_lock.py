@@ -1,4 +1,4 @@
-"""One process at a time works in a folder, and may be interrupted."""
+"""Reserve a folder for one process at a time, and say how to resume after an interruption."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedarena.common.files import writing
 from fedarena.common.locks import HELD_FOLDERS, is_locked, take_lock
 from fedarena.config.errors import CannotWrite
 
-PATIENCE = 10.0  # seconds for workers of a killed process to be gone
+PATIENCE = 10.0  # seconds for the workers of a killed process to end
 
 
 @contextlib.contextmanager
 def hold_folder(root: Path) -> Iterator[None]:
-    """The folder is ours as long as this lasts, or it is refused."""
+    """Lock a folder for the duration of the block; raise `CannotWrite` if another process uses it."""
     place = root.resolve()
     with contextlib.ExitStack() as stack:
         busy = place in HELD_FOLDERS
@@ -25,7 +25,7 @@ def hold_folder(root: Path) -> Iterator[None]:
                 lock = stack.enter_context((root / "lock").open("w"))
             busy = not take_lock(lock.fileno())
         if busy:
-            raise CannotWrite(f"another process is at work in {root}", remedy="wait for it, or choose another folder")
+            raise CannotWrite(f"another process is using {root}", remedy="wait until it ends, or choose another folder")
         HELD_FOLDERS.add(place)
         stack.callback(HELD_FOLDERS.discard, place)
         yield
@@ -33,20 +33,20 @@ def hold_folder(root: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible(command: str, root: Path | None) -> Iterator[None]:
-    """Ctrl-C loses at most the rounds under way; say how to go on, if something is kept."""
+    """Add the command that resumes to a KeyboardInterrupt, if there is a folder to resume."""
     try:
         yield
     except KeyboardInterrupt as stopped:
         if root is not None:
-            stopped.add_note(f"saved; go on with: fedarena {command} --resume {root}")
+            stopped.add_note(f"saved; resume with: fedarena {command} --resume {root}")
         raise
 
 
 def wait_until_released(runs: Iterable[Path]) -> None:
-    """Workers of a process that was killed notice it at once, but not in no time."""
+    """Wait until the workers of a killed process have released the folders of its runs."""
     deadline = time.monotonic() + PATIENCE
     for run in runs:
         while is_locked(run / "checkpoint", unknown=False):
             if time.monotonic() > deadline:
-                raise CannotWrite(f"another process is at work in {run}", remedy="end it, then resume")
+                raise CannotWrite(f"another process is using {run}", remedy="end it, then resume")
             time.sleep(0.02)

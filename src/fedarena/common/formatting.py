@@ -1,8 +1,10 @@
-"""Format sizes, durations and percentages in the same way in the terminal, the report, the notebook and `fedarena ui`."""
+"""Format sizes, durations, percentages and JSON in the same way in the terminal, reports, notebooks and `fedarena ui`."""
 
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -52,6 +54,25 @@ def format_percent(share: float) -> str:
     '93.1%'
     """
     return f"{100 * share:.1f}%"
+
+
+def as_json(value: Any) -> str:
+    """Write a value as JSON that every reader accepts: NaN and infinities, which JSON does not have, become null.
+
+    >>> print(as_json({"loss": float("nan")}))
+    {
+     "loss": null
+    }
+    """
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(k): finite(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(v) for v in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(value), indent=1, default=str, allow_nan=False)
 
 
 def unit_of(largest: float) -> tuple[float, str]:

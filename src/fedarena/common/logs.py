@@ -14,7 +14,7 @@ LOGGER.addHandler(logging.NullHandler())
 
 
 class _PrintToStderr(logging.Handler):
-    """Print the message alone, to what sys.stderr is at that time."""
+    """Print messages without level and logger, to the current sys.stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), file=sys.stderr, flush=True)

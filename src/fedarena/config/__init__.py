@@ -1,2 +1,3 @@
-"""What an experiment is: its text or keywords as one validated value, components by name, seeds and errors.
-Everything else may import this folder; it imports nothing but itself."""
+"""The experiment as one validated value, components by name, seeds, limits and errors.
+
+All other folders may import this one; it imports no other folder of fedarena."""

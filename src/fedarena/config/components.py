@@ -1,4 +1,4 @@
-"""A chosen component: a name with settings, or an object, become the thing itself and text that names it again."""
+"""The component that an experiment selects, from a name with settings or from an object, and its text form."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fedarena.config.errors import BadValue, quoted
 from fedarena.config.limits import check_path
 from fedarena.config.registry import Entry, Kind, components, find, name_of, registered_class
 
-PATHS = ("path", "test_path", "table")  # settings that name files
+PATHS = ("path", "test_path", "table")  # settings that are paths of files
 
 
 @dataclass(frozen=True)
 class Component:
-    """A chosen component: the name and settings that print back, and the thing itself."""
+    """A selected component: its name and settings, which can be written as text, and the object itself."""
 
     kind: Kind
     name: str
     settings: dict[str, Any]
     made: Any = dataclasses.field(compare=False, repr=False)
-    own: bool = False  # an object from Python that no text can name
+    own: bool = False  # an object from Python that cannot be written as text
 
     @classmethod
     def choose(cls, kind: Kind, choice: Any, where: str) -> Component:
-        """From a name, a table with a name, or the component itself."""
+        """Make a component from a name, from a table with a name, or from the object itself."""
         if isinstance(choice, cls):
             return choice
         if isinstance(choice, str):
@@ -50,12 +50,12 @@ class Component:
 
     @property
     def title(self) -> str:
-        """The name that people read: the file's own for a data set that is read from a file."""
+        """Return the name for readers; for a data set that is read from a file, the name of the file."""
         return title_of(self.name, self.settings)
 
     def _with(self, companions: Any, where: str) -> Component:
-        """The algorithm inside its companions: `with = ["fedir", { name = "fedvc", n_vc = 64 }]`."""
-        made, told = self.made, []
+        """Return the algorithm inside its companions: `with = ["fedir", { name = "fedvc", n_vc = 64 }]`."""
+        made, settings = self.made, []
         listed = [companions] if isinstance(companions, str | Mapping) else companions
         if not isinstance(listed, list | tuple) or not all(isinstance(one, str | Mapping) for one in listed):
             raise BadValue(
@@ -68,14 +68,16 @@ class Component:
             entry = find("algorithm", str(table.pop("name", "")), f"{where}.with")
             if not entry.is_companion:
                 raise BadValue(
-                    f"'{entry.name}' is an algorithm of its own, not a companion of '{self.name}'",
+                    f"'{entry.name}' is an algorithm by itself, not a companion of '{self.name}'",
                     remedy="companions are: "
                     + ", ".join(n for n, e in components("algorithm").items() if e.is_companion),
                     where=f"{where}.with",
                 )
             made = dataclasses.replace(entry.build(table, f"{where}.with"), base=made)
-            told.append({"name": entry.name, **{k: v for k, v in _fields(made).items() if k != "base"}})
-        return dataclasses.replace(self, settings={**self.settings, **({"with": told} if told else {})}, made=made)
+            settings.append({"name": entry.name, **{k: v for k, v in _fields(made).items() if k != "base"}})
+        return dataclasses.replace(
+            self, settings={**self.settings, **({"with": settings} if settings else {})}, made=made
+        )
 
     @classmethod
     def _own(cls, kind: Kind, made: Any) -> Component:
@@ -83,7 +85,7 @@ class Component:
         if not callable(getattr(made, needed, None)) or (isinstance(made, type) and kind != "model"):
             shown = f"the class {made.__name__}" if isinstance(made, type) else quoted(made)
             raise BadValue(
-                f"{shown} is no {kind}",
+                f"{shown} is not a valid {kind}",
                 remedy=f"give a name of `fedarena list {kind}s`, a table with a name, or an object with a method {needed}",
                 where=kind,
             )
@@ -109,7 +111,7 @@ class Component:
 
 
 def _anchored(settings: dict[str, Any], where: str) -> dict[str, Any]:
-    """Files as absolute paths, where they are written down: a run may be repeated from another folder."""
+    """Make paths absolute: a run may be repeated from another folder."""
     return {
         k: str(check_path(v, f"{where}.{k}").absolute()) if k in PATHS and isinstance(v, str) else v
         for k, v in settings.items()
@@ -124,7 +126,7 @@ def _complete(entry: Entry, made: Any, settings: Mapping[str, Any]) -> dict[str,
 
 
 def component_settings(made: Any) -> dict[str, Any]:
-    """The settings of a component that can be written down."""
+    """Return the settings of a component that can be written as text."""
     return {k: v for k, v in _fields(made).items() if _plain(v)}
 
 
@@ -144,7 +146,7 @@ def _plain(value: Any) -> bool:
 
 
 def title_of(name: str, settings: Mapping[str, Any]) -> str:
-    """Return the name of a component that people read, without the folders of its file.
+    """Return the name of a component for readers; of a file, its name without folders.
 
     >>> title_of("csv", {"path": "/home/me/patients.csv"}), title_of("digits", {})
     ('patients.csv', 'digits')
@@ -154,5 +156,5 @@ def title_of(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def without_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with the names of files alone: a page that is passed on must not tell where they lie."""
+    """Return the settings with file names in place of paths: a shared page must not reveal folders of this machine."""
     return {k: PurePath(v).name if k in PATHS and isinstance(v, str) else v for k, v in settings.items()}

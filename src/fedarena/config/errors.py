@@ -1,6 +1,7 @@
-"""Every mistake a user can make, each with its remedy.
+"""Errors that a user can cause or meet, each with its remedy.
 
-A mistake is found before work starts, is told in one message (what, where, what to do) and ends a command with exit code 2.
+They are raised before work starts where possible. The message says what is wrong, where, and what to do; a command ends with
+exit code 2.
 
 >>> raise UnknownName("no algorithm is called 'scafold'", remedy="did you mean 'scaffold'?", where="exp.toml, algorithm.name")
 Traceback (most recent call last):
@@ -13,14 +14,14 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-MOST_QUOTED = 200  # characters of a cell or value of the user's that a message repeats
+MOST_QUOTED = 200  # characters of a user's value that a message repeats
 
 
 class FedarenaError(Exception):
-    """What went wrong, where, and what to do about it."""
+    """An error with three parts: what is wrong, where, and the remedy."""
 
     def __init__(self, what: str, *, remedy: str, where: str = "") -> None:
         super().__init__(what, remedy, where)
@@ -30,9 +31,7 @@ class FedarenaError(Exception):
         place = f"  ({self.where})" if self.where else ""
         return f"{self.what}{place}\n  -> {self.remedy}"
 
-    def __reduce__(
-        self,
-    ) -> tuple[object, ...]:  # errors cross process borders; keyword arguments do not survive by default
+    def __reduce__(self) -> tuple[object, ...]:  # pickle does not restore keyword arguments by itself
         return (_rebuild, (type(self), self.what, self.remedy, self.where))
 
 
@@ -41,70 +40,74 @@ def _rebuild(kind: type[FedarenaError], what: str, remedy: str, where: str) -> F
 
 
 class UnknownName(FedarenaError):
-    """A component, key or column that does not exist."""
+    """A component, key or column does not exist."""
 
 
 class BadValue(FedarenaError):
-    """A value of the wrong type or out of range."""
+    """A value has the wrong type or is out of range."""
 
 
 class DataMissing(FedarenaError):
-    """A data set that is not on this machine."""
+    """A data set or file is not on this machine."""
 
 
 class MissingDependency(FedarenaError):
-    """An optional package that is not installed."""
+    """An optional package is not installed."""
 
 
 class DataBroken(FedarenaError):
-    """A data file that is damaged or does not hold what it should."""
+    """A data file is damaged or does not contain what it should."""
 
 
 class PartitionImpossible(FedarenaError):
-    """A partition that these rows and clients cannot give."""
+    """A partition is not possible for this number of samples and clients."""
 
 
 class ModelMismatch(FedarenaError):
-    """A model that does not fit the data."""
+    """A model does not accept the samples of the data set."""
 
 
 class ResumeMismatch(FedarenaError):
-    """A run folder that belongs to another experiment."""
+    """A run folder belongs to another experiment."""
 
 
 class CannotWrite(FedarenaError):
-    """An output folder that cannot be written, or a full disk."""
+    """An output folder cannot be written, or the disk is full."""
 
 
 class ClientFailed(FedarenaError):
-    """A client whose training raised an error or gave a non-finite update."""
+    """The training of a client raised an error or gave a non-finite update."""
+
+
+class ContractBroken(FedarenaError):
+    """A component does not do what the contract of its kind requires."""
 
 
 class Deadlock(FedarenaError):
-    """Every client waits for the others."""
+    """All clients wait for each other."""
 
 
 class FrameRefused(FedarenaError):
-    """A frame between parties that is damaged, repeated, or of another session, key or protocol version."""
+    """A message between parties is damaged, repeated, or belongs to another session, key or protocol version."""
 
 
 class TranscriptDiffers(FedarenaError):
-    """Two parties that did not see the same frames: something on the line changed them."""
+    """Two parties did not see the same messages: they were changed on the way."""
 
 
 class PartyLost(FedarenaError):
-    """A party that cannot be reached or did not answer in time; the tree under way can be grown anew."""
+    """A party cannot be reached or did not answer in time; the current tree can be trained again."""
 
 
 class PartyFailed(FedarenaError):
-    """A party that answered with an error, or broke off."""
+    """A party answered with an error, or ended the connection."""
 
 
 @contextmanager
 def located_at(where: str) -> Iterator[None]:
-    """Mistakes found inside say that they were found here.
+    """Add a place, such as the name of a file, to errors that are raised inside the block.
 
-    >>> with told_at("exp.toml"):
+    >>> with located_at("exp.toml"):
     ...     raise BadValue("rounds = 0", remedy="give 1 or more", where="rounds")
     Traceback (most recent call last):
         ...
@@ -119,27 +122,36 @@ def located_at(where: str) -> Iterator[None]:
 
 
 def quoted(value: object) -> str:
-    """Return what a message repeats of a user's value: one line, without control characters, at most 200 characters.
+    """Return a user's value as a message repeats it: one line, without control characters, at most 200 characters.
 
     >>> quoted(["a", 1]), len(quoted("z" * 1000))
     ("['a', 1]", 200)
     """
     try:
         text = value if isinstance(value, str) else repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists in lists
+    except (ValueError, RecursionError):  # thousands of digits, or deeply nested lists
         text = f"a very long {type(value).__name__}"
     start = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: MOST_QUOTED + 1])
     return start if len(start) <= MOST_QUOTED else f"{start[: MOST_QUOTED - 4]} ..."
 
 
 def repeated(value: object) -> str:
-    """Return a user's value as it would be written, shortened: texts in quotes."""
+    """Return a user's value as it would be written in a file, shortened; texts are in quotes."""
     return f"'{quoted(value)}'" if isinstance(value, str) else quoted(value)
 
 
 def quoted_list(values: Iterable[object], most: int = 20) -> str:
-    """Return the first few of a user's names, one after the other, for a message."""
+    """Return the first few of a user's names for a message, separated by commas."""
     return quoted(", ".join(str(value)[:MOST_QUOTED] for value in itertools.islice(values, most)))
+
+
+def join_words(words: Sequence[str], last: str = "and") -> str:
+    """Return words as a sentence lists them.
+
+    >>> join_words(["fedavg", "fedprox", "scaffold"]), join_words(["fedavg", "fedprox"], "or")
+    ('fedavg, fedprox and scaffold', 'fedavg or fedprox')
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def suggest(name: object, known: Iterable[str], otherwise: str) -> str:

@@ -1,4 +1,4 @@
-"""Text or keyword arguments -> one frozen, validated Experiment. It prints back as complete TOML.
+"""The experiment: one frozen, validated value, made from TOML or keyword arguments and written back as complete TOML.
 
 >>> exp = Experiment.make("digits", rounds=3, local={"lr": 0.05})
 >>> exp.algorithm.name, exp.rounds, exp.local.lr
@@ -12,38 +12,35 @@ fedarena.config.errors.UnknownName: an experiment has no key 'algoritm'  (algori
 
 from __future__ import annotations
 
-import json
 import math
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from fedarena.config.components import PATHS, Component
+from fedarena.config.components import Component
 from fedarena.config.errors import BadValue, UnknownName, located_at, quoted, repeated, suggest
 from fedarena.config.limits import check_path, check_value
-from fedarena.config.registry import Kind
+from fedarena.config.registry import Kind, find
 from fedarena.config.seeds import SEED_KEYS, Purpose
+from fedarena.config.toml_text import AVAILABLE, parse_assignment, read_toml, write_toml_value
 
 COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition": "partition", "algorithm": "algorithm"}
-TABLES = (*COMPONENTS, "local", "evaluate", "devices", "uplink")  # keys with keys of their own
-AVAILABLE = ("always", "day")  # words of `devices.available`; all else is a file
+TABLES = (*COMPONENTS, "local", "evaluate", "devices", "uplink")  # keys whose values are tables
 GENERAL = {"algorithm": "fedavg", "partition": "iid", "model": "mlp_2nn", "clients": 10, "share": 1.0, "rounds": 20}
 EITHER_OR = {"share": "per_round", "per_round": "share", "rounds": "uploads", "uploads": "rounds"}
 
 
 class SettingsTable(BaseModel):
-    """A table of an experiment: frozen, and a key it does not know is an error."""
+    """A table of an experiment: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _plain_values(cls, values: Any) -> Any:
-        """Read "none" as no value, and refuse `true` for a number and numbers that are absurdly large."""
+        """Read "none" as no value, and reject `true` for a number and numbers that are absurdly large."""
         if not isinstance(values, Mapping):
             return values
         optional = {k for k, f in cls.model_fields.items() if f.default is None}
@@ -55,21 +52,23 @@ class SettingsTable(BaseModel):
             field = cls.model_fields.get(key)
             if field is None or key in COMPONENTS:
                 continue
-            if isinstance(value, bool) and field.annotation is not bool:
+            if isinstance(value, bool) and bool not in (field.annotation, *get_args(field.annotation)):
                 raise BadValue(
-                    f"{key} = {str(value).lower()}", remedy=f"{key} is no switch: give its value", where=table + key
+                    f"{key} = {str(value).lower()}",
+                    remedy=f"{key} is not true or false: give its value",
+                    where=table + key,
                 )
-            if key not in TABLES:  # they check their own
+            if key not in TABLES:  # tables check their own values
                 check_value(table + key, value, table + key)
         return values
 
 
 class Local(SettingsTable):
-    """How a client trains (algorithms 0.1, 0.5, 0.6)."""
+    """How a client trains (docs/reference/algorithms.md#local-training)."""
 
     lr: Annotated[float, Field(gt=0)] = 0.1
     epochs: Annotated[int, Field(ge=0, le=1_000_000)] = 1
-    batch: Annotated[float, Field(allow_inf_nan=True)] = 32  # rows a step; inf is the whole local set
+    batch: Annotated[float, Field(allow_inf_nan=True)] = 32  # samples per step; inf is all samples of the client
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     decay: Annotated[float, Field(ge=0)] = 0.0  # lambda in eta / (1 + lambda i)
@@ -78,11 +77,11 @@ class Local(SettingsTable):
     reset_momentum: bool = True
     last_batch: Literal["auto", "keep", "merge_one", "drop"] = "auto"  # auto: merge_one with BatchNorm, else keep
     shuffle: bool = True
-    clip: Annotated[float, Field(gt=0)] | None = None  # largest gradient norm of a step
+    clip: Annotated[float, Field(gt=0)] | None = None  # largest gradient norm in a step
 
     @field_validator("batch", mode="before")
     @classmethod
-    def _whole_number_or_inf(cls, value: Any) -> float:
+    def _check_batch(cls, value: Any) -> float:
         if value in ("inf", "all"):
             return math.inf
         if (
@@ -95,115 +94,124 @@ class Local(SettingsTable):
         return value
 
     @model_validator(mode="after")
-    def _falls_no_further_than_nothing(self) -> Local:
+    def _check_geometric_decay(self) -> Local:
         if self.decay_form == "geometric" and self.decay > 1:
-            raise ValueError("decay: with decay_form = 'geometric' at most 1, the part by which the rate falls")
+            raise ValueError(
+                "decay: at most 1 with decay_form = 'geometric', where it is the share by which the rate falls"
+            )
         return self
 
 
 class Evaluate(SettingsTable):
-    """When to look at the model, and when to stop."""
+    """When and how the model is evaluated, and when training stops."""
 
     every: Annotated[int, Field(ge=1)] = 1
-    metric: str | None = None  # followed round by round; none: accuracy, or the loss of a model that brings its own
+    metric: str | None = None  # evaluated every round; none: accuracy, or the loss for models with their own loss
     positive: str | int | None = None  # the positive class of two, by name; none: the second
-    threshold: Annotated[float, Field(gt=0, lt=1)] | None = (
-        None  # probability from which it is predicted; none: the larger
-    )
-    histograms: Annotated[int, Field(ge=2, le=1000)] | None = (
-        None  # bins of score histograms for AUC and average precision in a real federation; none: per client
-    )
-    target: float | None = None  # value of the metric that is worth counting the rounds to
+    # probability from which the positive class is predicted; none: the more likely class
+    threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
+    # bins of score histograms for AUC and average precision in a real federation; none: values per client
+    histograms: Annotated[int, Field(ge=2, le=1000)] | None = None
+    target: float | None = None  # value of the metric; the rounds until it is reached are reported
     stop_at_target: bool = False
-    after_target: Annotated[int, Field(ge=0)] = 0  # rounds to go on after the target, for the curve
+    after_target: Annotated[int, Field(ge=0)] = 0  # rounds to continue after the target, for the curve
     patience: Annotated[int, Field(ge=1)] | None = None  # evaluations without a new best before stopping
     client_test: Literal["same_distribution", "balanced"] = "same_distribution"
-    on: Literal["test", "train"] = "test"  # rows on which clients are compared
-    validation: Annotated[float, Field(ge=0, lt=1)] | None = (
-        None  # share of every client's training samples held out to choose a round
-    )
+    on: Literal["test", "train"] = "test"  # samples on which the accuracies of clients are measured
+    # share of every client's training samples held out to choose a round
+    validation: Annotated[float, Field(ge=0, lt=1)] | None = None
 
     @field_validator("target")
     @classmethod
-    def _accuracy_is_a_fraction(cls, value: float | None, info: ValidationInfo) -> float | None:
+    def _check_target(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and info.data.get("metric") in (None, "accuracy") and not 0 < value <= 1:
             raise ValueError("an accuracy above 0 and at most 1; name another metric with evaluate.metric")
         return value
 
 
 class Devices(SettingsTable):
-    """What clients compute and send with, for simulated time: the virtual clock, not the one on the wall."""
+    """The devices and connections of clients, from which simulated time is computed."""
 
-    speed: Annotated[float, Field(ge=1e-6)] = 1000.0  # rows a second, forward and backward
-    speeds: Literal["equal", "uniform", "lognormal", "groups"] = "equal"  # over clients, the fastest at `speed`
-    spread: Annotated[float, Field(ge=1)] = 1.0  # the fastest to the slowest; of "lognormal" two deviations each way
-    groups: Annotated[int, Field(ge=1)] = 3  # of "groups": client k is on machine k mod groups, the server on machine 0
-    jitter: Annotated[float, Field(ge=0)] = 0.2  # each training takes U(1 - jitter, 1 + jitter) times its usual time
-    durations: Literal["jitter", "exponential"] = (
-        "jitter"  # exponential: each training's own draw, the usual time its mean
+    speed: Annotated[float, Field(ge=1e-6)] = 1000.0  # samples per second, forward and backward
+    speeds: Literal["equal", "uniform", "lognormal", "groups"] = (
+        "equal"  # distribution over clients; the fastest has `speed`
     )
-    bandwidth: Annotated[float, Field(ge=1e-6, allow_inf_nan=True)] = math.inf  # bytes a second, either way
-    latency: Annotated[float, Field(ge=0)] = 0.0  # seconds, either way
-    trace: str | None = None  # CSV: client, and any of speed, bandwidth, latency, dropout; one line a client
-    available: str = "always"  # "day": at night; or a CSV: client, from, to in seconds, any number of lines a client
-    hours: Annotated[float, Field(gt=0, le=24)] = 8.0  # of "day": a device's hours in the mean
-    zones: Annotated[int, Field(ge=1, le=24)] = 1  # of "day": time zones, an hour apart
-    period: Annotated[float, Field(ge=1, le=1e9)] | None = None  # of a CSV: seconds after which it begins anew
+    spread: Annotated[float, Field(ge=1)] = (
+        1.0  # ratio of the fastest to the slowest; for "lognormal" two standard deviations each way
+    )
+    groups: Annotated[int, Field(ge=1)] = (
+        3  # for "groups": client k is on machine k mod groups, the server on machine 0
+    )
+    jitter: Annotated[float, Field(ge=0)] = (
+        0.2  # the duration of a training varies by a factor U(1 - jitter, 1 + jitter)
+    )
+    durations: Literal["jitter", "exponential"] = "jitter"  # exponential: drawn for each training, with the usual mean
+    bandwidth: Annotated[float, Field(ge=1e-6, allow_inf_nan=True)] = math.inf  # bytes per second, in each direction
+    latency: Annotated[float, Field(ge=0)] = 0.0  # seconds, in each direction
+    trace: str | None = None  # CSV: client, and any of speed, bandwidth, latency, dropout; one line per client
+    available: str = (
+        "always"  # "day": online at night; or a CSV: client, from, to in seconds, any number of lines per client
+    )
+    hours: Annotated[float, Field(gt=0, le=24)] = 8.0  # for "day": mean hours per day that a device is online
+    zones: Annotated[int, Field(ge=1, le=24)] = 1  # for "day": number of time zones, an hour apart
+    period: Annotated[float, Field(ge=1, le=1e9)] | None = None  # for a CSV: seconds after which it starts again
     overselect: Annotated[float, Field(ge=1, le=1000)] = (
-        1.0  # times as many are asked as a round needs; the first ones count
+        1.0  # factor by which more clients are selected; the first count
     )
-    deadline: Annotated[float, Field(gt=0)] | None = None  # seconds that the server waits for answers at most
+    deadline: Annotated[float, Field(gt=0)] | None = None  # longest time in seconds that the server waits for answers
 
     @field_validator("trace", "available")
     @classmethod
-    def _absolute(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _make_absolute(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is None or value in AVAILABLE:
             return value
         return str(check_path(value, f"devices.{info.field_name}").absolute())
 
     @field_validator("jitter")
     @classmethod
-    def _no_time_below_zero(cls, value: float) -> float:
+    def _check_jitter(cls, value: float) -> float:
         if value >= 1:
             raise ValueError("a share of the usual time, below 1")
         return value
 
 
 class Uplink(SettingsTable):
-    """What is done to an answer on its way up, in this order; the server sees nothing but means."""
+    """The steps that an update goes through on its way to the server, in this order; the server sees only means."""
 
-    clip: Annotated[float, Field(gt=0)] | None = None  # largest L2 norm of all that a client sends
-    top_k: Annotated[float, Field(gt=0, le=1)] | None = None  # share of the numbers that is sent, the rest is kept
-    quantise: Annotated[int, Field(ge=2, le=16)] | None = None  # bits a number
-    secure: bool = False  # secure aggregation: fixed point, and masks that cancel in the sum
-    range: Annotated[float, Field(gt=0)] | None = None  # of secure without clip: the largest number; none is 8
-    noise: Annotated[float, Field(ge=0)] = 0.0  # deviation of the Gaussian noise on the sum, in units of clip
-    delta: Annotated[float, Field(gt=0, lt=1)] | None = None  # that epsilon is told at; none: clients ^ -1.1
-    sampling: Literal["fixed", "poisson"] = "fixed"  # so many a round, or each client by its own coin
+    clip: Annotated[float, Field(gt=0)] | None = None  # largest L2 norm of a client's update
+    top_k: Annotated[float, Field(gt=0, le=1)] | None = (
+        None  # share of the numbers that is sent; the client keeps the rest for later
+    )
+    quantise: Annotated[int, Field(ge=2, le=16)] | None = None  # bits per number
+    secure: bool = False  # secure aggregation: fixed-point numbers with masks that cancel in the sum
+    range: Annotated[float, Field(gt=0)] | None = None  # for secure without clip: the largest number; none: 8
+    noise: Annotated[float, Field(ge=0)] = 0.0  # standard deviation of the Gaussian noise on the sum, in units of clip
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None  # at which epsilon is reported; none: clients ^ -1.1
+    sampling: Literal["fixed", "poisson"] = "fixed"  # a fixed number of clients per round, or each client independently
 
     @model_validator(mode="after")
-    def _what_goes_together(self) -> Uplink:
+    def _check_combination(self) -> Uplink:
         if self.noise and self.clip is None:
             raise BadValue(
-                f"uplink.noise = {self.noise:g}, and nothing says how long an answer may be",
-                remedy="noise hides a client only if its answer is bounded: set uplink.clip, e.g. to 1.0",
+                f"uplink.noise = {self.noise:g} without uplink.clip",
+                remedy="noise hides a client only if its update is bounded: set uplink.clip, e.g. to 1.0",
                 where="uplink.clip",
             )
         if self.secure and self.top_k is not None:
             raise BadValue(
-                "uplink.top_k and uplink.secure exclude each other: under masks nobody can tell whose numbers are missing",
-                remedy="leave one out; uplink.quantise makes masked answers smaller too",
+                "uplink.top_k and uplink.secure exclude each other: masks hide which numbers are missing",
+                remedy="remove one of them; uplink.quantise makes masked updates smaller too",
                 where="uplink.top_k",
             )
         if self.secure and self.quantise is not None and self.noise:
             raise BadValue(
-                "uplink.quantise would round away the share of noise that every client adds under uplink.secure",
-                remedy="leave out quantise, secure or noise",
+                "uplink.quantise would round away the share of noise that every client adds with uplink.secure",
+                remedy="remove quantise, secure or noise",
                 where="uplink.quantise",
             )
         if self.range is not None and (not self.secure or self.clip is not None):
             why = "follows from uplink.clip" if self.secure else "is for uplink.secure"
-            raise BadValue(f"uplink.range {why}", remedy="leave it out", where="uplink.range")
+            raise BadValue(f"uplink.range {why}", remedy="remove it", where="uplink.range")
         return self
 
 
@@ -214,42 +222,44 @@ class Experiment(SettingsTable):
     model: Component
     partition: Component
     algorithm: Component
-    clients: Annotated[int, Field(ge=0)] | None = None  # 0 or None: as many as the data names (natural partitions)
+    clients: Annotated[int, Field(ge=0)] | None = None  # 0 or None: as many as the data has (natural partitions)
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     per_round: Annotated[int, Field(ge=1)] | None = None
     rounds: Annotated[int, Field(ge=1)] | None = None
     uploads: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=0)] = 0
-    partition_seed: Annotated[int, Field(ge=0)] | None = None  # of the partition; without it, and so below: seed
+    partition_seed: Annotated[int, Field(ge=0)] | None = (
+        None  # of the partition; `seed` if not given, as for the next ones
+    )
     start_seed: Annotated[int, Field(ge=0)] | None = None  # of the initial weights
     schedule_seed: Annotated[int, Field(ge=0)] | None = None  # of client selection, dropouts, availability, latencies
-    folds: Annotated[int, Field(ge=2)] | None = None  # train and test rows pooled and dealt to clients in folds
-    fold: Annotated[int, Field(ge=0)] | None = None  # the one held out for testing
-    fold_seed: Annotated[int, Field(ge=0)] | None = None  # assigns pooled samples to folds, or to train and test
-    validate_share: Annotated[float, Field(gt=0, lt=1)] | None = (
-        None  # of each client's rows, tested on instead: for tuning
+    folds: Annotated[int, Field(ge=2)] | None = None  # training and test samples are pooled and split into folds
+    fold: Annotated[int, Field(ge=0)] | None = None  # the fold held out for testing
+    fold_seed: Annotated[int, Field(ge=0)] | None = (
+        None  # of the assignment of pooled samples to folds, or to training and test
     )
-    exclude: tuple[str, ...] | None = None  # clients, by name or number, that neither train nor are tested
+    # share of each client's training samples that replaces the test samples, for tuning
+    validate_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    exclude: tuple[str, ...] | None = None  # clients, by name or number, that are left out of training and testing
     local: Local = Local()
     evaluate: Evaluate = Evaluate()
     devices: Devices = Devices()
-    dropouts: Annotated[float, Field(ge=0, lt=1)] = 0.0  # chance that a selected client never answers
+    dropouts: Annotated[float, Field(ge=0, lt=1)] = 0.0  # probability that a selected client does not answer
     on_error: Literal["stop", "drop"] = "stop"
     on_nan: Literal["drop", "raise", "keep"] = "drop"
-    uplink: Literal["plain", "mean_only"] | Uplink = (
-        "plain"  # what the server sees: each update, nothing but their mean, or what these steps make of it
-    )
+    # what the server sees: each update, only their mean, or the result of these steps
+    uplink: Literal["plain", "mean_only"] | Uplink = "plain"
     bn_buffers: Literal["average", "server", "local", "recompute"] = "average"
     init: Literal["torch", "glorot"] = "torch"
-    freeze: tuple[str, ...] = ()  # patterns of parameter names that stay as they are and are not sent
+    freeze: tuple[str, ...] = ()  # patterns of names of parameters that are not trained and not sent
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     fast: bool = True
-    compile: bool = False  # models that the kernels do not know go through torch.compile
+    compile: bool = False  # use torch.compile for models without compiled kernels
 
     @field_validator("exclude", mode="before")
     @classmethod
-    def _names_of_clients(cls, value: Any) -> tuple[str, ...] | None:
+    def _read_exclude(cls, value: Any) -> tuple[str, ...] | None:
         """Read one name or a list of names and numbers, each once; an empty list is no value."""
         names = list(value) if isinstance(value, list | tuple) else [value]
         if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in names):
@@ -258,16 +268,16 @@ class Experiment(SettingsTable):
 
     @field_validator("uplink", mode="before")
     @classmethod
-    def _word_or_steps(cls, value: Any) -> Any:
+    def _check_uplink(cls, value: Any) -> Any:
         if not isinstance(value, Uplink) and not (isinstance(value, str) and value in ("plain", "mean_only")):
             raise ValueError('"plain", "mean_only", or a table of steps such as { clip = 1.0, noise = 0.5 }')
         return value
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Experiment:
+    def _check_combination_of_keys(self) -> Experiment:
         for one, other in (("share", "per_round"), ("rounds", "uploads")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise _both(one, other)
+                raise _both_given(one, other)
         if (self.folds is None) != (self.fold is None):
             raise BadValue("folds and fold go together", remedy="give both: folds = 5, fold = 0", where="fold")
         if self.folds is not None and self.fold is not None and self.fold >= self.folds:
@@ -282,17 +292,17 @@ class Experiment(SettingsTable):
 
     @classmethod
     def make(cls, source: Any = None, overrides: Sequence[str] = (), *, where: str = "", **settings: Any) -> Experiment:
-        """From a TOML file, a data set's name or object, or a table; then keywords; then `key.sub=value` texts.
+        """Make an experiment from a TOML file, a data set or a table, then keywords, then `key.sub=value` overrides.
 
-        Whatever is not said comes from the data set's own defaults, then from the general ones.
+        Keys that are not given have the defaults of the data set, or else the general defaults.
         """
         table, place = _read(source)
         where = where or place
-        said = {key: value for key, value in settings.items() if value is not None}
-        for layer in (said, dict(map(parse_assignment, overrides))):
+        given = {key: value for key, value in settings.items() if value is not None}
+        for layer in (given, dict(map(parse_assignment, overrides))):
             for key, value in layer.items():
                 if EITHER_OR.get(key) in layer:
-                    raise _both(key, EITHER_OR[key])
+                    raise _both_given(key, EITHER_OR[key])
                 table = _override(table, key, value)
         return cls._from_table(table, where)
 
@@ -308,45 +318,50 @@ class Experiment(SettingsTable):
                 )
         if "data" not in table:
             raise BadValue(
-                "no data set is named", remedy='write data = "digits", or any of `fedarena list datasets`', where=where
+                "no data set is given", remedy='write data = "digits", or any of `fedarena list datasets`', where=where
             )
         data = Component.choose("dataset", table["data"], f"{prefix}data")
-        table = _under(getattr(data.made, "defaults", {}), {**table, "data": data})
-        table = _under({key: value for key, value in GENERAL.items() if key != "clients"}, table)
+        table = _with_defaults(getattr(data.made, "defaults", {}), {**table, "data": data})
+        table = _with_defaults({key: value for key, value in GENERAL.items() if key != "clients"}, table)
         for key, kind in COMPONENTS.items():
             table[key] = Component.choose(kind, table[key], prefix + key)
-        if table["partition"].name != "natural":  # there the data says how many clients there are
+        if table["partition"].name != "natural":  # whose number of clients comes from the data
             table.setdefault("clients", GENERAL["clients"])
         if isinstance(table.get("freeze"), str):
             table["freeze"] = (table["freeze"],)
         try:
-            if isinstance(table.get("uplink"), Mapping):  # here: of a choice of types, complaints would name them all
+            if isinstance(
+                table.get("uplink"), Mapping
+            ):  # validated here, as errors about a union would name all its types
                 with located_at(where):
                     table["uplink"] = Uplink.model_validate(table["uplink"])
         except ValidationError as error:
-            raise _told(error, prefix, "uplink") from None
+            raise validation_error(error, prefix, "uplink") from None
         try:
             with located_at(where):
                 return cls.model_validate(table)
         except ValidationError as error:
-            raise _told(error, prefix) from None
+            raise validation_error(error, prefix) from None
 
     def with_(self, **settings: Any) -> Experiment:
-        """The same experiment with other values: `exp.with_(seed=1)`, `exp.with_(algorithm="centralized")`."""
+        """Return the experiment with other values: `exp.with_(seed=1)`, `exp.with_(algorithm="centralized")`."""
         table: dict[str, Any] = {k: getattr(self, k) for k in type(self).model_fields}
         for key, value in settings.items():
             table = _override(table, key, value)
         return self._from_table({k: v for k, v in table.items() if v is not None}, "")
 
     def seed_for(self, purpose: Purpose) -> int:
-        """Return the seed of everything random that serves this purpose."""
+        """Return the seed for the random streams of this purpose."""
         own: int | None = getattr(self, SEED_KEYS[purpose])
         return self.seed if own is None else own
 
     def as_table(self) -> dict[str, Any]:
-        """Plain values, complete, in the order of the fields; what is None is left out."""
+        """Return all settings as plain values, in the order of the fields, without those that are None."""
         table: dict[str, Any] = {}
-        usual = {**GENERAL, **getattr(self.data.made, "defaults", {})}  # read back, they would fill what is not there
+        usual = {
+            **GENERAL,
+            **getattr(self.data.made, "defaults", {}),
+        }  # would replace missing keys when the text is read back
         for key in type(self).model_fields:
             value = getattr(self, key)
             if isinstance(value, Component):
@@ -358,22 +373,22 @@ class Experiment(SettingsTable):
                 table[key] = {k: v for k, v in known.items() if v is not None}
             elif value is not None:
                 table[key] = value
-            elif key in usual and getattr(self, EITHER_OR.get(key, key)) is None and not self._follows(key):
+            elif key in usual and getattr(self, EITHER_OR.get(key, key)) is None and not self._stays_unset(key):
                 table[key] = "none"
         return table
 
-    def _follows(self, key: str) -> bool:
-        """Whether a key without a value stays without one when it is left out of a file."""
+    def _stays_unset(self, key: str) -> bool:
+        """Return whether a key without a value has none either when it is left out of a file."""
         own = getattr(self.data.made, "defaults", {})
         return key == "clients" and self.partition.name == "natural" and key not in own
 
     def to_toml(self) -> str:
-        """Complete and readable; `Experiment.make` reads it back to an equal experiment."""
-        return "".join(f"{key} = {_toml(value)}\n" for key, value in self.as_table().items())
+        """Return the complete experiment as TOML, which `Experiment.make` reads back as an equal experiment."""
+        return "".join(f"{key} = {write_toml_value(value)}\n" for key, value in self.as_table().items())
 
 
-def _both(one: str, other: str) -> BadValue:
-    return BadValue(f"both {one} and {other} are given", remedy=f"keep one of them: {one} or {other}", where=other)
+def _both_given(one: str, other: str) -> BadValue:
+    return BadValue(f"both {one} and {other} are given", remedy=f"give one of them: {one} or {other}", where=other)
 
 
 def _read(source: Any) -> tuple[dict[str, Any], str]:
@@ -389,61 +404,15 @@ def _read(source: Any) -> tuple[dict[str, Any], str]:
     if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml")):
         return read_toml(check_path(source, "the experiment file")), str(source)
     if isinstance(source, tuple) and len(source) in (2, 3):  # (x, y) or (x, y, client)
-        from fedarena.data.sources import arrays
-
-        return {"data": arrays(*source)}, ""
+        return {"data": find("dataset", "arrays").make(*source)}, ""
     return {"data": source}, ""
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        near = ", ".join(sorted(p.name for p in path.parent.glob("*.toml"))[:5]) if path.parent.is_dir() else ""
-        raise BadValue(
-            f"there is no experiment file {path}",
-            remedy=f"here are: {near}" if near else "`fedarena run digits` needs no file",
-        ) from None
-    except (ValueError, RecursionError, OSError) as error:  # no TOML, no UTF-8, a number without end, nested too deeply
-        raise BadValue(
-            f"cannot read it: {quoted(str(error))}", remedy="write it as TOML: key = value", where=str(path)
-        ) from None
-    resolve_paths(table, path.parent)
-    return table
-
-
-def resolve_paths(table: Mapping[str, Any], folder: Path) -> None:
-    """Change the paths of a table that was read from a file in this folder: they are meant from where the file lies."""
-    for inner in (table.get("data"), table.get("partition"), table.get("devices")):
-        for name in (*PATHS, "trace", "available"):
-            if isinstance(inner, dict) and isinstance(inner.get(name), str) and inner[name] not in AVAILABLE:
-                inner[name] = str(folder / inner[name])
-
-
-def parse_assignment(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise BadValue(
-            f"--set {quoted(text)}",
-            remedy="write --set key=value or key.sub=value, e.g. --set local.lr=0.05",
-            where="--set",
-        )
-    try:
-        parsed = tomllib.loads(f"v = {value.strip()}")
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()  # a bare word is a text
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets without end
-        raise BadValue(
-            f"--set {quoted(text)}: {quoted(str(error))}", remedy="give a plain value", where=quoted(key.strip())
-        ) from None
-    return key.strip(), parsed["v"] if len(parsed) == 1 else value.strip()  # a second line is no TOML of this key
-
-
 def with_settings(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of an experiment, not yet complete, with other settings over it.
+    """Return a table of an experiment, which need not be complete, with other settings that replace its own.
 
     >>> below = {"model": "cnnnet", "rounds": 5, "local": {"lr": 1}}
-    >>> laid_over(below, {"model": {"norm": "bn"}, "uploads": 9, "local": {"batch": 8}})
+    >>> with_settings(below, {"model": {"norm": "bn"}, "uploads": 9, "local": {"batch": 8}})
     {'model': {'name': 'cnnnet', 'norm': 'bn'}, 'local': {'lr': 1, 'batch': 8}, 'uploads': 9}
     """
     for key, value in settings.items():
@@ -452,20 +421,22 @@ def with_settings(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict
 
 
 def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """A copy of the table with `key` (or `key.sub`) set. A component under a new name starts with that name's defaults."""
+    """Return a copy of the table with `key` or `key.sub` set. A component with a new name starts with its defaults."""
     table = dict(table)
     head, _, rest = key.partition(".")
     if EITHER_OR.get(head):
         table.pop(EITHER_OR[head], None)
     if rest and head in Experiment.model_fields and head not in TABLES:
         raise BadValue(
-            f"{head} is one value and has no key '{quoted(rest)}'", remedy=f"write {head} = VALUE", where=quoted(key)
+            f"{head} is a single value and has no key '{quoted(rest)}'",
+            remedy=f"write {head} = VALUE",
+            where=quoted(key),
         )
     before = table.get(head, {})
-    if head == "uplink" and isinstance(before, str):  # "plain" is no name of steps
+    if head == "uplink" and isinstance(before, str):  # "plain" is not a table of steps
         before = {}
     if not rest:
-        if isinstance(value, Mapping) and "name" not in value and head in TABLES:  # local={"lr": 1} changes lr alone
+        if isinstance(value, Mapping) and "name" not in value and head in TABLES:  # local={"lr": 1} changes only lr
             value = {**_as_mapping(before, head), **value}
         table[head] = value
         return table
@@ -485,15 +456,15 @@ def _as_mapping(value: Any, key: str) -> dict[str, Any]:
         return {k: v for k, v in value.model_dump().items() if v is not None}
     if not isinstance(value, Mapping):
         raise BadValue(
-            f"{quoted(key)} = {quoted(value)} is no table, and has no settings to change",
-            remedy="give a table, or an object that is complete",
+            f"{quoted(key)} = {quoted(value)} is not a table with settings that could change",
+            remedy="give a table, or an object",
             where=quoted(key),
         )
     return dict(value)
 
 
-def _under(defaults: Mapping[str, Any], table: dict[str, Any]) -> dict[str, Any]:
-    """The table, with defaults beneath it."""
+def _with_defaults(defaults: Mapping[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    """Return the table with defaults for the keys that it does not have."""
     merged = dict(table)
     for key, value in defaults.items():
         if key not in table:
@@ -504,8 +475,10 @@ def _under(defaults: Mapping[str, Any], table: dict[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _told(error: ValidationError, prefix: str, *within: str) -> UnknownName | BadValue:
-    """Pydantic's first complaint, in our words."""
+def validation_error(
+    error: ValidationError, prefix: str = "", *within: str, root: type[SettingsTable] | None = None
+) -> UnknownName | BadValue:
+    """Return pydantic's first error as one of ours; `root` is the table that was validated, if it is not an experiment."""
     first = error.errors()[0]
     keys = [*within, *(quoted(str(part)) for part in first["loc"])]
     where = prefix + ".".join(keys)
@@ -516,10 +489,10 @@ def _told(error: ValidationError, prefix: str, *within: str) -> UnknownName | Ba
             "devices": Devices,
             "uplink": Uplink,
         }
-        known = tables[keys[0]].model_fields
+        table = tables[keys[0]] if root is None else root
         return UnknownName(
-            f"{keys[0]} has no key '{keys[-1]}'",
-            remedy=suggest(keys[-1], known, f"it has: {', '.join(known)}"),
+            f"{keys[0] if root is None else table.__name__} has no key '{keys[-1]}'",
+            remedy=suggest(keys[-1], table.model_fields, f"it has: {', '.join(table.model_fields)}"),
             where=where,
         )
     message = str(first["msg"]).removeprefix("Value error, ")
@@ -528,21 +501,3 @@ def _told(error: ValidationError, prefix: str, *within: str) -> UnknownName | Ba
         remedy=quoted(message[0].lower() + message[1:]),
         where=where,
     )
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_toml_key(k)} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the one that JSON lets through
-    return str(value)
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)

@@ -1,4 +1,4 @@
-"""Limits of what users give: how large a number, how deep a table and how long a path may be."""
+"""Limits of values from users: how large a number, how deep a table and how long a path may be."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from fedarena.config.errors import BadValue, quoted
 
-LARGEST = 1e12  # number of an experiment, unless its name says otherwise
-LARGEST_RATE = 1e38  # rates may be absurd, as long as a 32-bit float holds them: such runs diverge and say so
+LARGEST = 1e12  # for numbers other than learning rates and seeds
+LARGEST_RATE = 1e38  # a 32-bit float; runs with absurd learning rates diverge and report it
 LARGEST_SEED = 2**63 - 1
 DEEPEST = 32  # tables and lists within each other
-LONGEST_NAME = 255  # bytes of a file's name
+LONGEST_NAME = 255  # bytes of a file name
 LONGEST_PATH = 4095 - LONGEST_NAME  # bytes, with room for the files inside a folder
 
 
@@ -24,7 +24,7 @@ def largest(key: str) -> float:
 
 
 def check_value(key: str, value: Any, where: str, depth: int = 0) -> None:
-    """Refuse numbers that are absurdly large, texts that no file can hold and tables that never end."""
+    """Reject numbers that are absurdly large, texts that are not valid UTF-8 and tables that are nested too deeply."""
     if depth > DEEPEST:
         raise BadValue(f"{quoted(key)} is nested too deeply", remedy="give a plain value or a flat table", where=where)
     if isinstance(value, Mapping | list | tuple):
@@ -48,14 +48,14 @@ def _is_text(value: str) -> bool:
 
 
 def check_path(path: Any, where: str) -> Path:
-    """Return the path, unless no file of any name can lie there: a NUL byte, or a name that is too long."""
+    """Return the path; raise `BadValue` if no file can have it: it contains a NUL byte, or a name that is too long."""
     if not isinstance(path, str | os.PathLike):
-        raise BadValue(f"{quoted(path)} is no path", remedy="give the name of a file or folder", where=where)
+        raise BadValue(f"{quoted(path)} is not a path", remedy="give the name of a file or folder", where=where)
     found = Path(path)
     name = os.fspath(found)
     problem = ""
     if "\0" in name:
-        problem = "holds a NUL byte"
+        problem = "contains a NUL byte"
     elif not all(map(_fits, found.parts)):
         problem = f"has a name that is longer than {LONGEST_NAME} bytes, or is not valid UTF-8"
     elif len(os.fsencode(found.absolute())) > LONGEST_PATH:
@@ -66,7 +66,7 @@ def check_path(path: Any, where: str) -> Path:
 
 
 def check_paths(*paths: tuple[str, Any]) -> None:
-    """Do the same for options that may be left out, or be False for no folder."""
+    """Check the paths of options, each of which may be None, or False for no folder."""
     for option, path in paths:
         if path is not None and path is not False:
             check_path(path, option)

@@ -1,4 +1,4 @@
-"""Names to components. What is registered here appears in `fedarena list`, in TOML files and on the command line.
+"""The registry of components. Registered names appear in `fedarena list`, in TOML files and on the command line.
 
 A component is a frozen dataclass or a function; its keyword parameters are its settings. Add one in a file of your own:
 
@@ -52,13 +52,13 @@ class Parameter:
 
     @property
     def is_required(self) -> bool:
-        """It has no default."""
+        """Whether a value must be given."""
         return self.default is inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered component."""
+    """A component under its registered name."""
 
     kind: Kind
     name: str
@@ -67,33 +67,33 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """First paragraph of the docstring, as one line."""
+        """Return the first paragraph of the docstring as one line."""
         return " ".join((inspect.getdoc(self.make) or "").split("\n\n")[0].split())
 
     @functools.cached_property
     def parameters(self) -> dict[str, Parameter]:
-        """The settings, by name. A model's first two arguments (shape, classes) come from the data and are none."""
+        """Return the settings by name. The first two arguments of a model (shape, classes) come from the data."""
         hints = get_type_hints(self.make, include_extras=True)
         return {
             p.name: Parameter(p.name, _type_text(hints.get(p.name, Any)), p.default, hints.get(p.name, Any))
             for p in inspect.signature(self.make).parameters.values()
             if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
             and not (self.kind == "model" and p.name in ("shape", "classes"))
-            and not dataclasses.is_dataclass(hints.get(p.name))  # what a companion is around: `with` says it
+            and not dataclasses.is_dataclass(hints.get(p.name))  # the algorithm inside a companion, which `with` sets
         }
 
     @property
     def is_companion(self) -> bool:
-        """It goes around another component of its kind."""
+        """Whether it wraps another component of its kind."""
         return inspect.isclass(self.make) and "base" in getattr(self.make, "__dataclass_fields__", {})
 
     def build(self, settings: Mapping[str, Any], where: str = "") -> Any:
-        """The component with these settings, each checked for name, type and range."""
+        """Build the component with these settings; the name, type and range of each are checked."""
         values = self.check(settings, where)
         return functools.partial(self.make, **values) if self.kind == "model" else self.make(**values)
 
     def check(self, settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-        """The settings, converted to their types; unknown, missing and wrong ones are errors that name the place."""
+        """Return the settings converted to their types; raise an error with the place for unknown, missing or wrong ones."""
         from pydantic import ConfigDict, TypeAdapter, ValidationError
 
         values = {}
@@ -106,7 +106,7 @@ class Entry:
                     where=at,
                 )
             annotation = self.parameters[key].annotation
-            if annotation is not Any:  # rows of the user's own may be as large as they like
+            if annotation is not Any:  # arrays of the user have no limits
                 check_value(key, value, at)
             if isinstance(value, str) and annotation in (tuple[str, ...], tuple[str, ...] | None):
                 value = (value,)  # one name is a list of one
@@ -130,7 +130,7 @@ class Entry:
         return values
 
     def describe(self) -> dict[str, Any]:
-        """As `fedarena list --json` prints it."""
+        """Return the entry as `fedarena list --json` prints it."""
         return {
             "name": self.name,
             "summary": self.summary,
@@ -143,37 +143,37 @@ class Entry:
 
 
 def register(kind: Kind, name: str, *, paper: str = "") -> Callable[[T], T]:
-    """Decorator: make a class or function known under a name. A second registration of a name replaces the first."""
+    """Decorate a class or function to register it under a name. A second registration of a name replaces the first."""
 
-    def keep(make: T) -> T:
+    def add(make: T) -> T:
         _entries[kind][name] = Entry(kind, name, make, paper)
         make.registered_name = name  # type: ignore[attr-defined]
         return make
 
-    return keep
+    return add
 
 
 def register_variant(variant: type, registered: type) -> None:
-    """Make a subclass known under the name of the registered class whose constructor may create it."""
+    """Register a subclass under the name of the registered class whose constructor may create it."""
     variant.registered_name = name_of(registered)  # type: ignore[attr-defined]
     variant.registered_class = registered  # type: ignore[attr-defined]
 
 
 def adopt(entries: Iterable[Entry]) -> None:
-    """Make known what another process registered, and this one does not know."""
+    """Add the components of another process that are not registered in this one."""
     for entry in entries:
         if entry.name not in components(entry.kind):
             _entries[entry.kind][entry.name] = entry
 
 
 def components(kind: Kind) -> dict[str, Entry]:
-    """All components of a kind, built in, registered here or found in installed packages, by name."""
+    """Return all components of a kind by name: built in, registered by the user, and those of installed packages."""
     _load(kind)
     return dict(_entries[kind])
 
 
 def find(kind: Kind, name: str, where: str = "") -> Entry:
-    """The component of that name, or an error with the nearest name."""
+    """Return the component of this name; raise `UnknownName` with the nearest name if there is none."""
     known = components(kind)
     if name not in known:
         raise UnknownName(
@@ -185,7 +185,7 @@ def find(kind: Kind, name: str, where: str = "") -> Entry:
 
 
 def name_of(component: object) -> str:
-    """The name under which a component (or its class) was registered, else its own name."""
+    """Return the name under which a component or its class was registered, else the name of the class."""
     target = component if inspect.isclass(component) or inspect.isroutine(component) else type(component)
     return str(getattr(target, "__dict__", {}).get("registered_name", getattr(target, "__name__", "?")))
 
@@ -197,11 +197,11 @@ def registered_class(component: object) -> type:
 
 
 def load_file(file: Path) -> None:
-    """Run a Python file of the user's, for the components it registers; worker processes get them by value."""
+    """Run a Python file of the user that registers components; worker processes receive them by value."""
     import cloudpickle
 
     check_path(file, "--file")
-    name = f"_file_{file.stem}"  # not its own name: an `import` of the same file elsewhere must not meet a stranger
+    name = f"_file_{file.stem}"  # not its own name, so that an `import` of the same file elsewhere loads it again
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None or not file.exists():
         raise BadValue(f"cannot import {file}", remedy="give a Python file that registers a component", where="--file")
@@ -225,12 +225,12 @@ def _load(kind: Kind) -> None:
             continue
         try:
             register(kind, point.name)(point.load())
-        except Exception as error:  # one broken package must not take the others along
+        except Exception as error:  # a broken package must not prevent the use of the others
             warnings.warn(f"the {kind} '{point.name}' cannot be loaded from {point.value}: {error}", stacklevel=2)
 
 
 def _type_text(annotation: Any) -> str:
-    """`Annotated[float, Gt(0)]` as people read it: float > 0; `Literal["a", "b"]` as a | b."""
+    """Return a type for readers: `Annotated[float, Gt(0)]` as float > 0, `Literal["a", "b"]` as a | b."""
     import types
     import typing
 

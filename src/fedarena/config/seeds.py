@@ -1,7 +1,7 @@
 """One seed, many named streams.
 
-Each use of randomness asks for its own stream by purpose, round and client. No stream knows who else was selected,
-which worker runs it or what was drawn before: the same experiment gives the same bits in any order of execution.
+Each use of randomness has its own stream for a purpose, round and client. A stream does not depend on which other clients
+were selected, which worker runs it or what was drawn before: the same experiment gives the same bits in any order.
 
 >>> stream(0, "shuffle", 3, 7).permutation(4)
 array([3, 2, 1, 0])
@@ -20,28 +20,28 @@ from typing import Literal
 import numpy as np
 
 Purpose = Literal[
-    "select",  # who takes part in a round
-    "shuffle",  # order of a client's rows
-    "dropout",  # torch's own random numbers inside a client's training (nn.Dropout)
-    "evaluate",  # the same, while a model is judged
+    "select",  # clients of a round
+    "shuffle",  # order of a client's samples
+    "dropout",  # random numbers of torch in a client's training (nn.Dropout)
+    "evaluate",  # random numbers of torch in an evaluation
     "augment",  # random crops and flips of a client's images
     "noise",  # feature noise of a client
     "failure",  # simulated clients that never answer
-    "vc",  # draws of virtual clients
+    "vc",  # samples of virtual clients
     "straggler",  # which clients stop early, and when
     "latency",  # durations on the virtual clock
-    "available",  # when devices are there
+    "available",  # when devices are online
     "init",  # initial weights
-    "partition",  # who owns which rows
+    "partition",  # which client has which samples
     "client_test",  # per-client test sets
-    "split",  # train and test rows where a data set has none
+    "split",  # training and test samples where a data set has no split of its own
     "folds",  # which samples are held out for testing
-    "valid",  # rows held out of training for a search
+    "valid",  # samples held out of training for a search
     "validation",  # samples held out of training to choose a round
-    "search",  # what a search tries next
-    "algorithm",  # coins an algorithm tosses on the server
-    "uplink",  # how a client rounds what it sends
-    "privacy",  # noise that hides a client among others
+    "search",  # trials of a search
+    "algorithm",  # random decisions of an algorithm on the server
+    "uplink",  # random rounding of what a client sends
+    "privacy",  # noise of differential privacy
     "masks",  # keys and shares of secure aggregation
 ]
 
@@ -78,20 +78,20 @@ WORD = (1 << 64) - 1
 
 @functools.cache
 def number_of(purpose: Purpose) -> int:
-    """What stands for it in a key."""
+    """Return the number that stands for a purpose in the key of a stream."""
     return zlib.crc32(purpose.encode())
 
 
 def stream(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
-    """An independent generator for this purpose and key (round, client, ...)."""
+    """Return an independent generator for a purpose and key (round, client, ...)."""
     words = (seed, number_of(purpose), *key)
-    if max(words) < 1 << 32:  # the same stream: numpy would take the numbers apart into these words, one by one
+    if max(words) < 1 << 32:  # the same stream, quicker: numpy would split the numbers into these words one by one
         return np.random.Generator(np.random.PCG64(np.array(words, np.uint32)))
     return np.random.default_rng(words)
 
 
 def derived_seed(*words: int | str | None) -> int:
-    """Return a 32-bit seed hashed from these words: other words give an unrelated seed.
+    """Return a 32-bit seed that is hashed from these words; other words give an unrelated seed.
 
     >>> derived_seed(15, "split", 1, 0) == derived_seed(16, "split", 0, 0)
     False
@@ -100,12 +100,12 @@ def derived_seed(*words: int | str | None) -> int:
 
 
 def torch_seed(seed: int, purpose: Purpose, *key: int) -> int:
-    """A 63-bit seed for `torch.manual_seed`, from the stream of the same name."""
+    """Return a 63-bit seed for `torch.manual_seed` from the stream of this purpose and key."""
     return int(stream(seed, purpose, *key).integers(0, 2**63 - 1))
 
 
 def quick_seed(seed: int, purpose: Purpose, *key: int) -> int:
-    """The same in a fraction of the time, by hashes: for what every client needs in every round, and few ever use."""
+    """Return a 63-bit seed from hashes, much faster than `torch_seed`: every client needs one in every round."""
     *first, last = key
     mixed = (_hashed(seed, purpose, *first) + last * 0x9E3779B97F4A7C15) & WORD  # the golden ratio: splitmix64
     mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & WORD

@@ -1,7 +1,7 @@
-"""How a setting selects a variant of an algorithm: a subclass of the paper's class that lives in another file.
+"""Select a variant of an algorithm by a setting: a subclass of the paper's class in another file.
 
 `FedProx(schedule="adaptive")` creates an `AdaptiveFedProx`, as `pathlib.Path()` creates a `PosixPath`. The paper's class
-lists all settings; the code behind the settings that are not part of the paper's algorithm stays out of its file.
+lists all settings; code for settings that are not part of the paper's algorithm stays out of its file.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Who owns which rows: data sets, partitions, folds, client test sets."""
+"""Data sets and where they come from, partitions of their samples among clients, folds, and test sets of clients."""

@@ -1,4 +1,4 @@
-"""A test set for every client, and training rows held out for a search."""
+"""Test sets of clients, and training samples held out for a search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedarena.data.stratification import blocks_in_time, whole_groups
 How = Literal["same_distribution", "balanced"]
 Replacement = Literal["across", "within"]
 
-PART = 5  # a client's test set has a fifth of the rows of its training set: "80 % fewer images"
+PART = 5  # a client's test set has a fifth as many samples as its training set: "80 % fewer images"
 
 
 def client_tests(
@@ -27,11 +27,12 @@ def client_tests(
     how: How = "same_distribution",
     replacement: Replacement = "across",
 ) -> tuple[Sequence[Rows], tuple[str, ...]]:
-    """Test rows of each client, drawn from the global test set with the classes of its training rows, and notes.
+    """Return test samples for each client, sampled from the global test set with the client's classes, and notes.
 
-    `same_distribution`: class by class a fifth of the training rows. `balanced`: equally many of each class.
-    A row may serve many clients; `within` lets it serve one client more than once, else a set ends with the stock.
-    Natural clients keep their own test rows. Fewer than five training rows give an empty test set.
+    `same_distribution`: for each class, a fifth of the number of training samples. `balanced`: equally many of each class.
+    A sample may be in the test sets of many clients; with `within` it may be in one test set more than once, otherwise a
+    test set is shorter if samples run out. Natural clients have their own test samples. Fewer than five training samples
+    give an empty test set.
     """
     if partition.client_tests:
         return partition.client_tests, ()
@@ -47,9 +48,9 @@ def client_tests(
 def hold_out(
     partition: Partition, share: float, seed: int, data: Dataset | None = None
 ) -> tuple[Partition, list[Rows]]:
-    """Take a share of every client's training rows away for validation: never tune on the test rows.
+    """Hold out a share of every client's training samples for tuning, and return the partition and the held-out samples.
 
-    Where rows of `data` have groups or times, whole groups or the latest rows of all clients are taken.
+    If samples of `data` have groups or times, whole groups or the latest samples of all clients are held out.
     """
     if not 0 < share < 1:
         raise BadValue(f"a share of {share} cannot be held out", remedy="give 0 < share < 1", where="share")
@@ -67,8 +68,8 @@ def hold_out(
 def hold_out_together(
     partition: Partition, share: float, rng: np.random.Generator, data: Dataset
 ) -> tuple[Partition, list[Rows]]:
-    """Divide the rows of all clients at once: a group is at one side everywhere, and so is everything before a time."""
-    rows, sizes, shares = partition.dealt, partition.sizes, np.array([1 - share, share])
+    """Hold out samples of all clients at once: the same groups, or the samples after the same time, on all clients."""
+    rows, sizes, shares = partition.train_rows, partition.sizes, np.array([1 - share, share])
     if data.time is not None:
         part = blocks_in_time(data.time[rows], shares)
     else:
@@ -82,7 +83,7 @@ def hold_out_together(
 
 
 def _fifth(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """A fifth of each class; what rounding leaves goes to the largest remainders, equal ones in random order."""
+    """Return a fifth of each count, rounded by the largest remainders, with ties broken at random."""
     quota = counts // PART
     left = counts.sum() // PART - quota.sum()
     quota[np.lexsort((rng.random(len(counts)), -(counts % PART)))[:left]] += 1
@@ -97,7 +98,7 @@ def _even(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 def _draw(
     pools: list[Rows], quotas: Iterable[NDArray[np.int64]], rng: np.random.Generator, replacement: Replacement
 ) -> tuple[Sequence[Rows], tuple[str, ...]]:
-    """So many rows of each pool for each client; a pool that is too small gives all it has, and a note."""
+    """Sample the quota of each pool for each client; if a pool is too small, use all of it and add a note."""
     stock = np.array([len(pool) for pool in pools])
     tests, short = [], []
     for quota in quotas:
@@ -107,5 +108,5 @@ def _draw(
         drawn = [rng.choice(pools[y], reachable[y], replace=replacement == "within") for y in wanted]
         tests.append(np.sort(np.concatenate([*drawn, np.empty(0, dtype=np.int64)])))
     cut = np.count_nonzero(short)
-    note = f"{cut} client test sets were cut short by {sum(short)} rows in all: too few test rows of a class"
+    note = f"{cut} client test sets are {sum(short)} samples short in all: too few test samples of a class"
     return tests, (note,) if cut else ()

@@ -1,6 +1,7 @@
-"""What an experiment learns from: rows with labels, in one array, training rows first.
+"""A data set, with its samples in one array and the training samples first, and its partition among clients.
 
-Train and test lie in one index space, so that a partition, a fold or a client's own test set is just an array of rows.
+Training and test samples share one index space, so that a partition, a fold or the test set of a client is an array of row
+numbers.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from fedarena.config.errors import PartitionImpossible
 Rows = NDArray[np.int64]
 Preparation = Literal["scale", "standardise", "mcmahan", "niid", "none"]
 
-PADDING = -100  # a label that is no label (torch's `ignore_index`): positions after the end of a sequence
+PADDING = -100  # stands for no label (torch's `ignore_index`), at positions after the end of a sequence
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Rows `x`, labels `y`; rows 0..n_train-1 are for training, the rest is the global test set.
 
-    Images are uint8, N x C x H x W; tables float32, N x features; texts int64, N x length, with one label a position.
+    Images are uint8, N x C x H x W; tables float32, N x features; texts int64, N x length, with one label per position.
     """
 
     name: str
@@ -33,23 +34,24 @@ class Dataset:
     y: NDArray[np.int64]
     n_train: int
     classes: int
-    prepare: Preparation = "none"  # what happens to a batch on its way into a model, see data/preprocessing.py
-    pixel_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = (
-        None  # channel means and deviations, `standardise`
-    )
-    owner: NDArray[np.int64] | None = None  # natural client of every row (train and test), -1 for none
+    prepare: Preparation = "none"  # preparation of a batch for the model, see data/preprocessing.py
+    # means and standard deviations of the channels, for `standardise`
+    pixel_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    owner: NDArray[np.int64] | None = None  # natural client of every sample, training and test, -1 for none
     owner_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()  # what a user should know about how it was read
-    group: NDArray[np.int64] | None = None  # samples of one group are never on both sides of a division
-    time: NDArray[np.int64] | None = None  # order of the samples in time: no division trains on later ones
+    notes: tuple[str, ...] = ()  # for the user, about how the data was read
+    group: NDArray[np.int64] | None = None  # samples of one group are never in both parts of a split
+    time: NDArray[np.int64] | None = (
+        None  # order of the samples in time: no split trains on later samples than it tests
+    )
 
     @property
     def train_labels(self) -> NDArray[np.int64]:
-        """Labels of the training rows; one label a row, or no partition by label is possible."""
+        """Return the labels of the training samples; raise `PartitionImpossible` if samples have several labels."""
         if self.y.ndim != 1:
             raise PartitionImpossible(
-                f"'{self.name}' has a label at every position of a row, not one a row",
+                f"'{self.name}' has a label at every position of a sample, not one per sample",
                 remedy="use partition 'natural' or 'iid'",
                 where="partition.name",
             )
@@ -57,16 +59,16 @@ class Dataset:
 
     @property
     def test_rows(self) -> Rows:
-        """Row numbers of the global test set."""
+        """Return the row numbers of the global test set."""
         return np.arange(self.n_train, len(self.x), dtype=np.int64)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one row as a model sees it."""
+        """Return the shape of one sample as the model receives it."""
         return (3, 24, 24) if self.prepare == "mcmahan" else tuple(self.x.shape[1:])
 
     def fingerprint(self) -> str:
-        """sha256 over rows, labels and owners: two runs with the same fingerprint saw the same data."""
+        """Return the sha256 of samples, labels and owners, which is equal for equal data."""
         digest = hashlib.sha256(f"{self.n_train} {self.classes} {self.prepare}".encode())
         for array in (self.x, self.y, self.owner):
             if array is not None:
@@ -80,26 +82,26 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class RowLists(Sequence[Rows]):
-    """The rows of many clients in one array: a hundred thousand small arrays would cost more than the rows in them.
+    """The row numbers of many clients in one array, which takes less memory than many small arrays.
 
     >>> lists = RowLists.of([np.array([4, 7]), np.array([1])])
     >>> lists[0], len(lists), lists.flat, lists.sizes
     (array([4, 7]), 2, array([4, 7, 1]), array([2, 1]))
     """
 
-    flat: Rows  # of the first client, then of the second, ...
+    flat: Rows  # rows of the first client, then of the second, ...
     bounds: Rows  # client k has flat[bounds[k] : bounds[k + 1]]
 
     @classmethod
     def of(cls, lists: Sequence[Rows]) -> RowLists:
-        """These arrays, one after the other."""
+        """Concatenate the row numbers of all clients."""
         sizes = np.fromiter(map(len, lists), np.int64, len(lists))
         flat = np.concatenate([np.empty(0, np.int64), *lists])
         return cls(flat, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Rows of each."""
+        """Return the number of rows of each client."""
         return np.diff(self.bounds)
 
     def __len__(self) -> int:
@@ -118,19 +120,17 @@ class RowLists(Sequence[Rows]):
 
 @dataclass(frozen=True)
 class Partition:
-    """Who owns which rows: one array of row numbers a client, and the rows held back for testing."""
+    """The assignment of samples to clients: one array of row numbers per client, and those held out for testing."""
 
     clients: Sequence[Rows]
     test: Rows  # the global test set; a held-out fold for fold-wise partitions
-    client_tests: Sequence[Rows] = field(default_factory=list)  # each client's own test rows, see data/client_tests.py
+    client_tests: Sequence[Rows] = field(default_factory=list)  # test samples of each client, see data/client_tests.py
     noise: NDArray[np.float64] | None = None  # standard deviation of each client's feature noise
-    frozen_noise: bool = True  # the same noise at every look, or a new draw each round
-    unused: int = 0  # training rows that nobody owns
-    notes: tuple[str, ...] = ()  # what a user should know about how it came out
-    names: tuple[str, ...] = ()  # of the clients, where they have any
-    validation: Sequence[Rows] = field(
-        default_factory=list
-    )  # held out to choose a round, see data/validation_samples.py
+    frozen_noise: bool = True  # the same noise in all rounds, or new noise in each round
+    unused: int = 0  # training samples without a client
+    notes: tuple[str, ...] = ()  # for the user, about the result of the partition
+    names: tuple[str, ...] = ()  # of the clients, if they have names
+    validation: Sequence[Rows] = field(default_factory=list)  # to choose a round, see data/validation_samples.py
 
     def __post_init__(self) -> None:
         for name in ("clients", "client_tests", "validation"):
@@ -138,30 +138,30 @@ class Partition:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """n_k: rows of each client."""
+        """Return n_k, the number of training samples of each client."""
         return _sizes(self.clients)
 
     @property
     def test_sizes(self) -> NDArray[np.int64]:
-        """Test rows of each client."""
+        """Return the number of test samples of each client."""
         return _sizes(self.client_tests)
 
     @property
-    def dealt(self) -> Rows:
-        """The rows of all clients, one client after the other."""
+    def train_rows(self) -> Rows:
+        """Return the training samples of all clients, one client after the other."""
         return _flat(self.clients)
 
     @property
     def population(self) -> list[int]:
-        """Clients that own rows; the others are never selected nor counted."""
+        """Return the clients that have samples; others are never selected and do not count."""
         return [int(k) for k in np.flatnonzero(self.sizes)]
 
     def pooled(self) -> Partition:
-        """All rows in one place, in the order of clients; everything else as it was."""
-        return replace(self, clients=[self.dealt], names=())
+        """Return a partition with one client that has all training samples, in the order of clients."""
+        return replace(self, clients=[self.train_rows], names=())
 
     def fingerprint(self) -> str:
-        """sha256 over all index arrays."""
+        """Return the sha256 of all arrays of row numbers."""
         digest = hashlib.sha256()
         for rows in [*self.clients, self.test, *self.client_tests, *self.validation]:
             digest.update(f"{len(rows)} ".encode())
@@ -172,7 +172,7 @@ class Partition:
 
 
 def _packed(lists: Sequence[Rows]) -> Sequence[Rows]:
-    """In one array, if they are arrays of row numbers; what is not stays as it came, for the checks to name."""
+    """Concatenate arrays of row numbers; leave other values unchanged, which the checks of a partition report."""
     if isinstance(lists, RowLists):
         return lists
     fits = all(isinstance(rows, np.ndarray) and rows.dtype == np.int64 and rows.ndim == 1 for rows in lists)
@@ -187,17 +187,17 @@ def _flat(lists: Sequence[Rows]) -> Rows:
     return lists.flat if isinstance(lists, RowLists) else np.concatenate(lists)
 
 
-class Source(Protocol):
-    """A data set by name: its settings are its fields, `load` reads it."""
+class DataSource(Protocol):
+    """A data set that can be loaded; its fields are its settings."""
 
     def load(self, seed: int) -> Dataset:
-        """Read it; `seed` serves only sets that must be split into train and test rows here."""
+        """Read the data set; `seed` is for data sets that must be split into training and test samples."""
         ...
 
 
 class Partitioner(Protocol):
-    """A way to deal rows to clients."""
+    """A method of partitioning samples among clients."""
 
     def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
-        """Deal the training rows of `data` to this many clients; every draw comes from `rng`."""
+        """Partition the training samples of `data` among this many clients; all random numbers come from `rng`."""
         ...

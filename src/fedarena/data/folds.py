@@ -1,8 +1,8 @@
-"""Samples held out for testing, on all clients at once: by the folds of a client, or by folds of the pooled samples.
+"""Hold out samples for testing on all clients at once: by folds within each client, or by folds of the pooled samples.
 
-Without a fold seed the rows are dealt to clients once, and each client deals its own rows to the folds, class by class.
-With one, the pooled samples are assigned to folds by that seed alone, and the partition draws the clients: every sample
-is tested exactly once over the folds of one fold seed, whatever the partition of each of them is.
+Without a fold seed, the samples are partitioned among clients once, and each client assigns its own samples to folds, class
+by class. With a fold seed, the pooled samples are assigned to folds by that seed alone, and then partitioned among clients:
+every sample is tested exactly once over the folds of one fold seed, even if the partitions differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Mask = NDArray[np.bool_]
 
 
 def has_own_folds(partitioner: Any) -> bool:
-    """Some partitions say themselves how folds are made (Nilsson et al. 2018)."""
+    """Return whether a partition makes its own folds (Nilsson et al. 2018)."""
     own = {f.name for f in fields(partitioner)} if is_dataclass(partitioner) else set()
     return {"fold", "folds"} <= own
 
@@ -31,24 +31,26 @@ def has_own_folds(partitioner: Any) -> bool:
 def split_in_folds(
     partitioner: Any, data: Dataset, clients: int, folds: int, fold: int, rng: np.random.Generator
 ) -> Partition:
-    """Any partition of training and test rows together, with fold `fold` of `folds` held out for testing."""
+    """Partition training and test samples together, and hold out fold `fold` of `folds` for testing."""
     if has_own_folds(partitioner):
         own: Partition = replace(partitioner, folds=folds, fold=fold).split(data, clients, rng)
         return own
-    dealt: Partition = partitioner.split(replace(data, n_train=len(data.x)), clients, rng)
+    whole: Partition = partitioner.split(replace(data, n_train=len(data.x)), clients, rng)
     fold_of = np.full(len(data.x), -1)
-    served = 0  # folds take turns over all clients, so that their sizes differ by one row at most
-    for rows in dealt.clients:
+    assigned = 0  # folds take turns over all clients, so that their sizes differ by at most one sample
+    for rows in whole.clients:
         mixed = rng.permutation(rows)
         if data.y.ndim == 1:
             mixed = mixed[np.argsort(data.y[mixed], kind="stable")]
-        fold_of[mixed] = (served + np.arange(len(mixed))) % folds
-        served += len(mixed)
-    held = [rows[fold_of[rows] == fold] for rows in dealt.clients]
-    kept: list[Rows] = [rows[fold_of[rows] != fold] for rows in dealt.clients]
-    if 2 * folds > served or not any(map(len, held)) or not any(map(len, kept)):
-        raise PartitionImpossible(f"{served} rows make no {folds} folds", remedy="use fewer folds", where="folds")
-    return replace(dealt, clients=kept, test=np.sort(np.concatenate(held)), client_tests=held)
+        fold_of[mixed] = (assigned + np.arange(len(mixed))) % folds
+        assigned += len(mixed)
+    held = [rows[fold_of[rows] == fold] for rows in whole.clients]
+    kept: list[Rows] = [rows[fold_of[rows] != fold] for rows in whole.clients]
+    if 2 * folds > assigned or not any(map(len, held)) or not any(map(len, kept)):
+        raise PartitionImpossible(
+            f"{assigned} samples are too few for {folds} folds", remedy="use fewer folds", where="folds"
+        )
+    return replace(whole, clients=kept, test=np.sort(np.concatenate(held)), client_tests=held)
 
 
 class HeldOut(NamedTuple):
@@ -60,7 +62,7 @@ class HeldOut(NamedTuple):
 
 
 def split_pooled(partitioner: Any, data: Dataset, clients: int, held: HeldOut, rng: np.random.Generator) -> Partition:
-    """Draw the partition on the pooled samples; a client trains on its training samples and tests on its test samples."""
+    """Partition the pooled samples; each client trains on its training samples and tests on its test samples."""
     drawn: Partition = partitioner.split(replace(data, n_train=len(data.x)), clients, rng)
     kept = [rows[held.train[rows]] for rows in drawn.clients]
     tests = [rows[held.test[rows]] for rows in drawn.clients]
@@ -69,7 +71,9 @@ def split_pooled(partitioner: Any, data: Dataset, clients: int, held: HeldOut, r
         raise PartitionImpossible(
             "no client has a training sample in this split", remedy="use fewer folds or fewer clients", where="folds"
         )
-    notes = [f"{idle} of {len(kept)} clients have no training samples in this split and take no part"] if idle else []
+    notes = (
+        [f"{idle} of {len(kept)} clients have no training samples in this split and are not selected"] if idle else []
+    )
     return replace(
         drawn,
         clients=kept,
@@ -83,14 +87,14 @@ def split_pooled(partitioner: Any, data: Dataset, clients: int, held: HeldOut, r
 def hold_out_fold(data: Dataset, partitioner: Any, seed: int, folds: int, fold: int) -> HeldOut:
     """Hold out one of the folds that `seed` assigns to the pooled samples.
 
-    Where samples have times, fold f is the f-th later block of them, and what came before it is trained on.
+    If samples have times, fold f is the f-th later block of them, and all earlier samples are for training.
     """
     if data.time is not None:
         block = blocks_in_time(data.time, np.full(folds + 1, 1 / (folds + 1)))
         return HeldOut(block <= fold, block == fold + 1)
     if 2 * folds > len(data.x):
         raise PartitionImpossible(
-            f"{len(data.x)} samples make no {folds} folds", remedy="use fewer folds", where="folds"
+            f"{len(data.x)} samples are too few for {folds} folds", remedy="use fewer folds", where="folds"
         )
     rng, classes, owner = stream(seed, "folds"), sample_classes(data), natural_owners(data, partitioner)
     if data.group is not None:
@@ -102,14 +106,14 @@ def hold_out_fold(data: Dataset, partitioner: Any, seed: int, folds: int, fold: 
 
 
 def hold_out_share(data: Dataset, partitioner: Any, seed: int) -> HeldOut:
-    """Divide the pooled samples at random by `seed`, with as many test samples as the data set itself has.
+    """Split the pooled samples at random by `seed`, with as many test samples as the data set itself has.
 
-    Every natural client, or else every class, keeps a training sample, unless whole groups forbid it.
+    Every natural client, or else every class, has a training sample, unless whole groups prevent it.
     """
     if data.time is not None:
         raise BadValue(
-            "samples with times have no random division: the latest are the test samples",
-            remedy="leave out fold_seed, or add folds and fold for forward splits",
+            "samples with times cannot be split at random: the latest are the test samples",
+            remedy="remove fold_seed, or add folds and fold for forward splits",
             where="fold_seed",
         )
     count = len(data.x) - data.n_train
@@ -125,17 +129,17 @@ def hold_out_share(data: Dataset, partitioner: Any, seed: int) -> HeldOut:
 
 
 def natural_owners(data: Dataset, partitioner: Any) -> Rows | None:
-    """Return the natural client of every sample, for partitions that keep them (they have a method `owners`)."""
+    """Return the natural client of every sample if the partition uses them (it then has a method `owners`)."""
     owners: Callable[[Dataset], Rows] | None = getattr(partitioner, "owners", None)
     return None if owners is None else owners(data)
 
 
 def sample_classes(data: Dataset) -> Rows:
-    """One class a sample; the same for all samples of a text, which have a label at every position."""
+    """Return one class per sample; zero for all samples of a text, which have a label at every position."""
     return data.y if data.y.ndim == 1 else np.zeros(len(data.y), np.int64)
 
 
 def _rare(data: Dataset, folds: int) -> tuple[str, ...]:
     counts = np.bincount(sample_classes(data))
     rare = int(((counts > 0) & (counts < folds)).sum())
-    return (f"classes with fewer samples than folds, which not every fold tests: {rare}",) if rare else ()
+    return (f"classes with fewer samples than folds, which are not tested in every fold: {rare}",) if rare else ()

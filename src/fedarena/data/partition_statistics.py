@@ -1,4 +1,4 @@
-"""How unlike the clients of a partition are, in numbers."""
+"""Statistics of a partition: sizes of clients, and how much their class distributions differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedarena.statistics.inequality import gini
 
 @dataclass(frozen=True)
 class Statistics:
-    """Sizes and label skew of the clients that own rows. Texts, without one class a row, have sizes only."""
+    """Sizes and label skew of the clients that have samples. Texts have sizes only, as they have no single class."""
 
     clients: int
     rows_min: int
@@ -24,19 +24,19 @@ class Statistics:
     rows_gini: float
     unused: int
     classes_per_client: dict[int, int] | None = None  # number of classes -> number of clients
-    label_entropy: float | None = None  # mean of H(q_k), nats
+    label_entropy: float | None = None  # mean of H(q_k), in nats
     l1: float | None = None  # mean of sum |q_k - p|: 0 for iid, 1.8 for one class of ten
     hellinger: float | None = None  # mean distance between q_k and p
     jensen_shannon: float | None = None  # mean distance between q_k and p: root of the divergence in nats
     counts: NDArray[np.int64] | None = None  # rows of each client and class
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, ready for JSON."""
+        """Return plain numbers and lists for JSON."""
         return asdict(self) | {"counts": None if self.counts is None else self.counts.tolist()}
 
 
 def statistics(data: Dataset, partition: Partition) -> Statistics:
-    """The statistics of a partition. Clients without rows are outside the population and do not count."""
+    """Compute the statistics of a partition; clients without samples do not count."""
     sizes = partition.sizes[partition.population]
     return Statistics(
         clients=len(sizes),
@@ -46,23 +46,23 @@ def statistics(data: Dataset, partition: Partition) -> Statistics:
         rows_cv=float(sizes.std() / sizes.mean()),
         rows_gini=gini(sizes),
         unused=partition.unused,
-        **(_about_labels(data, partition) if data.y.ndim == 1 else {}),
+        **(_label_statistics(data, partition) if data.y.ndim == 1 else {}),
     )
 
 
 def class_counts(data: Dataset, partition: Partition) -> NDArray[np.int64]:
-    """Rows of each client and class: K x J."""
+    """Return the number of samples of each client and class, K x J."""
     return np.stack([np.bincount(data.y[rows], minlength=data.classes) for rows in partition.clients])
 
 
-def _about_labels(data: Dataset, partition: Partition) -> dict[str, Any]:
+def _label_statistics(data: Dataset, partition: Partition) -> dict[str, Any]:
     from scipy.spatial.distance import jensenshannon
     from scipy.special import entr
 
     counts = class_counts(data, partition)
     held = counts[partition.population]
     q = held / held.sum(axis=1, keepdims=True)
-    # p is over all rows that are not for testing, dealt or not; a held-out fold is for testing
+    # p is over all samples that are not held out for testing, with or without a client
     p = np.bincount(np.delete(data.y, partition.test), minlength=data.classes)
     p = p / p.sum()
     classes, clients = np.unique((held > 0).sum(axis=1), return_counts=True)

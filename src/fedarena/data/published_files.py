@@ -1,8 +1,8 @@
-"""Finding, reading and checking the files of published data sets.
+"""Find, read and check the files of published data sets.
 
-A set is looked for in `$FEDARENA_DATA`, then in the user's cache folder, as our own .npz or as it was published.
-Nothing read here is trusted: members of archives are taken by name, pickles may hold arrays and nothing else, and
-what comes out must have the published sha256.
+A data set is searched in `$FEDARENA_DATA`, then in the user's cache folder, as an .npz file of fedarena or in its published
+form. The files are not trusted: members of archives are selected by name, pickles may contain nothing but arrays, and the
+decoded arrays must have the published sha256.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ from fedarena.config.limits import check_path
 Arrays = Mapping[str, NDArray[Any]]
 Files = Mapping[str, bytes]  # published files by their plain name, unpacked
 
-IDX = {
+IDX = {  # files of MNIST and Fashion-MNIST
     "x_train": "train-images-idx3-ubyte",
     "y_train": "train-labels-idx1-ubyte",
     "x_test": "t10k-images-idx3-ubyte",
     "y_test": "t10k-labels-idx1-ubyte",
 }
 CIFAR_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-CIFAR_LABELS = ("train_lables.json", "test_lables.json")  # spelt so in the package that holds them
+CIFAR_LABELS = ("train_lables.json", "test_lables.json")  # this is how the npm package spells them
 HEART_SITES = ("cleveland", "hungarian", "switzerland", "va")
 
-ELSEWHERE = "/participants"  # path of a table whose rows are with the clients of a federation
+ELSEWHERE = "/participants"  # stands for the path of a table that each client of a federation has for itself
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published data set: where its files may lie in a data folder, how they decode, and what must come out."""
+    """A published data set: where its files may be in a data folder, how to decode them, and the hashes of the result."""
 
-    npz: str  # our own form of it, one file
+    npz: str  # the file into which `fedarena data get` writes it
     wanted: frozenset[str]  # names of its published files
-    places: tuple[str, ...]  # folders and archives that may hold them, best first
+    places: tuple[str, ...]  # folders and archives that may contain them, in order of preference
     decode: Callable[[Files], Arrays]
     sha256: Mapping[str, str]  # of each decoded array
-    hint: str  # the published files, in words
+    hint: str  # description of the published files for error messages
 
 
 def load_published(name: str) -> Arrays:
-    """The arrays of a published data set, from the first complete copy on this machine."""
+    """Return the arrays of a published data set, from the first intact copy on this machine."""
     published = PUBLISHED[name]
     broken: DataBroken | None = None
     for folder in data_folders():
         for path in (folder / p for p in (published.npz, *published.places)):
             try:
                 arrays = read_published(name, path)
-            except DataBroken as error:  # a sound copy elsewhere will do: its hash says that it is the same
+            except DataBroken as error:  # another copy may be intact
                 broken = broken or error
                 continue
             if arrays is not None:
@@ -75,16 +75,16 @@ def load_published(name: str) -> Arrays:
         raise broken
     raise DataMissing(
         f"'{name}' is not on this machine",
-        remedy=f"`fedarena data get {name}`, or point FEDARENA_DATA at a folder with {published.npz}, or with "
+        remedy=f"run `fedarena data get {name}`, or set FEDARENA_DATA to a folder with {published.npz}, or with "
         + published.hint,
         where=f"looked in {', '.join(map(str, data_folders()))}",
     )
 
 
 def read_published(name: str, path: Path) -> Arrays | None:
-    """The verified arrays of a data set in this .npz, archive or folder; None if there is nothing of it."""
+    """Return the verified arrays of a data set from an .npz file, archive or folder; None if it has none of the files."""
     published = PUBLISHED[name]
-    with reading(path, remedy=f"`fedarena data get {name}` fetches a sound copy"):
+    with reading(path, remedy=f"run `fedarena data get {name}` for an intact copy"):
         if not path.exists():
             return None
         if path.suffix == ".npz":
@@ -94,20 +94,20 @@ def read_published(name: str, path: Path) -> Arrays | None:
 
 
 def data_folders() -> list[Path]:
-    """Where data sets are looked for, in this order."""
+    """Return the folders in which data sets are searched, in this order."""
     named = os.environ.get("FEDARENA_DATA")
     if not named:
         return [cache_folder()]
     try:
         return [check_path(named, "FEDARENA_DATA").expanduser(), cache_folder()]
-    except RuntimeError as error:  # ~name, and no such user
+    except RuntimeError as error:  # ~name of an unknown user
         raise BadValue(
-            f"'{quoted(named)}' is no folder: {error}", remedy="name another", where="FEDARENA_DATA"
+            f"'{quoted(named)}' is not a folder: {error}", remedy="set it to an existing folder", where="FEDARENA_DATA"
         ) from None
 
 
 def cache_folder() -> Path:
-    """The user's own folder for downloaded data, where the platform keeps such things."""
+    """Return the user's folder for downloaded data, at the usual place of the platform."""
     if os.environ.get("XDG_CACHE_HOME"):
         return check_path(os.environ["XDG_CACHE_HOME"], "XDG_CACHE_HOME") / "fedarena"
     if sys.platform == "darwin":
@@ -118,7 +118,7 @@ def cache_folder() -> Path:
 
 
 def verify(name: str, arrays: Arrays) -> Arrays:
-    """The same arrays, if they are the published ones bit for bit."""
+    """Return the arrays if they are those that were published, bit for bit; else raise ValueError."""
     for key, expected in PUBLISHED[name].sha256.items():
         if key not in arrays:
             raise ValueError(f"it has no array '{key}'")
@@ -129,25 +129,25 @@ def verify(name: str, arrays: Arrays) -> Arrays:
 
 @contextmanager
 def reading(path: Path | str, remedy: str) -> Iterator[None]:
-    """Turns whatever a damaged file makes its reader raise into one error with a remedy."""
+    """Turn the exceptions that readers raise for damaged files into `DataBroken`, which has a remedy."""
     damage = (OSError, EOFError, ValueError, LookupError, AttributeError, TypeError, MemoryError, OverflowError)
-    unknown = (NotImplementedError, RecursionError)  # of a format's reader: what it cannot do, or nested without end
+    unsupported = (NotImplementedError, RecursionError)  # a form that the reader does not support, or endless nesting
     formats = (zlib.error, zipfile.BadZipFile, tarfile.TarError, pickle.UnpicklingError)
     try:
         yield
-    except (*damage, *unknown, *formats) as error:
+    except (*damage, *unsupported, *formats) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
         raise DataBroken(f"{path} cannot be used: {quoted(reason)}", remedy=remedy) from error
 
 
 def read_npz(path: Path) -> Arrays:
-    """All arrays of an .npz; pickled ones are refused."""
+    """Return all arrays of an .npz file; pickled ones raise ValueError."""
     with np.load(path, allow_pickle=False) as archive:
         return {key: archive[key] for key in archive.files}
 
 
 def read_folder(folder: Path, wanted: frozenset[str]) -> Files:
-    """The wanted files of a folder, whether gzipped or not."""
+    """Return the wanted files of a folder, gzipped or not."""
     files: dict[str, bytes] = {}
     for path in sorted(folder.iterdir()):  # a plain file comes before its .gz
         if plain_name(path.name) in wanted and plain_name(path.name) not in files:
@@ -156,7 +156,7 @@ def read_folder(folder: Path, wanted: frozenset[str]) -> Files:
 
 
 def read_archive(source: Path | BinaryIO, wanted: frozenset[str]) -> Files:
-    """The wanted files of a tar archive, read in memory: no path inside the archive ever reaches the disk."""
+    """Return the wanted files of a tar archive, read in memory so that no path inside it is ever written to."""
     files: dict[str, bytes] = {}
     with tarfile.open(source) if isinstance(source, Path) else tarfile.open(fileobj=source) as archive:
         for member in archive:
@@ -168,31 +168,31 @@ def read_archive(source: Path | BinaryIO, wanted: frozenset[str]) -> Files:
 
 
 def plain_name(name: str) -> str:
-    """`train-images.idx3-ubyte.gz` and its other spellings -> `train-images-idx3-ubyte`."""
+    """Return the usual spelling of a file name: `train-images.idx3-ubyte.gz` is `train-images-idx3-ubyte`."""
     return name.removesuffix(".gz").replace(".idx", "-idx")
 
 
 def gunzipped(raw: bytes) -> bytes:
-    """The bytes themselves, or what a gzip file holds."""
+    """Return the content of a gzip file, or the bytes as they are."""
     return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
 
 
 def decode_idx(raw: bytes) -> NDArray[np.uint8]:
-    """An idx file of bytes: two zeros, 8, the number of axes, their lengths (big-endian), the bytes."""
+    """Decode an idx file of bytes: two zeros, 8, the number of axes, their lengths (big-endian), the bytes."""
     if raw[:3] != b"\0\0\x08":
-        raise ValueError("it is no idx file of bytes")
+        raise ValueError("it is not an idx file of bytes")
     axes = raw[3]
     shape = np.frombuffer(raw, ">i4", axes, offset=4)
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
 def decode_mnist(files: Files) -> Arrays:
-    """MNIST and Fashion-MNIST: images N x H x W and labels from four idx files."""
+    """Decode the images N x H x W and labels of MNIST or Fashion-MNIST from four idx files."""
     return {key: decode_idx(files[name]) for key, name in IDX.items()}
 
 
 def decode_cifar10(files: Files) -> Arrays:
-    """CIFAR-10 from its python batches, its binary batches, or PNGs with one image a row; images N x H x W x C."""
+    """Decode CIFAR-10 from Python batches, binary batches, or PNGs with one image per row; images are N x H x W x C."""
     if "test_batch.png" in files:
         parts = [_png(files[f"{name}.png"]) for name in CIFAR_BATCHES]
         y_train, y_test = (np.array(json.loads(files[name]), dtype=np.uint8) for name in CIFAR_LABELS)
@@ -219,26 +219,26 @@ def _png(raw: bytes) -> NDArray[np.uint8]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Builds dictionaries, lists, bytes and numpy arrays; a pickle that names anything else is not executed."""
+    """An unpickler that builds dictionaries, lists, bytes and numpy arrays, and rejects everything else unexecuted."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in {(m, "_reconstruct") for m in ("numpy.core.multiarray", "numpy._core.multiarray")}:
-            return np.zeros(0).__reduce__()[0]  # that function, wherever this numpy keeps it
+            return np.zeros(0).__reduce__()[0]  # the function itself, whose module depends on the version of numpy
         if (module, name) == ("_codecs", "encode"):  # how Python 3 writes bytes for Python 2
             return lambda text, _: text.encode("latin1")
         if (module, name) in {("numpy", "ndarray"), ("numpy", "dtype")}:
             return getattr(np, name)
-        raise pickle.UnpicklingError(f"it is a pickle that asks for {module}.{name}, and was not opened")
+        raise pickle.UnpicklingError(f"it is a pickle that asks for {module}.{name} and was not loaded")
 
 
 def unpickle_arrays(raw: bytes) -> dict[bytes, Any]:
-    """A dictionary of arrays and lists, as in CIFAR-10's python version, from a pickle that cannot run code."""
+    """Return a dictionary of arrays and lists, as in CIFAR-10's Python batches, from a pickle without running its code."""
     content = _ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
     return {key.encode() if isinstance(key, str) else key: value for key, value in content.items()}
 
 
 def decode_heart(files: Files) -> Arrays:
-    """UCI Heart Disease, a file a hospital: thirteen features and a diagnosis 0-4 a row, `?` for not measured."""
+    """Decode UCI Heart Disease: one file per hospital, thirteen features and a diagnosis 0-4 per row, `?` if missing."""
     sites = [_numbers(files[f"processed.{site}.data"]) for site in HEART_SITES]
     rows = np.concatenate(sites)
     return {
@@ -254,7 +254,7 @@ def _numbers(raw: bytes) -> NDArray[np.float32]:
 
 
 def decode_shakespeare(files: Files) -> Arrays:
-    """Speeches of the plays: a line `Role:`, what is spoken, an empty line."""
+    """Decode the speeches of the plays: a line `Role:`, the text that is spoken, an empty line."""
     text = files["input.txt"]
     speeches = list(re.finditer(rb"(?:\A|\n\n)([^\n]+):\n(.+?)(?=\n\n[^\n]|\Z)", text, re.DOTALL))
     roles = {role: i for i, role in enumerate(dict.fromkeys(s[1].decode() for s in speeches))}

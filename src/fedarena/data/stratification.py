@@ -1,4 +1,4 @@
-"""Divisions of samples that keep classes and clients in proportion, groups whole and times in order."""
+"""Splits of samples that preserve the proportions of classes and clients, whole groups, or the order in time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from fedarena.data.dataset import Rows
 
 
 def cells_of(classes: Rows, owner: Rows | None) -> Rows:
-    """Number the combinations of owner and class that occur, and return that of every sample."""
+    """Number the combinations of owner and class that occur, and return the number of every sample."""
     codes = classes if owner is None else (owner - owner.min()) * (int(classes.max()) + 1) + classes
     cells: Rows = np.unique(codes, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return cells
 
 
 def stratified_order(classes: Rows, owner: Rows | None, rng: np.random.Generator) -> Rows:
-    """All samples by owner and class, in random order within: every n-th of them is stratified by both.
+    """Order all samples by owner and class, at random within: every n-th of them is a sample stratified by both.
 
-    The order of the classes is drawn for every owner: if it were the same for all, owners with few samples of each
+    The order of the classes is random for every owner. If it were the same for all, owners with few samples of each
     class would have the same class in the same fold.
     """
     cells = cells_of(classes, owner)
@@ -31,7 +31,7 @@ def stratified_order(classes: Rows, owner: Rows | None, rng: np.random.Generator
 
 
 def spread_over(line: Rows, strata: Rows, count: int) -> Rows:
-    """Choose `count` samples at equal distances along the line, but never the first one of a stratum."""
+    """Select `count` samples at equal distances along the line, but never the first one of a stratum."""
     first = np.unique(strata[line], return_index=True)[1]
     spare = np.delete(line, first)
     marks = np.floor(np.arange(len(spare) + 1) * min(1.0, count / max(1, len(spare))) + 0.5)
@@ -42,8 +42,8 @@ def spread_over(line: Rows, strata: Rows, count: int) -> Rows:
 def whole_groups(cells: Rows, group: Rows, shares: NDArray[np.float64], rng: np.random.Generator) -> Rows:
     """Assign every group as a whole to a part, and return the part of every sample.
 
-    Parts get these shares of every cell, as nearly as whole groups can give: a group goes to the part that has least
-    of what the group brings.
+    Parts get these shares of every cell as closely as whole groups allow: a group goes to the part that has the smallest
+    share of the cells of that group.
     """
     names, group = np.unique(group, return_inverse=True)
     if len(names) < len(shares):
@@ -57,7 +57,7 @@ def whole_groups(cells: Rows, group: Rows, shares: NDArray[np.float64], rng: np.
     totals = np.bincount(cells)
     filled, part_of = np.zeros((len(shares), len(totals))), np.full(len(names), -1)
     order = rng.permutation(len(names))
-    if np.ptp(shares) == 0:  # parts that are alike are filled more evenly with the large groups first
+    if np.ptp(shares) == 0:  # equal parts become more even if large groups are assigned first
         order = order[np.argsort(-sizes[order], kind="stable")]
     for g in order:
         brought, amounts = np.unique(members[g], return_counts=True)
@@ -75,7 +75,7 @@ def whole_groups(cells: Rows, group: Rows, shares: NDArray[np.float64], rng: np.
 def blocks_in_time(time: Rows, shares: NDArray[np.float64]) -> Rows:
     """Cut the samples into consecutive blocks of about these shares, and return the block of every sample.
 
-    Samples of one time are in one block.
+    Samples of the same time are in the same block.
     """
     moments, counts = np.unique(time, return_counts=True)
     if len(moments) < len(shares):

@@ -1,4 +1,4 @@
-"""Training samples of every client that are held out to choose a round: no client trains on them."""
+"""Hold out training samples of every client to choose a round; no client trains on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedarena.data.stratification import spread_over, stratified_order
 def hold_out_validation(data: Dataset, partition: Partition, share: float, seed: int) -> Partition:
     """Move a share of every client's training samples to `validation`, in proportion to the classes of the client.
 
-    Of n samples the largest whole number up to `share` n is held out, so that a client with few samples keeps them all.
+    Of n samples, floor(`share` n) are held out, so that a client with few samples keeps them all.
     Where samples have groups or times, whole groups or the latest samples are held out; a client that would lose all its
     samples keeps them.
     """

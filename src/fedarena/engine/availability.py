@@ -1,8 +1,8 @@
-"""When devices are there: plugged in, idle, on a network that costs nothing.
+"""Availability: when devices can train, that is plugged in, idle, on an unmetered network.
 
-A device is there in intervals [from, to) of simulated time, read from a file or made up; with a period they come again and
-again. They are kept as arrays, never as an object a device. All times lie on a grid of 1/1024 s, on which days and seconds
-add up exactly: a clock that is moved to the moment a device comes finds it there.
+A device is available in intervals [from, to) of simulated time, read from a file or synthetic; with a period they repeat.
+They are stored as arrays, not as one object per device. All times lie on a grid of 1/1024 s, on which days and seconds add
+up exactly: a clock that is moved to the arrival of a device finds it available.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from fedarena.data.published_files import reading
 
 TICKS = 1024  # of a second
 HOUR, DAY = 3600.0, 86400.0
-EVENING, EVENINGS = 22.0, 1.5  # o'clock: when devices are plugged in, and the deviation from one to the next
-NIGHTS = 0.5  # a device's own hours are up to so much shorter or longer than the mean
+EVENING, EVENINGS = 22.0, 1.5  # hour at which devices are plugged in, and its deviation between devices
+NIGHTS = 0.5  # the hours of a device are shorter or longer than the mean by up to this share
 COLUMNS = ("client", "from", "to")
 WHERE = "devices.available"
 
 Times = NDArray[np.float64]
 Ids = NDArray[np.int64]
-Here = NDArray[np.bool_]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Availability:
-    """Who is there when: one entry for each interval, those of a client together and in order, none touching another."""
+    """The intervals of all clients: those of a client are adjacent and in order, and no two of them touch."""
 
     count: int  # of clients
     clients: Ids
     starts: Times  # within the first period
-    ends: Times  # beyond the period where the interval goes on in the next; inf where it never ends
-    period: float  # inf: nothing comes again
-    _last: dict[float, Here] = field(default_factory=dict, init=False, repr=False)  # a round asks it several times
+    ends: Times  # beyond the period where the interval continues in the next; inf where it never ends
+    period: float  # inf: intervals do not repeat
+    _last: dict[float, Flags] = field(default_factory=dict, init=False, repr=False)  # a round needs it several times
 
-    def here(self, clock: float) -> Here:
-        """Is each client there now?"""
+    def is_available(self, clock: float) -> Flags:
+        """Return whether each client is available at this time."""
         if clock not in self._last:
             _, now = self._split(clock)
             open_ = ((self.starts <= now) & (now < self.ends)) | (now < self._ends_before)
@@ -57,8 +57,8 @@ class Availability:
             self._last[clock] = here
         return self._last[clock]
 
-    def until(self, clock: float) -> Times:
-        """When each client leaves; -inf for one that is not there now."""
+    def available_until(self, clock: float) -> Times:
+        """Return the time at which each client leaves; -inf for one that is not available at this time."""
         base, now = self._split(clock)
         leaving = np.full(self.count, -np.inf)
         begun = (self.starts <= now) & (now < self.ends)
@@ -67,12 +67,12 @@ class Availability:
         leaving[self.clients[before]] = base + self._ends_before[before]
         return leaving
 
-    def next(self, clock: float) -> float | None:
-        """The first moment from now on at which anybody is there; None if that never comes."""
-        return clock if self.here(clock).any() else self.next_arrival(clock)
+    def next_available(self, clock: float) -> float | None:
+        """Return the first time from `clock` on at which any client is available; None if there is none."""
+        return clock if self.is_available(clock).any() else self.next_arrival(clock)
 
     def next_arrival(self, clock: float) -> float | None:
-        """The first moment after now at which somebody comes; None if nobody ever does."""
+        """Return the first time after `clock` at which a client arrives; None if none ever does."""
         base, now = self._split(clock)
         later = int(np.searchsorted(self._arrivals, now, side="right"))
         if later == len(self._arrivals):
@@ -81,7 +81,7 @@ class Availability:
         return moment if moment < math.inf else None
 
     def next_interval(self, client: int, clock: float) -> tuple[float, float] | None:
-        """From when (now, if it is there) to when the client is there next; None if it never comes again."""
+        """Return the client's current or next interval, from `clock` at the earliest; None if it never comes again."""
         base, now = self._split(clock)
         first, last = np.searchsorted(self.clients, [client, client + 1])
         if first == last:
@@ -96,7 +96,7 @@ class Availability:
         return (max(opens, clock), base + float(ends[at])) if opens < math.inf else None
 
     def _split(self, clock: float) -> tuple[float, float]:
-        """The begin of the period, and the time since."""
+        """Return the start of the current period, and the time since then."""
         now = math.fmod(clock, self.period)
         return clock - now, now
 
@@ -106,64 +106,64 @@ class Availability:
 
     @cached_property
     def _ends_before(self) -> Times:
-        """When what began in the period before ends in this one."""
+        """Return the end, in this period, of intervals that began in the previous one."""
         return self.ends - self.period if self.period < math.inf else np.full(len(self.ends), -np.inf)
 
     @cached_property
     def _firsts(self) -> Ids:
-        """Where the intervals of each client begin that has any."""
+        """Return the position of the first interval of each client that has any."""
         return np.flatnonzero(np.append(True, np.diff(self.clients)))
 
 
-def build_availability(experiment: Experiment, clients: int, people: Sequence[int]) -> Availability | None:
-    """When clients are there who have rows, from the experiment's pattern or trace; None where that is always."""
-    wish = experiment.devices
-    if wish.available == "always":
+def build_availability(experiment: Experiment, clients: int, population: Sequence[int]) -> Availability | None:
+    """Return when clients with rows are available, by the experiment's pattern or trace; None where that is always."""
+    devices = experiment.devices
+    if devices.available == "always":
         return None
-    if wish.available == "day":
+    if devices.available == "day":
         who, starts, ends = _nights(experiment, clients)
         period = DAY
     else:
-        who, starts, ends = _traced(wish.available, clients, wish.period)
-        period = math.inf if wish.period is None else _on_grid(wish.period)
+        who, starts, ends = _traced(devices.available, clients, devices.period)
+        period = math.inf if devices.period is None else _on_grid(devices.period)
     with_rows = np.zeros(clients, bool)
-    with_rows[np.asarray(people)] = True
+    with_rows[np.asarray(population)] = True
     known = with_rows[who]
     if not known.any():
         raise BadValue(
-            f"{wish.available} names no client that has rows", remedy="give some client an interval", where=WHERE
+            f"{devices.available} names no client that has rows", remedy="give some client an interval", where=WHERE
         )
     return join(clients, who[known], starts[known], ends[known], period)
 
 
 def _nights(experiment: Experiment, clients: int) -> tuple[Ids, Times, Times]:
-    """Plugged in every evening, each device at a time of its own and for hours of its own.
+    """Return synthetic intervals: each device is plugged in every evening at its own time, for its own number of hours.
 
     Time zones are an hour apart, the first clients in the first one; there it is midnight when the clock starts.
     """
-    wish, rng = experiment.devices, stream(experiment.seed_for("available"), "available")
+    devices, rng = experiment.devices, stream(experiment.seed_for("available"), "available")
     who = np.arange(clients)
-    evening = EVENING + EVENINGS * rng.standard_normal(clients) + who * wish.zones // clients
-    wide = min(NIGHTS, 24 / wish.hours - 1)  # nobody has more than 24 hours
-    hours = wish.hours * rng.uniform(1 - wide, 1 + wide, clients)
+    evening = EVENING + EVENINGS * rng.standard_normal(clients) + who * devices.zones // clients
+    wide = min(NIGHTS, 24 / devices.hours - 1)  # no device has more than 24 hours
+    hours = devices.hours * rng.uniform(1 - wide, 1 + wide, clients)
     starts = evening % 24 * HOUR
     return who, starts, starts + np.maximum(hours * HOUR, 1 / TICKS)
 
 
 def _traced(path: str, clients: int, period: float | None) -> tuple[Ids, Times, Times]:
-    """Intervals as a CSV file says."""
+    """Read the intervals of clients from a CSV file."""
     remedy = f'give "always", "day", or a CSV file with the columns {", ".join(COLUMNS)}'
     with reading(path, remedy=remedy), open(path, encoding="utf-8", newline="") as file:
         names = [name.strip() for name in file.readline().split(",")]
         at = [names.index(name) for name in COLUMNS]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # no lines at all: we say so ourselves
+            warnings.simplefilter("ignore", UserWarning)  # an empty file is reported below
             lines = np.loadtxt(file, delimiter=",", usecols=at, ndmin=2)
     who, starts, ends = lines.T if len(lines) else np.empty((3, 0))
     unknown = np.flatnonzero((who % 1 != 0) | (who < 0) | (who >= clients))
     if len(unknown):
         raise BadValue(
-            f"{path} speaks of client {who[unknown[0]]:g}, the experiment has {clients}",
+            f"{path} names client {who[unknown[0]]:g}, but the experiment has {clients}",
             remedy=f"number clients from 0 to {clients - 1}",
             where=WHERE,
         )
@@ -171,27 +171,27 @@ def _traced(path: str, clients: int, period: float | None) -> tuple[Ids, Times, 
     fits = (starts >= 0) & (starts < last) & (lengths >= 1 / TICKS) & (lengths <= last) & (ends < math.inf)
     if not fits.all():
         client, start, end = lines[np.flatnonzero(~fits)[0]]
-        within = "" if period is None else f", begin within the period of {period:g} s, and not last longer"
+        within = "" if period is None else f", start within the period of {period:g} s, and not last longer"
         raise BadValue(
-            f"{path}: client {client:.0f} is there from {start:g} to {end:g}",
-            remedy=f"an interval must end a millisecond or more after its begin{within}",
+            f"{path}: client {client:.0f} is available from {start:g} to {end:g}",
+            remedy=f"an interval must end at least a millisecond after its start{within}",
             where=WHERE,
         )
     return who.astype(np.int64), starts, ends
 
 
 def join(count: int, who: Ids, starts: Times, ends: Times, period: float) -> Availability:
-    """Intervals of clients in any order, as an Availability: what overlaps or touches becomes one."""
+    """Build an Availability from intervals in any order: those that overlap or touch become one."""
     begin, end = np.rint(starts * TICKS).astype(np.int64), np.rint(ends * TICKS).astype(np.int64)
-    if period < math.inf:  # what goes on in the next period is there at the begin of every one
-        turn = round(period * TICKS)
-        over = end > turn
+    if period < math.inf:  # what continues in the next period is available at the start of each
+        ticks = round(period * TICKS)
+        over = end > ticks
         who = np.concatenate([who, who[over]])
         begin = np.concatenate([begin, np.zeros(int(over.sum()), np.int64)])
-        end = np.concatenate([np.minimum(end, turn), end[over] - turn])
+        end = np.concatenate([np.minimum(end, ticks), end[over] - ticks])
     order = np.lexsort((begin, who))
     who, begin, end = who[order], begin[order], end[order]
-    span = int(end.max()) + 1  # clients one after the other on one line: their intervals meet nobody else's
+    span = int(end.max()) + 1  # clients one after the other on one line: intervals of different clients cannot meet
     reach = np.maximum.accumulate(who * span + end)
     first = np.flatnonzero(np.append(True, (who * span + begin)[1:] > reach[:-1]))
     who, starts, ends = who[first], begin[first] / TICKS, np.maximum.reduceat(end, first) / TICKS
@@ -201,7 +201,7 @@ def join(count: int, who: Ids, starts: Times, ends: Times, period: float) -> Ava
 
 
 def _around(who: Ids, starts: Times, ends: Times, period: float) -> tuple[Ids, Times, Times]:
-    """A client's last interval goes on in its first one, where one ends with the period and the other begins with it."""
+    """Join a client's last interval with its first one, where they meet at the end of the period."""
     change = np.flatnonzero(np.diff(who)) + 1
     first, last = np.append(0, change), np.append(change, len(who)) - 1
     meet = (starts[first] == 0) & (ends[last] == period)

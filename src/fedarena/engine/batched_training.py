@@ -1,8 +1,8 @@
-"""Many light clients in one call: what the first of a bundle asks of the solver, the others will ask too.
+"""Many light clients in one call of the compiled kernels.
 
 A client that trains for thirty microseconds must not spend two hundred on being called. Most algorithms begin with the
-same words, `work.train(got.w)`: when the first client of a bundle says them, the kernels train all of the bundle, and each
-finds its own result when it asks. Who asks for something else is served as always, with the same bits.
+same request, `work.train(message.w)`: when the first client of a batch makes it, the kernels train all clients of the batch,
+and each finds its own result when it asks for it. A different request is computed as usual, with the same bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOTHING = Pull()
 
 
 class StepPlan(NamedTuple):
-    """The steps of a training, and what they come to whatever the rows are."""
+    """The steps of a training on a given number of rows, and the sums that depend only on them."""
 
     sizes: NDArray[np.int32]  # rows of each step
     rows: int  # in an epoch
@@ -32,52 +32,55 @@ class StepPlan(NamedTuple):
 
 
 class BatchedTraining:
-    """The trainings of a bundle's clients, all from the same weights."""
+    """The trainings of all clients of a batch, which start from the same weights."""
 
-    def __init__(self, site: ExperimentContext, round: int, clients: Sequence[int]) -> None:
-        self.site, self.round, self.clients = site, round, clients
-        self._asked: tuple[Vector, Pull] | None = None
+    def __init__(self, context: ExperimentContext, round: int, clients: Sequence[int]) -> None:
+        self.context, self.round, self.clients = context, round, clients
+        self._first: tuple[Vector, Pull] | None = None  # the request that all results belong to
         self._found: dict[int, tuple[Outcome, int]] = {}
         self._plans: dict[int, StepPlan] = {}
 
     @staticmethod
-    def can_train(site: ExperimentContext) -> bool:
-        """Is a client's training the same whoever trained before it, and known before it is asked for?"""
-        local, task = site.experiment.local, site.task
-        whole = site.last_batch != "drop"  # else an epoch ends before its order does
+    def can_train(context: ExperimentContext) -> bool:
+        """Return whether a training does not depend on earlier ones and can be computed ahead of the request for it."""
+        local, task = context.experiment.local, context.task
+        whole = context.last_batch != "drop"  # otherwise an epoch ends before its order does
         plain = not (local.momentum or local.decay or task.has_buffers or task.has_dropout) and local.shuffle and whole
-        compiled = solver.can_be_compiled(task, local, None) and site.source is not None
+        compiled = solver.can_be_compiled(task, local, None) and context.source is not None
         return (
-            plain and compiled and site.rows_of_clients is not None and can_shuffle(site.experiment.seed_for("shuffle"))
+            plain
+            and compiled
+            and context.rows_of_clients is not None
+            and can_shuffle(context.experiment.seed_for("shuffle"))
         )
 
-    def trained(self, client: int, w: Vector, adjust: Adjust) -> tuple[Outcome, int] | None:
-        """What this training comes to, and its rows; None if it is another one than the bundle's."""
+    def result(self, client: int, w: Vector, adjust: Adjust) -> tuple[Outcome, int] | None:
+        """Return the outcome of a client's training and its rows; None if it differs from that of the batch."""
         pull = NOTHING if adjust is None else adjust
         if not isinstance(pull, Pull) or pull.outside:
             return None
-        if self._asked is None:
-            self._asked = w, pull
+        if self._first is None:
+            self._first = w, pull
             self._train(w, pull)
-        start, first = self._asked
+        start, first = self._first
         same = pull is first or (pull.mu == first.mu and pull.centre is first.centre and pull.b is first.b)
         return self._found.pop(client, None) if same and w is start else None
 
     def _train(self, w: Vector, pull: Pull) -> None:
-        site, local, task = self.site, self.site.experiment.local, self.site.task
+        context, local, task = self.context, self.context.experiment.local, self.context.task
         assert task.network is not None
-        assert site.source is not None
-        assert site.rows_of_clients is not None
-        seed = site.experiment.seed_for("shuffle")
-        order = shuffled(seed, self.round, site.rows_of_clients, self.clients, local.epochs)
-        bounds, who = site.rows_of_clients[1], np.array(self.clients)
+        assert context.source is not None
+        assert context.rows_of_clients is not None
+        seed = context.experiment.seed_for("shuffle")
+        order = shuffled(seed, self.round, context.rows_of_clients, self.clients, local.epochs)
+        bounds, who = context.rows_of_clients[1], np.array(self.clients)
         plans = [self._plan(rows, pull.mu) for rows in (bounds[who + 1] - bounds[who]).tolist()]
         sizes = np.concatenate([plan.sizes for plan in plans])
         counts = [len(plan.sizes) for plan in plans]
         rates = np.full(len(sizes), local.lr)
         after = np.empty((len(self.clients), task.size), np.float32)
         solver.load(task, w, local, pull, None)
-        weighted = sizes * task.network.train_each(site.source, order, sizes, rates, counts, after)
+        weighted = sizes * task.network.train_each(context.source, order, sizes, rates, counts, after)
         start = 0
         for client, plan, steps, end in zip(self.clients, plans, counts, after, strict=True):
             length = steps // local.epochs
@@ -88,10 +91,10 @@ class BatchedTraining:
             start += steps
 
     def _plan(self, rows: int, mu: float) -> StepPlan:
-        """The same for all clients with so many rows."""
+        """Return the plan that all clients with this number of rows share."""
         if rows not in self._plans:
-            local = self.site.experiment.local
-            sizes = solver.batch_sizes(rows, local.batch, self.site.last_batch)
+            local = self.context.experiment.local
+            sizes = solver.batch_sizes(rows, local.batch, self.context.last_batch)
             unit, lr_sum, rates = solver.UnitSolver(0.0, mu), 0.0, np.full(len(sizes), local.lr)
             for _ in range(local.epochs):
                 unit.steps(rates)

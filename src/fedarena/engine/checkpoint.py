@@ -49,8 +49,8 @@ __all__ = [
 ]
 
 SYNC_SECONDS = 10.0  # at least, between two syncs to the disk
-SYNC_SHARE = 0.01  # of the time, at most, is spent in them
-RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # of the run, without which nothing can be resumed
+SYNC_SHARE = 0.01  # largest share of the time that is spent in them
+RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # without which a run cannot be resumed
 
 
 def stored_types(algorithm: Any) -> dict[str, type]:
@@ -81,8 +81,8 @@ class CheckpointStore:
         self._due = time.monotonic() + SYNC_SECONDS
         with writing(folder):
             (folder / "clients").mkdir(parents=True, exist_ok=True)
-            self._place = folder.resolve()
-            busy = self._place in HELD_FOLDERS
+            self._resolved = folder.resolve()
+            busy = self._resolved in HELD_FOLDERS
             if not busy:
                 self._lock = (folder / "lock").open("w")
                 busy = not take_lock(self._lock.fileno())
@@ -90,41 +90,40 @@ class CheckpointStore:
             raise CannotWrite(
                 f"another process is at work in {folder.parent}", remedy="wait for it, or choose another folder"
             )
-        HELD_FOLDERS.add(self._place)
+        HELD_FOLDERS.add(self._resolved)
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the lock on the folder."""
         self._lock.close()
-        HELD_FOLDERS.discard(self._place)
+        HELD_FOLDERS.discard(self._resolved)
 
     @classmethod
     def read_client_state(cls, folder: Path, algorithm: Any, client: int) -> ClientState | None:
-        """Return a client's state at the end of a run, without touching anything."""
+        """Return a client's state at the end of a run, without changing any file."""
         rounds = [int(p.stem.partition("-")[2]) for p in (folder / "clients").glob(f"{client}-*.safetensors")]
         if not rounds:
             return None
         path = CheckpointFolder(folder, {}).state_path(client, max(rounds))
-        memory: ClientState = load_tree(path, stored_types(algorithm))
-        return memory
+        state: ClientState = load_tree(path, stored_types(algorithm))
+        return state
 
     # Client states
 
-    def memory(self, client: int) -> ClientState | None:
+    def client_state(self, client: int) -> ClientState | None:
         """Return the client's newest state; None before its first round."""
         if client >= len(self._rounds) or not self._rounds[client]:
             return None
-        memory: ClientState = load_tree(
-            self.files.state_path(client, int(self._rounds[client])), self._types, check=False
-        )
-        return memory
+        path = self.files.state_path(client, int(self._rounds[client]))
+        state: ClientState = load_tree(path, self._types, check=False)
+        return state
 
-    def remember(self, client: int, round: int, memory: ClientState) -> None:
+    def save_client_state(self, client: int, round: int, state: ClientState) -> None:
         """Save a client's state of this round; it is valid once the round's snapshot is saved."""
         before = int(self._rounds[client]) if client < len(self._rounds) else 0
-        if not memory.holds_anything and not before:
+        if not state.holds_anything and not before:
             return
-        self._types |= types_in(memory)
-        digest = save_tree(self.files.state_path(client, round), memory, hashed=self.resumable)
+        self._types |= types_in(state)
+        digest = save_tree(self.files.state_path(client, round), state, hashed=self.resumable)
         if before not in (0, round):
             replaced = self._fallback if before <= self._durable else self._old
             replaced.append(self.files.state_path(client, before))
@@ -146,7 +145,7 @@ class CheckpointStore:
     # Snapshots
 
     def save(self, snapshot: Snapshot, record: dict[str, Any]) -> None:
-        """End of a round: log its record, write the snapshot, remove files that no kept snapshot needs.
+        """Save a round: log its record, write the snapshot, remove files that no remaining snapshot needs.
 
         A snapshot has a name of its own: renaming one file over another makes some file systems write it out at once.
         """
@@ -168,7 +167,7 @@ class CheckpointStore:
             self._sync()
 
     def replace_log(self, records: list[dict[str, Any]]) -> None:
-        """Replace the log. The last snapshot is first made to accept both logs, so that a kill in between does no harm."""
+        """Replace the log; the last snapshot first accepts both logs, so that a kill in between does no harm."""
         text = "".join(json.dumps(r) + "\n" for r in records).encode()
         changed = hashlib.sha256(text)
         if self._last is not None and self._last.names_its_files:
@@ -182,12 +181,12 @@ class CheckpointStore:
         self._log = hashlib.sha256(text)
 
     def sync_results(self, *results: Path) -> None:
-        """Sync a finished run and its results to the disk, unless it took less time than may be lost anyway."""
+        """Sync a finished run and its results to the disk, unless it was shorter than the time between syncs."""
         if self.resumable and (self._durable or time.monotonic() >= self._due):
             self._sync(*results)
 
     def _sync(self, *results: Path) -> None:
-        """Make the last snapshot and all that belongs to it survive a loss of power: it can be fallen back to."""
+        """Make the last snapshot and all its files survive a loss of power, as a round to fall back to."""
         if self._last is None:
             return
         began, run = time.monotonic(), self.folder.parent
@@ -208,10 +207,10 @@ class CheckpointStore:
     # Resuming
 
     def load(self) -> tuple[Snapshot | None, list[dict[str, Any]]]:
-        """Return the last complete round, with the records up to it, and remove what a killed round left behind."""
+        """Return the last complete round, with the records up to it, and remove the files of a killed round."""
         if self._loaded is None:
             self._loaded = self._recover() if self.resumable else IntactSnapshot()
-            self._take(self._loaded)
+            self._continue_from(self._loaded)
         return self._loaded.snapshot, list(self._loaded.records)
 
     def _recover(self) -> IntactSnapshot:
@@ -220,16 +219,16 @@ class CheckpointStore:
         if damage is None or self.from_intact:
             return intact
         last = f"round {intact.round}" if intact.round else "round 0, no saved round is intact"
-        go_on = f"continue from round {intact.round}" if intact.round else "start over in the same folder"
-        offered = f"{go_on}: fedarena run --resume {self.folder.parent} --from-intact"
+        resume = f"continue from round {intact.round}" if intact.round else "start over in the same folder"
+        offered = f"{resume}: fedarena run --resume {self.folder.parent} --from-intact"
         raise DataBroken(
             f"{damage}; the last intact round is {last}",
             remedy=f"restore the file from a copy, or {'start a new run' if self.from_intact is None else offered}",
             where="checkpoint",
         )
 
-    def _take(self, intact: IntactSnapshot) -> None:
-        """Continue from here: remove what belongs to no kept round, and keep the round before until the next is saved."""
+    def _continue_from(self, intact: IntactSnapshot) -> None:
+        """Remove files that belong to no complete round; the round before stays until the next one is saved."""
         self._last, table = intact.snapshot, intact.files
         size = int(table.clients.max(initial=-1)) + 1
         self._rounds, self._hashes = np.zeros(size, np.int64), np.zeros((size, 32), np.uint8)

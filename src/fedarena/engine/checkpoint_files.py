@@ -2,7 +2,7 @@
 
 server-ROUND.safetensors           a snapshot; it names the client states it needs and carries its own hash
 clients/CLIENT-ROUND.safetensors   the state of one client
-rounds.jsonl                       the record of every round, one a line
+rounds.jsonl                       the record of every round, one per line
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def load_tree(path: Path, types: dict[str, type], *, check: bool = True) -> Any:
             return from_plain(json.loads(file.metadata()["tree"]), arrays, types)
     except UnknownType as error:
         raise DataBroken(
-            f"{path} holds a '{error}', and no such class is in sight",
+            f"{path} holds a '{error}', and no such class is defined",
             remedy="define the classes of your algorithm's state beside it, at the top of a module",
             where="checkpoint",
         ) from None
@@ -71,22 +71,22 @@ class ClientFiles:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything the loop needs to go on after a round."""
+    """Everything the loop needs to continue after a round."""
 
     round: int  # completed
     state: Any
     buffers: Buffers
     totals: dict[str, float]
     client_accuracy: NDArray[np.float64]  # at the last evaluation, NaN where a client has no test rows
-    noted: dict[str, Any] = field(default_factory=dict)  # troubles so far: how often, and the first case
-    queue: Any = None  # who is at work, where clients keep no rounds (engine/async_loop.py)
-    spent: dict[Any, int] = field(default_factory=dict)  # privacy: what was released, and how often
+    noted: dict[str, Any] = field(default_factory=dict)  # problems so far: kind -> count, first case
+    queue: Any = None  # trainings under way, for asynchronous algorithms (engine/async_loop.py)
+    spent: dict[Any, int] = field(default_factory=dict)  # privacy: release -> how often
     files: ClientFiles | None = None  # of client states, if there are any
     log: tuple[str, ...] = ()  # SHA-256 of the log up to this round; two while its last line is being replaced
 
     @property
     def names_its_files(self) -> bool:
-        """Snapshots of earlier versions of fedarena do not say which files they need."""
+        """Return whether the snapshot lists the files it needs; those of early versions of fedarena do not."""
         return bool(self.log)
 
 
@@ -99,7 +99,7 @@ class DamagedCheckpoint(Exception):
 
 @dataclass(frozen=True)
 class IntactSnapshot:
-    """A snapshot of which every file is there as it was written, with the records up to it."""
+    """A snapshot of which every file is unchanged, with the records up to it."""
 
     snapshot: Snapshot | None = None  # None: round 0, before anything was saved
     files: ClientFiles = field(default_factory=ClientFiles.none)
@@ -119,7 +119,7 @@ class CheckpointFolder:
 
     @property
     def log(self) -> Path:
-        """The records of all rounds, one a line."""
+        """Return the file with the records of all rounds, one per line."""
         return self.folder / "rounds.jsonl"
 
     def state_path(self, client: int, round: int) -> Path:
@@ -148,7 +148,7 @@ class CheckpointFolder:
         return text[: text.rfind(b"\n") + 1].splitlines(keepends=True)
 
     def last_intact(self) -> tuple[IntactSnapshot, DamagedCheckpoint | None]:
-        """Return the newest round of which every file is as it was written, and what is wrong with the newest one."""
+        """Return the newest round of which every file is unchanged, and the damage to the newest one."""
         lines, intact = self.lines(), IntactSnapshot()
         damage: DamagedCheckpoint | None = None
         for round in self.rounds():
@@ -157,12 +157,12 @@ class CheckpointFolder:
                 break
             except DamagedCheckpoint as found:
                 damage = damage or found
-        if damage is None and len(lines) > intact.round + 1:  # a record is logged when the snapshot before it is there
+        if damage is None and len(lines) > intact.round + 1:  # a record is logged after the snapshot before it
             damage = DamagedCheckpoint(self.snapshot_path(len(lines) - 1), "is missing")
         return intact, damage
 
     def check(self, round: int, lines: list[bytes]) -> IntactSnapshot:
-        """Return the snapshot of this round if all that it needs is there as it was written, or raise `DamagedCheckpoint`."""
+        """Return the snapshot of this round if all files that it needs are unchanged, or raise `DamagedCheckpoint`."""
         snapshot, known = self.snapshot(round), lines[:round]
         if len(known) < round:
             raise DamagedCheckpoint(self.log, f"has {len(lines)} of {round} rounds")
@@ -176,7 +176,7 @@ class CheckpointFolder:
         return IntactSnapshot(snapshot, self._checked_files(snapshot), records)
 
     def snapshot(self, round: int) -> Snapshot:
-        """Return a snapshot that is as it was written, or raise `DamagedCheckpoint`."""
+        """Return the snapshot of a round if it is unchanged, or raise `DamagedCheckpoint`."""
         path = self.snapshot_path(round)
         try:
             _, hashed = file_hash(path)
@@ -185,7 +185,7 @@ class CheckpointFolder:
         try:
             snapshot = load_tree(path, self.types, check=False)
         except DataBroken as error:
-            if error.__cause__ is None:  # sound, but of a class that is not known here
+            if error.__cause__ is None:  # intact, but of a class that is not known here
                 raise
             raise DamagedCheckpoint(path, f"is damaged: {error.__cause__}") from error
         if not isinstance(snapshot, Snapshot) or snapshot.round != round:
@@ -211,7 +211,7 @@ class CheckpointFolder:
         return wanted
 
     def _found_files(self, last: int) -> ClientFiles:
-        """Return the newest states up to a round whose snapshot names none: it is of a version that did not."""
+        """Return the newest states up to a round whose snapshot, of an early version, lists none."""
         newest: dict[int, int] = {}
         for file in (self.folder / "clients").glob("*-*.safetensors"):
             client, _, round = file.stem.partition("-")

@@ -1,4 +1,4 @@
-"""A client at work in one round: what `algorithm.client` is given to train and differentiate with."""
+"""A client in one round: the object with which `algorithm.client` trains, differentiates and evaluates."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fedarena.models.compiled import KernelRows
 from fedarena.models.linear_features import spread
 from fedarena.models.task import Buffers, as_tensor
 
-GRADIENT_ROWS = 100  # in a piece of a gradient by the kernels, which keep what all layers made of each of them
+GRADIENT_ROWS = 100  # rows in a piece of a gradient by the kernels, which store all activations of a piece
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What clients hear: a message, and BatchNorm's statistics."""
+    """What the server sends to clients: a message, and BatchNorm statistics."""
 
     message: Any
     buffers: Buffers
@@ -35,64 +35,63 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class ClientState:
-    """What stays on a client between its rounds."""
+    """The state of a client between its rounds."""
 
     kept: Any = None  # the algorithm's own
     momentum: Vector | None = None  # where rounds do not reset it
     buffers: Buffers | None = None  # where BatchNorm's statistics are local
     steps: int = 0  # optimizer steps made so far
-    start: Broadcast | None = None  # what it trains from, where clients do not all hear the same
-    residual: dict[str, list[Any]] | None = None  # what compression left out of its answers (privacy/uplink.py)
+    start: Broadcast | None = None  # the model it trains from, where clients do not all get the same
+    residual: dict[str, list[Any]] | None = None  # what compression left out of its updates (privacy/uplink.py)
 
     @property
     def holds_anything(self) -> bool:
-        """Is there something to keep for the next round?"""
+        """Return whether the state holds anything that the next round needs."""
         parts = (self.kept, self.momentum, self.buffers, self.start, self.residual)
         return self.steps > 0 or any(part is not None for part in parts)
 
 
 class ClientCannotTrain(Exception):
-    """A single row and BatchNorm over a single value: there is no variance to divide by."""
+    """Raised for a client with a single row and BatchNorm over a single value: there is no variance to divide by."""
 
 
 class ClientWork:
-    """A client at work in one round: what `algorithm.client` is given (see algorithms.base.Work)."""
+    """One client in one round (see algorithms.base.Work)."""
 
     def __init__(
         self,
-        site: ExperimentContext,
+        context: ExperimentContext,
         client: int,
         round: int,
-        memory: ClientState,
+        state: ClientState,
         decay_round: int | None = None,
-        ahead: BatchedTraining | None = None,
+        batched: BatchedTraining | None = None,
     ) -> None:
-        self.site, self.client, self.round, self.memory = site, client, round, memory
-        self._ahead = ahead  # until something about this client's training becomes its own
-        self.decay_round = (
-            round if decay_round is None else decay_round
-        )  # of the federation, for rates that decay by it
-        self.local, self.task = site.experiment.local, site.task
-        self.rows = int(site.sizes[client])
+        self.context, self.client, self.round, self.state = context, client, round, state
+        self._batched = batched  # until this client's training differs from that of the batch
+        # Rates that decay by round use the federation's round.
+        self.decay_round = round if decay_round is None else decay_round
+        self.local, self.task = context.experiment.local, context.task
+        self.rows = int(context.sizes[client])
         self.steps = self.samples = 0
         self.last_loss = float("nan")
         self._momentum: Tensor | None = None
-        self._epochs_ahead = 0  # whose order was drawn elsewhere
+        self._epochs_drawn = 0  # epochs whose order the batch has already drawn
 
     @cached_property
     def index(self) -> Rows:
-        """Which rows of the data set it works on."""
-        return self.site.partition.clients[self.client]
+        """Return the rows of the data set that the client trains on."""
+        return self.context.partition.clients[self.client]
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Rows of each step of an epoch."""
-        return solver.batch_sizes(self.rows, self.local.batch, self.site.last_batch)
+        """Return the number of rows of each step of an epoch."""
+        return solver.batch_sizes(self.rows, self.local.batch, self.context.last_batch)
 
     @cached_property
     def _shuffle(self) -> np.random.Generator:
         rng = self.stream("shuffle")
-        for _ in range(self._epochs_ahead):
+        for _ in range(self._epochs_drawn):
             rng.permutation(self.rows)
         return rng
 
@@ -102,30 +101,30 @@ class ClientWork:
 
     @cached_property
     def _noise(self) -> NDArray[np.float32] | None:
-        return self.site.training_noise(self.client, self.round)
+        return self.context.training_noise(self.client, self.round)
 
     @cached_property
     def epochs(self) -> int:
         """Return E as the experiment says, or fewer epochs where this client is a straggler in this round."""
-        stragglers, usual = self.site.stragglers, self.local.epochs
+        stragglers, usual = self.context.stragglers, self.local.epochs
         return stragglers.epochs(usual, self.stream("straggler")) if stragglers.fraction else usual
 
     def stream(self, purpose: Purpose) -> np.random.Generator:
-        """This client's own random numbers of this round."""
-        return stream(self.site.experiment.seed_for(purpose), purpose, self.round, self.client)
+        """Return a random generator that belongs to this client and round."""
+        return stream(self.context.experiment.seed_for(purpose), purpose, self.round, self.client)
 
     @property
     def lr(self) -> float:
-        """The rate at the first step of this round."""
+        """Return the learning rate at the first step of this round."""
         return self._rate(0)
 
     def _rate(self, step: int, lr: float | None = None) -> float:
-        """eta / (1 + lambda i) or eta (1 - lambda)^i, i counted as the experiment says (algorithms 0.5)."""
+        """Return eta / (1 + lambda i) or eta (1 - lambda)^i, see docs/reference/algorithms.md#learning-rate-decay."""
         counter, made = self.local.decay_counter, self.steps + step
         if counter == "global":
-            made += self.decay_round * (self.site.algorithm.steps_a_round or self.local.epochs * len(self.sizes))
+            made += self.decay_round * (self.context.algorithm.steps_a_round or self.local.epochs * len(self.sizes))
         elif counter == "per_client":
-            made += self.memory.steps
+            made += self.state.steps
         elif counter == "round":
             made = self.decay_round
         first, decay = self.local.lr if lr is None else lr, self.local.decay
@@ -133,44 +132,44 @@ class ClientWork:
 
     @property
     def own_class_counts(self) -> NDArray[np.int64]:
-        """This client's rows of each class."""
-        return self.site.class_counts(self.site.partition.clients[self.client])
+        """Return the number of this client's rows of each class."""
+        return self.context.class_counts(self.context.partition.clients[self.client])
 
     @property
     def class_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of each class: this client's, and those of all clients together."""
-        return self.own_class_counts, self.site.all_class_counts
+        """Return the rows of each class: this client's, and those of all clients together."""
+        return self.own_class_counts, self.context.all_class_counts
 
     def weigh_classes(self, weights: NDArray[np.float64], normalise: bool) -> None:
-        """Let each class count so much in the loss, for the rest of this client's round."""
-        self._ahead = None
+        """Weight the loss of each row by its class, for the rest of this client's round."""
+        self._batched = None
         self.task.class_weights = torch.from_numpy(weights).to(self.task.flat)
         self.task.normalise_weights = normalise
 
     @property
     def feature_counts(self) -> NDArray[np.int64]:
-        """Rows of this client in which each input feature is not 0, as the model sees them but for random changes."""
-        counts = np.zeros(int(np.prod(self.site.data.shape)), np.int64)
+        """Return in how many of this client's rows each input feature is not 0, without random augmentation."""
+        counts = np.zeros(int(np.prod(self.context.data.shape)), np.int64)
         for start in range(0, self.rows, EVALUATION_ROWS):
             piece = slice(start, start + EVALUATION_ROWS)
-            x, _ = self.site.test_rows(self.index[piece], None if self._noise is None else self._noise[piece])
+            x, _ = self.context.test_rows(self.index[piece], None if self._noise is None else self._noise[piece])
             counts += (x.flatten(1) != 0).sum(dim=0).cpu().numpy()
         return counts
 
     def spread(self, numbers: Vector) -> Vector:
-        """One number for each input feature, over the weights of a linear model that multiply it; 1 for the others."""
+        """Repeat one number per input feature over the weights of a linear model that multiply it; 1 for the others."""
         return spread(self.task, numbers)
 
     def draw(self, count: int, split: bool = False) -> None:
-        """Work on so many of one's rows for the rest of the round: drawn afresh, with repetition only if it must be.
+        """Use `count` of the rows for the rest of the round: a new sample, with replacement only if there are fewer rows.
 
-        With `split`, a client that has rows for several disjoint blocks always has the same ones, and works on any.
+        With `split`, a client with enough rows has fixed disjoint blocks of that size and uses one of them.
         """
-        self._ahead = None
+        self._batched = None
         rng = self.stream("vc")
         blocks = self.rows // count
         if split and blocks > 1:
-            seed = self.site.experiment.seed_for("vc")
+            seed = self.context.experiment.seed_for("vc")
             order = stream(seed, "vc", self.client, 0, 1).permutation(self.rows)  # no round's key
             chosen = order[: blocks * count].reshape(blocks, count)[rng.integers(blocks)]
         else:
@@ -191,14 +190,14 @@ class ClientWork:
         batch: float | None = None,
         pace: Callable[[int, float], float] | None = None,
     ) -> Outcome:
-        """Local SGD from `w`; a second call in a round goes on with the same streams and counters."""
+        """Run local SGD from `w`; a second call in a round continues with the same streams and counters."""
         is_whole = epochs is None and self.epochs == self.local.epochs  # no straggler
         as_usual = is_whole and lr is None and batch is None and pace is None
-        if self._ahead is not None and as_usual and (out := self._from_ahead(w, adjust)):
+        if self._batched is not None and as_usual and (out := self._from_batched(w, adjust)):
             return out
         self._check_single_row()
         whole, broken = divmod(self.epochs if epochs is None else epochs, 1)
-        sizes = self.sizes if batch is None else solver.batch_sizes(self.rows, batch, self.site.last_batch)
+        sizes = self.sizes if batch is None else solver.batch_sizes(self.rows, batch, self.context.last_batch)
         plan = [sizes] * int(whole) + ([sizes[: round(broken * len(sizes))]] if broken else [])
         total = sum(map(len, plan))
 
@@ -215,19 +214,19 @@ class ClientWork:
             stretches = (self._stretches(part) for part in plan)
             out = solver.train_compiled(self.task, w, stretches, rates, self.local, adjust, self._start_momentum())
         else:
-            anchor = self.site.anchor if isinstance(adjust, Anchor) else None
+            anchor = self.context.anchor if isinstance(adjust, Anchor) else None
             batches = (self.epoch(part) for part in plan)
             out = solver.train(self.task, w, batches, rate, self.local, adjust, self._start_momentum(), anchor)
         return self._count(out, sum(map(sum, plan)))
 
-    def _from_ahead(self, w: Vector, adjust: Adjust) -> Outcome | None:
-        """The result of the first training, if all of the bundle were trained at once; later ones are always made here."""
-        assert self._ahead is not None
-        out = self._ahead.trained(self.client, w, adjust)
-        self._ahead = None
+    def _from_batched(self, w: Vector, adjust: Adjust) -> Outcome | None:
+        """Return the first training's result if the whole batch was trained at once; later ones are computed here."""
+        assert self._batched is not None
+        out = self._batched.result(self.client, w, adjust)
+        self._batched = None
         if out is None:
             return None
-        self._epochs_ahead = self.local.epochs
+        self._epochs_drawn = self.local.epochs
         return self._count(*out)
 
     def _count(self, out: Outcome, samples: int) -> Outcome:
@@ -237,7 +236,7 @@ class ClientWork:
         return out
 
     def gradient(self, w: Vector, rows: NDArray[np.int64] | None = None) -> Vector:
-        """Gradient of the mean loss over all rows (or these), in pieces unless BatchNorm needs them together."""
+        """Return the gradient of the mean loss over all rows (or these), in pieces unless BatchNorm needs them together."""
         self._check_single_row()
         rows = np.arange(self.rows) if rows is None else rows
         together = self.task.has_batchnorm or self.task.class_weights is not None  # a mean of parts is another mean
@@ -247,70 +246,70 @@ class ClientWork:
         if self.task.network is not None:
             g, loss = solver.gradient_compiled(self.task, w, map(self._to_read, pieces), len(rows))
         else:
-            labels = int((self.site.data.y[self.index[rows]] != PADDING).sum())  # a text has one at every position
+            labels = int((self.context.data.y[self.index[rows]] != PADDING).sum())  # a text has one at every position
             g, loss = solver.gradient(self.task, w, map(self._gather, pieces), labels)
         if self.local.weight_decay:
             g += g.dtype.type(self.local.weight_decay) * w
         self.samples += len(rows)
-        if self.site.algorithm.steps_a_round is not None:  # the gradient is the training
-            self.steps += self.site.algorithm.steps_a_round
+        if self.context.algorithm.steps_a_round is not None:  # the gradient is the training
+            self.steps += self.context.algorithm.steps_a_round
             self.last_loss = loss
-        else:  # a look, which leaves no trace in BatchNorm's statistics
+        else:  # a measurement, which leaves no trace in BatchNorm statistics
             self.task.load_buffers(before)
         return g
 
     def batches(self, count: int) -> list[NDArray[np.int64]]:
-        """So many batches of local rows, from as many shuffled epochs as it takes."""
+        """Return `count` batches of local rows, from as many shuffled epochs as that takes."""
         found: list[NDArray[np.int64]] = []
         while len(found) < count:
             found.extend(np.split(self._order(), np.cumsum(self.sizes)[:-1]))
         return found[:count]
 
     def evaluate(self, w: Vector) -> tuple[float, float]:
-        """Accuracy and mean loss of `w` on all local training rows, in evaluation mode."""
+        """Return accuracy and mean loss of `w` on all local training rows, in evaluation mode."""
         self.task.load(w)
-        scores = self.site.evaluate(self.index, self._noise)
+        scores = self.context.evaluate(self.index, self._noise)
         return float(scores.right.sum() / scores.count.sum()), float(scores.loss.sum() / scores.count.sum())
 
     @property
-    def momentum_to_keep(self) -> Vector | None:
-        """The momentum buffer, where it outlives the round."""
+    def final_momentum(self) -> Vector | None:
+        """Return the momentum buffer, where it outlives the round."""
         return None if self._momentum is None or not self._keeps_momentum else self._momentum.cpu().numpy()
 
     @property
     def _keeps_momentum(self) -> bool:
-        return self.site.algorithm.keeps_momentum or not self.local.reset_momentum
+        return self.context.algorithm.keeps_momentum or not self.local.reset_momentum
 
     def _start_momentum(self) -> Tensor | None:
         if not self.local.momentum:
             return None
         if self._momentum is None:
-            kept = self.memory.momentum
+            kept = self.state.momentum
             self._momentum = (
                 torch.zeros_like(self.task.flat) if kept is None else as_tensor(kept.copy()).to(self.task.flat)
             )
         return self._momentum
 
     def _order(self) -> NDArray[np.int64]:
-        self._ahead = None  # which draws from the start
+        self._batched = None  # its order starts from the beginning of the stream
         return self._shuffle.permutation(self.rows) if self.local.shuffle else np.arange(self.rows)
 
     def epoch(self, sizes: list[int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The client's batches of one epoch, in a new random order."""
+        """Yield the client's batches of one epoch, in a new random order."""
         order, start = self._order(), 0
-        for block in solver.blocks(self.sizes if sizes is None else sizes, int(np.prod(self.site.data.x.shape[1:]))):
+        for block in solver.blocks(self.sizes if sizes is None else sizes, int(np.prod(self.context.data.x.shape[1:]))):
             stop = start + sum(block)
             x, y = self._gather(order[start:stop])
             yield from zip(torch.split(x, block), torch.split(y, block), strict=True)
             start = stop
 
     def _stretches(self, sizes: list[int]) -> Iterator[solver.Stretch]:
-        """The same batches for the kernels, which read the data set's own rows unless something about them is random."""
+        """Yield the same batches for the kernels, which read the data set's own rows unless augmentation changes them."""
         order, start = self._order(), 0
-        numbers = int(np.prod(self.site.data.x.shape[1:]))
-        if self.site.source is not None:
-            yield self.site.source, self.index[order], sizes
-        elif not self.site.is_augmented and self.rows * numbers <= solver.BLOCK:
+        numbers = int(np.prod(self.context.data.x.shape[1:]))
+        if self.context.source is not None:
+            yield self.context.source, self.index[order], sizes
+        elif not self.context.is_augmented and self.rows * numbers <= solver.BLOCK:
             yield self._all_rows, order, sizes
         else:
             for block in solver.blocks(sizes, numbers):
@@ -319,9 +318,9 @@ class ClientWork:
                 start = stop
 
     def _to_read(self, positions: NDArray[np.int64]) -> tuple[KernelRows, NDArray[np.int64]]:
-        """Some rows for the kernels, and which of that source they are."""
-        if self.site.source is not None:
-            return self.site.source, self.index[positions]
+        """Return a source of rows for the kernels, and the positions of these rows in it."""
+        if self.context.source is not None:
+            return self.context.source, self.index[positions]
         return self._as_read(positions), np.arange(len(positions))
 
     @cached_property
@@ -334,10 +333,10 @@ class ClientWork:
 
     def _gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         noise = None if self._noise is None else self._noise[positions]
-        return self.site.training_rows(self.index[positions], noise, self._augment)
+        return self.context.training_rows(self.index[positions], noise, self._augment)
 
     def _check_single_row(self) -> None:
-        """A batch of one row is legal for BatchNorm over images, and senseless over single values."""
+        """Raise `ClientCannotTrain` where BatchNorm would see a single value; one row of images is fine."""
         if self.task.has_batchnorm and self.rows == 1:
             before = self.task.buffers()
             try:

@@ -1,6 +1,6 @@
-"""Everything a process needs to run clients: the rows, who owns them, the model, the algorithm, the settings.
+"""Everything a process needs to run clients: the rows, their owners, the model, the algorithm, the settings.
 
-A runtime holds one Site in each of its processes and lets jobs (engine/tasks.py) run on it.
+A runtime holds one ExperimentContext in each of its processes and runs tasks (engine/tasks.py) on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor, build
 from fedarena.privacy.uplink import UplinkSteps
 from fedarena.statistics.metric_registry import Metric, TaskName, find_metric
 
-EVALUATION_ROWS = 500  # rows in a batch when nothing is learned; fixed, so that sums do not depend on who computes them
+EVALUATION_ROWS = 500  # rows in a batch of an evaluation; fixed, so that sums do not depend on the worker
 
 
 class ExperimentContext:
@@ -38,17 +38,17 @@ class ExperimentContext:
         self.algorithm: Algorithm = experiment.algorithm.made
         self.partition = owners.pooled() if self.algorithm.pooled else owners
 
-    def __getstate__(self) -> dict[str, Any]:  # tensors are made anew in each process, over the same shared arrays
+    def __getstate__(self) -> dict[str, Any]:  # each process makes its own tensors over the same shared arrays
         return {key: getattr(self, key) for key in ("experiment", "data", "owners", "algorithm", "partition")}
 
     @cached_property
     def task(self) -> Task:
-        """The model, with the initial weights that the seed gives."""
+        """Return the model, with the initial weights that the seed gives."""
         return self._build()
 
     @cached_property
     def anchor(self) -> Task:
-        """A second copy of the model, to take gradients at another point than the one that moves."""
+        """Return a second copy of the model, for gradients at a fixed point beside the weights in training."""
         return self._build()
 
     def _build(self) -> Task:
@@ -69,7 +69,7 @@ class ExperimentContext:
 
     @cached_property
     def fleet(self) -> Fleet:
-        """What clients compute and send with."""
+        """Return the devices with which clients compute and send."""
         fleet = build_fleet(self.experiment, len(self.owners.clients))
         return fleet.fastest() if self.algorithm.pooled else fleet
 
@@ -80,81 +80,83 @@ class ExperimentContext:
 
     @cached_property
     def availability(self) -> Availability | None:
-        """When clients are there; None where that is always, or nobody has anything to send."""
+        """Return when clients are available; None where that is always, or the algorithm does not communicate."""
         if not self.algorithm.communicates:
             return None
         return build_availability(self.experiment, len(self.owners.clients), self.owners.population)
 
     @cached_property
     def steps(self) -> UplinkSteps | None:
-        """What happens to answers on their way up; None where nothing does."""
-        exp, wish = self.experiment, self.experiment.uplink
-        if not isinstance(wish, Uplink) or not self.algorithm.communicates:
+        """Return the privacy and compression steps of the uplink; None where there are none."""
+        exp, settings = self.experiment, self.experiment.uplink
+        if not isinstance(settings, Uplink) or not self.algorithm.communicates:
             return None
         asked = participants(exp, len(self.owners.population))
-        return UplinkSteps(wish, exp.algorithm.name, exp.seed_for("uplink"), float(self.partition.sizes.max()), asked)
+        return UplinkSteps(
+            settings, exp.algorithm.name, exp.seed_for("uplink"), float(self.partition.sizes.max()), asked
+        )
 
     @property
     def initial(self) -> Vector:
-        """w_0."""
+        """Return w_0, the initial weights of the server."""
         return self.task.initial
 
     @property
     def buffer_policy(self) -> str:
-        """What happens to BatchNorm's statistics; who trains alone keeps its own, pooled rows have one set of them."""
+        """Return the policy for BatchNorm statistics: local for personal models, one set for pooled rows, else by setting."""
         if self.algorithm.pooled:
             return "average"
         return "local" if self.algorithm.personal else self.experiment.bn_buffers
 
     @property
     def has_personal_models(self) -> bool:
-        """Is a client's model its own, in weights or in BatchNorm's statistics?"""
+        """Return whether clients have models of their own, in weights or in BatchNorm statistics."""
         return self.algorithm.personal or (self.buffer_policy == "local" and len(self.task.buffers().values) > 0)
 
     @property
     def is_augmented(self) -> bool:
-        """Does a row look different every time it is trained on?"""
+        """Return whether random augmentation changes a row every time it is trained on."""
         return self.data.prepare in ("mcmahan", "niid")
 
     @cached_property
     def rows_of_clients(self) -> tuple[Rows, Rows] | None:
-        """Those of all clients in one array, and where those of each begin; None where they do not lie so."""
+        """Return the rows of all clients in one array and the bounds of each client; None if they are not stored so."""
         clients = self.partition.clients
         return (clients.flat, clients.bounds) if isinstance(clients, RowLists) else None
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """Rows of each client."""
+        """Return the number of rows of each client."""
         return self.partition.sizes
 
     @property
     def last_batch(self) -> str:
-        """What becomes of a short last batch."""
+        """Return the rule for a short last batch: keep, drop or merge_one."""
         rule = self.experiment.local.last_batch
         return rule if rule != "auto" else "merge_one" if self.task.has_batchnorm else "keep"
 
     def class_counts(self, rows: Rows) -> NDArray[np.int64]:
-        """How many of these rows have each class."""
+        """Return how many of these rows have each class."""
         return np.bincount(self.data.y[rows], minlength=self.data.classes)
 
     @cached_property
     def all_class_counts(self) -> NDArray[np.int64]:
-        """The same for the rows of all clients together."""
-        return self.class_counts(self.partition.dealt)
+        """Return how many rows of all clients together have each class."""
+        return self.class_counts(self.partition.train_rows)
 
     @cached_property
     def task_name(self) -> TaskName:
-        """What is learned, which decides which metrics exist."""
+        """Return the kind of task, which decides which metrics exist."""
         return "custom" if self.task.has_own_loss else "next_symbol" if self.is_text else "classification"
 
     @cached_property
     def metric(self) -> Metric:
-        """The metric that is followed round by round."""
+        """Return the metric that is followed round by round."""
         return find_metric(self.experiment.evaluate.metric, self.task_name)
 
     @cached_property
     def positive(self) -> int | None:
-        """The positive class of two; None with more classes, or where rows have no class."""
+        """Return the positive class of two; None with more classes, or where rows have no class."""
         name, names = self.experiment.evaluate.positive, self.data.class_names or ("0", "1")
         if self.data.classes != 2 or self.is_text:
             return None
@@ -162,7 +164,7 @@ class ExperimentContext:
 
     @property
     def cut(self) -> Cut | None:
-        """From which difference of logits on the positive class is predicted; None: the likelier of both."""
+        """Return the logit difference from which the positive class is predicted; None: the more likely class."""
         threshold = self.experiment.evaluate.threshold
         if threshold is None or self.positive is None:
             return None
@@ -170,12 +172,12 @@ class ExperimentContext:
 
     @property
     def is_text(self) -> bool:
-        """Rows are sequences of symbols."""
+        """Return whether rows are sequences of symbols."""
         return self.data.y.ndim == 2
 
     @cached_property
     def source(self) -> KernelRows | None:
-        """The data set's own rows for the kernels, where a row looks the same to every client and every time."""
+        """Return the data set's own rows for the kernels; None where noise, text or augmentation changes them."""
         x, how = np.asarray(self.data.x), self.data.prepare
         if self.owners.noise is not None or self.is_text or not x.flags.c_contiguous:
             return None
@@ -199,14 +201,14 @@ class ExperimentContext:
     def training_rows(
         self, rows: Rows, noise: NDArray[np.float32] | None, rng: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """These rows as a model sees them in training."""
+        """Return these rows as a model sees them in training."""
         at = torch.from_numpy(rows)
         x = self._noisy(self._x[at], noise)
         x = training_batch(x, self.data.prepare, self.data.pixel_stats, rng, self.task.dtype)
         return self.task.batch_layout(x.to(self.task.device)), self._y[at].to(self.task.device)
 
     def test_rows(self, rows: Rows, noise: NDArray[np.float32] | None = None) -> tuple[Tensor, Tensor]:
-        """These rows as a model sees them in evaluation."""
+        """Return these rows as a model sees them in evaluation."""
         at = torch.from_numpy(rows)
         x = test_batch(self._noisy(self._x[at], noise), self.data.prepare, self.data.pixel_stats, self.task.dtype)
         return self.task.batch_layout(x.to(self.task.device)), self._y[at].to(self.task.device)
@@ -218,7 +220,7 @@ class ExperimentContext:
         return x.float() + pixels * torch.from_numpy(noise)
 
     def noise(self, owner: int, count: int, *key: int) -> NDArray[np.float32] | None:
-        """A client's own feature noise for `count` rows; None where it has none."""
+        """Return a client's own feature noise for `count` rows; None where it has none."""
         if self.owners.noise is None or self.owners.noise[owner] == 0:
             return None
         rng = stream(self.experiment.seed_for("noise"), "noise", owner, *key)
@@ -226,7 +228,7 @@ class ExperimentContext:
         return draws * np.float32(self.owners.noise[owner])
 
     def training_noise(self, client: int, round: int) -> NDArray[np.float32] | None:
-        """The noise of all rows a client trains on; rows in one place keep the noise of those who brought them."""
+        """Return the noise of all rows that a client trains on; pooled rows have the noise of their owners."""
         if self.owners.noise is None:
             return None
         key = () if self.owners.frozen_noise else (round + 1,)
@@ -242,7 +244,7 @@ class ExperimentContext:
     def evaluate(
         self, rows: Rows, noise: NDArray[np.float32] | None = None, keep: Keep = "", cut: Cut | None = None
     ) -> Scores:
-        """Score the loaded model on these rows."""
+        """Return the scores of the loaded model on these rows."""
         parts = [Scores.of_nothing()]
         for start in range(0, len(rows), EVALUATION_ROWS):
             piece = slice(start, start + EVALUATION_ROWS)

@@ -1,7 +1,7 @@
-"""What clients compute and send with: how long a training and a message take on the virtual clock.
+"""The device model: how long trainings and messages of each client take in simulated time.
 
-Times are drawn from streams of their own, by client and by number of the training: they do not depend on the algorithm,
-on the order of execution or on the machine this runs on.
+Times come from random streams of their own, by client and by number of the training: they do not depend on the algorithm,
+on the order of execution or on the machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The devices of all clients."""
+    """The devices of all clients: speed, network and reliability."""
 
     seed: int
     speed: NDArray[np.float64]  # rows a second
@@ -48,16 +48,16 @@ class Fleet:
     jitter: float
     exponential: bool
 
-    def training(self, client: int, number: int, rows: float) -> float:
-        """Seconds for forward and backward of so many rows, in this client's training of this number."""
+    def training_seconds(self, client: int, number: int, rows: float) -> float:
+        """Return the seconds of a client's training of this number: forward and backward passes of so many rows."""
         return self.usual_seconds(client, rows) * float(self.training_factors([client], number)[0])
 
     def usual_seconds(self, client: int, rows: float) -> float:
-        """The same for a training that is neither slow nor fast."""
+        """Return the seconds of a client's training without random variation."""
         return float(rows / self.speed[client])
 
     def training_factors(self, clients: Sequence[int], number: int) -> NDArray[np.float64]:
-        """Of each client: this training's seconds over the usual ones."""
+        """Return, for each client, the random factor on the usual seconds of the training of this number."""
         if self.exponential or not can_shuffle(self.seed):
             return np.array([self._pace(stream(self.seed, "latency", number, client)) for client in clients])
         low, high = 1 - self.jitter, 1 + self.jitter
@@ -66,61 +66,60 @@ class Fleet:
     def _pace(self, rng: np.random.Generator) -> float:
         return rng.exponential() if self.exponential else rng.uniform(1 - self.jitter, 1 + self.jitter)
 
-    def message(self, client: int, nbytes: int) -> float:
-        """Seconds for a message either way."""
+    def message_seconds(self, client: int, nbytes: int) -> float:
+        """Return the seconds of a message in either direction."""
         return float(self.latency[client] + nbytes / self.bandwidth[client])
 
-    def part(self, client: int, down: int, training: float, up: int) -> float:
-        """Seconds of a client's part in an exchange: fetch so many bytes, train so long, send so many."""
-        return self.message(client, down) + training + self.message(client, up)
+    def exchange_seconds(self, client: int, down: int, training: float, up: int) -> float:
+        """Return the seconds of a client's part in an exchange: fetch `down` bytes, train, send `up` bytes."""
+        return self.message_seconds(client, down) + training + self.message_seconds(client, up)
 
     def fastest(self) -> Fleet:
-        """All rows in one place: there stands the fastest device of them all."""
+        """Return the fleet for pooled rows, which are trained on at the speed of the fastest device."""
         return replace(self, speed=np.full_like(self.speed, self.speed.max()))
 
     def drops_out(self, client: int, number: int) -> bool:
-        """Does this answer never arrive?"""
+        """Return whether the answer to this training never arrives."""
         chance = self.dropout[client]
         return bool(chance > 0 and stream(self.seed, "failure", number, client).random() < chance)
 
 
 def build_fleet(experiment: Experiment, clients: int) -> Fleet:
-    """One device for every client, from the experiment's distribution or trace."""
-    wish = experiment.devices
-    same = np.ones(clients)
+    """Return one device for every client, from the experiment's distribution or trace."""
+    devices, same = experiment.devices, np.ones(clients)
     fleet = Fleet(
         experiment.seed_for("latency"),
-        wish.speed / _slowness(experiment, clients),
-        wish.bandwidth * same,
-        wish.latency * same,
+        devices.speed / _slowness(experiment, clients),
+        devices.bandwidth * same,
+        devices.latency * same,
         experiment.dropouts * same,
-        wish.jitter,
-        wish.durations == "exponential",
+        devices.jitter,
+        devices.durations == "exponential",
     )
-    if wish.speeds == "groups":  # machine 0 is the server's own: nothing travels
-        near = np.arange(clients) % wish.groups == 0
+    if devices.speeds == "groups":  # machine 0 is the server's own: nothing travels
+        near = np.arange(clients) % devices.groups == 0
         fleet = replace(
             fleet, bandwidth=np.where(near, np.inf, fleet.bandwidth), latency=np.where(near, 0.0, fleet.latency)
         )
-    return fleet if wish.trace is None else _traced(fleet, wish.trace, clients)
+    return fleet if devices.trace is None else _traced(fleet, devices.trace, clients)
 
 
 def _slowness(experiment: Experiment, clients: int) -> NDArray[np.float64]:
-    """How many times slower than the fastest each device is, 1 to `spread`."""
-    wish, rng = experiment.devices, stream(experiment.seed_for("latency"), "latency")
+    """Return how many times slower than the fastest each device is, from 1 to `spread`."""
+    devices, rng = experiment.devices, stream(experiment.seed_for("latency"), "latency")
     power = np.zeros(clients)  # of `spread`
-    if wish.speeds == "uniform":  # even on a logarithmic scale: as many twice too slow as twice too fast
+    if devices.speeds == "uniform":  # even on a logarithmic scale: as many twice too slow as twice too fast
         power = rng.random(clients)
-    elif wish.speeds == "lognormal":
+    elif devices.speeds == "lognormal":
         power = 0.5 + rng.standard_normal(clients) / 4
-    elif wish.speeds == "groups":
-        power = (np.arange(clients) % wish.groups) / max(wish.groups - 1, 1)
-    slower: NDArray[np.float64] = np.float64(wish.spread) ** power
+    elif devices.speeds == "groups":
+        power = (np.arange(clients) % devices.groups) / max(devices.groups - 1, 1)
+    slower: NDArray[np.float64] = np.float64(devices.spread) ** power
     return slower
 
 
 def _traced(fleet: Fleet, path: str, clients: int) -> Fleet:
-    """The fleet with what a CSV file says of its devices; what it does not say stays."""
+    """Return the fleet with the columns of a CSV file in place of its own."""
     where = "devices.trace"
     with reading(path, remedy=f"give a CSV file with the columns client and any of {', '.join(COLUMNS)}"):
         with open(path, encoding="utf-8", newline="") as file:
@@ -129,16 +128,16 @@ def _traced(fleet: Fleet, path: str, clients: int) -> Fleet:
         given = [name for name in COLUMNS if lines and name in lines[0]]
         rows = [(int(line["client"]), [float(line[name]) for name in given]) for line in lines]
     unknown = set(lines[0]) - {"client", *COLUMNS} if lines else set()
-    people = [client for client, _ in rows]
+    named = [client for client, _ in rows]
     if not given or unknown:
         raise BadValue(
             f"{path} has the columns {', '.join(lines[0]) if lines else 'none'}",
             remedy=f"use client and any of {', '.join(COLUMNS)}",
             where=where,
         )
-    if sorted(people) != list(range(clients)):
+    if sorted(named) != list(range(clients)):
         raise BadValue(
-            f"{path} names {len(people)} clients, the experiment has {clients}",
+            f"{path} names {len(named)} clients, the experiment has {clients}",
             remedy=f"give one line for each client, 0 to {clients - 1}",
             where=where,
         )
@@ -148,7 +147,7 @@ def _traced(fleet: Fleet, path: str, clients: int) -> Fleet:
             fits = lowest <= value and (name == "bandwidth" or value < np.inf) and (name != "dropout" or value < 1)
             if not fits:
                 raise BadValue(
-                    f"{path}: client {client} has {name} = {value:g}", remedy=f"mend its {name}", where=where
+                    f"{path}: client {client} has {name} = {value:g}", remedy=f"correct its {name}", where=where
                 )
             known[name][client] = value
     return replace(fleet, **known)

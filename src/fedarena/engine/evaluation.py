@@ -1,4 +1,4 @@
-"""How good is the model, on the global test set and for every client? Each row is predicted once, whoever it serves."""
+"""Evaluation of models on the global test set and on every client's own rows; each row is predicted once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedarena.config.errors import BadValue, ClientFailed
 from fedarena.data.dataset import PADDING, Rows
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
-from fedarena.engine.runtime_interface import Runtime, in_order
+from fedarena.engine.evaluation_tasks import EvaluationTask
 from fedarena.engine.task_metrics import (
     MANY_CLASSES,
     Predictions,
@@ -24,37 +24,39 @@ from fedarena.engine.task_metrics import (
     confusion_counts,
     stacked,
 )
-from fedarena.engine.tasks import EvaluationTask, FailedTask
+from fedarena.engine.tasks import FailedTask, Runtime, in_order
 from fedarena.models.task import Buffers, Scores
 from fedarena.statistics.metric_registry import Metric
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What an evaluation found: accuracy and loss on the global test set, and each client's accuracy on its own rows."""
+    """The result of an evaluation: accuracy and loss on the global test set, and each client's accuracy on its own rows."""
 
     accuracy: float | None
     loss: float
     own: NDArray[np.float64]  # NaN for a client without test rows
-    missing: tuple[int, ...] = ()  # clients whose rows could not be looked at, where rows are elsewhere
-    values: Values = field(default_factory=dict)  # of the metrics that were asked for, on the global test set
-    client_values: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # and of each client, if asked for
+    missing: tuple[int, ...] = ()  # clients of a real federation that could not be evaluated
+    values: Values = field(default_factory=dict)  # of the requested metrics, on the global test set
+    client_values: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # and of each client, if requested
     confusion: NDArray[np.int64] | None = None  # of a model that all clients share
     calibration: tuple[dict[str, float], ...] | None = None
-    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # of values that are known up to an interval
-    notes: tuple[str, ...] = ()  # what the values are without
+    bounds: dict[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # of values that are known only up to an interval
+    notes: tuple[str, ...] = ()  # about clients that the values do not include
 
 
 OwnModel = tuple[Vector | None, Buffers | None]  # of a client; None for what it shares with all
 
 
 class Evaluator(Protocol):
-    """A way to look at models: at one for all, or at one for each client.
+    """Evaluates models: one for all clients, or one for each client.
 
-    `metrics` are those that are asked for; `clients` asks for those of every client, and for the confusion matrix.
+    `metrics` are the requested ones; `clients` requests those of every client too, and the confusion matrix.
     """
 
-    metrics: list[Metric]  # that it can compute on the common test samples
+    metrics: list[Metric]  # that can be computed on the common test samples
     failed: dict[str, str]  # users' metrics that raised an error
 
     @property
@@ -62,11 +64,13 @@ class Evaluator(Protocol):
         """Return how many labelled samples each client is compared on."""
         ...
 
-    def shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
-        """One model for all."""
+    def evaluate_shared(
+        self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False
+    ) -> EvaluationResult:
+        """Evaluate one model for all clients."""
         ...
 
-    def personal(
+    def evaluate_personal(
         self,
         common: Broadcast,
         people: list[int],
@@ -74,30 +78,30 @@ class Evaluator(Protocol):
         metrics: Sequence[Metric] = (),
         clients: bool = False,
     ) -> EvaluationResult:
-        """A model for each client, or its own buffers in a common one."""
+        """Evaluate a model for each client, or a common model with each client's own buffers."""
         ...
 
 
-def open_evaluator(site: ExperimentContext, runtime: Runtime) -> Evaluator:
-    """Rows that are here are looked at here; a runtime whose rows stay elsewhere brings its own way (`looks`)."""
-    looks: Evaluator | None = getattr(runtime, "looks", None)
-    if looks is not None and site.metric not in looks.metrics:
+def open_evaluator(context: ExperimentContext, runtime: Runtime) -> Evaluator:
+    """Return the evaluator of the run: a runtime whose rows stay with the clients has its own (`looks`)."""
+    remote: Evaluator | None = getattr(runtime, "looks", None)
+    if remote is not None and context.metric not in remote.metrics:
         raise BadValue(
-            f"clients of a real federation send counts and sums, from which '{site.metric.name}' cannot be computed",
-            remedy=f"use one of: {', '.join(metric.name for metric in looks.metrics)}",
+            f"clients of a real federation send counts and sums, from which '{context.metric.name}' cannot be computed",
+            remedy=f"use one of: {', '.join(metric.name for metric in remote.metrics)}",
             where="evaluate.metric",
         )
-    return LocalEvaluator(site, runtime) if looks is None else looks
+    return LocalEvaluator(context, runtime) if remote is None else remote
 
 
 class LocalEvaluator:
-    """Which rows are looked at, and what is made of them."""
+    """Evaluates models on rows of this machine, in tasks on the workers."""
 
-    def __init__(self, site: ExperimentContext, runtime: Runtime) -> None:
-        self.runtime, self.owners = runtime, site.owners
-        self.scoring = TaskMetrics(site)
+    def __init__(self, context: ExperimentContext, runtime: Runtime) -> None:
+        self.runtime, self.owners = runtime, context.owners
+        self.scoring = TaskMetrics(context)
         self.metrics, self.failed = self.scoring.metrics, self.scoring.failed
-        self.own_rows = self.owners.clients if site.experiment.evaluate.on == "train" else self.owners.client_tests
+        self.own_rows = self.owners.clients if context.experiment.evaluate.on == "train" else self.owners.client_tests
         self.rows = np.unique(np.concatenate([self.owners.test, *self.own_rows]))
         self._test = np.searchsorted(self.rows, self.owners.test)
         sizes = [len(rows) for rows in self.own_rows]
@@ -106,12 +110,14 @@ class LocalEvaluator:
 
     @property
     def own_samples(self) -> NDArray[np.int64]:
-        """Labelled samples that each client is compared on."""
-        labels = (self.scoring.site.data.y[rows] for rows in self.own_rows)
+        """Return how many labelled samples each client is compared on."""
+        labels = (self.scoring.context.data.y[rows] for rows in self.own_rows)
         return np.array([int((y != PADDING).sum()) for y in labels], np.int64)
 
-    def shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
-        """Evaluate one model for all, in pieces over the workers; `clients` asks for the metrics of every client."""
+    def evaluate_shared(
+        self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False
+    ) -> EvaluationResult:
+        """Evaluate one model for all clients, in pieces over the workers."""
         pieces = [self.rows[i : i + EVALUATION_ROWS] for i in range(0, len(self.rows), EVALUATION_ROWS)]
         keep = self.scoring.keep(metrics)
         scores = Scores.joined(list(self.scores((EvaluationTask(piece, keep=keep) for piece in pieces), common)))
@@ -124,13 +130,13 @@ class LocalEvaluator:
             found = replace(found, values=self.values(metrics, on_test, found.accuracy, strict=True))
             if clients:
                 own = (predictions.rows(self._rows_of(k)) for k in range(len(self.own_rows)))
-                found = replace(found, client_values=self._of_clients(metrics, own), **self._pictures(on_test))
-        if self.owners.noise is not None:  # clients with feature noise see it in their test rows too
+                found = replace(found, client_values=self._of_clients(metrics, own), **self._class_tables(on_test))
+        if self.owners.noise is not None:  # clients with feature noise have it in their test rows too
             jobs = (EvaluationTask(rows, k, keep=keep if clients else "") for k, rows in enumerate(self.own_rows))
             found = self._noisy(found, jobs, common, metrics if clients else ())
         return found
 
-    def personal(
+    def evaluate_personal(
         self,
         common: Broadcast,
         people: list[int],
@@ -138,7 +144,7 @@ class LocalEvaluator:
         metrics: Sequence[Metric] = (),
         clients: bool = False,
     ) -> EvaluationResult:
-        """A model for each client (or its own buffers in a common one): the mean of accuracies, weighted by rows."""
+        """Evaluate each client's model on all rows and return means over clients, weighted by their training rows."""
         keep = self.scoring.keep(metrics)
 
         def job(k: int, rows: Rows, noise_of: int | None = None) -> EvaluationTask:
@@ -169,11 +175,11 @@ class LocalEvaluator:
         return seen
 
     def _rows_of(self, client: int) -> NDArray[np.int64]:
-        """Places in `rows` of those that a client is compared on."""
+        """Return the positions in `rows` of the rows that a client is compared on."""
         return self._own[self._bounds[client] : self._bounds[client + 1]]
 
     def values(self, metrics: Sequence[Metric], of: Predictions, right: float | None, strict: bool = False) -> Values:
-        """The accuracy is the one that was counted; the other metrics follow from the predictions."""
+        """Return the metrics: the accuracy as it was counted, the others from the predictions."""
         counted = {"accuracy": np.nan if right is None else float(right)}
         others = [metric for metric in metrics if metric.name not in counted]
         found = {**counted, **self.scoring.values(others, of, strict=strict)}
@@ -185,16 +191,16 @@ class LocalEvaluator:
         each = (self.values(metrics, one, accuracy(one.scores)) for one in predictions)
         return stacked(each, [metric.name for metric in metrics])
 
-    def _pictures(self, of: Predictions) -> dict[str, Any]:
-        """The confusion matrix and the calibration curve, where there are classes."""
-        site = self.scoring.site
-        if site.task_name == "custom":
+    def _class_tables(self, of: Predictions) -> dict[str, Any]:
+        """Return the confusion matrix and the calibration curve, where there are classes."""
+        context = self.scoring.context
+        if context.task_name == "custom":
             return {}
-        confusion = confusion_counts(of, site.data.classes) if site.data.classes <= MANY_CLASSES else None
+        confusion = confusion_counts(of, context.data.classes) if context.data.classes <= MANY_CLASSES else None
         return {"confusion": confusion, "calibration": calibration_bins(of)}
 
     def _own_accuracy(self, scores: Scores) -> NDArray[np.float64]:
-        """Of all clients at once: whole counts, then one division each."""
+        """Return the accuracy of each client on its own rows: integer counts, then one division each."""
         right, count = (np.concatenate([[0], np.cumsum(part[self._own])]) for part in (scores.right, scores.count))
         right, count = (np.diff(sums[self._bounds]) for sums in (right, count))
         return np.where(count > 0, right / np.maximum(count, 1), np.nan)
@@ -202,7 +208,7 @@ class LocalEvaluator:
     def _noisy(
         self, found: EvaluationResult, jobs: Iterable[EvaluationTask], common: Broadcast, metrics: Sequence[Metric]
     ) -> EvaluationResult:
-        """The same, clients' own rows being those with their noise."""
+        """Return the result with each client evaluated on its own rows with its feature noise."""
         each = [
             self.scoring.predictions(rows, scores)
             for rows, scores in zip(self.own_rows, self.scores(jobs, common), strict=True)
@@ -214,14 +220,12 @@ class LocalEvaluator:
         """Run evaluations on the workers and yield their scores in order."""
         for scores in in_order(self.runtime.map(jobs, common)):
             if isinstance(scores, FailedTask):
-                raise ClientFailed(
-                    f"evaluation failed: {scores.error}", remedy="is there memory enough? try --workers 1"
-                )
+                raise ClientFailed(f"evaluation failed: {scores.error}", remedy="if memory ran out, use --workers 1")
             yield scores
 
 
 def accuracy(scores: Scores, rows: NDArray[np.int64] | slice = slice(None)) -> float | None:
-    """Share of right predictions on these rows: whole counts, then one division."""
+    """Return the share of correct predictions on these rows: integer counts, then one division."""
     count = int(scores.count[rows].sum())
     return int(scores.right[rows].sum()) / count if count else None
 
@@ -231,5 +235,5 @@ def _plain(values: Values) -> Values:
 
 
 def mean_loss(scores: Scores, rows: NDArray[np.int64]) -> float:
-    """Mean cross-entropy over labelled positions."""
+    """Return the mean cross-entropy over labelled positions."""
     return float(scores.loss[rows].sum() / scores.count[rows].sum())

@@ -1,4 +1,4 @@
-"""What is known after a round."""
+"""The record of a round, and the log in which a run stores its records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What is known after a round. Counts and bytes are totals since the start; accuracy is None if nobody looked."""
+    """The numbers of a round. Counts and bytes are totals since the start; metrics are None if it was not evaluated."""
 
     round: int
     accuracy: float | None = None  # of the server's model on the global test set
@@ -24,8 +24,8 @@ class RoundRecord:
     uploads: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
-    outdated: int = 0  # trainings thrown away because the server had moved on (asynchronous algorithms)
-    overactive: int = 0  # trainings after which a client was told to go on by itself
+    outdated: int = 0  # trainings discarded because the server's model was too new (asynchronous algorithms)
+    overactive: int = 0  # trainings after which a client continued from its own model
     steps: int = 0
     samples: int = 0
     client_std: float | None = None  # spread of the clients' accuracies on their own test sets

@@ -1,4 +1,4 @@
-"""From an Experiment to a site ready to train: every mistake in it shows here, before any work is done."""
+"""Setup: from an Experiment to a context that is ready to train. Every mistake in it is reported here, before the start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedarena.privacy.accountant import need_accountant
 
 
 def partition_data(experiment: Experiment) -> tuple[Dataset, Partition]:
-    """The data, and who owns which rows of it, each client's own test rows included."""
+    """Return the data and its partition, with each client's own test rows."""
     data: Dataset = experiment.data.made.load(experiment.seed_for("split"))
     pools = experiment.folds is not None or experiment.fold_seed is not None
     rows = len(data.x) if pools else data.n_train
@@ -53,7 +53,7 @@ def partition_data(experiment: Experiment) -> tuple[Dataset, Partition]:
         rng = stream(experiment.seed_for("client_test"), "client_test")
         tests, notes = client_tests(data, partition, rng, how=experiment.evaluate.client_test)
         partition = replace(partition, client_tests=tests, notes=(*partition.notes, *notes))
-    if experiment.exclude:  # late: nothing that is drawn for the other clients depends on it
+    if experiment.exclude:  # late, so that no random draw for the other clients depends on it
         partition = without_clients(partition, experiment.exclude, own_tests=have_own_tests)
     population = len(partition.population)
     if experiment.per_round and experiment.per_round > population:
@@ -69,7 +69,7 @@ def partition_data(experiment: Experiment) -> tuple[Dataset, Partition]:
 
 
 def _partitioned(experiment: Experiment, data: Dataset) -> Partition:
-    """Draw the partition, and hold out the test samples of a fold or of a random division where one is asked for."""
+    """Partition the data, and hold out the test samples of a fold or of a random division where one is requested."""
     clients, partitioner = experiment.clients or 0, experiment.partition.made
     folds, fold, seed = experiment.folds, experiment.fold, experiment.seed_for("folds")
     own_folds = has_own_folds(partitioner) and experiment.partition_seed is None  # which then follow the fold seed
@@ -90,7 +90,7 @@ def _partitioned(experiment: Experiment, data: Dataset) -> Partition:
 
 
 def _check_rows(data: Dataset, partition: Partition) -> None:
-    """What every partition must be, whoever wrote it: rows that exist, each with one owner, and rows to test on."""
+    """Check that rows exist, have one owner each and do not overlap the test rows, also for users' partitions."""
     problem = ""
     if not len(data.x) == len(data.y) > data.n_train > 0 or not len(partition.test):
         problem = "the data set needs training rows and test rows, with a label each"
@@ -99,113 +99,120 @@ def _check_rows(data: Dataset, partition: Partition) -> None:
     elif not partition.population:
         problem = "the partition gives rows to no client"
     else:
-        dealt = np.concatenate([partition.dealt, partition.test])
-        if dealt.dtype.kind not in "iu" or dealt.min() < 0 or dealt.max() >= len(data.x):
-            problem = "the partition deals rows that do not exist"
-        elif np.bincount(dealt).max() > 1:
-            problem = "the partition deals a row twice, or deals a test row"
+        used = np.concatenate([partition.train_rows, partition.test])
+        if used.dtype.kind not in "iu" or used.min() < 0 or used.max() >= len(data.x):
+            problem = "the partition assigns rows that do not exist"
+        elif np.bincount(used).max() > 1:
+            problem = "the partition assigns a row twice, or assigns a test row"
     if problem:
         raise PartitionImpossible(problem, remedy="fix it; `fedarena check NAME` says more", where="partition")
 
 
 def open_context(experiment: Experiment) -> ExperimentContext:
-    """Load, deal, build the model: afterwards nothing in the experiment can be wrong."""
+    """Load and partition the data and build the model; any mistake in the experiment is reported here."""
     check_device(experiment.device)
     return build_model_and_algorithm(ExperimentContext(experiment, *partition_data(experiment)))
 
 
-def build_model_and_algorithm(site: ExperimentContext, clients: int | None = None) -> ExperimentContext:
-    """Build the model and settle the algorithm; `clients` says how many have rows, where not all of them are known here."""
-    experiment, local = site.experiment, site.experiment.local
-    owners = len(site.owners.population) if clients is None else clients
+def build_model_and_algorithm(context: ExperimentContext, clients: int | None = None) -> ExperimentContext:
+    """Build the model and settle the algorithm; `clients` counts those with rows where not all of them are known here."""
+    experiment, local = context.experiment, context.experiment.local
+    owners = len(context.owners.population) if clients is None else clients
     setting = Setting(
         local.lr,
         local.momentum,
         local.reset_momentum,
         clients=owners,
         participants=participants(experiment, owners),
-        has_batchnorm=site.task.has_batchnorm,
-        has_dropout=site.task.has_dropout,
-        has_classes=not site.is_text and not site.task.has_own_loss,
-        features=input_features(site.task),
+        has_batchnorm=context.task.has_batchnorm,
+        has_dropout=context.task.has_dropout,
+        has_classes=not context.is_text and not context.task.has_own_loss,
+        features=input_features(context.task),
     )
-    site.algorithm = site.algorithm.settled(setting)
-    site.algorithm.check(setting)
-    if isinstance(site.algorithm, Asynchronous) and site.buffer_policy == "recompute" and site.task.has_batchnorm:
+    context.algorithm = context.algorithm.settled(setting)
+    context.algorithm.check(setting)
+    if (
+        isinstance(context.algorithm, Asynchronous)
+        and context.buffer_policy == "recompute"
+        and context.task.has_batchnorm
+    ):
         raise BadValue(
             f"{experiment.algorithm.name} has no rounds after which statistics could be recomputed",
             remedy='set bn_buffers = "average", "local" or "server"',
             where="bn_buffers",
         )
-    if experiment.uplink != "plain" and site.algorithm.needs != "mean":
+    if experiment.uplink != "plain" and context.algorithm.needs != "mean":
         raise BadValue(
-            f"{experiment.algorithm.name} must see {site.algorithm.needs} by itself, and the uplink lets only means through",
+            f"{experiment.algorithm.name} must see {context.algorithm.needs} by itself, "
+            "and the uplink lets only means through",
             remedy='set uplink = "plain", or choose an algorithm that needs only the mean, such as fedavg',
             where="uplink",
         )
-    _check_uplink(site, owners)
-    build_fleet(experiment, len(site.owners.clients))
-    _ = site.availability
-    _ = site.initial
-    check_metric(site)
-    return site
+    _check_uplink(context, owners)
+    build_fleet(experiment, len(context.owners.clients))
+    _ = context.availability
+    _ = context.initial
+    check_metric(context)
+    return context
 
 
-def _check_uplink(site: ExperimentContext, clients: int) -> None:
-    """Refuse steps on the way up that would not do what they say."""
-    exp, wish = site.experiment, site.experiment.uplink
-    if not isinstance(wish, Uplink) or not site.algorithm.communicates:
+def _check_uplink(context: ExperimentContext, clients: int) -> None:
+    """Refuse uplink settings that would not have the effect they promise."""
+    exp, uplink = context.experiment, context.experiment.uplink
+    if not isinstance(uplink, Uplink) or not context.algorithm.communicates:
         return
-    if isinstance(site.algorithm, Asynchronous):
+    if isinstance(context.algorithm, Asynchronous):
         raise BadValue(
-            f"{exp.algorithm.name} takes answers as they come, and the steps of uplink are made for rounds",
+            f"{exp.algorithm.name} merges updates as they arrive, and the steps of uplink need rounds",
             remedy='set uplink = "plain" or "mean_only", or choose an algorithm with rounds, such as fedavg',
             where="uplink",
         )
     if exp.on_nan == "keep":
         raise BadValue(
-            'on_nan = "keep": what is no number can be neither clipped, rounded nor masked',
+            'on_nan = "keep": non-finite updates cannot be clipped, rounded or masked',
             remedy='set on_nan = "drop" or "raise"',
             where="on_nan",
         )
-    private = wish.clip is not None or wish.secure
-    if private and site.task.has_buffers and site.buffer_policy in ("average", "recompute"):
+    private = uplink.clip is not None or uplink.secure
+    if private and context.task.has_buffers and context.buffer_policy in ("average", "recompute"):
         raise BadValue(
-            "BatchNorm's statistics go up as they are, beside what uplink.clip and uplink.secure protect",
+            "BatchNorm statistics are sent unprotected, beside what uplink.clip and uplink.secure protect",
             remedy='set bn_buffers = "local" or "server", or use a model without BatchNorm',
             where="bn_buffers",
         )
-    if (wish.noise or wish.sampling == "poisson") and not _draws_evenly(site.algorithm):
+    if (uplink.noise or uplink.sampling == "poisson") and not _samples_uniformly(context.algorithm):
         raise BadValue(
-            f"{exp.algorithm.name} does not draw all clients alike, and epsilon is that of an even draw",
+            f"{exp.algorithm.name} does not sample clients uniformly, and epsilon holds for uniform sampling only",
             remedy="leave out fedvc, or uplink.noise and uplink.sampling",
             where="uplink.noise",
         )
-    if (wish.noise or wish.sampling == "poisson") and (exp.devices.available != "always" or exp.devices.overselect > 1):
+    if (uplink.noise or uplink.sampling == "poisson") and (
+        exp.devices.available != "always" or exp.devices.overselect > 1
+    ):
         raise BadValue(
-            "not every client is as likely to take part as any other, and epsilon is that of an even draw",
+            "not all clients are equally likely to take part, and epsilon holds for uniform sampling only",
             remedy="leave out devices.available and devices.overselect, or uplink.noise and uplink.sampling",
             where="uplink.noise",
         )
-    if wish.secure and (clients if site.algorithm.everyone else participants(exp, clients)) < 2:
+    if uplink.secure and (clients if context.algorithm.everyone else participants(exp, clients)) < 2:
         raise BadValue(
-            "one client a round cannot hide among others",
-            remedy="ask two or more: per_round = 2",
+            "secure aggregation needs at least two clients in a round",
+            remedy="select two or more: per_round = 2",
             where="uplink.secure",
         )
-    if wish.noise:
+    if uplink.noise:
         need_accountant()
 
 
-def _draws_evenly(algorithm: Algorithm) -> bool:
-    """Also a companion that leaves the draw to the one inside."""
+def _samples_uniformly(algorithm: Algorithm) -> bool:
+    """Return whether all clients are equally likely to be selected, also by the algorithm inside a companion."""
     inside = getattr(algorithm, "base", None)
     own = type(algorithm).select not in (Algorithm.select, Companion.select)
-    return not own and (inside is None or _draws_evenly(inside))
+    return not own and (inside is None or _samples_uniformly(inside))
 
 
 def check_device(name: str) -> None:
-    """Refuse a device that torch cannot compute on here."""
+    """Refuse a device that torch cannot use on this machine."""
     try:
         torch.zeros(1, device=name).item()  # "meta" has no numbers
     except (RuntimeError, AssertionError, ValueError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""The local solver: the one place where a client trains (algorithms 0.1, 0.5, 0.6). The hot loop of everything."""
+"""The local solver: the one place where a client trains (docs/reference/algorithms.md#local-training)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCK = 1 << 23  # numbers gathered at once (32 MB): a client's epoch in one pie
 
 
 def batch_sizes(rows: int, batch: float, rule: str) -> list[int]:
-    """Rows of each step of an epoch; a short last batch is kept, dropped, or, if it is a single row, merged."""
+    """Return the rows of each step of an epoch; a short last batch is kept, dropped or, if a single row, merged."""
     if rows == 0:
         return []
     if batch >= rows:
@@ -36,7 +36,7 @@ def batch_sizes(rows: int, batch: float, rule: str) -> list[int]:
 
 
 def blocks(sizes: list[int], row_numbers: int) -> Iterator[list[int]]:
-    """Consecutive batches that are gathered together."""
+    """Yield consecutive batches that are gathered together."""
     limit = max(BLOCK // max(row_numbers, 1), 1)
     block: list[int] = []
     for size in sizes:
@@ -49,20 +49,20 @@ def blocks(sizes: list[int], row_numbers: int) -> Iterator[list[int]]:
 
 
 class UnitSolver:
-    """The same optimizer on a scalar whose loss gradient is always 1: how far it goes is ||a_k||_1 (FedNova's rule)."""
+    """The same optimizer on a scalar whose loss gradient is always 1: its displacement is ||a_k||_1 (FedNova's rule)."""
 
     def __init__(self, momentum: float, mu: float) -> None:
         self.momentum, self.mu = momentum, mu
         self.x = self.u = self.first_lr = 0.0
 
     def step(self, lr: float) -> None:
-        """One step, down."""
+        """Make one step with this learning rate."""
         self.first_lr = self.first_lr or lr
         self.u = self.momentum * self.u + 1.0 + self.mu * self.x
         self.x -= lr * self.u
 
     def steps(self, rates: NDArray[np.float64]) -> None:
-        """Many of them; without momentum and spring they simply add up."""
+        """Make many steps; without momentum and proximal term they add up."""
         if self.momentum or self.mu:
             for lr in rates.tolist():
                 self.step(lr)
@@ -72,14 +72,14 @@ class UnitSolver:
 
     @property
     def effective_steps(self) -> float:
-        """Displacement over the first rate."""
+        """Return the displacement divided by the first learning rate."""
         return -self.x / self.first_lr if self.first_lr else 0.0
 
 
 def make_step(
     task: Task, local: Local, adjust: Adjust, momentum: Tensor | None, anchor: Task | None = None
 ) -> Callable[[Tensor, Tensor, float], float]:
-    """One optimizer step as a function of (x, y, lr), with only the work this client's settings need.
+    """Return one optimizer step as a function of (x, y, lr), with only the operations that the settings need.
 
     g = gradient + weight_decay w, corrected; u = momentum u + g; w -= lr u.
     """
@@ -93,13 +93,13 @@ def make_step(
     centre = None if pull.mu == 0.0 or pull.centre is None else as_tensor(pull.centre).to(w)
     b = None if pull.b is None else as_tensor(pull.b).to(w)
     decay = local.weight_decay
-    beside = b if pull.outside and momentum is not None else None  # without momentum inside and outside are one
+    beside = b if pull.outside and momentum is not None else None  # without momentum inside and outside are the same
     b = None if beside is not None else b
     corrected = centre is not None or b is not None or decay > 0
     c = torch.zeros_like(w) if corrected else w
 
     def correct() -> None:
-        """c = mu (w - centre) + b + weight_decay w, of the weights before the step."""
+        """Compute c = mu (w - centre) + b + weight_decay w for the weights before the step."""
         if centre is not None:
             torch.sub(w, centre, out=c).mul_(pull.mu)
         else:
@@ -138,7 +138,7 @@ def make_step(
 def _anchored_step(
     task: Task, local: Local, adjust: Anchor, momentum: Tensor | None, anchor: Task
 ) -> Callable[[Tensor, Tensor, float], float]:
-    """g(w) - g(anchor) + full gradient, each added straight into the weights: a second model stands at the anchor.
+    """Return the step with g(w) - g(anchor) + full gradient, each added into the weights; a second model is the anchor.
 
     Weight decay is part of both gradients: lambda (w - anchor) is left of it, the rest is in the full gradient. A scale
     is for the sparse part, the loss, and leaves the decay alone; where all of it is 1 it costs and changes nothing.
@@ -178,7 +178,7 @@ def _anchored_step(
 def _general_step(
     task: Task, local: Local, adjust: Pull | Callable[[Vector, Vector], Vector] | None, momentum: Tensor | None
 ) -> Callable[[Tensor, Tensor, float], float]:
-    """The slow form, for corrections that are Python functions and for clipping: the gradient exists as a vector."""
+    """Return the slow step, for corrections that are Python functions and for clipping: the gradient is a vector."""
     w = task.flat
     g = torch.zeros_like(w)
     g_views = task.views(g)
@@ -214,7 +214,7 @@ def _general_step(
 
 
 def _as_function(pull: Pull, with_b: bool) -> Callable[[Vector, Vector], Vector]:
-    """g + mu (y - centre) + b."""
+    """Return the function g + mu (y - centre) + b."""
 
     def change(y: Vector, g: Vector) -> Vector:
         if pull.mu and pull.centre is not None:
@@ -225,7 +225,7 @@ def _as_function(pull: Pull, with_b: bool) -> Callable[[Vector, Vector], Vector]
 
 
 def can_be_compiled(task: Task, local: Local, adjust: Adjust) -> bool:
-    """Do the kernels know the model and the correction? A correction that is data they do, a Python function they cannot."""
+    """Return whether the kernels know the model and the correction, which must be data and not a Python function."""
     if task.network is None or local.clip is not None:
         return False
     if isinstance(adjust, Anchor):
@@ -249,7 +249,7 @@ def train_compiled(
     adjust: Adjust,
     momentum: Tensor | None,
 ) -> Outcome:
-    """The same as `train`, many steps a call; `rates(j, n)` are the learning rates of steps j to j + n."""
+    """Do the same as `train`, many steps per call; `rates(j, n)` are the learning rates of steps j to j + n."""
     assert task.network is not None
     network, velocity = task.network, None if momentum is None else momentum.numpy()
     load(task, w, local, adjust, velocity)
@@ -264,7 +264,7 @@ def train_compiled(
         for source, order, sizes in stretches:
             pace = rates(steps, len(sizes))
             each = network.train(source, order, sizes, pace, weights, task.normalise_weights)
-            total += float(np.add.reduce(sizes * each))  # not a product of vectors, which rounds by the processor
+            total += float(np.add.reduce(sizes * each))  # not a dot product, whose rounding depends on the processor
             seen += sum(sizes)
             unit.steps(pace)
             lr_sum += float(pace.sum())
@@ -281,7 +281,7 @@ def train_compiled(
 def gradient_compiled(
     task: Task, w: Vector, parts: Iterator[tuple[KernelRows, NDArray[np.int64]]], whole: int
 ) -> tuple[Vector, float]:
-    """Gradient and value of the mean loss of all parts, which have `whole` rows together."""
+    """Return gradient and value of the mean loss of all parts, which have `whole` rows together."""
     assert task.network is not None
     network, buffers = task.network, task.buffers()
     if task.has_batchnorm:
@@ -299,7 +299,7 @@ def gradient_compiled(
 
 
 def gradient(task: Task, w: Vector, batches: Iterator[tuple[Tensor, Tensor]], labels: int) -> tuple[Vector, float]:
-    """The same of any model; a row may have several labels, and so many do all rows together."""
+    """Return gradient and value of the mean loss of any model; all rows together have `labels` labels."""
     task.load(w)
     task.module.train()
     g = torch.zeros_like(task.flat)
@@ -311,7 +311,7 @@ def gradient(task: Task, w: Vector, batches: Iterator[tuple[Tensor, Tensor]], la
 
 
 def load(task: Task, w: Vector, local: Local, adjust: Adjust, velocity: Vector | None) -> None:
-    """Where the kernels start, and by which rule: each correction is affine, g + decay w + mu (w - centre) + shift."""
+    """Load weights and correction into the kernels: each correction is affine, g + decay w + mu (w - centre) + shift."""
     assert task.network is not None
     decay, mu = local.weight_decay, 0.0
     centre = shift = beside = anchor = None
@@ -319,7 +319,7 @@ def load(task: Task, w: Vector, local: Local, adjust: Adjust, velocity: Vector |
         anchor = adjust.w
         shift = adjust.gradient - np.float32(decay) * adjust.w if decay else adjust.gradient
     elif isinstance(adjust, Pull):
-        outside = adjust.outside and velocity is not None  # without momentum inside and outside are one
+        outside = adjust.outside and velocity is not None  # without momentum inside and outside are the same
         beside, shift = (adjust.b, None) if outside else (None, adjust.b)
         centre, mu = (adjust.centre, float(adjust.mu)) if adjust.mu else (None, 0.0)
     task.network.load(
@@ -338,7 +338,7 @@ def train(
     momentum: Tensor | None,
     anchor: Task | None = None,
 ) -> Outcome:
-    """Local SGD from `w` over epochs of batches; `rate(j)` is the learning rate of step j."""
+    """Run local SGD from `w` over epochs of batches; `rate(j)` is the learning rate of step j."""
     task.module.train()
     task.load(w)
     step = make_step(task, local, adjust, momentum, anchor)

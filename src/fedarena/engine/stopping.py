@@ -1,8 +1,10 @@
-"""When is it enough? Budget, target, patience."""
+"""The stop rule: budget, target and patience decide when a run ends."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 from fedarena.algorithms.base import Algorithm
 from fedarena.config.experiment import Experiment
@@ -11,21 +13,26 @@ from fedarena.statistics.metric_registry import Metric, default_metric
 
 
 def participants(experiment: Experiment, population: int) -> int:
-    """m = max(floor(C K), 1), or the count that was asked for."""
+    """Return m = max(floor(C K), 1), or `per_round` where the experiment gives it."""
     if experiment.per_round is not None:
         return min(experiment.per_round, population)
     return max(math.floor((experiment.share or 1.0) * population + 1e-9), 1)
 
 
+METRICS = (
+    "accuracy", "loss", "metric", "weighted_accuracy", "client_std", "client_worst", "epsilon", "validation",
+)  # fmt: skip
+
+
 class StopRule:
-    """Sees every record and says when to stop."""
+    """Follows the records of a run and decides when it ends."""
 
     def __init__(self, experiment: Experiment, algorithm: Algorithm, cohort: int, metric: Metric | None = None) -> None:
         self.experiment, self.algorithm = experiment, algorithm
         self.metric = metric or default_metric("classification")
         self.nominal_rounds = experiment.rounds or math.ceil((experiment.uploads or 1) / cohort)
         self._best: float | None = None  # value of the metric
-        self._followed: float | None = None  # the best value by which it is decided when to stop
+        self._followed: float | None = None  # best value of the metric that decides when to stop
         self._best_accuracy: float | None = None  # in the same round
         self._stale = 0
         self._target_at: int | None = None
@@ -35,19 +42,31 @@ class StopRule:
         """Return the accuracy of the best round so far, this one included."""
         return record.accuracy if self._is_best(record) else self._best_accuracy
 
+    def without_early_evaluation(self, record: RoundRecord) -> RoundRecord:
+        """Return a past record as a run with the present budget has it.
+
+        The last round of a smaller budget was evaluated because it was the last one.
+        """
+        every = self.experiment.evaluate.every
+        due = record.round % every == 0 or self.is_finished(record.round, record.uploads)
+        if record.accuracy is None or due:
+            return record
+        unseen: dict[str, Any] = dict.fromkeys(METRICS)
+        return replace(record, best_accuracy=self.best(replace(record, accuracy=None, metric=None)), **unseen)
+
     def _value(self, record: RoundRecord) -> float | None:
         return record.value_of(self.metric.name)
 
     def _deciding(self, record: RoundRecord) -> float | None:
-        """Return the value by which it is decided when to stop: on validation samples, where there are any."""
+        """Return the value that decides when to stop: on validation samples, where there are any."""
         return record.validation if self.experiment.evaluate.validation else self._value(record)
 
     def _is_best(self, record: RoundRecord) -> bool:
         value = self._value(record)
         return value is not None and (self._best is None or self.metric.better(value, self._best))
 
-    def see(self, record: RoundRecord) -> None:
-        """Take a round into account."""
+    def update(self, record: RoundRecord) -> None:
+        """Take the record of the next round into account."""
         self._last_round, self._uploads = record.uploads - self._uploads, record.uploads
         value = self._value(record)
         if value is None:
@@ -65,17 +84,18 @@ class StopRule:
         if self._target_at is None and target is not None and self.metric.reaches(deciding, target):
             self._target_at = record.round
 
-    def over(self, done: int, uploads: int) -> bool:
-        """Is the budget spent or the goal reached?"""
-        wish = self.experiment.evaluate
-        if wish.stop_at_target and self._target_at is not None and done >= self._target_at + wish.after_target:
+    def is_finished(self, done: int, uploads: int) -> bool:
+        """Return whether the budget is spent, the target is reached or the patience is exhausted."""
+        settings = self.experiment.evaluate
+        reached = self._target_at
+        if settings.stop_at_target and reached is not None and done >= reached + settings.after_target:
             return True
-        if wish.patience is not None and self._stale >= wish.patience:
+        if settings.patience is not None and self._stale >= settings.patience:
             return True
         if self.experiment.uploads is None or not self.algorithm.communicates:
             return done >= self.nominal_rounds
-        # A round is not begun if another like the last would go beyond the budget: algorithms that send more in a round
-        # must not be judged by what they reach later. One whose clients hardly ever answer would never spend it.
+        # A round does not start if another one like the last would exceed the budget: algorithms that send more in a
+        # round must not be judged by what they reach later. A run whose clients hardly ever answer never spends it.
         like_the_last = uploads - self._uploads or self._last_round
         spent = uploads + like_the_last > self.experiment.uploads or uploads >= self.experiment.uploads
         return (done > 0 and spent) or done >= 100 * self.nominal_rounds

@@ -1,4 +1,4 @@
-"""From the outputs of a model to its metrics: on the common test samples, and on each client's own."""
+"""From the outputs of a model to its metrics, on the common test samples and on each client's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Values = dict[str, float]
 
 @dataclass(frozen=True)
 class FinalMetrics:
-    """All metrics of a finished run; empty for a run that was made before there were any."""
+    """All metrics of a finished run; empty for a run of a version without metrics."""
 
     task: str = ""
     metric: str = "accuracy"  # that was followed round by round
@@ -60,34 +60,34 @@ class Predictions:
 
     @property
     def samples(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Labels and predicted classes of all samples, positions without a label left out."""
+        """Return labels and predicted classes of all samples, without positions that have no label."""
         known = self.labels != PADDING
         return self.labels[known], self.predicted[known]
 
 
 class TaskMetrics:
-    """The metrics of a site's task."""
+    """The metrics that fit the task of an experiment."""
 
-    def __init__(self, site: ExperimentContext) -> None:
-        self.site = site
-        self.metrics = list(metrics_of(site.task_name).values())
+    def __init__(self, context: ExperimentContext) -> None:
+        self.context = context
+        self.metrics = list(metrics_of(context.task_name).values())
         self.failed: dict[str, str] = {}  # users' metrics that raised an error at the end of a run
 
     def keep(self, metrics: Sequence[Metric]) -> Keep:
         """Return which outputs these metrics need; sequences have too many positions to keep all logits."""
-        needs = {metric.needs for metric in metrics} - {"loss"} if self.site.task_name != "custom" else set()
-        if "probabilities" in needs and not self.site.is_text:
+        needs = {metric.needs for metric in metrics} - {"loss"} if self.context.task_name != "custom" else set()
+        if "probabilities" in needs and not self.context.is_text:
             return "logits"
         return "classes" if needs & {"classes"} else ""
 
     def predictions(self, rows: NDArray[np.int64], scores: Scores) -> Predictions:
         """Return the outputs of an evaluation beside the labels of its rows."""
-        labels, outputs = self.site.data.y[rows], scores.outputs
+        labels, outputs = self.context.data.y[rows], scores.outputs
         if outputs is None:
             return Predictions(labels, np.full(labels.shape, -1), None, scores)
         if outputs.shape == labels.shape:
             return Predictions(labels, outputs, None, scores)
-        predicted = predicted_classes(torch.from_numpy(outputs), self.site.cut).numpy()
+        predicted = predicted_classes(torch.from_numpy(outputs), self.context.cut).numpy()
         return Predictions(labels, predicted, softmax(outputs), scores)
 
     def values(self, metrics: Sequence[Metric], of: Predictions, *, strict: bool = False) -> Values:
@@ -101,7 +101,7 @@ class TaskMetrics:
         if others:
             labels, predicted = of.samples
             built_in = [metric for metric in others if not metric.own]
-            found |= measure(built_in, labels, predicted, of.probabilities, self.site.positive)
+            found |= measure(built_in, labels, predicted, of.probabilities, self.context.positive)
             for metric in (metric for metric in others if metric.own):
                 found[metric.name] = self._own(metric, labels, predicted, of.probabilities, strict)
         return found
@@ -112,7 +112,7 @@ class TaskMetrics:
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__}: {error}"
-            if strict and metric.name == self.site.metric.name:
+            if strict and metric.name == self.context.metric.name:
                 raise BadValue(
                     f"the metric '{metric.name}' failed: {text}",
                     remedy="fix the function, or choose another metric",
@@ -181,18 +181,18 @@ def lost_by_divergence(
 
 
 def stacked(each: Iterable[Values], names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """Return one array a metric from one table a client."""
+    """Return one array per metric from one table per client."""
     rows = list(each)
     return {name: np.array([row.get(name, math.nan) for row in rows], np.float64) for name in names}
 
 
-def check_metric(site: ExperimentContext) -> None:
+def check_metric(context: ExperimentContext) -> None:
     """Refuse a metric, a positive class, a threshold or a target that does not fit the task."""
-    chosen, names = site.experiment.evaluate, site.data.class_names or ("0", "1")
-    metric, classes = site.metric, site.data.classes
+    chosen, names = context.experiment.evaluate, context.data.class_names or ("0", "1")
+    metric, classes = context.metric, context.data.classes
     for key in ("positive", "threshold"):
-        if getattr(chosen, key) is not None and (classes != 2 or site.task_name != "classification"):
-            what = f"{classes} classes" if site.task_name == "classification" else f"the task '{site.task_name}'"
+        if getattr(chosen, key) is not None and (classes != 2 or context.task_name != "classification"):
+            what = f"{classes} classes" if context.task_name == "classification" else f"the task '{context.task_name}'"
             raise BadValue(
                 f"evaluate.{key} is for classification into two classes, not for {what}",
                 remedy="leave it out",

@@ -1,56 +1,122 @@
-"""Pieces of work for any process. A job is data: what it does depends on nothing but the job, the common message and the
-site, which is why any process may run any job, in any order, again."""
+"""Tasks that any worker can run: one client, or a batch of light clients, in one exchange of a round.
+
+A task is data. Its result depends only on the task, the broadcast and the experiment's context, so that any process may run
+it, in any order, and run it again after a crash. How many clients make a batch depends on the experiment alone, never on
+the number of workers: the order of all additions, and so every bit, stays the same.
+"""
 
 from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import fedarena
-from fedarena.algorithms.base import Reply, Vector
-from fedarena.config.seeds import quick_seed, torch_seed
-from fedarena.data.dataset import Rows
+from fedarena.algorithms.base import Reply
+from fedarena.config.seeds import quick_seed
 from fedarena.engine.batched_training import BatchedTraining
 from fedarena.engine.client import Broadcast, ClientCannotTrain, ClientState, ClientWork
 from fedarena.engine.context import ExperimentContext
-from fedarena.models.pytree import is_finite, nbytes
-from fedarena.models.task import Buffers, Keep, Scores, seed_torch, torch_seeded, torch_untouched
+from fedarena.models.pytree import WeightedMean, is_finite, nbytes
+from fedarena.models.task import Buffers, seed_torch, torch_untouched
 from fedarena.privacy.secure_aggregation import MaskedExchange
-from fedarena.privacy.uplink import MaskedVector, Residual
+from fedarena.privacy.uplink import CannotSend, MaskedSum, MaskedVector, Residual
 
-OURS = str(Path(fedarena.__file__).parent)
+PACKAGE = str(Path(fedarena.__file__).parent)
+LIGHT = 5e7  # multiplications that are worth a message of their own: a few milliseconds
+PIECES = 32  # a round has at least so many batches, for many workers to share
+
+
+# The interface between tasks and runtimes
+
+
+class RuntimeTask(Protocol):
+    """A piece of work that any process can run."""
+
+    def run(self, context: ExperimentContext, common: Broadcast) -> Any:
+        """Return the result, which depends on nothing but the task and the arguments."""
+        ...
+
+
+class Runtime(Protocol):
+    """A place where clients run: it maps tasks over workers and knows nothing of learning."""
+
+    def map(self, jobs: Iterable[RuntimeTask], common: Broadcast) -> Iterator[tuple[int, Any]]:
+        """Run every task and yield (position, result or FailedTask) in any order."""
+        ...
+
+
+def in_order(results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+    """Yield results in the order of their tasks, each as soon as all before it have arrived."""
+    waiting: dict[int, Any] = {}
+    wanted = 0
+    for position, result in results:
+        waiting[position] = result
+        while wanted in waiting:
+            yield waiting.pop(wanted)
+            wanted += 1
+
+
+@dataclass(frozen=True)
+class FailedTask:
+    """A task that raised: the error as text, and the line of the user's own code that it came from."""
+
+    error: str
+    place: str = ""
+
+    @classmethod
+    def by(cls, error: Exception) -> FailedTask:
+        """Describe the error, with its last line that is neither in fedarena nor in an installed package."""
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(PACKAGE)]
+        return cls(f"{type(error).__name__}: {error}", f"{own[-1].filename}, line {own[-1].lineno}" if own else "")
+
+
+def run_task(context: ExperimentContext, task: RuntimeTask, common: Broadcast) -> Any:
+    """Return the task's result, or FailedTask. Subnormal numbers are flushed: they slow products a hundredfold."""
+    torch.set_flush_denormal(True)
+    try:
+        return task.run(context, common)
+    except Exception as error:
+        return FailedTask.by(error)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+# One client
 
 
 class ClientReport(NamedTuple):
-    """Facts about one client's work, and what it keeps for its next round."""
+    """Facts about one client's work, and the client state for its next round."""
 
     client: int
-    finite: bool  # is all that it sent?
+    finite: bool  # everything that it sent is finite
     steps: int
     samples: int
     loss: float
-    seconds: float  # here
-    device_seconds: float  # on its own device, by the virtual clock
+    seconds: float  # on this machine
+    device_seconds: float  # on the client's device, in simulated time
     sent: int  # bytes of its reply
-    sent_buffers: int  # and of BatchNorm's statistics
-    memory: ClientState | None  # None: it has nothing to remember, and never had
+    sent_buffers: int  # bytes of its BatchNorm statistics
+    state: ClientState | None  # None: the client has no state, and never had any
 
 
-def bytes_up(report: ClientReport, site: ExperimentContext) -> int:
-    """Bytes of an answer: the reply, n_k or the model's age, and BatchNorm's statistics where they travel with it."""
-    travel = site.buffer_policy == "average"  # recomputed ones are sent later, once they are known
+def bytes_up(report: ClientReport, context: ExperimentContext) -> int:
+    """Return the bytes of a response: the reply, n_k or the model's age, and BatchNorm statistics sent along with it."""
+    travel = context.buffer_policy == "average"  # recomputed statistics are sent later, once they are known
     return report.sent + 8 + (report.sent_buffers if travel else 0)
 
 
 @dataclass(frozen=True)
 class ClientAnswer:
-    """What comes back from a client."""
+    """A client's response: its report, its reply and its BatchNorm statistics."""
 
     report: ClientReport
     reply: Reply
@@ -59,7 +125,7 @@ class ClientAnswer:
 
 @dataclass(frozen=True)
 class SkippedClient:
-    """A client that cannot take part, and why."""
+    """A client that cannot train on its rows, and the reason."""
 
     client: int
     reason: str
@@ -67,82 +133,68 @@ class SkippedClient:
 
 @dataclass(frozen=True)
 class LateAnswer:
-    """An answer that nobody waits for any more: its device has left, the deadline has passed, or there are enough."""
+    """A response that does not count: its device has left, the deadline has passed, or enough others came first."""
 
 
 @dataclass(frozen=True)
 class AbsentClient(SkippedClient):
-    """A client of a real federation that gave no usable answer, and why: the round goes on without it."""
+    """A client of a real federation without a usable response, and the reason; the round continues without it."""
 
 
-@dataclass(frozen=True)
-class FailedTask:
-    """A job that raised: the error in words, and the line of the user's own code it came from."""
-
-    error: str
-    place: str = ""
-
-    @classmethod
-    def by(cls, error: Exception) -> FailedTask:
-        """The error in words, with the last line of it that is not inside an installed package."""
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(OURS)]
-        return cls(f"{type(error).__name__}: {error}", f"{own[-1].filename}, line {own[-1].lineno}" if own else "")
+def initial_client_state(context: ExperimentContext) -> ClientState:
+    """Return the state of a client before its first round."""
+    kept = context.algorithm.remember(context.initial)
+    return NEW if kept is None else ClientState(kept)
 
 
-class RuntimeTask(Protocol):
-    """A piece of work for any process."""
-
-    def run(self, site: ExperimentContext, common: Broadcast) -> Any:
-        """Do it; depends on nothing but the arguments."""
-        ...
+NEW = ClientState()
 
 
 @dataclass(frozen=True)
 class ClientTask:
-    """One client's part in one exchange of a round."""
+    """The part of one client in one exchange of a round."""
 
     round: int
     client: int
     do: str
-    memory: ClientState | None
-    number: int | None = None  # of the client's training, where that is not the round: its random numbers go by it
-    turn: MaskedExchange | None = None  # in which it is asked, where answers are changed on their way up
+    state: ClientState | None
+    number: int | None = None  # of the client's training, where that is not the round: it keys the random streams
+    exchange: MaskedExchange | None = None  # where privacy steps change the response
 
-    def run(self, site: ExperimentContext, common: Broadcast) -> ClientAnswer | SkippedClient:
-        """Let the client work as if it were alone in the world."""
+    def run(self, context: ExperimentContext, common: Broadcast) -> ClientAnswer | SkippedClient:
+        """Run the client alone, without a trace in torch's random numbers."""
         number = self.round if self.number is None else self.number
-        pace = site.fleet.training_factors([self.client], number)[0]
+        pace = context.fleet.training_factors([self.client], number)[0]
         with torch_untouched():
-            return self.serve(site, common, pace)
+            return self.train(context, common, pace)
 
-    def serve(
-        self, site: ExperimentContext, common: Broadcast, pace: float, ahead: BatchedTraining | None = None
+    def train(
+        self, context: ExperimentContext, common: Broadcast, pace: float, batched: BatchedTraining | None = None
     ) -> ClientAnswer | SkippedClient:
-        """Load the client's buffers, let the algorithm's client half work, bring back the answer."""
+        """Load the client's buffers, run the algorithm's client half, pass its reply through the privacy steps."""
         started = time.perf_counter()
-        memory = self.memory or initial_client_state(site)
-        common = memory.start or common
-        buffers = memory.buffers or common.buffers
-        if site.task.has_buffers:
-            site.task.load_buffers(buffers)
-        site.task.class_weights = None
+        state = self.state or initial_client_state(context)
+        common = state.start or common
+        buffers = state.buffers or common.buffers
+        if context.task.has_buffers:
+            context.task.load_buffers(buffers)
+        context.task.class_weights = None
         number = self.round if self.number is None else self.number
-        work = ClientWork(site, self.client, number, memory, self.round, ahead)
-        seed_torch(quick_seed(site.experiment.seed_for("dropout"), "dropout", number, self.client))
+        work = ClientWork(context, self.client, number, state, self.round, batched)
+        seed_torch(quick_seed(context.experiment.seed_for("dropout"), "dropout", number, self.client))
         try:
-            reply = site.algorithm.act(self.do, common.message, memory.kept, work)
+            reply = context.algorithm.act(self.do, common.message, state.kept, work)
         except ClientCannotTrain as error:
             return SkippedClient(self.client, str(error))
-        policy = site.buffer_policy
-        after = site.task.buffers() if policy != "server" and site.task.has_buffers else common.buffers
-        # A constant buffer may well be infinite (a mask); what matters is what training made of it.
+        policy = context.buffer_policy
+        after = context.task.buffers() if policy != "server" and context.task.has_buffers else common.buffers
+        # A constant buffer may well be infinite (a mask): only what training changed must be finite.
         sound = not len(after.values) or bool((np.isfinite(after.values) | (after.values == buffers.values)).all())
-        finite = sound and is_finite(reply.send) and (not site.algorithm.personal or is_finite(reply.keep))
-        size, residual = 0, memory.residual
-        if self.turn is not None and site.steps is not None and finite:
-            reply, size, residual = site.steps.send(reply, self.do, self.turn, self.client, residual)
-            finite = isinstance(reply.send, MaskedVector) or is_finite(reply.send)  # what was left before came on top
+        finite = sound and is_finite(reply.send) and (not context.algorithm.personal or is_finite(reply.keep))
+        size, residual = 0, state.residual
+        if self.exchange is not None and context.steps is not None and finite:
+            reply, size, residual = context.steps.send(reply, self.do, self.exchange, self.client, residual)
+            finite = isinstance(reply.send, MaskedVector) or is_finite(reply.send)  # with the residual added
         report = ClientReport(
             self.client,
             finite=finite,
@@ -150,93 +202,156 @@ class ClientTask:
             samples=work.samples,
             loss=work.last_loss,
             seconds=time.perf_counter() - started,
-            device_seconds=site.fleet.usual_seconds(self.client, work.samples) * pace,
+            device_seconds=context.fleet.usual_seconds(self.client, work.samples) * pace,
             sent=size or nbytes(reply.send),
-            sent_buffers=nbytes(after) if site.task.has_buffers else 0,
-            memory=self._remembered(site, memory, reply, work, after, residual),
+            sent_buffers=nbytes(after) if context.task.has_buffers else 0,
+            state=self._next_state(context, state, reply, work, after, residual),
         )
         return ClientAnswer(report, reply, after)
 
-    def _remembered(
+    def _next_state(
         self,
-        site: ExperimentContext,
-        memory: ClientState,
+        context: ExperimentContext,
+        before: ClientState,
         reply: Reply,
         work: ClientWork,
         buffers: Buffers,
         residual: Residual | None,
     ) -> ClientState | None:
-        momentum = work.momentum_to_keep
-        own = buffers if site.buffer_policy == "local" else None
-        steps = memory.steps + work.steps if site.experiment.local.decay_counter == "per_client" else 0
-        nothing = reply.keep is None and momentum is None and own is None and not steps and residual is None
-        return (
-            None if nothing and self.memory is None else ClientState(reply.keep, momentum, own, steps, None, residual)
-        )
+        momentum = work.final_momentum
+        own = buffers if context.buffer_policy == "local" else None
+        steps = before.steps + work.steps if context.experiment.local.decay_counter == "per_client" else 0
+        empty = reply.keep is None and momentum is None and own is None and not steps and residual is None
+        return None if empty and self.state is None else ClientState(reply.keep, momentum, own, steps, None, residual)
 
 
-NEW = ClientState()
+# A batch of clients
 
 
-def initial_client_state(site: ExperimentContext) -> ClientState:
-    """What a client remembers that never took part."""
-    kept = site.algorithm.remember(site.initial)
-    return NEW if kept is None else ClientState(kept)
+class BufferMean:
+    """BatchNorm statistics averaged by rows; a counter of batches takes the largest value."""
+
+    def __init__(self) -> None:
+        self.values = WeightedMean()
+        self.counters: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def add(self, buffers: Buffers, weight: float) -> None:
+        """Add the statistics of one client."""
+        self.values.add(buffers.values, weight)
+        self._count(buffers.counters)
+
+    def merge(self, later: BufferMean) -> None:
+        """Add the statistics of later clients; there are none where no response was usable."""
+        self.values.merge(later.values)
+        if len(later.counters):
+            self._count(later.counters)
+
+    def _count(self, counters: NDArray[np.int64]) -> None:
+        self.counters = np.maximum(self.counters, counters) if len(self.counters) else counters
+
+    def result(self) -> Buffers | None:
+        """Return the mean, or None if no client sent statistics."""
+        values = self.values.result()
+        return None if values is None else Buffers(values, self.counters)
+
+
+@dataclass
+class BatchResult:
+    """The result of a batch of clients: a report of each, and the sum of all usable responses."""
+
+    reports: list[ClientReport | SkippedClient | FailedTask | LateAnswer] = field(default_factory=list)
+    mean: WeightedMean = field(default_factory=WeightedMean)
+    buffers: BufferMean = field(default_factory=BufferMean)
+    masked: MaskedSum = field(default_factory=MaskedSum)  # in place of the mean, where responses are masked
+    refused: CannotSend | None = None
+
+    def add(self, answer: ClientAnswer, context: ExperimentContext) -> None:
+        """Add one client's report, and its response to the sums if that is usable."""
+        self.reports.append(answer.report)
+        if answer.report.finite or context.experiment.on_nan == "keep":
+            if isinstance(answer.reply.send, MaskedVector):
+                self.masked.add(answer.reply.send)
+            else:
+                self.mean.add(answer.reply.send, answer.reply.weight)
+            if context.task.has_buffers:
+                self.buffers.add(answer.buffers, float(context.sizes[answer.report.client]))
+
+    def merge(self, later: BatchResult) -> None:
+        """Add the sums, not the reports, of a batch of later clients."""
+        self.mean.merge(later.mean)
+        self.masked.merge(later.masked)
+        self.buffers.merge(later.buffers)
 
 
 @dataclass(frozen=True)
-class EvaluationTask:
-    """A model on some rows: that of the common message, or a client's own."""
+class BatchDeadline:
+    """How long the server waits for each client of a batch, from the moment it sends `down` bytes to each."""
 
-    rows: Rows
-    noise_of: int | None = None  # the client whose feature noise the rows have
-    w: Vector | None = None
-    buffers: Buffers | None = None
-    keep: Keep = ""  # outputs to return for every sample
-    validates: bool = False  # the rows are validation samples, whose noise is their own
-
-    def run(self, site: ExperimentContext, common: Broadcast) -> Scores:
-        """Load and predict."""
-        site.task.load(common.message.w if self.w is None else self.w)
-        site.task.load_buffers(self.buffers or common.buffers)
-        noise = None
-        if self.noise_of is not None:  # on training rows the noise they were trained with, on test rows their own
-            trained = site.experiment.evaluate.on == "train"
-            key = (0, 2) if self.validates else () if trained and site.owners.frozen_noise else (0, 1)
-            noise = site.noise(self.noise_of, len(self.rows), *key)
-        first = int(self.rows[0]) if len(self.rows) else 0
-        seed = torch_seed(site.experiment.seed_for("evaluate"), "evaluate", first)
-        with torch_seeded(seed):  # some models draw even here
-            return site.evaluate(self.rows, noise, self.keep, site.cut)
+    down: int
+    seconds: tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class BatchNormTask:
-    """BatchNorm's statistics of the common model on one client's rows, as a plain mean over its batches."""
+class ClientBatch:
+    """Several clients in one exchange of a round, run one after the other by one worker."""
 
     round: int
-    client: int
+    do: str
+    clients: tuple[int, ...]
+    states: tuple[ClientState | None, ...]
+    exchange: MaskedExchange | None = None
+    deadline: BatchDeadline | None = None
+    separate: bool = False  # a result of each client and no sum, where it is not known yet which of them count
 
-    def run(self, site: ExperimentContext, common: Broadcast) -> Buffers:
-        """One pass in training mode, nothing learned."""
-        task = site.task
-        task.load(common.message.w)
-        task.load_buffers(common.buffers)
-        work = ClientWork(site, self.client, self.round, ClientState())
-        norms = [m for m in task.module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
-        momenta = [m.momentum for m in norms]
-        task.module.train()
+    def run(self, context: ExperimentContext, common: Broadcast) -> BatchResult | list[BatchResult]:
+        """Run one client after the other; one that fails does not stop the others."""
+        results = [BatchResult() for _ in self.clients] if self.separate else [BatchResult()] * len(self.clients)
+        batched = (
+            BatchedTraining(context, self.round, self.clients)
+            if len(self.clients) > 1 and BatchedTraining.can_train(context)
+            else None
+        )
+        paces = context.fleet.training_factors(self.clients, self.round).tolist()
+        with torch_untouched():
+            for client, state, pace, result in zip(self.clients, self.states, paces, results, strict=True):
+                task = ClientTask(self.round, client, self.do, state, exchange=self.exchange)
+                self._run_client(task, context, common, pace, batched, result)
+        return results if self.separate else results[0]
+
+    def _run_client(
+        self,
+        task: ClientTask,
+        context: ExperimentContext,
+        common: Broadcast,
+        pace: float,
+        batched: BatchedTraining | None,
+        result: BatchResult,
+    ) -> None:
         try:
-            for norm in norms:
-                norm.reset_running_stats()
-                norm.momentum = None  # torch's word for a cumulative mean
-            with (
-                torch.no_grad(),
-                torch_seeded(torch_seed(site.experiment.seed_for("dropout"), "dropout", self.round, self.client)),
-            ):
-                for x, _ in work.epoch():
-                    task.module(x)
-        finally:
-            for norm, momentum in zip(norms, momenta, strict=True):
-                norm.momentum = momentum
-        return task.buffers()
+            answer = task.train(context, common, pace, batched)
+        except Exception as error:
+            if isinstance(error, CannotSend):
+                result.refused = error
+            result.reports.append(FailedTask.by(error))
+            return
+        if isinstance(answer, SkippedClient):
+            result.reports.append(answer)
+        elif self._is_late(answer.report, context):
+            result.reports.append(LateAnswer())
+        else:
+            result.add(answer, context)
+
+    def _is_late(self, report: ClientReport, context: ExperimentContext) -> bool:
+        """Return whether the response comes too late in simulated time: then it must not get into the sum."""
+        if self.deadline is None:
+            return False
+        up = bytes_up(report, context)
+        seconds = context.fleet.exchange_seconds(report.client, self.deadline.down, report.device_seconds, up)
+        return seconds > self.deadline.seconds[self.clients.index(report.client)]
+
+
+def client_batch_size(context: ExperimentContext, participants: int) -> int:
+    """Return the number of clients in a batch: one, where each of them has much to compute."""
+    rows = context.partition.sizes.mean()
+    work = context.experiment.local.epochs * rows * context.task.size
+    return max(1, min(int(LIGHT / max(work, 1.0)), participants // PIECES))

@@ -22,7 +22,7 @@ class ValidatedSnapshot(Snapshot):
     """A snapshot of a run that holds out validation samples.
 
     `validated` is the best round so far; before it, where that round was evaluated only because it was the last one of its
-    budget, the best of the others: a run that is continued with a larger budget returns to it.
+    budget, the best of the others: a run that continues with a larger budget returns to it.
     """
 
     validated: tuple[ValidatedRound, ...] = ()

@@ -10,9 +10,9 @@ import numpy as np
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.engine.evaluation import Evaluator, LocalEvaluator, OwnModel, accuracy
+from fedarena.engine.evaluation_tasks import EvaluationTask
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.task_metrics import FinalMetrics
-from fedarena.engine.tasks import EvaluationTask
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Scores
 
@@ -20,11 +20,11 @@ UNDEFINED = "no round has a defined value of {metric} on the validation samples,
 
 
 class Validation:
-    """The validation samples of a site, and the best round on them so far; the first of several that are equal."""
+    """The validation samples of an experiment, and the best round on them so far; the first of several equal ones."""
 
-    def __init__(self, site: ExperimentContext, evaluation: LocalEvaluator) -> None:
-        self.site, self.evaluation = site, evaluation
-        self.metric, self.rows = site.metric, site.owners.validation
+    def __init__(self, context: ExperimentContext, evaluation: LocalEvaluator) -> None:
+        self.context, self.evaluation = context, evaluation
+        self.metric, self.rows = context.metric, context.owners.validation
         self.owners = [k for k, rows in enumerate(self.rows) if len(rows)]
         self.candidates: tuple[ValidatedRound, ...] = ()  # as `ValidatedSnapshot` explains them
 
@@ -37,7 +37,7 @@ class Validation:
         """Return the metric over the validation samples of all clients, each predicted by the model of its client."""
         keep = self.evaluation.scoring.keep([self.metric])
         rows = np.concatenate([self.rows[k] for k in self.owners])
-        noisy, personal = self.site.owners.noise is not None, self.site.has_personal_models
+        noisy, personal = self.context.owners.noise is not None, self.context.has_personal_models
         jobs: Iterable[EvaluationTask]
         if noisy or personal:
             jobs = (
@@ -68,7 +68,7 @@ class Validation:
         self.candidates = (chosen,) if is_due else (*self.candidates[:1], chosen)
 
     def resume(self, candidates: Sequence[ValidatedRound], records: Sequence[RoundRecord]) -> None:
-        """Continue with the candidates of a snapshot whose rounds count as evaluated under today's budget."""
+        """Continue with the candidates of a snapshot whose rounds count as evaluated under the present budget."""
         evaluated = {record.round for record in records if record.validation is not None}
         self.candidates = tuple(one for one in candidates if one.round in evaluated)
 
@@ -79,9 +79,9 @@ class Validation:
         return ValidatedRound(records[-1].round, math.nan, measured)
 
 
-def open_validation(site: ExperimentContext, evaluation: Evaluator) -> Validation | None:
-    """Return the validation of a site; None where no samples are held out for it."""
-    if not site.experiment.evaluate.validation:
+def open_validation(context: ExperimentContext, evaluation: Evaluator) -> Validation | None:
+    """Return the validation of an experiment; None where no samples are held out for it."""
+    if not context.experiment.evaluate.validation:
         return None
     assert isinstance(evaluation, LocalEvaluator)  # a real federation refuses it (federation/consent.py)
-    return Validation(site, evaluation)
+    return Validation(context, evaluation)

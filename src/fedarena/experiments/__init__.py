@@ -1,1 +1,2 @@
-"""Which experiments run, and which algorithm wins? One run, many runs side by side, and tuning."""
+"""Which runs are made, in which order and in which folder: single runs, comparisons, suites, searches and tuning. Results
+as values belong to `results`, workers to `runtimes`."""

@@ -1,6 +1,6 @@
-"""What every component must keep to, as `fedarena check NAME` tests it: yours and ours alike.
+"""The contract of every component, as `fedarena check NAME` tests it on built-in components and on those of users.
 
-Each check returns the truths that held, or raises AssertionError with the one that did not.
+Each check yields the statements that hold, and raises `ContractBroken` with the first that does not.
 """
 
 from __future__ import annotations
@@ -12,99 +12,104 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.config.errors import BadValue, FedarenaError, UnknownName, quoted, suggest
-from fedarena.config.registry import Kind, components, load_file
+from fedarena.config.errors import BadValue, ContractBroken, FedarenaError, UnknownName, quoted, suggest
+from fedarena.config.registry import Kind, components, find, load_file
+from fedarena.data.partitions.checks import check_partition as check_split
 
-KINDS: tuple[Kind, ...] = ("algorithm", "partition", "model", "dataset")
+EXAMPLE_INPUTS: tuple[tuple[tuple[int, ...], bool], ...] = (  # shapes that a model may accept, and whether they are texts
+    ((1, 28, 28), False),
+    ((3, 32, 32), False),
+    ((3, 24, 24), False),
+    ((12,), False),
+    ((12,), True),
+)
 
 
 def check_component(name: str, file: Path | None = None) -> dict[str, Any]:
-    """Find the component, whatever its kind, and test it. `file` is a Python file that registers it."""
+    """Find the components of this name, of any kind, and check each. `file` is a Python file that registers it."""
     if file is not None:
         load_file(file)
-    kinds = [kind for kind in KINDS if name in components(kind)]
+    kinds = [kind for kind in CHECKS if name in components(kind)]
     if not kinds:
-        known = [n for kind in KINDS for n in components(kind)]
+        known = [n for kind in CHECKS for n in components(kind)]
         raise UnknownName(
-            f"nothing is called '{quoted(name)}'",
+            f"no component is called '{quoted(name)}'",
             remedy=suggest(name, known, "give --file FILE.py if it is yours; `fedarena list` shows what is known"),
         )
     held: list[str] = []
     broken: list[str] = []
     for kind in kinds:
         try:
-            held.extend(f"{kind}: {truth}" for truth in _checks(kind)(name))
-        except BadValue:  # it cannot be checked as it stands: the user's turn
+            held.extend(f"{kind}: {statement}" for statement in CHECKS[kind](name))
+        except BadValue:  # it cannot be checked without settings, which is a mistake of the user
             raise
-        except AssertionError as error:
-            broken.append(f"{kind}: {error}")
+        except ContractBroken as error:
+            broken.append(f"{kind}: {error.what}")
         except Exception as error:
             what = error.what if isinstance(error, FedarenaError) else str(error)
             broken.append(f"{kind}: {type(error).__name__}: {what}")
     return {"name": name, "held": held, "broken": broken}
 
 
-def _checks(kind: Kind) -> Callable[[str], Iterator[str]]:
-    checks = {
-        "algorithm": check_algorithm,
-        "partition": check_partition,
-        "model": check_model,
-        "dataset": check_dataset,
-    }
-    return checks[kind]
-
-
 def check_algorithm(name: str) -> Iterator[str]:
-    """On a small federation with partial participation and dropouts."""
-    from fedarena.api import run
+    """Check an algorithm on a small federation with partial participation and dropouts."""
+    from fedarena.experiments.run import run
 
+    require = _require(f"algorithm '{name}'")
     settings: dict[str, Any] = {
         "data": "digits", "model": "logreg", "clients": 5, "share": 0.6, "rounds": 4, "dropouts": 0.2,
         "partition": "iid", "algorithm": name, "local": {"lr": 0.05, "epochs": 1, "batch": 32},
     }  # fmt: skip
     first = run(settings, out=False, runtime="serial")
-    assert np.isfinite(first.final.loss or 0.0), "its loss is not finite on an easy problem"
+    require(
+        bool(np.isfinite(first.final.loss or 0.0)),
+        "its loss is not finite on an easy problem",
+        "check its update rule and its default settings",
+    )
     yield "trains on digits with its default settings"
     second = run(settings, out=False, runtime="processes", workers=2)
-    assert first.weights_sha256 == second.weights_sha256, "two workers give other bits than one process"
+    require(
+        first.weights_sha256 == second.weights_sha256,
+        "two workers give other bits than one process",
+        "keep all state in the values that its methods receive and return",
+    )
     yield "gives the same bits in one process and with two workers"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         run(settings, out=path, runtime="serial", on_round=lambda r: r.round == 2)
         resumed = run(settings, resume=path, runtime="serial")
-    assert resumed.weights_sha256 == first.weights_sha256, "stopped after round 2 and resumed, it ends with other bits"
+    require(
+        resumed.weights_sha256 == first.weights_sha256,
+        "stopped after round 2 and resumed, it ends with other bits",
+        "keep all state in the values that its methods receive and return",
+    )
     yield "stopped and resumed, it ends with the same bits"
-    none = run(settings, out=False, runtime="serial", rounds=1, dropouts=1 - 1e-12)
-    start = run(settings, out=False, runtime="serial", rounds=2, dropouts=1 - 1e-12)
-    if none.records[-1].answered == 0:
-        assert none.weights_sha256 == start.weights_sha256, "a round without answers changes the model"
+    one = run(settings, out=False, runtime="serial", rounds=1, dropouts=1 - 1e-12)
+    two = run(settings, out=False, runtime="serial", rounds=2, dropouts=1 - 1e-12)
+    if one.records[-1].answered == 0:
+        require(
+            one.weights_sha256 == two.weights_sha256,
+            "a round without answers changes the model",
+            "return the state unchanged if no client answered",
+        )
         yield "a round without answers changes nothing"
 
 
 def check_partition(name: str) -> Iterator[str]:
-    """The invariants of every partition."""
-    from fedarena.config.registry import find
-    from fedarena.data.partitions.checks import check_partition as check
-
-    yield from check(find("partition", name).build({}))
+    """Check the invariants of every partition."""
+    yield from check_split(find("partition", name).build({}))
 
 
 def check_model(name: str) -> Iterator[str]:
-    """On images, or on tables or texts for models that read those."""
+    """Check a model on images, or on tables or texts if it does not accept images."""
     import torch
 
     from fedarena.config.errors import ModelMismatch
-    from fedarena.config.registry import find
     from fedarena.models.task import build
 
+    require = _require(f"model '{name}'")
     make = find("model", name).build({})
-    for shape, is_text in (
-        ((1, 28, 28), False),
-        ((3, 32, 32), False),
-        ((3, 24, 24), False),
-        ((12,), False),
-        ((12,), True),
-    ):
+    for shape, is_text in EXAMPLE_INPUTS:
         try:
             task = build(make, shape, 10, seed=1, is_text=is_text)
             break
@@ -114,12 +119,16 @@ def check_model(name: str) -> Iterator[str]:
         raise problem
     yield f"takes rows of shape {shape} and gives ten classes; {task.size} parameters, {task.path} path"
     again = build(make, shape, 10, seed=1, is_text=is_text)
-    assert np.array_equal(task.vector(), again.vector()), "the same seed gives other initial weights"
+    require(
+        np.array_equal(task.vector(), again.vector()),
+        "the same seed gives other initial weights",
+        "draw initial weights with torch's random numbers only",
+    )
     yield "the same seed gives the same weights"
     w = np.random.default_rng(0).standard_normal(task.size).astype(task.vector_dtype)
     start = task.vector()
     task.load(w)
-    assert np.array_equal(task.vector(), w), "a vector read back is another one"
+    require(np.array_equal(task.vector(), w), "a vector that is loaded differs when read back", "use plain parameters")
     task.load(start)
     yield "parameters and flat vector are one and the same"
     with torch.random.fork_rng(devices=[]):
@@ -127,17 +136,19 @@ def check_model(name: str) -> Iterator[str]:
         x = torch.randint(0, 10, (8, *shape)) if is_text else torch.rand(8, *shape)
         y = torch.randint(0, 10, (8, *shape)) if is_text else torch.randint(0, 10, (8,))
         losses = [task.accumulate(task.batch_layout(x), y, task.weights, -0.01) for _ in range(20)]
-    assert losses[-1] < losses[0], (
-        f"twenty steps on one batch do not lower the loss ({losses[0]:.3f} to {losses[-1]:.3f})"
+    require(
+        bool(losses[-1] < losses[0]),
+        f"twenty steps on one batch do not lower the loss ({losses[0]:.3f} to {losses[-1]:.3f})",
+        "check that its output depends on all parameters",
     )
     yield "steps of SGD lower the loss"
 
 
 def check_dataset(name: str) -> Iterator[str]:
-    """Rows, labels and defaults."""
+    """Check the samples, labels and defaults of a data set."""
     from fedarena.config.experiment import Experiment
-    from fedarena.config.registry import find
 
+    require = _require(f"dataset '{name}'")
     entry = find("dataset", name)
     if any(p.is_required for p in entry.parameters.values()):
         raise BadValue(
@@ -145,13 +156,30 @@ def check_dataset(name: str) -> Iterator[str]:
         )
     source = entry.build({})
     data, again = source.load(0), source.load(0)
-    assert data.fingerprint() == again.fingerprint(), "two loads give other rows"
+    require(data.fingerprint() == again.fingerprint(), "two loads give other rows", "seed everything that is random")
     yield "loads the same rows every time"
-    assert len(data.x) == len(data.y), "rows and labels differ in number"
-    assert 0 < data.n_train < len(data.x), "there must be training rows and test rows"
     labels = data.y[data.y >= 0]
-    assert labels.max() < data.classes, "a label lies outside the classes"
-    assert data.x.dtype.kind != "f" or bool(np.isfinite(data.x).all()), "a row is not finite"
+    fix = "fix what `load` returns"
+    require(len(data.x) == len(data.y), "rows and labels differ in number", fix)
+    require(0 < data.n_train < len(data.x), "there must be training rows and test rows", fix)
+    require(bool(labels.max() < data.classes), "a label lies outside the classes", fix)
+    require(data.x.dtype.kind != "f" or bool(np.isfinite(data.x).all()), "a row is not finite", fix)
     yield f"{data.n_train} training and {len(data.x) - data.n_train} test rows, {data.classes} classes"
     Experiment.make(name)
     yield "its defaults make a complete experiment"
+
+
+CHECKS: dict[Kind, Callable[[str], Iterator[str]]] = {
+    "algorithm": check_algorithm,
+    "partition": check_partition,
+    "model": check_model,
+    "dataset": check_dataset,
+}
+
+
+def _require(where: str) -> Callable[[bool, str, str], None]:
+    def require(condition: bool, problem: str, remedy: str) -> None:
+        if not condition:
+            raise ContractBroken(problem, remedy=remedy, where=where)
+
+    return require

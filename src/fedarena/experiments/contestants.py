@@ -1,6 +1,6 @@
-"""Who takes part in a comparison: what is typed or given, as a label and the part of the experiment that is its own.
+"""The contestants of a comparison: texts, tables or objects as labels with their own part of the experiment.
 
-    NAME[:setting=value,...][+COMPANION[:setting=value,...]]...     with a name of one's own before it: OWN=NAME...
+    NAME[:setting=value,...][+COMPANION[:setting=value,...]]...     with a label of the user's choice: LABEL=NAME...
 
 >>> contestants(["fedavg", "fedavgm:beta=0.9+fedir", "slow=fedavg:local.lr=0.01"])["slow"]
 {'algorithm': {'name': 'fedavg'}, 'local': {'lr': 0.01}}
@@ -14,57 +14,63 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedarena.config.comparison_plan import OWN_PARTS, folder_name
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue, quoted
-from fedarena.config.experiment import parse_assignment
 from fedarena.config.registry import name_of
-from fedarena.results.comparison import OWN_PARTS, folder_name
+from fedarena.config.toml_text import parse_assignment
 
 Table = dict[str, Any]
-Contestants = dict[str, Table]  # label -> what the experiment has instead: algorithm, and perhaps local settings
+Contestants = dict[str, Table]  # label -> tables that replace those of the experiment
 SYNTAX = "write NAME, NAME:setting=value,... or NAME+COMPANION, e.g. -a fedavgm:beta=0.9+fedir"
 OPEN, CLOSE = "[{(", "]})"
-LONGEST = 200  # bytes of a folder's name; file systems end at 255, and tuning adds the split
+LONGEST = 200  # bytes of a folder's name; file systems allow 255, and tuning adds the split
 
 
 def contestants(choices: Iterable[Any] | Mapping[str, Any], least: int = 2) -> Contestants:
-    """Texts, tables with a name or algorithm objects; a mapping gives them names of its own."""
+    """Return the contestants of texts, tables with a name or algorithm objects; a mapping gives them labels."""
     if isinstance(choices, Mapping):
         if "name" in choices:
-            raise BadValue("one algorithm is no comparison", remedy="give a list of algorithms", where="algorithms")
+            raise BadValue("a comparison needs two algorithms", remedy="give a list of algorithms", where="algorithms")
         named = [(str(label), _table(choice)) for label, choice in choices.items()]
     else:
         named = [_named(choice) for choice in ([choices] if isinstance(choices, str) else choices)]
-    found: Contestants = {}
-    folders: dict[str, str] = {}
+    check_labels([label for label, _ in named], "a contestant", "-a short=fedavg:...", "-a")
+    found = dict(named)
     for label, table in named:
-        if not re.match(r"\w", label):
-            raise BadValue(f"'{quoted(label)}' is no name", remedy="begin it with a letter or a digit", where="-a")
-        folder = folder_name(label).casefold()  # some file systems do not tell A from a
-        if len(folder.encode()) > LONGEST:
-            raise BadValue(
-                f"'{quoted(label[:20])}...' is too long for the name of a folder: {len(folder.encode())} bytes",
-                remedy=f"give it one of at most {LONGEST} bytes: -a short=fedavg:...",
-                where="-a",
-            )
-        if folder in folders:
-            alike = f"'{label}' twice" if label == folders[folder] else f"'{folders[folder]}' and '{label}'"
-            raise BadValue(
-                f"{alike} cannot be told apart", remedy="give one a name of its own: -a twin=fedavg", where="-a"
-            )
-        folders[folder], found[label] = label, table
         Component.choose("algorithm", table["algorithm"], f"-a {label}, algorithm")
     if len(found) < least:
         raise BadValue(
-            f"{len(found) or 'no'} algorithm is no comparison",
+            f"{len(found) or 'no'} algorithm cannot be compared",
             remedy="name two or more: -a fedavg -a scaffold",
             where="-a",
         )
     return found
 
 
+def check_labels(labels: Iterable[str], kind: str, example: str, where: str) -> None:
+    """Raise if a label cannot be the name of a folder, or if two labels would have the same folder."""
+    folders: dict[str, str] = {}
+    for label in labels:
+        folder = folder_name(label).casefold()  # some file systems do not distinguish A and a
+        if not re.match(r"\w", label) or len(folder.encode()) > LONGEST:
+            raise BadValue(
+                f"'{quoted(label)}' cannot be the name of {kind}",
+                remedy=f"give it a name that begins with a letter or digit, of at most {LONGEST} bytes: {example}",
+                where=where,
+            )
+        if folder in folders:
+            names = f"'{label}' twice" if label == folders[folder] else f"'{folders[folder]}' and '{label}'"
+            raise BadValue(
+                f"the names {quoted(names)} cannot be distinguished",
+                remedy=f"give one of them another name: {example}",
+                where=where,
+            )
+        folders[folder] = label
+
+
 def parse(text: str) -> tuple[str, Table]:
-    """A label as typed, and what it means.
+    """Return the label of a text and the tables that it stands for.
 
     >>> parse("fedavg+fedvc:n_vc=64+fedir")[1]
     {'algorithm': {'name': 'fedavg', 'with': [{'name': 'fedvc', 'n_vc': 64}, {'name': 'fedir'}]}}
@@ -98,11 +104,11 @@ def _named(choice: Any) -> tuple[str, Table]:
 
 
 def _table(choice: Any) -> Table:
-    """What the experiment has instead."""
+    """Return the tables that replace those of the experiment."""
     if isinstance(choice, str):
         label, table = parse(choice)
         if label != choice.strip():
-            raise BadValue(f"'{quoted(choice)}' has two names", remedy="leave one out", where="algorithms")
+            raise BadValue(f"'{quoted(choice)}' has two labels", remedy="leave one out", where="algorithms")
         return table
     if isinstance(choice, Mapping) and "name" not in choice:
         strange = [str(key) for key in choice if key not in OWN_PARTS]
@@ -114,7 +120,7 @@ def _table(choice: Any) -> Table:
 
 
 def label_of(table: Table) -> str:
-    """As it would be typed: the name, and what differs from the defaults.
+    """Return the label of a table as it would be typed: the name, and the settings that differ from the defaults.
 
     >>> from fedarena.algorithms import FedIR, FedProx
     >>> label_of({"algorithm": FedIR(base=FedProx(mu=0.5)), "local": {"lr": 0.1}})
@@ -143,20 +149,24 @@ def _setting(item: tuple[str, Any]) -> str:
 
 
 def _part(text: str, whole: str) -> Table:
-    """A name with its settings."""
+    """Return the table of a name with its settings."""
     name, colon, rest = text.partition(":")
     settings = [item.strip() for item in _split(rest, ",")] if colon else []
     bad = next((item for item in settings if not re.match(r"(?!(name|with)\b)[\w.]+\s*=\s*\S", item)), None)
     if bad is not None or not name.strip():
         what = (
-            "a name is missing" if bad is None else f"'{quoted(bad)}' is no setting" if bad else "a setting is missing"
+            "a name is missing"
+            if bad is None
+            else f"'{quoted(bad)}' is not a setting"
+            if bad
+            else "a setting is missing"
         )
         raise BadValue(what, remedy=SYNTAX, where=f"-a {quoted(whole)}")
     return {"name": name.strip(), **dict(map(parse_assignment, settings))}
 
 
 def _split(text: str, mark: str) -> list[str]:
-    """At the marks that stand outside brackets and quotes; a plus before a digit belongs to a number (1e+5)."""
+    """Split at the marks outside brackets and quotes; a plus before a digit belongs to a number (1e+5)."""
     parts, depth, quote = [""], 0, ""
     for here, after in zip(text, f"{text[1:]} ", strict=False):
         if here == quote:

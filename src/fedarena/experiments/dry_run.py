@@ -1,4 +1,4 @@
-"""What a comparison would do: its runs, what they repeat, how long they take and how much disk; nothing is kept."""
+"""The dry run of a comparison: its runs, what they repeat, and estimates of time and disk; nothing is saved."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.common.formatting import format_duration, format_size
+from fedarena.config.comparison_plan import Plan
 from fedarena.config.experiment import Experiment
 from fedarena.engine.setup import open_context
 from fedarena.experiments import time_estimate
-from fedarena.experiments.run_comparison import make_plan, open_all_cells
+from fedarena.experiments.plan import check_cells, make_plan
 from fedarena.experiments.until_decided import at_limit
-from fedarena.results.comparison import Plan
 from fedarena.results.run_folder import room_for
 from fedarena.results.run_status import all_cells, left_out_cells
 from fedarena.runtimes.run_task import one_thread
@@ -21,7 +21,7 @@ from fedarena.runtimes.worker_count import usable_cores
 
 @dataclass(frozen=True)
 class WorstCase:
-    """What a comparison comes to that is not decided before its limit."""
+    """The size of a comparison that is not decided before its limit."""
 
     splits: int
     runs: int  # that are left to do
@@ -42,7 +42,7 @@ class DryRun:
     most: WorstCase | None = None  # where repeats are added until it is decided
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedarena compare --dry-run --json` prints."""
+        """Return what `fedarena compare --dry-run --json` prints."""
         plan = self.plan
         return {
             "algorithms": [label for label in plan.contestants if label != plan.reference],
@@ -78,22 +78,22 @@ class DryRun:
             *filter(None, [plan.undecidable]),
             f"about {format_duration(self.seconds)} on {self.workers} worker{'s' * (self.workers != 1)} like this one, "
             f"by one timed round of each algorithm; at most {format_size(self.disk_bytes)} of disk",
-            *([] if self.most is None else [_worst(self.most)]),
-            "nothing was run: leave out --dry-run to begin",
+            *([] if self.most is None else [_worst_case_line(self.most)]),
+            "nothing was run: leave out --dry-run to start",
         ]
         return "\n".join(lines)
 
 
-def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = None, **asked: Any) -> DryRun:
+def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = None, **options: Any) -> DryRun:
     """Plan a comparison and check all of it as `compare` does, but run nothing; the arguments are those of `compare`."""
-    resume = asked.get("resume")
-    plan = make_plan(source, algorithms, **asked)
-    open_all_cells(at_limit(plan))
-    return estimated(plan, resume, workers)
+    resume = options.get("resume")
+    plan = make_plan(source, algorithms, **options)
+    check_cells(at_limit(plan))
+    return estimate_plan(plan, resume, workers)
 
 
-def estimated(plan: Plan, resume: str | Path | None, workers: int | None) -> DryRun:
-    """Return what a plan, checked already, would run, or what is left of it in the folder to resume."""
+def estimate_plan(plan: Plan, resume: str | Path | None, workers: int | None) -> DryRun:
+    """Return the dry run of a plan that is checked already, or of what is left of it in the folder to resume."""
     largest = at_limit(plan)
     every = all_cells(largest, Path(resume or ""))
     left = [cell for cell in every if resume is None or not (cell.folder / "result.json").exists()]
@@ -105,14 +105,18 @@ def estimated(plan: Plan, resume: str | Path | None, workers: int | None) -> Dry
     with one_thread():
         times = time_estimate.seconds_of_each(work)
         disk, most_disk = _disk(work[:now]), _disk(work)
-    hands = min(workers or usable_cores(), max(now, 1))
-    whole = sum(times[:now]) * (1 + trials / max(now, 1)) / hands  # a trial trains as long as a run, or less
-    most = None if plan.at_most is None else WorstCase(len(largest.splits), len(work), sum(times) / hands, most_disk)
-    return DryRun(plan, now, trials, whole, hands, disk, most)
+    workers_used = min(workers or usable_cores(), max(now, 1))
+    whole = sum(times[:now]) * (1 + trials / max(now, 1)) / workers_used  # a trial trains at most as long as a run
+    most = (
+        None
+        if plan.at_most is None
+        else WorstCase(len(largest.splits), len(work), sum(times) / workers_used, most_disk)
+    )
+    return DryRun(plan, now, trials, whole, workers_used, disk, most)
 
 
 def _left_out(plan: Plan, runs: int) -> str:
-    """Say how many runs leaving clients out takes."""
+    """Return how many runs the left-out clients add."""
     clients, labels, n = len(plan.leave_one_out), len(plan.federated), len(plan.splits)
     return (
         f"and without each of {clients} client{'s' * (clients != 1)} in turn, {', '.join(plan.federated)}: "
@@ -121,12 +125,12 @@ def _left_out(plan: Plan, runs: int) -> str:
 
 
 def _studies(plan: Plan) -> int:
-    """How many searches the tuning of a plan is."""
+    """Return the number of searches that tune a plan."""
     splits = {"split": len(plan.splits), "repeat": plan.repeats, "once": 1}[plan.tuning["per"]]
     return splits * sum(bool(space) for space in plan.tuning["spaces"].values())
 
 
-def _worst(most: WorstCase) -> str:
+def _worst_case_line(most: WorstCase) -> str:
     return (
         f"if it is not decided before its limit of {most.splits} splits: {most.runs} runs, "
         f"about {format_duration(most.seconds)}, at most {format_size(most.disk_bytes)}"
@@ -134,7 +138,7 @@ def _worst(most: WorstCase) -> str:
 
 
 def _disk(work: list[Experiment]) -> int:
-    """Bytes that the runs may take: as much as the first run of each algorithm, for all of its runs."""
+    """Return the bytes that the runs may need: those of the first run of each algorithm, times its runs."""
     many: dict[str, list[Experiment]] = {}
     for experiment in work:
         many.setdefault(repr(experiment.algorithm), []).append(experiment)

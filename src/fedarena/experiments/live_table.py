@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedarena.common.formatting import format_clock
 from fedarena.common.progress import ProgressReporter
-from fedarena.results.comparison import Plan
+from fedarena.config.comparison_plan import LookRecord, Plan
 from fedarena.results.run_status import OVER, ComparisonCell, RunStatus, left_out_cells, read_status
-from fedarena.results.sequential_looks import LookRecord
 
 if TYPE_CHECKING:
     from rich.table import Table

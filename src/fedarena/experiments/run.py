@@ -1,4 +1,4 @@
-"""One experiment, from its text to its result: opened, run in a folder or without one, resumed, verified."""
+"""Run one experiment, with or without a folder, resume it, and verify that it can be repeated bit by bit."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ from fedarena.experiments.run_progress import RunProgress
 from fedarena.experiments.runtime_options import RuntimeName, RuntimeOptions
 from fedarena.integrations.mlflow import MlflowStore, tracked
 from fedarena.models.task import sha256
-from fedarena.results import run_folder
-from fedarena.results.run import Run, load_as_it_is
+from fedarena.results import run_files, run_folder
+from fedarena.results.json_files import write_table
+from fedarena.results.run import Run, set_runner
+from fedarena.results.run_integrity import altered_files
+from fedarena.results.run_loading import load_with_changes
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.client_runtime import ProcessRuntime, RayRuntime
 from fedarena.runtimes.ray_nodes import ClusterNodes
@@ -38,6 +41,7 @@ from fedarena.runtimes.run_task import one_thread
 from fedarena.runtimes.serial import SerialRuntime
 
 Out = str | Path | Literal[False] | None
+OnRound = Callable[[RoundRecord], bool | None]  # sees every round, and may return True to stop
 
 
 def run(
@@ -51,33 +55,33 @@ def run(
     address: str | None = None,
     overrides: Sequence[str] = (),
     progress: bool = False,
-    on_round: Callable[[RoundRecord], bool | None] | None = None,
+    on_round: OnRound | None = None,
     track: str | Path | None = None,
     **settings: Any,
 ) -> Run:
     """Run an experiment to its end and return the result.
 
     `source` is a data set's name, a TOML file, an Experiment, a table, or rows and labels `(x, y)`; keywords are the keys
-    of an experiment. The run is kept in a folder: `out`, or the next free name under `runs/`; `out=False` keeps none.
+    of an experiment. The run is saved in a folder: `out`, or the next free name under `runs/`; `out=False` saves none.
     `resume` continues the run in a folder; if files of its newest round are missing or damaged that is an error, unless
     `from_intact` says to continue from the last round of which every file is intact.
     `on_round` sees every round and may return True to stop. `runtime="ray"` runs clients on the Ray cluster at `address`,
-    or on one that is started on this machine for the purpose. `track` is an MLflow store to tell of it: a server's address
-    or a folder.
+    or on one that is started on this machine for the purpose. `track` is the MLflow store that records the run: a server's
+    address or a folder.
 
     >>> import fedarena as fa
     >>> run = fa.run("digits", rounds=2, clients=5, partition="iid", out=False, runtime="serial")
     >>> run.final.round, run.final.accuracy > 0.5
     (2, True)
     """
-    place = RuntimeOptions(runtime, workers, address)
+    options = RuntimeOptions(runtime, workers, address)
     if track is not None and "://" not in str(track):
         check_path(track, "--track")
-    site = _open(source, out, resume, from_intact, place, overrides, settings)
+    context = _open(source, out, resume, from_intact, options, overrides, settings)
     store = None if track is None else MlflowStore.open(track)
     with (
-        _opened_run(site, out, resume, from_intact, place) as (loop, kept),
-        tracked(store, site.experiment) as tracker,
+        _opened_run(context, out, resume, from_intact, options) as (loop, folder),
+        tracked(store, context.experiment) as tracker,
         _watched(loop, progress) as watcher,
     ):
         records: list[RoundRecord] = []
@@ -87,7 +91,7 @@ def run(
             tracker.see(record)
             if on_round is not None and on_round(record):
                 break
-        result = finish_run(loop, records, kept)
+        result = finish_run(loop, records, folder)
         tracker.finish(result)
         return result
 
@@ -104,33 +108,33 @@ def rounds(
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> Iterator[RoundRecord]:
-    """The same, round by round: the loop is yours. Nothing is kept unless `out` names a folder.
+    """Run an experiment round by round and yield every record; nothing is saved unless `out` names a folder.
 
     >>> import fedarena as fa
     >>> for record in fa.rounds("digits", rounds=50, partition="iid", clients=5, runtime="serial"):
     ...     if record.accuracy > 0.8:
     ...         break
     """
-    kept: Out = False if out is None else out
-    place = RuntimeOptions(runtime, workers, address)
-    site = _open(source, kept, resume, from_intact, place, overrides, settings)  # now, not at the first `next`
-    return _rounds(site, kept, resume, from_intact, place)
+    folder: Out = False if out is None else out
+    options = RuntimeOptions(runtime, workers, address)
+    context = _open(source, folder, resume, from_intact, options, overrides, settings)  # now, not at the first `next`
+    return _rounds(context, folder, resume, from_intact, options)
 
 
 def _rounds(
-    site: ExperimentContext, out: Out, resume: str | Path | None, from_intact: bool, place: RuntimeOptions
+    context: ExperimentContext, out: Out, resume: str | Path | None, from_intact: bool, options: RuntimeOptions
 ) -> Iterator[RoundRecord]:
-    with _opened_run(site, out, resume, from_intact, place) as (loop, kept):
+    with _opened_run(context, out, resume, from_intact, options) as (loop, folder):
         records = []
         for record in loop.rounds():
             records.append(record)
             yield record
-        finish_run(loop, records, kept)
+        finish_run(loop, records, folder)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Did a second run give the same bits? `differences` names what did not, the earliest first."""
+    """Whether a second run gave the same bits; `differences` lists what did not, the earliest first."""
 
     same: bool
     differences: list[str]
@@ -151,15 +155,15 @@ def verify(
 
     Every file of the folder is checked against the hash that the run recorded of it.
     """
-    first, _ = load_as_it_is(check_path(path, "the run folder"), **own)
+    first, _ = load_with_changes(check_path(path, "the run folder"), **own)
     done = first.records[-1].round
     stop = lambda record: record.round >= done
     where: dict[str, Any] = {"runtime": runtime, "workers": workers, "address": address}
     again = run(first.experiment, out=False, progress=progress, on_round=stop, **where)
     differences = []
     facts = run_folder.read_facts(Path(path))
-    site = open_context(first.experiment)
-    for key, now in run_folder.fingerprints(site).items():
+    context = open_context(first.experiment)
+    for key, now in run_folder.fingerprints(context).items():
         if facts.get(key) != now:
             differences.append(f"{key}: {facts.get(key, '')[:16]} then, {now[:16]} now")
     for before, after in zip(first.records, again.records, strict=False):
@@ -179,12 +183,12 @@ def verify(
         differences += [f"validated round, {difference}" for difference in found]
     if first.weights_sha256 != again.weights_sha256:
         differences.append(f"weights: sha256 {first.weights_sha256[:16]} then, {again.weights_sha256[:16]} now")
-    differences += run_folder.altered_files(Path(path), site, first.records, first.state, first.weights_sha256)
+    differences += altered_files(Path(path), context, first.records, first.state, first.weights_sha256)
     return Verdict(not differences, differences, first, again)
 
 
 def _metric_differences(before: FinalMetrics, after: FinalMetrics) -> list[str]:
-    """Metrics that are known of both runs and differ; a user's metric may not be registered now."""
+    """Return the metrics that both runs have and that differ; a user's metric may not be registered now."""
     found = []
     for where, old, new in (("", before.common, after.common), ("own ", before.own, after.own)):
         for name in old.keys() & new.keys():
@@ -206,22 +210,29 @@ def _open(
     out: Any,
     resume: str | Path | None,
     from_intact: bool,
-    place: RuntimeOptions,
+    options: RuntimeOptions,
     overrides: Sequence[str],
     settings: dict[str, Any],
 ) -> ExperimentContext:
-    """Everything that can be wrong is found here, before anything is made."""
-    place.check()
-    if out is True:
-        raise BadValue("out = True", remedy="give a folder, or False to keep nothing", where="--out")
-    if out and resume is not None:
-        raise BadValue("a resumed run stays in its folder", remedy="leave out --out", where="--out")
-    check_paths(("--out", out), ("--resume", resume))
+    """Check all options and open the experiment, before anything is written."""
+    options.check()
+    check_folders("run", out, resume)
     if from_intact and resume is None:
         raise BadValue("there is no run to continue", remedy="name it: --resume RUN", where="--from-intact")
     experiment = _experiment(source, resume, overrides, settings)
     with one_thread():  # before workers are forked, nothing here may start threads of its own
         return open_context(experiment)
+
+
+def check_folders(kind: str, out: Any, resume: Any, report: Any = None) -> None:
+    """Raise if the options that name folders and files contradict each other or cannot be used."""
+    if out is True:
+        raise BadValue("out = True", remedy="give a folder, or False to save nothing", where="--out")
+    if out and resume is not None:
+        raise BadValue(f"a resumed {kind} stays in its folder", remedy="leave out --out", where="--out")
+    check_paths(("--out", out), ("--resume", resume), ("--report", report))
+    if report is not None and not Path(report).absolute().parent.is_dir():
+        raise CannotWrite(f"there is no folder for {report}", remedy="make it, or choose another", where="--report")
 
 
 def _experiment(
@@ -238,71 +249,75 @@ def _experiment(
 
 @contextlib.contextmanager
 def _opened_run(
-    site: ExperimentContext, out: Out, resume: str | Path | None, from_intact: bool, place: RuntimeOptions
+    context: ExperimentContext, out: Out, resume: str | Path | None, from_intact: bool, options: RuntimeOptions
 ) -> Iterator[tuple[TrainingLoop, Path | None]]:
-    """A run with its folder, locked and begun, and its workers; and the folder's name, if it is to be kept."""
-    useful = _useful_workers(site)
-    place = place.with_useful_workers(useful, f"a round has work for {useful}")
+    """Yield the loop of a run with its workers, and its folder, locked and written; None for a temporary folder."""
+    useful = _useful_workers(context)
+    options = options.with_useful_workers(useful, f"a round has work for {useful}")
     with contextlib.ExitStack() as stack:
-        nodes = stack.enter_context(place.ready(site.experiment.device))  # first: a cluster may be out of reach
+        nodes = stack.enter_context(options.ready(context.experiment.device))  # first: the cluster may be unreachable
         if resume is not None:
             path = Path(resume)
         elif out is False:
             path = stack.enter_context(temporary_folder())
         else:
-            path = run_folder.new_folder(site.experiment, out)
-        kept = None if out is False and resume is None else path
-        stack.enter_context(interruptible("run", kept))
-        keeper = CheckpointStore(path / "checkpoint", site.algorithm, kept is not None, from_intact)
-        stack.callback(keeper.close)
+            path = run_folder.new_folder(context.experiment, out)
+        folder = None if out is False and resume is None else path
+        stack.enter_context(interruptible("run", folder))
+        store = CheckpointStore(path / "checkpoint", context.algorithm, folder is not None, from_intact)
+        stack.callback(store.close)
         if resume is not None:
-            run_folder.check_same_start(path, site)
-            keeper.load()  # what is wrong with it shows before anything is changed
-            run_folder.reopen(path, site)
-        elif kept is not None:
-            _begin(path, site)
-        run_folder.check_room(path, site)
-        pool = _pool(site, place, nodes)
+            run_folder.check_same_start(path, context)
+            store.load()  # raises if it is damaged, before anything is changed
+            run_folder.reopen(path, context)
+        elif folder is not None:
+            _begin(path, context)
+        run_folder.check_room(path, context)
+        pool = _pool(context, options, nodes)
         stack.callback(pool.close)
-        yield open_loop(site, pool, keeper), kept
+        yield open_loop(context, pool, store), folder
 
 
-def _useful_workers(site: ExperimentContext) -> int:
+def _useful_workers(context: ExperimentContext) -> int:
     """Return how many jobs of a run can be ready at once: the clients of a round, or the parts of an evaluation."""
-    experiment, owners = site.experiment, site.owners
-    people = len(owners.population)
-    any_number = site.steps is not None and site.steps.wish.sampling == "poisson"
-    if any_number or site.algorithm.everyone or site.has_personal_models or owners.noise is not None:
-        clients = people
+    experiment, owners = context.experiment, context.owners
+    clients_with_samples = len(owners.population)
+    any_number = context.steps is not None and context.steps.settings.sampling == "poisson"
+    if any_number or context.algorithm.everyone or context.has_personal_models or owners.noise is not None:
+        clients = clients_with_samples
     else:
-        clients = min(math.ceil(participants(experiment, people) * experiment.devices.overselect), people)
+        clients = min(
+            math.ceil(participants(experiment, clients_with_samples) * experiment.devices.overselect),
+            clients_with_samples,
+        )
     own_rows = owners.clients if experiment.evaluate.on == "train" else owners.client_tests
     rows = len(owners.test) + sum(map(len, own_rows))
     return max(clients, math.ceil(rows / EVALUATION_ROWS))
 
 
-def _begin(path: Path, site: ExperimentContext) -> None:
-    """Write what is known before the first round; if that fails, nothing is left that a second try would stumble on."""
+def _begin(path: Path, context: ExperimentContext) -> None:
+    """Write the files that are known before the first round; if that fails, remove the folder."""
     try:
-        run_folder.write_start(path, site)
+        run_folder.write_start(path, context)
     except CannotWrite:
         shutil.rmtree(path, ignore_errors=True)
         raise
 
 
 def _pool(
-    site: ExperimentContext, place: RuntimeOptions, nodes: ClusterNodes | None
+    context: ExperimentContext, options: RuntimeOptions, nodes: ClusterNodes | None
 ) -> SerialRuntime | ProcessRuntime | RayRuntime:
     if nodes is not None:
-        return RayRuntime(site, nodes, place.workers)
-    return SerialRuntime(site) if place.runtime == "serial" else ProcessRuntime(site, place.workers)
+        return RayRuntime(context, nodes, options.workers)
+    return SerialRuntime(context) if options.runtime == "serial" else ProcessRuntime(context, options.workers)
 
 
 @contextlib.contextmanager
 def _watched(loop: TrainingLoop, progress: bool) -> Iterator[RunProgress]:
-    """What a person sees meanwhile."""
+    """Yield the progress reporter, started for this loop."""
     watcher = RunProgress(progress)
-    watcher.start(loop.experiment, len(loop.site.owners.population), loop.asked, loop.rule.nominal_rounds)
+    population, asked = len(loop.context.owners.population), loop.clients.clients_per_round
+    watcher.start(loop.experiment, population, asked, loop.rule.nominal_rounds)
     try:
         yield watcher
     finally:
@@ -310,24 +325,27 @@ def _watched(loop: TrainingLoop, progress: bool) -> Iterator[RunProgress]:
 
 
 def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None) -> Run:
-    """The result of a loop that is over, written to its folder if it has one."""
-    site = loop.site
+    """Return the result of a loop that has ended, written to its folder if it has one."""
+    context = loop.context
     if records[-1].accuracy is None:  # stopped between two evaluations
         loop.evaluate_last_round(records)
-    measured = loop.final_metrics()
-    chosen = loop.validated_round(records, measured)
-    site.task.load(loop.state.w)
-    site.task.load_buffers(loop.buffers)
+    measured = loop.evaluation.final_metrics(loop.model)
+    chosen = loop.evaluation.validated_round(records, measured)
+    context.task.load(loop.state.w)
+    context.task.load_buffers(loop.buffers)
     sha = sha256(*loop.result_vectors())
-    notes = (*site.owners.notes, *loop.notes)
-    sizes, state = site.owners.sizes, site.task.state()
-    used = component_settings(site.algorithm)
-    own = loop.client_accuracy
-    result = Run(site.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured, chosen)
+    notes = (*context.owners.notes, *loop.notes)
+    sizes, state = context.owners.sizes, context.task.state()
+    used = component_settings(context.algorithm)
+    own = loop.evaluation.client_accuracy
+    result = Run(context.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured, chosen)
     if path is not None:
-        run_folder.write_rounds(path, records)
-        run_folder.write_clients(path, site, np.asarray(own), run_folder.client_columns(measured, chosen))
-        run_folder.write_model(path, result.state)
-        run_folder.write_table(path / "result.json", run_folder.result_table(path, result.summary(), measured, chosen))
-        loop.keeper.sync_results(*(path / name for name in (*run_folder.HASHED, "result.json")))
+        run_files.write_rounds(path, records)
+        run_files.write_clients(path, context, np.asarray(own), run_files.client_columns(measured, chosen))
+        run_files.write_model(path, result.state)
+        write_table(path / "result.json", run_files.result_table(path, result.summary(), measured, chosen))
+        loop.store.sync_results(*(path / name for name in (*run_files.HASHED, "result.json")))
     return result
+
+
+set_runner(run)

@@ -1,20 +1,21 @@
-"""Where runs are made: in this process, in others beside it, or on a Ray cluster."""
+"""The runtime of experiments: this process, worker processes, or a Ray cluster."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from fedarena.config.errors import BadValue, quoted, repeated
+from fedarena.config.errors import BadValue
+from fedarena.experiments.option_checks import check_names, check_numbers
 from fedarena.runtimes.client_runtime import check_device
 from fedarena.runtimes.ray_connection import connected, need_ray
 from fedarena.runtimes.ray_nodes import ClusterNodes
 from fedarena.runtimes.worker_count import limit_workers, usable_cores
 
 RuntimeName = Literal["serial", "processes", "ray"]
-SideBySide = Literal["processes", "ray"]  # where whole runs can be made
+SideBySide = Literal["processes", "ray"]  # runtimes that make whole runs in parallel
 
 
 @dataclass(frozen=True)
@@ -26,32 +27,26 @@ class RuntimeOptions:
     address: str | None = None
 
     def check(self, known: Any = RuntimeName) -> None:
-        """Everything that can be wrong before anybody is asked."""
-        workers, names = self.workers, get_args(known)
-        if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
-            raise BadValue(
-                f"workers = {repeated(workers)}", remedy="give a whole number, at least 1", where="--workers"
-            )
-        if self.runtime not in names:
-            few = f"{', '.join(names[:-1])} or {names[-1]}"
-            raise BadValue(f"no runtime is called '{quoted(self.runtime)}'", remedy=f"use {few}", where="--runtime")
+        """Raise if an option is wrong or contradicts another one; `known` is the `Literal` of runtimes."""
+        check_numbers(workers=(self.workers, 1))
+        check_names(runtime=(self.runtime, known))
         if self.address is not None and self.runtime != "ray":
             raise BadValue("only a cluster has an address", remedy="add --runtime ray", where="--address")
         if self.runtime == "ray":
             need_ray()
 
     def with_useful_workers(self, useful: int, work: str) -> RuntimeOptions:
-        """Return the place with no more workers than have work; `work` says in words why they are enough."""
+        """Return the same runtime with at most `useful` workers; `work` explains the limit in a message."""
         if self.runtime == "serial":
             return self
-        here = self.runtime == "processes"
+        is_local = self.runtime == "processes"
         if self.workers is None:
-            return replace(self, workers=min(usable_cores(), useful)) if here else self
-        return replace(self, workers=limit_workers(self.workers, useful, work, here))
+            return replace(self, workers=min(usable_cores(), useful)) if is_local else self
+        return replace(self, workers=limit_workers(self.workers, useful, work, is_local))
 
     @contextlib.contextmanager
     def ready(self, device: str) -> Iterator[ClusterNodes | None]:
-        """The nodes of the cluster, reached and checked; None where there is none."""
+        """Yield the nodes of the cluster, connected and checked; None without a cluster."""
         if self.runtime != "ray":
             yield None
             return

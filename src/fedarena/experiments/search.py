@@ -1,37 +1,37 @@
-"""Good settings of an experiment, found by trying.
+"""Search for good settings of an experiment.
 
-The folder of a search: search.json says what is searched and how, study.db is an Optuna study with all trials and their
-curves, best.toml the best experiment, trials/ the runs under way.
+The folder of a search: search.json describes the search, study.db is an Optuna study with all trials and their curves,
+best.toml is the best experiment, and trials/ holds the runs under way.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 
 from fedarena.common.files import writing
-from fedarena.common.folder_lock import hold_folder, interruptible, wait_until_released
-from fedarena.config.errors import BadValue, ResumeMismatch, UnknownName, quoted, repeated
+from fedarena.config.errors import BadValue, ResumeMismatch
 from fedarena.config.experiment import COMPONENTS, Experiment
 from fedarena.config.limits import check_paths
 from fedarena.data.published_files import reading
 from fedarena.engine.setup import open_context
+from fedarena.experiments.option_checks import check_names, check_numbers
 from fedarena.experiments.run import Out
 from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
 from fedarena.experiments.search_space import Method, Space, own_space
 from fedarena.experiments.search_space import preset as published
 from fedarena.experiments.study import AHEAD, Search, Study, Trial, TrialScore, need_optuna
+from fedarena.experiments.task_folder import locked_folder
 from fedarena.experiments.trials import columns, format_values, run_trials
-from fedarena.results.run_folder import fingerprints, read_table, write_table, write_text
-from fedarena.runtimes.cleanup import temporary_folder
+from fedarena.results.json_files import read_table, write_table, write_text
+from fedarena.results.run_folder import fingerprints
 from fedarena.runtimes.run_task import one_thread
 
 SHOWN = 5  # of the best trials
@@ -39,7 +39,7 @@ DAMAGED = "restore the file from a copy, or search again in a new folder"
 
 
 class SearchTable(BaseModel):
-    """The content of search.json."""
+    """The content of search.json, for its validation."""
 
     name: str
     trials: int
@@ -55,7 +55,7 @@ class SearchTable(BaseModel):
 
 @dataclass(frozen=True, repr=False)
 class Found:
-    """What a search found: the best trial, and all of them."""
+    """The result of a search: the best trial, and all trials."""
 
     search: Search
     trials: list[Trial]
@@ -65,7 +65,7 @@ class Found:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment with the best values. It is judged on its test rows, which the search did not look at."""
+        """The experiment with the best values, evaluated on its test samples, which the search did not use."""
         return self.search.with_values(self.best.values)
 
     @property
@@ -74,16 +74,16 @@ class Found:
         return sorted((t for t in self.trials if t.state == "done"), key=lambda t: (-(t.score or 0.0), t.number))
 
     def as_dict(self) -> dict[str, Any]:
-        """What `fedarena search --json` prints."""
-        told = self.search
+        """Return what `fedarena search --json` prints."""
+        search = self.search
         return {
-            "algorithm": told.experiment.algorithm.name,
-            "dataset": told.experiment.data.name,
-            "method": told.method,
-            "seed": told.seed,
-            "score": told.score,
-            "validate_share": told.validating.validate_share,
-            "space": told.space.as_table(),
+            "algorithm": search.experiment.algorithm.name,
+            "dataset": search.experiment.data.name,
+            "method": search.method,
+            "seed": search.seed,
+            "score": search.score,
+            "validate_share": search.validating.validate_share,
+            "space": search.space.as_table(),
             "best": self.best.as_dict(),
             "trials": [trial.as_dict() for trial in self.trials],
             "best_toml": None if self.dir is None else str(self.dir / "best.toml"),
@@ -92,16 +92,19 @@ class Found:
         }
 
     def __str__(self) -> str:
-        told, count = self.search, {state: sum(t.state == state for t in self.trials) for state in ("pruned", "failed")}
+        search, count = (
+            self.search,
+            {state: sum(t.state == state for t in self.trials) for state in ("pruned", "failed")},
+        )
         ended = "".join(f", {number} {state}" for state, number in count.items() if number)
-        share = f"{told.validating.validate_share:.0%} of the training rows"
+        share = f"{search.validating.validate_share:.0%} of the training samples"
         lines = [
-            f"{told.experiment.algorithm.name} on {told.experiment.data.name}: {len(self.trials)} trials "
-            f"({told.method}, seed {told.seed}){ended}, judged on {share}",
-            *columns(self.ranked[:SHOWN], list(told.space.keys)),
+            f"{search.experiment.algorithm.name} on {search.experiment.data.name}: {len(self.trials)} trials "
+            f"({search.method}, seed {search.seed}){ended}, evaluated on {share}",
+            *columns(self.ranked[:SHOWN], list(search.space.keys)),
         ]
         if self.dir is not None:
-            lines += ["the best, on the test rows:", f"  fedarena run {self.dir / 'best.toml'}"]
+            lines += ["the best, on the test samples:", f"  fedarena run {self.dir / 'best.toml'}"]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -129,19 +132,19 @@ def search(
     overrides: Sequence[str] = (),
     **settings: Any,
 ) -> Found:
-    """Search for good settings of an experiment on rows held out of its training rows; test rows are not looked at.
+    """Search for good settings of an experiment on samples held out of its training samples; test samples are not used.
 
     `space` is a table or a TOML file of ranges and choices; without one, the algorithm's own. `seed` is that of the
-    search; keywords are other keys of the experiment. The same call again goes on where it stopped, until `trials` are
-    done. `runtime="ray"` makes them on the Ray cluster at `address`, or on one that is started here for the purpose.
-    `out` is the folder, by default one under `runs/` that belongs to this search; `out=False` keeps none.
+    search; keywords are other keys of the experiment. The same call again resumes the search, until `trials` are done.
+    `runtime="ray"` makes them on the Ray cluster at `address`, or on one that is started here for the purpose. `out` is the
+    folder, by default one under `runs/` that belongs to this search; `out=False` saves none.
 
     >>> import fedarena as fa
     >>> found = fa.search("digits", space={"local.lr": {"choices": [1e-6, 0.2]}}, method="grid", rounds=2, out=False)
     >>> found.best.values
     {'local.lr': 0.2}
     """
-    check_numbers(trials=(trials, 1), workers=(workers, 1), ahead=(ahead, 1), seed=(seed, 0))
+    check_numbers(trials=(trials, 1), ahead=(ahead, 1), seed=(seed, 0))
     check_names(method=(method, Method), score=(score, TrialScore))
     need_optuna()
     place = RuntimeOptions(runtime, workers, address)
@@ -164,18 +167,23 @@ def search(
     if resume is not None and _read_table(Path(resume))["name"] != name:
         raise ResumeMismatch(
             "the data or the model is not the one this search began with",
-            remedy="restore what it used, or search anew",
+            remedy="restore what it used, or start a new search",
             where="--resume",
         )
     at_once = min(wanted.ahead, trials)
     place = place.with_useful_workers(at_once, f"{at_once} trial{'s' * (at_once != 1)} may be under way at once")
     with (
         place.ready(wanted.experiment.device) as nodes,
-        _folder(wanted, trials, name, out, study) as (root, file),
+        locked_folder(
+            "search", out, None, lambda out: _home(wanted, name, out), lambda root: sorted((root / "trials").glob("*"))
+        ) as root,
     ):
+        table = {"name": name, "trials": trials, "study": None if study is None else str(study), **wanted.as_dict()}
+        write_table(root / "search.json", table)
+        file = root / "study.db" if study is None else Path(study)
         under_way = Study(wanted, trials, root / "trials", file, name)
         if progress and under_way.all:
-            print(f"{len(under_way.all)} of {under_way.trials} trials are there already", file=sys.stderr)
+            print(f"{len(under_way.all)} of {under_way.trials} trials are done already", file=sys.stderr)
         run_trials([under_way], place.workers, progress, nodes)
         found = _found(under_way, root, file)
         return replace(found, dir=None, study=None) if out is False else found
@@ -184,9 +192,9 @@ def search(
 def _wanted(
     experiment: Experiment, space: Any, preset: str | None, trials: int | None, method: Method | None
 ) -> tuple[Search, int]:
-    """The search that was asked for, checked against the experiment, and the number of trials."""
+    """Return the requested search, checked against the experiment, and its number of trials."""
     if space is not None and preset is not None:
-        raise BadValue("both a space and a preset are given", remedy="keep one of them", where="--preset")
+        raise BadValue("both a space and a preset are given", remedy="use one of them", where="--preset")
     where = str(space) if isinstance(space, str | Path) else "space"
     if preset is not None:
         known = published(preset, experiment)
@@ -195,48 +203,15 @@ def _wanted(
     wanted.space.check(experiment, where)
     trials = trials or wanted.size
     if trials is None:
-        raise BadValue("how many trials?", remedy="say so: --trials 20", where="--trials")
+        raise BadValue("the number of trials is not given", remedy="give it: --trials 20", where="--trials")
     return wanted, trials
-
-
-def check_numbers(**counts: tuple[Any, int]) -> None:
-    """Whole numbers, none below its least."""
-    for name, (value, least) in counts.items():
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise BadValue(
-                f"{name} = {repeated(value)}", remedy=f"give a whole number, at least {least}", where=f"--{name}"
-            )
-
-
-def check_names(**names: tuple[Any, Any]) -> None:
-    """Each one of a few."""
-    for key, (value, known) in names.items():
-        if value is not None and value not in get_args(known):
-            name, few = key.replace("_", "-"), ", ".join(get_args(known))
-            raise UnknownName(f"no {name} is called '{quoted(value)}'", remedy=f"there are: {few}", where=f"--{name}")
 
 
 # The folder
 
 
-@contextlib.contextmanager
-def _folder(wanted: Search, trials: int, name: str, out: Out, study: Any) -> Iterator[tuple[Path, Path]]:
-    """The search's folder, ours alone and with search.json in it; and the file of its study."""
-    with contextlib.ExitStack() as stack:
-        if out is False:
-            root = stack.enter_context(temporary_folder())
-        else:
-            root = _home(wanted, name, out)
-            stack.enter_context(interruptible("search", root))
-        stack.enter_context(hold_folder(root))
-        wait_until_released(sorted((root / "trials").glob("*")))
-        told = {"name": name, "trials": trials, "study": None if study is None else str(study), **wanted.as_dict()}
-        write_table(root / "search.json", told)
-        yield root, root / "study.db" if study is None else Path(study)
-
-
 def _home(wanted: Search, name: str, out: str | Path | None) -> Path:
-    """The folder that was named, or the first under runs/ that is free or belongs to this very search."""
+    """Return the requested folder, or the first under runs/ that is free or belongs to this search."""
     stem = f"search-{wanted.experiment.data.name}-{wanted.experiment.algorithm.name}-seed{wanted.seed}"
     for number in itertools.count(1):
         root = Path("runs") / (stem if number == 1 else f"{stem}-{number}") if out is None else Path(out)
@@ -248,10 +223,10 @@ def _home(wanted: Search, name: str, out: str | Path | None) -> Path:
             holds = (root / "search.json").exists()
             raise ResumeMismatch(
                 f"{root} holds " + ("another search" if holds else "something else"),
-                remedy="choose another folder" + (f", or go on with it: --resume {root}" if holds else ""),
+                remedy="choose another folder" + (f", or resume it: --resume {root}" if holds else ""),
                 where="--out",
             )
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable")
 
 
 def _belongs(root: Path, name: str) -> bool:
@@ -270,7 +245,7 @@ def _read_table(root: Path) -> dict[str, Any]:
 
 
 def _read(root: Path, trials: int | None) -> tuple[Search, int, str | None]:
-    """What a folder searches, how many trials, and where its study is if not there."""
+    """Return the search of a folder, its number of trials, and the file of its study if that is elsewhere."""
     table = _read_table(root)
     with reading(root / "search.json", remedy=DAMAGED):
         experiment = tomllib.loads(table["experiment"])
@@ -287,8 +262,10 @@ def _read(root: Path, trials: int | None) -> tuple[Search, int, str | None]:
 
 
 def _found(study: Study, root: Path, file: Path) -> Found:
-    """The result, and best.toml."""
+    """Return the result of a study, and write best.toml."""
     found = Found(study.search, study.all, study.best_or_error, root, file)
-    text = f"# trial {found.best.number} of a search: {found.best.score:.4f} on rows held out of the training rows\n"
+    text = (
+        f"# trial {found.best.number} of a search: {found.best.score:.4f} on samples held out of the training samples\n"
+    )
     write_text(root / "best.toml", text + found.experiment.to_toml())
     return found

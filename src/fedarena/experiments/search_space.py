@@ -1,4 +1,4 @@
-"""What a search may try: a range or a few choices for each of some keys of an experiment.
+"""Search spaces: a range or a list of choices for some keys of an experiment.
 
 >>> space = Space.make({"local.lr": {"low": 0.01, "high": 0.2, "log": True}, "local.epochs": {"choices": [1, 5]}})
 >>> print(space)
@@ -22,14 +22,14 @@ from fedarena.config.registry import name_of
 
 Method = Literal["tpe", "random", "grid"]
 ALLOWED = "write { low = 0.01, high = 1.0, log = true }, { low = 1, high = 5, step = 1 } or { choices = [1, 5, 10] }"
-QUESTION = ("data", "partition", "clients", "seed", "partition_seed", "start_seed", "schedule_seed", "folds", "fold",
+TASK_KEYS = ("data", "partition", "clients", "seed", "partition_seed", "start_seed", "schedule_seed", "folds", "fold",
             "fold_seed", "validate_share", "exclude", "evaluate", "rounds", "uploads",
-            "dropouts", "devices")  # fmt: skip  # what the answer must fit; searching them would make the task easier
+            "dropouts", "devices")  # fmt: skip  # they define the task; searching them would make it easier
 
 
 @dataclass(frozen=True)
 class Range:
-    """From low to high, both included: whole numbers where both ends are written as such, else any number."""
+    """Numbers from low to high, both included; only whole numbers where both ends are whole."""
 
     low: float
     high: float
@@ -38,17 +38,17 @@ class Range:
 
     @property
     def whole(self) -> bool:
-        """Only whole numbers."""
+        """Whether the range has only whole numbers."""
         return all(isinstance(v, int) for v in (self.low, self.high, self.step or 0))
 
     @property
     def ends(self) -> list[Any]:
-        """Values that must be allowed for all between them to be."""
+        """The values to validate: if both ends are allowed, all values between them are."""
         return [self.low, self.high]
 
     @property
     def points(self) -> list[Any] | None:
-        """All values, or None where there is no end of them."""
+        """All values of the range; None if they are not a finite list."""
         if self.log or not (self.whole or self.step):
             return None
         step = self.step or 1
@@ -56,7 +56,7 @@ class Range:
         return [self.low + i * step if self.whole else round(self.low + i * step, 12) for i in range(count)]
 
     def match(self, value: Any) -> Any:
-        """The value as this range writes it (0.15, not 0.15000000000000002), or None if it is none of it."""
+        """Return the value as this range writes it (0.15, not 0.15000000000000002); None if it is outside."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             return None
         if self.points is None:
@@ -70,19 +70,19 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
-    """One of these."""
+    """A list of values to choose from."""
 
     choices: tuple[Any, ...]
 
     @property
     def ends(self) -> list[Any]:
-        """Each must be allowed."""
+        """The values to validate, which are all of them."""
         return list(self.choices)
 
     points = ends
 
     def match(self, value: Any) -> Any:
-        """The choice that equals the value, or None. True is no 1."""
+        """Return the choice that equals the value, or None; True does not equal 1."""
         alike = (c for c in self.choices if c == value and isinstance(c, bool) == isinstance(value, bool))
         return next(alike, None)
 
@@ -92,13 +92,13 @@ class Choices:
 
 @dataclass(frozen=True)
 class Space:
-    """Keys of an experiment, each with what may be tried for it."""
+    """Keys of an experiment, each with its range or choices."""
 
     keys: dict[str, Range | Choices]
 
     @classmethod
     def make(cls, source: Space | Mapping[str, Any] | str | Path, where: str = "space") -> Space:
-        """From a TOML file or a table. Keys are those of an experiment, nested or with dots."""
+        """Return the space of a TOML file or table, whose keys are those of an experiment, nested or dotted."""
         if isinstance(source, Space):
             return source
         if not isinstance(source, Mapping):
@@ -112,19 +112,17 @@ class Space:
         return cls({key: _dimension(key, table, f"{where}, {key}") for key, table in leaves.items()})
 
     def check(self, experiment: Experiment, where: str = "space") -> None:
-        """Refuse keys that the experiment does not have and values that it does not allow, before anything starts."""
+        """Raise for keys that the experiment does not have and values that it does not allow."""
         for key, dimension in self.keys.items():
             place, head = f"{where}, {key}", key.partition(".")[0]
-            if head in QUESTION:
+            if head in TASK_KEYS:
                 raise BadValue(
-                    f"{head} is part of the question: a search may not choose it",
-                    remedy="search how to learn: local, algorithm, model, share",
+                    f"{head} defines the task: a search may not choose it",
+                    remedy="search settings of the training: local, algorithm, model, share",
                     where=place,
                 )
             if EITHER_OR.get(head) in self.keys:
-                raise BadValue(
-                    f"both {head} and {EITHER_OR[head]} are searched", remedy="keep one of them", where=place
-                )
+                raise BadValue(f"both {head} and {EITHER_OR[head]} are searched", remedy="use one of them", where=place)
             for value in dimension.ends:
                 try:
                     experiment.with_(**{key: value})
@@ -133,7 +131,7 @@ class Space:
 
     @property
     def grid(self) -> list[dict[str, Any]]:
-        """Every combination; the first key changes slowest."""
+        """Every combination of values; the first key changes slowest."""
         points: list[list[Any]] = []
         for key, dimension in self.keys.items():
             values = dimension.points
@@ -147,7 +145,7 @@ class Space:
         return [dict(zip(self.keys, values, strict=True)) for values in itertools.product(*points)]
 
     def own_values(self, experiment: Experiment) -> dict[str, Any] | None:
-        """What the experiment has for these keys, if that lies in the space."""
+        """Return the values of the experiment for these keys; None if one of them is outside the space."""
         table = experiment.as_table()
         values = {}
         for key, dimension in self.keys.items():
@@ -161,7 +159,7 @@ class Space:
         return values
 
     def as_table(self) -> dict[str, Any]:
-        """Plain values, as JSON brings them back; `make` reads them."""
+        """Return the space as plain values for JSON, which `make` reads back."""
         return {
             key: {"choices": list(d.choices)}
             if isinstance(d, Choices)
@@ -187,7 +185,7 @@ def read_tables(file: str | Path) -> dict[str, Any]:
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Any:
-    """`local.lr = {...}`, `"local.lr" = {...}` and `[local]` with `lr = {...}` are the same."""
+    """Yield dotted keys with their tables: `local.lr = {...}` and `[local]` with `lr = {...}` are the same."""
     for key, value in table.items():
         nested = isinstance(value, Mapping) and value and all(isinstance(v, Mapping) for v in value.values())
         if nested:
@@ -204,7 +202,9 @@ def _dimension(key: str, table: Any, where: str) -> Range | Choices:
     known = [f.name for f in fields(Range)] + ["choices"]
     for name in table:
         if name not in known:
-            raise UnknownName(f"a space knows no '{quoted(name)}'", remedy=suggest(name, known, ALLOWED), where=where)
+            raise UnknownName(
+                f"a space has no key '{quoted(name)}'", remedy=suggest(name, known, ALLOWED), where=where
+            )
     if "choices" in table:
         return _choices(table, where)
     if not {"low", "high"} <= table.keys():
@@ -257,7 +257,7 @@ def _range(wanted: Range, where: str) -> Range:
 
 @dataclass(frozen=True)
 class Preset:
-    """A published search."""
+    """A published search with its space and number of trials."""
 
     algorithm: str
     method: Method
@@ -287,7 +287,7 @@ PRESETS = {
     "niid-fedprox": _preset(
         "fedprox", "grid", 4, "Li et al. 2022, arXiv:2102.02079", {"algorithm.mu": {"choices": [0.001, 0.01, 0.1, 1.0]}}
     ),
-    "mcmahan-fedavg": _preset(  # a grid of factor 10^(1/3), as there; where it begins and ends is ours
+    "mcmahan-fedavg": _preset(  # a grid of factor 10^(1/3), as in the paper, which does not print its ends
         "fedavg",
         "grid",
         7,
@@ -298,7 +298,7 @@ PRESETS = {
 
 
 def preset(name: str, experiment: Experiment) -> Preset:
-    """The published search of that name, for an experiment with its algorithm."""
+    """Return the published search of that name; raise if the experiment has another algorithm."""
     if name not in PRESETS:
         known = ", ".join(PRESETS)
         raise UnknownName(
@@ -316,15 +316,15 @@ def preset(name: str, experiment: Experiment) -> Preset:
     return found
 
 
-# Every algorithm its own
+# Default spaces
 
 _RATE = {"local.lr": {"low": 0.001, "high": 1.0, "log": True}}
 _SERVER_RATE = {"algorithm.server_lr": {"low": 0.001, "high": 1.0, "log": True}}
 _ADAPTIVE = {**_RATE, **_SERVER_RATE, "algorithm.tau": {"low": 1e-4, "high": 0.1, "log": True}}
 
-# What each algorithm's paper tunes. An algorithm without an entry, and without a `search` of its own, has its rate.
-OWN: dict[str, dict[str, Any]] = {
-    "fedsgd": {"local.lr": {"low": 0.01, "high": 10.0, "log": True}},  # one step a round may be long
+# The settings that each paper tunes. An algorithm without an entry, and without its own `search`, tunes its learning rate.
+DEFAULT_SPACES: dict[str, dict[str, Any]] = {
+    "fedsgd": {"local.lr": {"low": 0.01, "high": 10.0, "log": True}},  # one step per round may be long
     "fedavgm": {**_RATE, "algorithm.beta": {"low": 0.0, "high": 0.95, "step": 0.05}},
     "fedprox": {**_RATE, "algorithm.mu": {"low": 0.001, "high": 1.0, "log": True}},
     "feddyn": {**_RATE, "algorithm.alpha": {"low": 0.001, "high": 1.0, "log": True}},
@@ -333,7 +333,7 @@ OWN: dict[str, dict[str, Any]] = {
     "fedyogi": _ADAPTIVE,
     "fedfa": {**_RATE, "algorithm.mix": {"low": 0.0, "high": 1.0}, "algorithm.beta": {"low": 0.0, "high": 0.9}},
     "fedpage": {**_RATE, **_SERVER_RATE},
-    "fsvrg": {"algorithm.h": {"low": 0.1, "high": 10.0, "log": True}},  # its step is h / n_k: it has no other rate
+    "fsvrg": {"algorithm.h": {"low": 0.1, "high": 10.0, "log": True}},  # its step size is h / n_k; it has no other rate
     "colearning": {**_RATE, "algorithm.decay": {"low": 0.001, "high": 1.0, "log": True}},
     "fedvc": {**_RATE, "algorithm.n_vc": {"choices": [32, 64, 128, 256]}},
     "fedasync": {**_RATE, "algorithm.alpha": {"low": 0.1, "high": 1.0}, "algorithm.a": {"low": 0.0, "high": 1.0}},
@@ -342,10 +342,10 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 def own_space(experiment: Experiment) -> Space:
-    """The search space of the experiment's algorithm: what its class says as `search`, or our table, or its rate."""
+    """Return the search space of an algorithm: the `search` of its class, the default table, or its learning rate."""
     algorithm = experiment.algorithm
     inside = algorithm.made
     while name_of(inside) != algorithm.name and getattr(inside, "base", None) is not None:
-        inside = inside.base  # what a companion is around
+        inside = inside.base  # the algorithm that a companion wraps
     declared = getattr(type(inside), "search", None)
-    return Space.make(declared or OWN.get(algorithm.name, _RATE), f"the search space of {algorithm.name}")
+    return Space.make(declared or DEFAULT_SPACES.get(algorithm.name, _RATE), f"the search space of {algorithm.name}")

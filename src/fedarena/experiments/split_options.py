@@ -1,4 +1,4 @@
-"""How the splits of a comparison are asked for: folds or seeds, and what they have in common."""
+"""The options that define the splits of a comparison: folds or seeds, and what the splits have in common."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fedarena.config.comparison_plan import PARTS, Part
 from fedarena.config.errors import BadValue, UnknownName, suggest
 from fedarena.config.experiment import Experiment
-from fedarena.results.comparison import PARTS, Part
 
 MOST = 1000  # folds, repeats or seeds: each of them is a run
 Names = str | Iterable[str]
@@ -25,10 +25,10 @@ class Splitting:
     per_repeat: tuple[str, ...] = ()
 
     @classmethod
-    def asked(
+    def from_options(
         cls, folds: int | None, repeats: int | None, seeds: int | None, fixed: Names, per_repeat: Names
     ) -> Splitting:
-        """From options; what cannot be meant is refused."""
+        """Return the splitting that these options define; raise if they contradict each other."""
         chosen = cls(
             folds, repeats, seeds, _names(fixed, (*PARTS, "test"), "--fixed"), _names(per_repeat, PARTS, "--per-repeat")
         )
@@ -69,7 +69,7 @@ class Splitting:
             )
 
     def check_experiment(self, experiment: Experiment) -> None:
-        """Refuse an experiment that divides its samples, or seeds a part, in another way than was asked for."""
+        """Raise if the experiment divides its samples, or seeds a part, in another way than these options."""
         for key in ("folds", "fold_seed"):
             if getattr(experiment, key) is not None:
                 raise BadValue(
@@ -94,7 +94,7 @@ class Splitting:
 
     @property
     def of_plan(self) -> dict[str, Any]:
-        """What a plan says of it."""
+        """The fields of a plan that these options set."""
         return {
             "folds": None if self.seeds else self.folds or 5,
             "repeats": self.seeds or self.repeats or 1,
@@ -104,14 +104,14 @@ class Splitting:
 
 
 def _names(given: Names, known: tuple[str, ...], option: str) -> tuple[str, ...]:
-    """The names of a comma list, or of a list from Python, each once and in the order of `known`."""
+    """Return the names of a comma-separated text or of a list, each once and in the order of `known`."""
     names = [name.strip() for name in given.split(",")] if isinstance(given, str) else [*given]
     if isinstance(given, str) and not given.strip():
         names = []
     for name in names:
         if name not in known:
             raise UnknownName(
-                f"'{name}' is nothing that {option} knows",
+                f"{option} does not accept '{name}'",
                 remedy=suggest(str(name), known, f"give any of {', '.join(known)}, with commas between them"),
                 where=option,
             )

@@ -1,8 +1,8 @@
-"""One search under way: what to try next, what is hopeless, and what is known, kept in an Optuna study on disk.
+"""One search under way: it suggests trials, prunes them, and stores their results in an Optuna study on disk.
 
-Trial number t is suggested from a random stream of its own and from the results of trials 0 .. t - `ahead`, no others;
-whether it is hopeless is judged against the same ones. So trials do not depend on who finishes first: they are the same
-for any number of workers, and after a kill.
+Trial number t is suggested from its own random stream and from the results of trials 0 .. t - `ahead` only, and pruning
+compares it with the same ones. So trials do not depend on the order in which they finish: they are the same for any number
+of workers, and after a kill.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import logging
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -20,29 +20,29 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedarena.common.files import writing
+from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissing, FedarenaError, ResumeMismatch
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream, torch_seed
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.tasks import FailedTask
-from fedarena.experiments.run import run
 from fedarena.experiments.search_space import Method, Range, Space
-from fedarena.results.run import Run
+from fedarena.experiments.task_folder import run_in_folder
 
 State = Literal["done", "pruned", "failed"]
-TrialScore = Literal["final", "best"]  # the last round, or the best one on the rows held out
+TrialScore = Literal["final", "best"]  # the last round, or the best one on the held-out samples
 AHEAD = 4
-AT_RANDOM = 6  # results that TPE must know before it is more than random
-HELD_OUT = 0.2  # of each client's training rows, unless the experiment says otherwise
-FINISHED_FIRST = 5  # trials that must have finished before one is called hopeless
-UNTOUCHED = 4  # nor is it in the first quarter of its rounds
-POINTS = 100  # of a curve, about; a database is slow with more
-OUR_TROUBLE = (CannotWrite, DataBroken, DataMissing, ResumeMismatch)  # of the machine, not of the values tried
+AT_RANDOM = 6  # results that TPE needs before its suggestions are more than random
+HELD_OUT = 0.2  # of each client's training samples, unless the experiment sets another share
+FINISHED_FIRST = 5  # trials that must have finished before one is pruned
+UNTOUCHED = 4  # no trial is pruned in the first quarter of its rounds
+POINTS = 100  # of a stored curve, about; more are slow in a database
+MACHINE_ERRORS = (CannotWrite, DataBroken, DataMissing, ResumeMismatch)  # of the machine, not of the values tried
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, and how: everything that decides the trials."""
+    """Everything that determines the trials of a search."""
 
     experiment: Experiment
     space: Space
@@ -54,36 +54,36 @@ class Search:
 
     @cached_property
     def validating(self) -> Experiment:
-        """The experiment judged on rows held out of its training rows; its test rows are not looked at.
+        """The experiment evaluated on samples held out of its training samples; its test samples are not used.
 
-        A target does not stop it, or all trials that reach it would look alike.
+        A target does not stop it, or all trials that reach it would have the same score.
         """
         share = self.experiment.validate_share or HELD_OUT
         return self.experiment.with_(validate_share=share, **{"evaluate.stop_at_target": False})
 
     def with_values(self, values: dict[str, Any]) -> Experiment:
-        """The experiment that these values make, judged on its test rows."""
+        """Return the experiment with these values, evaluated on its test samples."""
         return self.experiment.with_(**values, validate_share=None)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, complete."""
+        """Return the complete search as plain values."""
         plain = {name: getattr(self, name) for name in ("method", "seed", "score", "ahead", "prune")}
         return {"experiment": self.experiment.to_toml(), "space": self.space.as_table(), **plain}
 
     def name(self, begins: Mapping[str, str] | None = None) -> str:
-        """Of its study: the same for the same search of the same data (told by its hashes), and for no other."""
+        """Return the name of its study, which identifies the search and the hashes of its data."""
         digest = sha256(json.dumps([self.as_dict(), begins]).encode()).hexdigest()
         return f"{self.experiment.data.name}-{self.experiment.algorithm.name}-{digest[:12]}"
 
     @cached_property
     def grid(self) -> list[dict[str, Any]]:
-        """Its points, in an order that the seed decides: any beginning of it is a fair sample."""
+        """The points of the grid in a random order by the seed, so that the first ones are a fair sample."""
         points = self.space.grid
         return [points[i] for i in stream(self.seed, "search").permutation(len(points))]
 
     @property
     def size(self) -> int | None:
-        """How many trials there can be, if not any number."""
+        """The number of trials of a grid; None for other methods."""
         return len(self.grid) if self.method == "grid" else None
 
 
@@ -94,28 +94,28 @@ class Trial:
     number: int
     values: dict[str, Any]
     state: State
-    score: float | None  # accuracy on the rows held out; None where it failed
+    score: float | None  # accuracy on the held-out samples; None where it failed
     curve: dict[int, float] = field(default_factory=dict)  # round -> score so far
     reason: str = ""  # why it failed
 
     def as_dict(self) -> dict[str, Any]:
-        """Without its curve."""
+        """Return the trial as plain values, without its curve."""
         return {k: v for k, v in asdict(self).items() if k != "curve"} | {"rounds": max(self.curve, default=0)}
 
 
 @dataclass(frozen=True)
 class TrialTask:
-    """A trial to be made: what a process needs for it, beside the search."""
+    """A trial to run: everything that a worker needs besides the search."""
 
     number: int
     values: dict[str, Any]
     folder: Path
-    rivals: list[dict[int, float]]  # curves of the finished trials that it is judged against
+    rivals: list[dict[int, float]]  # curves of the finished trials that it is compared with
 
-    def make(self, search: Search) -> Trial:
-        """Run the experiment, or go on with it; stop where it is hopeless. What these values cannot do is a failure."""
+    def run(self, search: Search) -> Trial:
+        """Run or resume the experiment until it ends or is pruned; an error of these values is a failed trial."""
         curve: dict[int, float] = {}
-        judge = Pruner(self.rivals if search.prune else [])
+        pruner = Pruner(self.rivals if search.prune else [])
         every = search.experiment.evaluate.every
         apart = every * max((search.experiment.rounds or 1) // (every * POINTS), 1)
 
@@ -124,30 +124,24 @@ class TrialTask:
             if record.accuracy is None or seen is None or record.round % apart:
                 return False
             curve[record.round] = seen
-            return judge(record.round, seen)
+            return pruner(record.round, seen)
 
         try:
-            done = self._run(search.validating.with_(**self.values), watch)
-        except OUR_TROUBLE:
+            done = run_in_folder(search.validating.with_(**self.values), self.folder, watch)
+        except MACHINE_ERRORS:
             raise
         except Exception as error:
             why = error.what if isinstance(error, FedarenaError) else FailedTask.by(error).error
             return Trial(self.number, self.values, "failed", None, curve, why)
         record = done.best if search.score == "best" else done.final
-        return Trial(self.number, self.values, "pruned" if judge.hopeless else "done", record.accuracy, curve)
-
-    def _run(self, experiment: Experiment, watch: Callable[[RoundRecord], bool]) -> Run:
-        if (self.folder / "experiment.toml").exists():
-            return run(experiment, resume=self.folder, runtime="serial", on_round=watch)
-        shutil.rmtree(self.folder, ignore_errors=True)  # killed before it had begun
-        return run(experiment, out=self.folder, runtime="serial", on_round=watch)
+        return Trial(self.number, self.values, "pruned" if pruner.is_pruned else "done", record.accuracy, curve)
 
 
 class Pruner:
-    """Says when a trial is hopeless: below the median of finished trials at the same round, by Optuna's rule."""
+    """Prunes a trial that is below the median of finished trials at the same round, by Optuna's rule."""
 
     def __init__(self, rivals: list[dict[int, float]]) -> None:
-        self.hopeless = False
+        self.is_pruned = False
         if len(rivals) < FINISHED_FIRST:
             self._trial: Any = None
             return
@@ -158,20 +152,20 @@ class Pruner:
             self._trial = study.ask()
 
     def __call__(self, round: int, seen: float) -> bool:
-        """Is it, after this round?"""
+        """Return whether the trial is pruned after this round."""
         if self._trial is not None:
             self._trial.report(seen, round)
-            self.hopeless = bool(self._trial.should_prune())
-        return self.hopeless
+            self.is_pruned = bool(self._trial.should_prune())
+        return self.is_pruned
 
 
 class Study:
-    """A search under way: hands out attempts, takes in trials, in memory and in an Optuna study in SQLite."""
+    """A search under way, in memory and in an Optuna study in SQLite: it suggests trials and stores their results."""
 
     def __init__(self, search: Search, trials: int, folder: Path, file: Path, name: str, title: str = "") -> None:
         self.search, self.folder, self.file, self.title = search, folder, file, title
         self.trials = trials if search.size is None else min(trials, search.size)
-        self.values: dict[int, dict[str, Any]] = {}  # of every trial that was begun
+        self.values: dict[int, dict[str, Any]] = {}  # of every trial that has begun
         self.known: dict[int, Trial] = {}
         self._stored = 0
         with writing(file), quiet_optuna() as optuna:
@@ -182,7 +176,7 @@ class Study:
                     storage=f"sqlite:///{file.absolute()}", study_name=name, direction="maximize", load_if_exists=True
                 )
                 stored = [_from_optuna(trial) for trial in self._store.get_trials()]
-            except Exception as error:  # of a database that is damaged, or is none
+            except Exception as error:  # the database is damaged, or is another file
                 if "disk" in _first_line(error):
                     raise self._cannot_write(error) from None
                 raise BadValue(
@@ -197,11 +191,11 @@ class Study:
 
     @property
     def over(self) -> bool:
-        """All trials are known."""
+        """Whether all trials have ended."""
         return all(number in self.known for number in range(self.trials))
 
     def next(self) -> TrialTask | None:
-        """The next trial that may begin now: all that it must know is known."""
+        """Return the next trial, or None while results that it depends on are missing."""
         number = len(self.values)
         first = range(number - self.search.ahead + 1)
         if number >= self.trials or any(n not in self.known for n in first):
@@ -212,7 +206,7 @@ class Study:
         return TrialTask(number, self.values[number], self._folder(number), rivals)
 
     def take(self, trial: Trial) -> None:
-        """A trial is known. On disk they stand in order: one that came too early waits in its folder."""
+        """Store the result of a trial; on disk trials are in order, so one that ended early waits in its folder."""
         self.known[trial.number] = trial
         while self._stored in self.known:
             ready = self.known[self._stored]
@@ -227,11 +221,11 @@ class Study:
     def _cannot_write(self, error: Exception) -> CannotWrite:
         return CannotWrite(
             f"cannot write {self.file}: {_first_line(error)}",
-            remedy="make room, then go on: the trials that ended are safe",
+            remedy="free some space, then resume: the trials that ended are saved",
         )
 
     def _clear(self, trial: Trial) -> None:
-        """The study knows it: its run may go."""
+        """Remove the run folder of a trial that the study has stored."""
         shutil.rmtree(self.folder if self.over else self._folder(trial.number), ignore_errors=True)
 
     def _folder(self, number: int) -> Path:
@@ -239,23 +233,23 @@ class Study:
 
     @property
     def all(self) -> list[Trial]:
-        """The trials in order, as many as were asked for."""
+        """The trials that have ended, in order, up to the requested number."""
         return [self.known[n] for n in range(self.trials) if n in self.known]
 
     @property
     def best(self) -> Trial | None:
-        """The finished one with the highest score; the earliest of several."""
+        """The finished trial with the highest score; the earliest of several."""
         finished = [t for t in self.all if t.state == "done" and t.score is not None]
         return max(finished, key=lambda t: t.score or 0.0, default=None)
 
     @property
     def best_or_error(self) -> Trial:
-        """The best; an error if no trial came to its end."""
+        """The best trial; raises if no trial finished."""
         if self.best is not None:
             return self.best
         raise BadValue(
             f"none of {self.trials} trials gave a result; the first failed: {self.known[0].reason}",
-            remedy="mend that, or search elsewhere",
+            remedy="fix the cause, or search another space",
             where=self.title,
         )
 
@@ -265,12 +259,12 @@ class Study:
             return search.grid[number]
         own = search.space.own_values(search.experiment)
         if number == 0 and own is not None and search.method == "tpe":
-            return own  # whatever else is tried, the values one came with are
+            return own  # the first trial has the values of the experiment
         with quiet_optuna() as optuna:
             seed = torch_seed(search.seed, "search", number) % 2**32
             samplers = {
                 "random": lambda: optuna.samplers.RandomSampler(seed),
-                "tpe": lambda: optuna.samplers.TPESampler(  # constant_liar: those under way do not crowd together
+                "tpe": lambda: optuna.samplers.TPESampler(  # constant_liar: running trials are spread out
                     seed=seed, n_startup_trials=AT_RANDOM, constant_liar=True
                 ),
             }
@@ -280,8 +274,8 @@ class Study:
                 state = optuna.trial.TrialState.RUNNING
                 values = self.values[n]
                 study.add_trial(optuna.create_trial(state=state, params=values, distributions=self._distributions))
-            asked = study.ask(self._distributions).params
-        return {key: dimension.match(asked[key]) for key, dimension in search.space.keys.items()}
+            suggested = study.ask(self._distributions).params
+        return {key: dimension.match(suggested[key]) for key, dimension in search.space.keys.items()}
 
 
 def _distributions(space: Space) -> dict[str, Any]:
@@ -299,7 +293,7 @@ def _distributions(space: Space) -> dict[str, Any]:
 
 
 def _to_optuna(optuna: Any, trial: Trial, distributions: dict[str, Any]) -> Any:
-    """A failure is a pruned trial without a value: samplers learn to avoid it."""
+    """Return a trial for Optuna; a failed one is pruned without a value, which samplers learn to avoid."""
     state = optuna.trial.TrialState.COMPLETE if trial.state == "done" else optuna.trial.TrialState.PRUNED
     return optuna.create_trial(
         state=state,
@@ -312,9 +306,9 @@ def _to_optuna(optuna: Any, trial: Trial, distributions: dict[str, Any]) -> Any:
 
 
 def _from_optuna(frozen: Any) -> Trial:
-    told = frozen.user_attrs
-    score = frozen.value if told["state"] != "failed" else None
-    return Trial(frozen.number, frozen.params, told["state"], score, frozen.intermediate_values, told["reason"])
+    stored = frozen.user_attrs
+    score = frozen.value if stored["state"] != "failed" else None
+    return Trial(frozen.number, frozen.params, stored["state"], score, frozen.intermediate_values, stored["reason"])
 
 
 def _first_line(error: Exception) -> str:
@@ -322,17 +316,13 @@ def _first_line(error: Exception) -> str:
 
 
 def need_optuna() -> Any:
-    """Optuna, or a word on how to get it."""
-    try:
-        import optuna
-    except ImportError:
-        raise BadValue("a search needs Optuna", remedy='pip install "fedarena[search]"') from None
-    return optuna
+    """Return the module Optuna, or raise `MissingDependency`."""
+    return import_optional("optuna", needed_by="a search", install='"fedarena[search]"')
 
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[Any]:
-    """Optuna, without its own remarks."""
+    """Yield Optuna with its log messages and warnings turned off."""
     optuna = need_optuna()
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(logging.ERROR)

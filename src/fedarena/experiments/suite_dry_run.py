@@ -1,4 +1,4 @@
-"""What a comparison on several federations would do: its runs, how long they take and how much disk; nothing is kept."""
+"""The dry run of a comparison on several federations: its runs, and estimates of time and disk; nothing is saved."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.common.formatting import format_duration, format_size
-from fedarena.experiments.dry_run import DryRun, estimated
-from fedarena.experiments.suite import plan_suite
+from fedarena.experiments.dry_run import DryRun, estimate_plan
+from fedarena.experiments.run_suite import plan_suite
 from fedarena.results.suite_plan import SuitePlan
 from fedarena.runtimes.worker_count import usable_cores
 
@@ -22,17 +22,17 @@ class SuiteDryRun:
 
     @property
     def runs(self) -> int:
-        """How many runs are left to do."""
+        """The number of runs that are left to do."""
         return sum(one.runs for one in self.federations.values())
 
     @property
     def seconds(self) -> float:
-        """How long all of them take on these workers, about."""
+        """The estimate_plan time of all runs on these workers."""
         return sum(one.seconds * one.workers for one in self.federations.values()) / self.workers
 
     @property
     def disk_bytes(self) -> int:
-        """How much disk they need at most."""
+        """The bytes of disk that the runs need at most."""
         return sum(one.disk_bytes for one in self.federations.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -61,19 +61,21 @@ class SuiteDryRun:
         lines += [
             f"about {format_duration(self.seconds)} on {self.workers} worker{'s' * (self.workers != 1)} like this one, "
             f"by one timed round of each algorithm; at most {format_size(self.disk_bytes)} of disk",
-            "nothing was run: leave out --dry-run to begin",
+            "nothing was run: leave out --dry-run to start",
         ]
         return "\n".join(lines)
 
 
-def dry_run_suite(source: Any = None, algorithms: Any = (), *, workers: int | None = None, **asked: Any) -> SuiteDryRun:
+def dry_run_suite(
+    source: Any = None, algorithms: Any = (), *, workers: int | None = None, **options: Any
+) -> SuiteDryRun:
     """Plan a suite and check all of it as `compare` does, but run nothing; the arguments are those of `compare`."""
-    resume = asked.get("resume")
-    suite: SuitePlan = plan_suite(source, algorithms, **asked)
-    hands = workers or usable_cores()
+    resume = options.get("resume")
+    suite: SuitePlan = plan_suite(source, algorithms, **options)
+    available = workers or usable_cores()
     found = {}
     for name, plan in suite.plans.items():
         folder = None if resume is None else suite.folder(Path(resume), name)
-        found[name] = estimated(plan, folder, hands)
+        found[name] = estimate_plan(plan, folder, available)
     left = sum(one.runs for one in found.values())
-    return SuiteDryRun(found, min(hands, max(left, 1)))
+    return SuiteDryRun(found, min(available, max(left, 1)))

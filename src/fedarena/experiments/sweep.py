@@ -1,6 +1,6 @@
-"""One setting of the uplink at several values: every algorithm of a comparison takes part with each of them.
+"""A sweep: one setting of the uplink at several values, with which every algorithm of a comparison is run.
 
->>> sweep_of("uplink.noise=0,0.5,1")
+>>> parse_sweep("uplink.noise=0,0.5,1")
 ('uplink.noise', [0, 0.5, 1])
 """
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
-from fedarena.config.experiment import Uplink, parse_assignment
+from fedarena.config.experiment import Uplink
+from fedarena.config.toml_text import parse_assignment
 from fedarena.experiments.contestants import Contestants, contestants
 
 Sweep = str | Mapping[str, Any]
@@ -19,7 +20,7 @@ SYNTAX = "write a key of the uplink and its values, e.g. --sweep uplink.noise=0,
 
 
 def parse_sweep(text: Sweep) -> tuple[str, list[Any]]:
-    """A key and its values, as typed or from Python."""
+    """Return the key and the values of a sweep, given as a text or a table."""
     if isinstance(text, str):
         key, _, listed = text.partition("=")
         given = {key.strip(): [parse_assignment(f"value={one}")[1] for one in listed.split(",") if one.strip()]}
@@ -30,7 +31,7 @@ def parse_sweep(text: Sweep) -> tuple[str, list[Any]]:
     ((key, values),) = given.items()
     part, dot, name = key.partition(".")
     if part != "uplink" or not dot:
-        raise BadValue(f"'{quoted(key)}' is no key of the uplink", remedy=SYNTAX, where="--sweep")
+        raise BadValue(f"'{quoted(key)}' is not a key of the uplink", remedy=SYNTAX, where="--sweep")
     if name not in Uplink.model_fields:
         known = ", ".join(Uplink.model_fields)
         raise UnknownName(
@@ -43,9 +44,9 @@ def parse_sweep(text: Sweep) -> tuple[str, list[Any]]:
     return key, values
 
 
-def with_sweep(choices: Any, wish: Sweep) -> tuple[Contestants, dict[str, Any]]:
-    """Everyone at every value, and the plan's record of it; who sends nothing takes part once, as a level."""
-    key, values = parse_sweep(wish)
+def with_sweep(choices: Any, sweep: Sweep) -> tuple[Contestants, dict[str, Any]]:
+    """Return every algorithm at every value, and the sweep of the plan; baselines that do not communicate run once."""
+    key, values = parse_sweep(sweep)
     name = key.removeprefix("uplink.")
     entered, of = {}, {}
     for label, table in contestants(choices, least=1).items():

@@ -1,4 +1,4 @@
-"""Equal tuning budgets: before they meet, every algorithm of a comparison gets the same number of trials.
+"""Equal tuning budgets: before the comparison, every algorithm gets the same number of trials.
 
 The folder of a comparison then also holds tuning.json (every trial, and what was chosen) and tuning/study.db (an Optuna
 study for each algorithm and split).
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedarena.common.folder_lock import wait_until_released
+from fedarena.config.comparison_plan import OWN_PARTS, Plan, Split, folder_name
 from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
-from fedarena.experiments.search import check_names, check_numbers
+from fedarena.experiments.option_checks import check_names, check_numbers
 from fedarena.experiments.search_space import Method, Space, own_space, read_tables
 from fedarena.experiments.study import HELD_OUT, Search, Study, need_optuna
 from fedarena.experiments.trials import run_trials
-from fedarena.results.comparison import OWN_PARTS, Plan, Split, folder_name
-from fedarena.results.run_folder import as_json, write_text
+from fedarena.results.json_files import as_json, write_text
 from fedarena.runtimes.ray_nodes import ClusterNodes
 
 Per = Literal["split", "repeat", "once"]
@@ -33,14 +33,16 @@ def with_tuning(
     per: Per | None = None,
     spaces: Mapping[str, Any] | str | Path | None = None,
 ) -> Plan:
-    """The plan, with what is to be tuned in it: all that can be wrong with that shows here.
+    """Return the plan with its tuning options, all of them checked.
 
-    `contestants` are as they were given: what was said of one (fedprox:mu=0.1) stays as it is, the rest of its space is
-    searched. `spaces` has other spaces, by label or algorithm.
+    Settings that the user gave in `contestants` (fedprox:mu=0.1) stay as they are; the rest of the space is searched.
+    `spaces` has other spaces, by label or algorithm.
     """
     if trials is None:
         if method or per or spaces:
-            raise BadValue("nothing says how much to tune", remedy="add --tune 20, for 20 trials each", where="--tune")
+            raise BadValue(
+                "the number of trials is not given", remedy="add --tune 20, for 20 trials each", where="--tune"
+            )
         return plan
     need_optuna()
     check_numbers(tune=(trials, 1))
@@ -56,17 +58,17 @@ def with_tuning(
         if method == "grid":
             _ = space.grid
         chosen[label] = space.as_table()
-        if label not in given and (said := [key for key in own.keys if key not in space.keys]):
-            fixed[label] = said
+        if label not in given and (set_by_user := [key for key in own.keys if key not in space.keys]):
+            fixed[label] = set_by_user
     if not any(chosen.values()):
         raise BadValue("nothing is left to tune: every setting is given", remedy="leave out --tune", where="--tune")
-    how = {"trials": trials, "method": method or "tpe", "per": per or "split", "spaces": chosen}
-    also = {"given": list(given), "fixed": fixed}  # to say it again as it was said
-    return replace(plan, tuning=how | {key: value for key, value in also.items() if value})
+    tuning = {"trials": trials, "method": method or "tpe", "per": per or "split", "spaces": chosen}
+    origin = {"given": list(given), "fixed": fixed}  # to print the command that made this plan
+    return replace(plan, tuning=tuning | {key: value for key, value in origin.items() if value})
 
 
 def _check_own(space: Space, where: str) -> None:
-    """Only what an algorithm has of its own: with other rounds, models or clients for one, scores would be no pairs."""
+    """Raise for keys that all contestants share: with other rounds, models or clients, scores would not be paired."""
     for key in space.keys:
         part, dot, _ = key.partition(".")
         if part not in OWN_PARTS or not dot or key in ("algorithm.name", "algorithm.with"):
@@ -78,7 +80,7 @@ def _check_own(space: Space, where: str) -> None:
 
 
 def _by_label(plan: Plan, spaces: Any) -> dict[str, Space]:
-    """A space of one's own for a label, or for all labels of an algorithm."""
+    """Return the spaces that the user gave, by label; a space of an algorithm applies to all its labels."""
     if spaces is None:
         return {}
     where = str(spaces) if isinstance(spaces, str | Path) else "spaces"
@@ -89,7 +91,7 @@ def _by_label(plan: Plan, spaces: Any) -> dict[str, Space]:
         if name not in known:
             raise UnknownName(
                 f"'{quoted(name)}' is not compared",
-                remedy=suggest(name, known, f"a table for each of some of these: {', '.join(names)}"),
+                remedy=suggest(name, known, f"give tables for any of these: {', '.join(names)}"),
                 where=where,
             )
     own = {label: tables.get(label, tables.get(name)) for label, name in names.items()}
@@ -97,66 +99,68 @@ def _by_label(plan: Plan, spaces: Any) -> dict[str, Space]:
 
 
 def _rest(space: Space, given: Mapping[str, Any]) -> Space:
-    """What is left to search when what was said stays."""
+    """Return the space without the keys that the user set."""
     algorithm = given.get("algorithm")
     if dataclasses.is_dataclass(algorithm) and not isinstance(algorithm, type):
-        said = [f.name for f in dataclasses.fields(algorithm) if getattr(algorithm, f.name) != f.default]
+        keys = [f.name for f in dataclasses.fields(algorithm) if getattr(algorithm, f.name) != f.default]
     else:
-        said = [key for key in algorithm if key != "name"] if isinstance(algorithm, Mapping) else []
-    fixed = {f"algorithm.{key}" for key in said} | {f"local.{key}" for key in given.get("local", {})}
+        keys = [key for key in algorithm if key != "name"] if isinstance(algorithm, Mapping) else []
+    fixed = {f"algorithm.{key}" for key in keys} | {f"local.{key}" for key in given.get("local", {})}
     return Space({key: dimension for key, dimension in space.keys.items() if key not in fixed})
 
 
 def run_tuning(
     plan: Plan, root: Path, workers: int | None = None, progress: bool = False, nodes: ClusterNodes | None = None
 ) -> Plan:
-    """Make all trials, or those that are missing; the plan with what was found, which tuning.json has in full."""
-    how = plan.tuning
+    """Run the missing trials, write tuning.json, and return the plan with the settings that were found."""
+    tuning = plan.tuning
     home = root / "tuning"
     wait_until_released(sorted(home.glob("*/*")))
     studies = {}
-    for label, table in how["spaces"].items():
+    for label, table in tuning["spaces"].items():
         for split in plan.splits if table else ():
-            source = tuning_split(plan, split, how["per"])
+            source = tuning_split(plan, split, tuning["per"])
             if (label, source) not in studies:
                 studies[label, source] = _study(plan, label, source, home)
     run_trials(list(studies.values()), workers, progress, nodes)
     found: dict[str, dict[str, dict[str, Any]]] = {}
     notes = [tuning_note(plan)]
-    for label, table in how["spaces"].items():
+    for label, table in tuning["spaces"].items():
         if table:
-            best = {split.name: studies[label, tuning_split(plan, split, how["per"])].best for split in plan.splits}
+            best = {split.name: studies[label, tuning_split(plan, split, tuning["per"])].best for split in plan.splits}
             found[label] = {name: trial.values for name, trial in best.items() if trial is not None}
             notes += _untuned_note(label, [name for name, trial in best.items() if trial is None], len(plan.splits))
-    write_text(root / "tuning.json", as_json({**how, "found": _in_full(studies)}))
+    write_text(root / "tuning.json", as_json({**tuning, "found": _all_trials(studies)}))
     return replace(plan, tuned=found, notes=(*plan.notes, *notes))
 
 
 def tuning_split(plan: Plan, split: Split, per: Per) -> Split:
-    """The split whose training rows decide the settings of another."""
+    """Return the split whose training samples choose the settings of this one."""
     return {"split": split, "repeat": replace(split, fold=split.fold and 0), "once": plan.splits[0]}[per]
 
 
 def tuning_note(plan: Plan) -> str:
-    """How it was tuned, for the record."""
-    how = plan.tuning
-    where = {"split": "in every split", "repeat": "in every repetition", "once": "once, on the first split"}[how["per"]]
-    elsewhere = how["per"] == "once" or (how["per"] == "repeat" and plan.folds is not None)
+    """Return the note that says how the plan was tuned."""
+    tuning = plan.tuning
+    where = {"split": "in every split", "repeat": "in every repetition", "once": "once, on the first split"}[
+        tuning["per"]
+    ]
+    elsewhere = tuning["per"] == "once" or (tuning["per"] == "repeat" and plan.folds is not None)
     seen = (
-        f"test rows of other {'folds' if plan.folds else 'splits'} were among the training rows there, so that scores are "
-        "a little too good, for all"
+        f"test samples of other {'folds' if plan.folds else 'splits'} were among the training samples there, so all scores "
+        "are slightly optimistic"
         if elsewhere and plan.rho
-        else "no test row was looked at"
+        else "no test sample was used"
     )
     share = plan.experiment.get("validate_share") or HELD_OUT
     return (
-        f"tuned: {how['trials']} trials ({how['method']}) for every algorithm {where}, "
-        f"judged on {share:.0%} of the training rows; {seen}"
+        f"tuned: {tuning['trials']} trials ({tuning['method']}) for every algorithm {where}, "
+        f"evaluated on {share:.0%} of the training samples; {seen}"
     )
 
 
 def _untuned_note(label: str, splits: list[str], of: int) -> list[str]:
-    """Whose trials all failed is compared as it came, and everybody should know."""
+    """Return a note for an algorithm whose trials all failed in some splits, and which kept its settings there."""
     if not splits:
         return []
     where = "" if len(splits) == of else f" in {', '.join(splits)}"
@@ -164,21 +168,23 @@ def _untuned_note(label: str, splits: list[str], of: int) -> list[str]:
 
 
 def _study(plan: Plan, label: str, split: Split, home: Path) -> Study:
-    """Everyone's search of a split has the same seed: equal luck, where they search the same key."""
-    how = plan.tuning
-    search = Search(plan.cell(label, split), Space.make(how["spaces"][label]), how["method"], plan.splits.index(split))
+    """Return the study of a label on a split; all labels have the same seed there, so shared keys get equal trials."""
+    tuning = plan.tuning
+    search = Search(
+        plan.cell(label, split), Space.make(tuning["spaces"][label]), tuning["method"], plan.splits.index(split)
+    )
     title = f"{label} · {split.name}"
     folder = home / f"{folder_name(label)}-{split.name}"
-    return Study(search, how["trials"], folder, home / "study.db", f"{label} {split.name} {search.name()}", title)
+    return Study(search, tuning["trials"], folder, home / "study.db", f"{label} {split.name} {search.name()}", title)
 
 
-def _in_full(studies: Mapping[tuple[str, Split], Study]) -> dict[str, dict[str, Any]]:
-    """label -> split -> what was chosen, and every trial."""
-    told: dict[str, dict[str, Any]] = {}
+def _all_trials(studies: Mapping[tuple[str, Split], Study]) -> dict[str, dict[str, Any]]:
+    """Return label -> split -> the best trial, and every trial."""
+    tables: dict[str, dict[str, Any]] = {}
     for (label, split), study in studies.items():
         best = study.best
-        told.setdefault(label, {})[split.name] = {
+        tables.setdefault(label, {})[split.name] = {
             "best": None if best is None else best.as_dict(),
             "trials": [trial.as_dict() for trial in study.all],
         }
-    return told
+    return tables

@@ -1,15 +1,15 @@
-"""`score = "validated"`: what must be settled before the runs, because it changes what clients train on."""
+"""Checks of `score = "validated"`, which must be chosen before the runs because it changes what clients train on."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from fedarena.config.comparison_plan import Score
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
-from fedarena.results.comparison import Plan
-from fedarena.results.scoring import Score
+from fedarena.results.plan_file import read_plan
 
-HELD_OUT = 0.1  # of every client's training samples, unless the experiment says otherwise
+HELD_OUT = 0.1  # of every client's training samples, unless the experiment sets another share
 
 
 def with_validation(experiment: Experiment, score: Score | None) -> Experiment:
@@ -27,10 +27,10 @@ def with_validation(experiment: Experiment, score: Score | None) -> Experiment:
 
 
 def check_rescoring(score: Score | None, folder: str | Path | None) -> None:
-    """Refuse to score a comparison by validated rounds that was not begun so."""
+    """Raise if a comparison that was begun with another score is to be scored by validated rounds."""
     if folder is None or score != "validated":
         return
-    before = Plan.read(Path(folder)).score
+    before = read_plan(Path(folder)).score
     if before != "validated":
         raise BadValue(
             f"this comparison was begun with --score {before}, and --score validated must be decided before the runs: "

@@ -1,1 +1,1 @@
-"""A federation for real: an organiser and participants on machines of their own, with Flower between them."""
+"""Server and clients of a real horizontal federation, on machines of their own, with Flower between them."""

@@ -1,4 +1,4 @@
-"""What participants agree on before the first round: columns, labels, order, sums. Made by the organiser, without a row."""
+"""The agreement of all clients before the first round: columns, labels, order, sums. The server makes it without samples."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fedarena.federation.requests import RequestDeclined
 from fedarena.federation.statistics_release import Totals
 
 Descriptions = Mapping[str, TableDescription]  # by name
-LARGEST = 1e300  # of a sum that a participant tells: those of all can be added
+LARGEST = 1e300  # of a sum that a client sends: those of all clients can be added
 
 
 def table_differences(new: TableDescription, other: str, known: TableDescription) -> str:
-    """Why two tables do not go together, in words; nothing if they do."""
+    """Return why two tables cannot be combined, or an empty text."""
     theirs, ours = ({c.name: c.kind for c in table.columns} for table in (new, known))
     if theirs.keys() != ours.keys():
         lacks, more = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
@@ -46,22 +46,22 @@ def _some(names: Sequence[str]) -> str:
 
 
 def client_order(names: Sequence[str]) -> list[str]:
-    """Participants as clients 0, 1, ...: sorted as a column of names would be, numbers by their size."""
+    """Return the names of clients 0, 1, ...: sorted as a column of names would be, numbers by their size."""
     numbers = all(name.isascii() and name.isdigit() for name in names)
     return sorted(names, key=lambda name: (int(name), name) if numbers else (0, name))
 
 
 def first_agreement(described: Descriptions) -> dict[str, Agreement]:
-    """Classes, columns and places: from what the tables look like."""
+    """Return classes, columns and positions, which follow from the descriptions of the tables."""
     order = client_order(list(described))
     tables = [described[name] for name in order]
     classes = _classes(tables)
     columns = tuple(_column(column.name, tables) for column in tables[0].columns)
     if not columns:
-        raise BadValue("the participants have no feature column", remedy="drop fewer columns", where="data.drop")
+        raise BadValue("the clients have no feature column", remedy="drop fewer columns", where="data.drop")
     sizes = [table.rows for table in tables]
     if sum(sizes) > MOST_ROWS:
-        raise BadValue(f"the participants have {sum(sizes)} rows together", remedy=f"have at most {MOST_ROWS}")
+        raise BadValue(f"the clients have {sum(sizes)} rows together", remedy=f"have at most {MOST_ROWS}")
     before = np.concatenate([[0], np.cumsum(sizes)]).tolist()
     return {
         name: Agreement(
@@ -77,13 +77,13 @@ def first_agreement(described: Descriptions) -> dict[str, Agreement]:
 
 
 def _classes(tables: Sequence[TableDescription]) -> tuple[str, ...]:
-    """The labels of all, in the order in which one table of them would number them."""
+    """Return the labels of all clients, in the order in which a pooled table would number them."""
     every = {label for table in tables for label in table.classes}
     numbers = tables[0].label_kind == "numbers"
     classes = tuple(sorted(every, key=lambda label: (int(label) if numbers else 0, label)))
     if not 2 <= len(classes) <= MOST_CLASSES:
         raise BadValue(
-            f"the participants have {len(classes)} labels together",
+            f"the clients have {len(classes)} labels together",
             remedy=f"choose a column of 2 to {MOST_CLASSES} classes",
             where="data.label",
         )
@@ -95,7 +95,7 @@ def _column(name: str, tables: Sequence[TableDescription]) -> ColumnDescription:
     words = tuple(sorted({word for column in found for word in column.words}))
     if len(words) > MOST_CATEGORIES:
         raise BadValue(
-            f"column '{name}' holds {len(words)} distinct words at all participants together",
+            f"column '{name}' holds {len(words)} distinct words at all clients together",
             remedy=f"add it to drop, or have at most {MOST_CATEGORIES}",
             where="data.drop",
         )
@@ -146,13 +146,13 @@ def with_counts(
 def without_rows(
     experiment: Experiment, agreed: Mapping[str, Agreement], counted: Mapping[str, SampleCounts]
 ) -> tuple[Dataset, Partition]:
-    """The federation as the organiser knows it: how many rows everybody has, and none of them."""
+    """Return the federation as the server knows it: the number of samples of every client, and none of the samples."""
     order = client_order(list(agreed))
     one = agreed[order[0]]
     train = [counted[name].train for name in order]
     test = [counted[name].test for name in order]
     if not sum(test):
-        raise PartitionImpossible("no participant has a row to test on", remedy="raise data.test", where="data.test")
+        raise PartitionImpossible("no client has a row to test on", remedy="raise data.test", where="data.test")
     n, m = sum(train), sum(test)
     x = np.broadcast_to(np.float32(0), (n + m, features_of(one.columns)))
     owner = np.concatenate([np.repeat(np.arange(len(order)), train), np.repeat(np.arange(len(order)), test)])
@@ -177,6 +177,6 @@ def without_rows(
 
 
 def _blocks(start: int, sizes: Sequence[int]) -> list[Rows]:
-    """Consecutive row numbers."""
+    """Return consecutive row numbers, one block for each size."""
     bounds = start + np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     return [np.arange(a, b) for a, b in itertools.pairwise(bounds)]

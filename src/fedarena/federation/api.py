@@ -1,7 +1,8 @@
-"""The two doors of a federation: `serve` for the organiser, `join` for a participant."""
+"""The public functions of a federation: `serve` runs the server, `join` a client."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from fedarena.results import run_folder
 from fedarena.results.run import Run
 from fedarena.transport import flower_link
 
-Speak = Callable[[str], None]
+LOGGER = logging.getLogger(__name__)
+
 ADDRESS = "0.0.0.0:8440"
 KEYS = "keys"
 
@@ -39,31 +41,30 @@ def serve(
     out: str | Path | None = None,
     resume: str | Path | None = None,
     overrides: Sequence[str] = (),
-    speak: Speak = lambda text: None,
     on_round: Callable[[RoundRecord], bool | None] | None = None,
     **settings: Any,
 ) -> Run:
-    """Organise an experiment between participants, each with rows of its own, and return the result.
+    """Run the server of an experiment between clients, each with samples of its own, and return the result.
 
-    `source` and keywords are those of `run`; the data set is a table whose `path` lies with the participants. `keys` is
-    the organiser's folder, as `fedarena federation keys` makes it; without `participants` all whose keys are there must
-    come, within `wait` seconds. A round goes on when all have answered, or after `deadline` seconds when `minimum` have;
-    with fewer they are asked again, `attempts` times in all.
+    `source` and keywords are those of `run`; the data set is a table of which each client has its own file. `keys` is the
+    server's folder, as `fedarena federation keys` makes it; without `participants` all clients with keys must join within
+    `wait` seconds. A round ends when all clients have answered, or after `deadline` seconds if `minimum` have; with fewer
+    the requests are sent again, `attempts` times in all.
     """
-    from fedarena.transport.federation_keys import ORGANISER, ServerKeys
+    from fedarena.transport.certificates import SERVER, ServerKeys
 
     experiment = _experiment(source, resume, list(overrides), settings)
-    own = ServerKeys.load(_folder_of(keys, ORGANISER))
-    wanted = len(own.participants) if participants is None else participants
-    _check_terms(wanted, len(own.participants), minimum)
+    own = ServerKeys.load(_folder_of(keys, SERVER))
+    wanted = len(own.clients) if participants is None else participants
+    _check_terms(wanted, len(own.clients), minimum)
     terms = ServerOptions(wanted, ResponseRule(deadline, minimum, attempts), wait, shares_models)
 
     def open_link(folder: Path) -> flower_link.Link:
-        opened = flower_link.open_link(folder, address, own, say=speak)
-        speak(f"listening on {opened.address}")
+        opened = flower_link.open_link(folder, address, own)
+        LOGGER.info("listening on %s", opened.address)
         return opened
 
-    return server.serve(experiment, open_link, terms, out=out, resume=resume, speak=speak, on_round=on_round)
+    return server.serve(experiment, open_link, terms, out=out, resume=resume, on_round=on_round)
 
 
 def _experiment(source: Any, resume: str | Path | None, overrides: list[str], settings: dict[str, Any]) -> Experiment:
@@ -81,7 +82,7 @@ def _experiment(source: Any, resume: str | Path | None, overrides: list[str], se
 def _check_terms(wanted: int, known: int, minimum: int | None) -> None:
     if not 1 <= wanted <= known:
         raise BadValue(
-            f"{wanted} participants, and the keys of {known} are known",
+            f"{wanted} clients, and the keys of {known} are known",
             remedy="give 1 to that many, or add keys: `fedarena federation keys NAME`",
             where="--participants",
         )
@@ -90,7 +91,7 @@ def _check_terms(wanted: int, known: int, minimum: int | None) -> None:
 
 
 def _folder_of(keys: str | Path, name: str) -> Path:
-    """The folder of one party, or the one in which those of all are."""
+    """Return the folder of one party, given it or its parent folder."""
     folder = Path(keys)
     return folder / name if (folder / name).is_dir() else folder
 
@@ -111,7 +112,6 @@ def join(
     runs: int = 1,
     new_release: bool = False,
     patience: float = flower_link.PATIENCE,
-    speak: Speak = lambda text: None,
 ) -> dict[str, Any]:
     """Take part in an experiment with the rows of a file, which stays here, until the server ends it.
 
@@ -121,7 +121,7 @@ def join(
     `consent` sees the experiment and what will leave; None refuses everything. An `experiment` that is given must be the
     server's. The process takes part in `runs` runs. The result names them and lists what was released and refused.
     """
-    from fedarena.transport.federation_keys import ClientKeys
+    from fedarena.transport.certificates import ClientKeys
 
     own = ClientKeys.load(_folder_of(keys, name or ""))
     if name is not None and name != own.name:
@@ -146,8 +146,8 @@ def join(
     me = FederationClient(
         file,
         state,
+        name=own.name,
         consent=agrees,
-        speak=speak,
         least=least,
         runs=runs,
         server=server,
@@ -156,21 +156,21 @@ def join(
 
     def handle(content: bytes) -> bytes:
         answer = me.handle(content)
-        if me.over is not None:
+        if me.goodbye is not None:
             raise flower_link.FederationEnded(answer)
         return answer
 
     try:
-        flower_link.join(server, own, handle, patience=patience, say=speak)
+        flower_link.join(server, own, handle, patience=patience)
     except KeyboardInterrupt as stopped:
         stopped.add_note("start it again with the same command, and it continues where it was")
         raise
     finally:
         released = me.releases.summary(me.runs)
-        speak("\n".join([f"releases, as logged in {state / LOG}:", *(f"  {text}" for text in released)]))
-    if me.over is not None and not me.over.finished:
+        me.log.info("\n".join([f"releases, as logged in {state / LOG}:", *(f"  {text}" for text in released)]))
+    if me.goodbye is not None and not me.goodbye.finished:
         raise PartyFailed(
-            f"the organiser sends '{own.name}' away: {me.over.reason}", remedy="see to it, then join again"
+            f"the server does not accept '{own.name}': {me.goodbye.reason}", remedy="fix the cause, then join again"
         )
     return {
         "name": own.name,

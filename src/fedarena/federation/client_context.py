@@ -1,4 +1,4 @@
-"""A participant's rows as the engine knows them."""
+"""The context in which the engine runs one client of a federation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedarena.privacy.uplink import UplinkSteps
 
 
 class ClientContext(ExperimentContext):
-    """The rows of one participant; of the others it knows only what was agreed."""
+    """The experiment with the samples of one client; of the others only the agreement is known."""
 
     def __init__(
         self, experiment: Experiment, data: Dataset, owners: Partition, agreed: messages.Agreement, secret: int
@@ -28,34 +28,34 @@ class ClientContext(ExperimentContext):
 
     @cached_property
     def steps(self) -> UplinkSteps | None:
-        """What happens to its answers; its share of the noise is drawn from a secret of its own."""
+        """Return the steps that its updates go through; its share of the noise is drawn from a secret of its own."""
         wish = self.experiment.uplink
         if not isinstance(wish, Uplink) or not self.algorithm.communicates:
             return None
         name, seed = self.experiment.algorithm.name, self.experiment.seed_for("uplink")
         heaviest = self.agreed.heaviest or 1
         return UplinkSteps(
-            wish, name, seed, float(heaviest), self.agreed.clients, noise_seed=self.secret, seals=NoMasks()
+            wish, name, seed, float(heaviest), self.agreed.clients, noise_seed=self.secret, masks=NoMasks()
         )
 
     @cached_property
     def all_class_counts(self) -> NDArray[np.int64]:
-        """As all participants have told."""
+        """Return the class counts over all clients, as they were agreed."""
         if self.agreed.class_counts is None:
             raise ShareableError(
-                f"{self.experiment.algorithm.name} asks how many rows of each class all have, and nobody was asked",
-                remedy="set counts_classes = True in the algorithm: participants must know that they will tell",
+                f"{self.experiment.algorithm.name} needs the class counts of all clients, and they were not agreed on",
+                remedy="set counts_classes = True in the algorithm: clients must consent to send them",
             )
         return np.array(self.agreed.class_counts, np.int64)
 
 
 class NoMasks:
-    """Nothing leaves unmasked for want of secrets (privacy.secure_aggregation.Seals)."""
+    """Masks before secrets have been drawn (privacy.secure_aggregation.Seals): any attempt to mask is refused."""
 
     def mask(self, size: int, turn: MaskedExchange, client: int) -> NDArray[np.uint32]:
-        """There are none."""
+        """Refuse: no secrets have been drawn."""
         raise ShareableError("secrets have not been drawn", remedy="is it fedarena on the other side?")
 
     def unmask(self, total: NDArray[np.uint32], turn: MaskedExchange, answered: Collection[int]) -> None:
-        """Not here."""
-        raise NotImplementedError("sums are opened by the organiser")
+        """Refuse: sums are unmasked by the server."""
+        raise NotImplementedError("sums are unmasked by the server")

@@ -1,7 +1,7 @@
-"""A participant's own file: what it tells of it, and the rows that it trains and tests on. The rows stay here.
+"""The file of a client: its description, and the samples for training and testing, which stay on this machine.
 
-Which rows are for testing follows from the experiment and from the place that the file would have in one table of all
-participants, one file after the other in the order of their names. So they are those that a run on that table tests on.
+The test samples follow from the experiment and from the position that the file would have in one table of all clients, one
+file after the other in the order of their names. So they are those that a run on that table tests on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
 from fedarena.data.dataset import Dataset, Partition, Rows
 from fedarena.data.sources.class_codes import MOST_CLASSES, numbered
-from fedarena.data.sources.table_files import Csv, Parquet, TableFile, column, features, filled, holds_numbers
+from fedarena.data.sources.table_files import Csv, Parquet, TableFile, features, filled
+from fedarena.data.table_reader import holds_numbers, read_column
 from fedarena.federation.exact_sums import exact_sum, exact_sum_of_squares
 from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
 from fedarena.federation.redaction import ShareableError
@@ -30,36 +31,36 @@ from fedarena.federation.statistics_release import StatisticsLayout, Totals
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_ROWS = 10**8  # of all participants: each draws an order of as many numbers
+MOST_ROWS = 10**8  # of all clients: each draws an order of as many numbers
 FEW = 10  # classes that are few however few the rows
 
 
 @dataclass(frozen=True)
 class ClientFile:
-    """Where a participant's rows are, and what it calls the label."""
+    """The paths of a client's samples, and its name of the label."""
 
     path: Path
     test: Path | None = None  # rows to test on, in a file of their own
-    label: str | None = None  # None: as the organiser calls it
+    label: str | None = None  # None: as the server calls it
     separator: str | None = None
 
     def check(self) -> None:
-        """Refuse a file that is not there before anybody is bothered."""
+        """Refuse a missing file before the server is contacted."""
         for path in filter(None, (self.path, self.test)):
             if not path.is_file():
                 raise DataMissing(f"there is no file {path}", remedy="check the path", where="--data")
 
-    def opened(self, wish: TableFile) -> ClientTable:
-        """Its rows, read as the experiment's data set says."""
-        settings = {name: getattr(wish, name) for name in ("missing", "standardise", "one_hot", "split_seed")}
-        label, drop = self.label or wish.label, (*wish.drop, *([wish.client] if wish.client else []))
+    def read_table(self, source: TableFile) -> ClientTable:
+        """Read the samples as the data set of the experiment prescribes."""
+        settings = {name: getattr(source, name) for name in ("missing", "standardise", "one_hot", "split_seed")}
+        label, drop = self.label or source.label, (*source.drop, *([source.client] if source.client else []))
         own: TableFile
         if self.path.suffix == ".parquet":
-            own = Parquet(str(self.path), label, drop=drop, test=wish.test, **settings)
+            own = Parquet(str(self.path), label, drop=drop, test=source.test, **settings)
         else:
-            separator = self.separator or (wish.separator if isinstance(wish, Csv) else ",")
-            own = Csv(str(self.path), label, drop=drop, test=wish.test, separator=separator, **settings)
-        self._check_test(wish)
+            separator = self.separator or (source.separator if isinstance(source, Csv) else ",")
+            own = Csv(str(self.path), label, drop=drop, test=source.test, separator=separator, **settings)
+        self._check_test(source)
         first = own.whole(own.path)
         if label not in first.column_names:
             raise UnknownName(
@@ -72,23 +73,23 @@ class ClientFile:
         second = own.whole(str(self.test))
         return ClientTable(own, own.joined(first, second, str(self.test)), len(second))
 
-    def _check_test(self, wish: TableFile) -> None:
-        """Either all participants have files to test on, or none."""
-        if wish.test_path is not None and self.test is None:
+    def _check_test(self, source: TableFile) -> None:
+        """Refuse a test file where the experiment uses none, and a missing one where it does."""
+        if source.test_path is not None and self.test is None:
             raise ShareableError(
                 "the experiment tests on rows of their own file", remedy="name it: --test", where="--test"
             )
-        if wish.test_path is None and self.test is not None:
+        if source.test_path is None and self.test is not None:
             raise ShareableError(
-                f"the experiment takes {wish.test:g} of the rows to test on, and no file",
-                remedy="leave out --test, or ask the organiser to set data.test_path",
+                f"the experiment takes {source.test:g} of the rows to test on, and no file",
+                remedy="leave out --test, or ask the server to set data.test_path",
                 where="--test",
             )
 
 
 @dataclass(frozen=True)
 class ClientTable:
-    """The rows of a participant, those of its test file last."""
+    """The table of a client, with the samples of its test file last."""
 
     source: TableFile
     table: pa.Table
@@ -96,7 +97,7 @@ class ClientTable:
 
     @cached_property
     def _labels(self) -> tuple[NDArray[np.int64], tuple[str, ...], Any]:
-        values = column(self.table, self.source.label)
+        values = read_column(self.table, self.source.label)
         if values.dtype.kind == "f" and not (values == np.trunc(values)).all():
             raise BadValue(
                 f"column '{self.source.label}' holds fractions: that looks like a quantity",
@@ -105,7 +106,7 @@ class ClientTable:
             )
         kind = "numbers" if values.dtype.kind in "iuf" else "truths" if values.dtype.kind == "b" else "words"
         codes, names = numbered(values)
-        if len(names) > min(MOST_CLASSES, max(FEW, len(values) // 2)):  # they would be told to all
+        if len(names) > min(MOST_CLASSES, max(FEW, len(values) // 2)):  # all clients would learn them
             raise ShareableError(
                 f"the label has {len(names)} distinct values in {len(values)} rows: that looks like a name, not like a class",
                 remedy="choose a column of classes",
@@ -118,8 +119,8 @@ class ClientTable:
         codes, names, _ = self._labels
         return dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
 
-    def described(self, session: str) -> TableDescription:
-        """What the others must know of it to agree."""
+    def describe(self, session: str) -> TableDescription:
+        """Return the description that the server needs for the agreement."""
         _, classes, kind = self._labels
         rows = len(self.table) - self.test_rows
         names = self.source.feature_names(self.table)
@@ -137,8 +138,8 @@ class ClientTable:
             return ColumnDescription(name=name, kind="numbers")
         return ColumnDescription(name=name, kind="words", words=self.source.categories(self.table, name)[1])
 
-    def placed(self, agreed: Agreement) -> ClientSamples:
-        """The rows in the place that was agreed."""
+    def to_samples(self, agreed: Agreement) -> ClientSamples:
+        """Return the samples at the agreed position."""
         codes, classes, _ = self._labels
         numbers = {label: number for number, label in enumerate(agreed.classes)}
         y = np.array([numbers[label] for label in classes], np.int64)[codes]
@@ -148,7 +149,7 @@ class ClientTable:
         if self.test_rows:
             train, test = np.split(np.arange(len(y)), [rows])
         else:
-            train, test = split_own(y, agreed, self.source.test, self.source.split_seed)
+            train, test = split_samples(y, agreed, self.source.test, self.source.split_seed)
         names = [column.name for column in agreed.columns]
         words = {column.name: column.words for column in agreed.columns}
         # The label and what is dropped are no features; they are left out here so that the order is the agreed one.
@@ -158,7 +159,7 @@ class ClientTable:
 
 @dataclass(frozen=True)
 class ClientSamples:
-    """The rows as numbers, dealt into those to train on and those to test on."""
+    """The samples as numbers, split into training and test samples."""
 
     source: TableFile
     columns: dict[str, NDArray[np.float64]]
@@ -166,7 +167,7 @@ class ClientSamples:
     train: Rows
     test: Rows
 
-    def counted(self) -> SampleCounts:
+    def sample_counts(self) -> SampleCounts:
         """Return how many samples there are."""
         return SampleCounts(train=len(self.train), test=len(self.test))
 
@@ -193,13 +194,13 @@ class ClientSamples:
         """Refuse sums over few samples: a sum over one sample is that sample."""
         if len(self.train) < least:
             raise ShareableError(
-                f"sums over {len(self.train)} training rows would tell too much of each, and the experiment needs sums",
+                f"sums over {len(self.train)} training rows would reveal too much of each, and the experiment needs sums",
                 remedy=f"have {least} rows or more, lower --least, or ask the server to set standardise = false",
                 where="--least",
             )
 
-    def dealt(self, agreed: Agreement, experiment: Experiment) -> tuple[Dataset, Partition]:
-        """The rows as the engine knows them: all clients are there, and only this one has any."""
+    def to_dataset(self, agreed: Agreement, experiment: Experiment) -> tuple[Dataset, Partition]:
+        """Return data set and partition for the engine: all clients exist, and only this one has samples."""
         known = None
         if agreed.means is not None:
             deviations = agreed.deviations or (1.0,) * len(agreed.means)
@@ -236,8 +237,8 @@ def features_of(columns: Sequence[ColumnDescription]) -> int:
     return sum(max(len(column.words), column.kind == "numbers") for column in columns)
 
 
-def split_own(codes: Rows, agreed: Agreement, share: float, seed: int) -> tuple[Rows, Rows]:
-    """Training and test rows of one owner, as `split_rows` deals them in a table of all owners, one after the other."""
+def split_samples(codes: Rows, agreed: Agreement, share: float, seed: int) -> tuple[Rows, Rows]:
+    """Return training and test rows of one client, as `split_rows` splits a table of all clients."""
     order = seeds.stream(seed, "split").permutation(agreed.rows) - agreed.rows_before
     mine = order[(order >= 0) & (order < len(codes))]
     spare = mine[np.argsort(codes[mine], kind="stable")][1:]  # the first is always for training
@@ -250,6 +251,6 @@ def split_own(codes: Rows, agreed: Agreement, share: float, seed: int) -> tuple[
 
 
 def _only(client: int, clients: int, rows: Rows) -> list[Rows]:
-    """These rows for one client, none for the others."""
+    """Return a partition that has rows for one client only."""
     nothing = np.empty(0, np.int64)
     return [rows if k == client else nothing for k in range(clients)]

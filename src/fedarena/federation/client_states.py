@@ -1,7 +1,7 @@
-"""What a participant remembers between rounds, in its own folder. Only a ticket goes to the organiser.
+"""The state of a client between rounds, in its own folder. Only a ticket goes to the server.
 
-A memory is a file named by round and exchange. The organiser says by its ticket which one to begin from: the one that it
-has accepted. So an answer that came too late, or was lost with an organiser that was killed, is as if it never was.
+A state is a file named by round and exchange. The server names by its ticket the state to start from: the one of the
+answer that it accepted. So an answer that came too late, or was lost with a server that was killed, has no effect.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TICKET = re.compile(r"\d{1,9}\.\d{1,9}")
 
 
 def ticket(round: int, exchange: int) -> str:
-    """Names a memory: that of an exchange of a round."""
+    """Return the name of the state after an exchange of a round."""
     return f"{round}.{exchange}"
 
 
 class ClientStateStore:
-    """The memories of one run."""
+    """The saved states of a client in one run."""
 
     def __init__(self, folder: Path, algorithm: Any) -> None:
         self.folder = folder
@@ -41,30 +41,32 @@ class ClientStateStore:
 
     def _path(self, ticket: str) -> Path:
         if not TICKET.fullmatch(ticket):
-            raise ShareableError(f"'{ticket[:40]}' names no memory", remedy="is it fedarena on the other side?")
+            raise ShareableError(
+                f"'{ticket[:40]}' is not a ticket of a client state", remedy="is it fedarena on the other side?"
+            )
         return self.folder / f"memory-{ticket}.safetensors"
 
     def load(self, ticket: str) -> ClientState | None:
-        """The memory of this ticket; None for one that is new."""
+        """Return the state of this ticket; None for an empty ticket."""
         if not ticket:
             return None
         path = self._path(ticket)
         if not path.exists():
             raise ShareableError(
-                f"the memory of round {int(ticket.partition('.')[0]) + 1} is not in its folder",
-                remedy=f"start it with the folder it had, not {self.folder}: what was remembered cannot be made anew",
+                f"the client state of round {int(ticket.partition('.')[0]) + 1} is not in its folder",
+                remedy=f"start it with the folder it had, not {self.folder}: the state cannot be computed again",
                 where="--folder",
             )
         memory: ClientState = load_tree(path, self._types)
         return memory
 
     def save(self, ticket: str, memory: ClientState) -> None:
-        """Keep it, whole or not at all."""
+        """Save a state atomically under a ticket."""
         self._types |= types_in(memory)
         save_tree(self._path(ticket), memory)
 
     def reveal_once(self, ticket: str, answered: Collection[int]) -> None:
-        """Shares are revealed for one sum of an exchange: the difference of two sums would be an answer by itself."""
+        """Refuse to reveal shares for a second sum of an exchange: the difference of two sums would be a single update."""
         path = self._path(ticket).with_name(f"revealed-{ticket}.json")
         now = json.dumps(sorted({*answered}))
         if not path.exists():
@@ -72,12 +74,14 @@ class ClientStateStore:
                 path.write_text(now, encoding="utf-8")
         elif path.read_text(encoding="utf-8") != now:
             raise ShareableError(
-                "shares were revealed for another sum of this exchange", remedy="the round must go on without this sum"
+                "shares were revealed for another sum of this exchange",
+                remedy="the round must continue without this sum",
             )
 
     def forget_before(self, round: int, ticket: str) -> None:
-        """The organiser begins a round from this ticket, so that is what it has saved: no older one will be asked for.
-        What was revealed is not forgotten: a round that is asked for again must not be opened for another sum."""
+        """Remove states older than this ticket: the server starts a round from it, so its checkpoint needs no older one.
+
+        The record of revealed shares stays: a round that is repeated must not be unmasked for another sum."""
         kept = self._path(ticket).name if ticket else ""
         for path in self.folder.glob("memory-*"):
             if path.name != kept and int(path.name.partition("-")[2].partition(".")[0]) < round:

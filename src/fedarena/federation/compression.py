@@ -1,5 +1,5 @@
-"""Arrays in fewer bytes, to the bit: what top-k left at zero is not sent, few distinct numbers travel as a table and short
-codes, whole numbers of few bits in just these. So the bytes that the uplink counts are about those on the line."""
+"""Compress arrays without loss: zeros left by top-k are not sent, few distinct values travel as a table and short codes,
+small integers in as few bits as they need. So the bytes that the uplink counts are about those on the wire."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[Any]]
 
-SMALLEST = 64  # numbers that are worth the trouble
+SMALLEST = 64  # numbers below which compression does not pay
 PIECE = 1 << 16  # numbers that are packed at once; a multiple of eight, so that a piece ends with a byte
 KINDS = ("float32", "float64", "uint32")  # by their number in a form
 DENSE, PLACES, BITMAP = range(3)
 
 
 def compress(arrays: Arrays) -> Arrays:
-    """Each array, or its parts under names with a colon where these are smaller."""
+    """Return each array, or its parts under names with a colon where these are smaller."""
     found: Arrays = {}
     for name, array in arrays.items():
         parts = _parts(array) if array.size >= SMALLEST and array.dtype.name in KINDS else {}
@@ -48,7 +48,7 @@ def _parts(array: NDArray[Any]) -> Arrays:
 
 
 def _places(used: NDArray[np.int64], size: int) -> tuple[int, NDArray[Any]]:
-    """Where there is something: everywhere, at these places, or at these bits."""
+    """Return how the positions of nonzero values are sent (all, as a list or as a bitmap), and the positions."""
     if len(used) > 0.9 * size:
         return DENSE, np.empty(0, np.uint32)
     if 4 * len(used) < size / 8:
@@ -59,7 +59,7 @@ def _places(used: NDArray[np.int64], size: int) -> tuple[int, NDArray[Any]]:
 
 
 def _packed(codes: NDArray[np.uint32], width: int) -> NDArray[np.uint8]:
-    """So many bits of each, piece by piece."""
+    """Pack the lowest bits of each code, piece by piece."""
     places, pieces = np.arange(width, dtype=np.uint32), [np.empty(0, np.uint8)]
     for start in range(0, len(codes), PIECE):
         bits = (codes[start : start + PIECE, None] >> places) & np.uint32(1)
@@ -80,7 +80,7 @@ def _unpacked(packed: NDArray[np.uint8], count: int, width: int) -> NDArray[np.u
 
 
 def decompress(arrays: Arrays, limit: int) -> Arrays:
-    """The arrays again; anything that does not fit together is a ValueError, as are more bytes than the limit in all."""
+    """Return the original arrays; raise ValueError for parts that do not fit together, or beyond the limit of bytes."""
     names = list(dict.fromkeys(name.partition(":")[0] for name in arrays))
     found: Arrays = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""What an experiment asks of a participant: which experiments can be federated at all, and what leaves the house."""
+"""Which experiments can run in a real federation, and what leaves the machine of a client."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ BUDGET = ("rounds", "uploads")
 
 
 def federated_experiment(source: Any, overrides: list[str], **settings: Any) -> Experiment:
-    """The organiser's experiment: on a table that lies with the participants, each with its own rows."""
+    """Return the server's experiment, on a table of which each client has its own file."""
     experiment = Experiment.make(source, [*overrides, *_filled_in(source, overrides)], **settings)
     check_experiment(experiment)
     return experiment
 
 
 def _filled_in(source: Any, overrides: list[str]) -> list[str]:
-    """Keys of the data that only a table in one place needs."""
+    """Return overrides for keys of the data set that only a pooled table needs."""
     path = f'data.path="{ELSEWHERE}"'
     try:
         data = Experiment.make(source, overrides).data.made
@@ -41,7 +41,7 @@ def _filled_in(source: Any, overrides: list[str]) -> list[str]:
 
 
 def check_experiment(experiment: Experiment) -> None:
-    """Refuse what cannot be done between houses."""
+    """Refuse experiments that cannot run in a real federation."""
     exp = experiment
     own = [key for key in ("data", "model", "partition", "algorithm") if getattr(exp, key).own]
     metric = exp.evaluate.metric
@@ -50,26 +50,26 @@ def check_experiment(experiment: Experiment) -> None:
     problems = [
         (
             not isinstance(exp.data.made, TableFile),
-            f"'{exp.data.name}' is not a table of the participants' own",
-            'write data = { name = "csv", label = "..." }: every participant brings its file',
+            f"'{exp.data.name}' is not a table of which clients have files",
+            'write data = { name = "csv", label = "..." }: every client brings its file',
             "data",
         ),
         (
             exp.partition.name != "natural" or _changed(exp.partition.settings),
-            f"partition '{exp.partition.name}' deals rows, and here everyone has rows of their own",
+            f"partition '{exp.partition.name}' splits a pooled table, and here every client has samples of its own",
             'write partition = "natural", without settings, or leave it out',
             "partition",
         ),
         (
             exp.algorithm.made.pooled,
-            f"{exp.algorithm.name} needs all rows in one place, and here rows do not move",
+            f"{exp.algorithm.name} needs all samples in one place, and here they stay with the clients",
             "choose another algorithm; `fedarena run` trains on a pooled table, if there is one",
             "algorithm",
         ),
         (
             bool(own),
             f"the {''.join(own[:1])} came from Python",
-            "register it, and give --file to everyone",
+            "register it, and give --file to the server and all clients",
             "".join(own),
         ),
         (
@@ -80,7 +80,7 @@ def check_experiment(experiment: Experiment) -> None:
             else "follow a built-in metric",
             "evaluate.metric",
         ),
-        (exp.folds is not None, "folds deal rows anew", "leave out folds and fold", "folds"),
+        (exp.folds is not None, "folds split a pooled table", "leave out folds and fold", "folds"),
         (exp.fold_seed is not None, "fold_seed divides pooled rows", "leave out fold_seed", "fold_seed"),
         (
             exp.exclude is not None,
@@ -90,7 +90,7 @@ def check_experiment(experiment: Experiment) -> None:
         ),
         (
             any(exp.data.settings.get(key) for key in ("group", "time")),
-            "groups and times of rows are for simulations: every participant divides its own rows",
+            "groups and times of rows are for simulations: every client divides its own rows",
             "leave out data.group and data.time, or give files to test on",
             "data",
         ),
@@ -117,7 +117,7 @@ def _changed(settings: dict[str, Any]) -> bool:
 
 
 def experiment_as_text(experiment: Experiment) -> str:
-    """The experiment as participants see it: without paths of the organiser's machine."""
+    """Return the experiment as TOML for clients, without paths of the server's machine."""
     table = tomllib.loads(experiment.to_toml())
     for key in ("path", "test_path"):
         if key in table["data"]:
@@ -127,22 +127,22 @@ def experiment_as_text(experiment: Experiment) -> str:
 
 
 def experiment_from_text(text: str) -> Experiment:
-    """The organiser's experiment, checked here: it names components that are installed, and no file of this machine."""
+    """Return the server's experiment, checked: it names installed components, and no file of this machine."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadValue(f"the organiser's experiment cannot be read: {error}", remedy="is it fedarena there?") from None
-    experiment = Experiment.make(table, where="the organiser's experiment")
+        raise BadValue(f"the server's experiment cannot be read: {error}", remedy="is it fedarena there?") from None
+    experiment = Experiment.make(table, where="the server's experiment")
     check_experiment(experiment)
     if experiment.devices.trace is not None:
         raise BadValue(
-            "the organiser's experiment names a file of this machine", remedy="refuse it", where="devices.trace"
+            "the server's experiment names a file of this machine", remedy="refuse it", where="devices.trace"
         )
     return experiment
 
 
 def first_difference(mine: Experiment, theirs: Experiment) -> str:
-    """The first key in which the organiser's experiment is not the one that was agreed; nothing if it is."""
+    """Return the first key in which the server's experiment differs from the agreed one, or an empty text."""
     ours, other = (tomllib.loads(experiment_as_text(exp)) for exp in (mine, theirs))
     for key in {**ours, **other}:
         if ours.get(key) != other.get(key):
@@ -151,13 +151,13 @@ def first_difference(mine: Experiment, theirs: Experiment) -> str:
 
 
 def differs_beyond_budget(before: Experiment, now: Experiment) -> bool:
-    """Is more than the number of rounds another?"""
+    """Return whether two experiments differ in more than the number of rounds."""
     ours, other = (tomllib.loads(experiment_as_text(exp)) for exp in (before, now))
     return any(ours.get(key) != other.get(key) for key in {**ours, **other} if key not in BUDGET)
 
 
 def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -> list[str]:
-    """Return, in words, what a client of this experiment sends, beside the sizes and times of its messages."""
+    """Describe what a client of this experiment sends, besides the sizes and times of its messages."""
     exp, source = experiment, experiment.data.made
     algorithm, uplink = exp.algorithm.made, exp.uplink
     told = ["the names of its columns and the labels that occur, and how many rows it has to train and to test on"]
@@ -183,7 +183,7 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
 
 
 def _metrics(exp: Experiment, clients: int) -> list[str]:
-    """Say what leaves for metrics beyond accuracy and loss."""
+    """Describe what is sent for metrics beyond accuracy and loss."""
     followed, bins = followed_from(exp.evaluate.metric or "accuracy"), exp.evaluate.histograms
 
     def times(*needed: str) -> str:
@@ -233,7 +233,7 @@ COLUMNS = "with them it knows the mean and the spread of every column of your ta
 
 
 def _visibility(clients: int, consequence: str = COLUMNS) -> str:
-    """Say who can read the sums of one client."""
+    """Describe who can read the sums of one client."""
     if clients >= MASKED_FROM:
         return (
             f"masked, so that the server reads only the totals over all {clients} clients; it reads your own sums if it "
@@ -246,7 +246,7 @@ def _visibility(clients: int, consequence: str = COLUMNS) -> str:
 
 
 def description_lines(described: TableDescription) -> list[str]:
-    """Return what the first message says of this table, with its values."""
+    """Return the lines that show the description of this table with its values."""
     counts = f"{described.rows} rows" + (f" and {described.test_rows} test rows" if described.test_rows else "")
     columns = ", ".join(f"'{column.name}'" for column in described.columns)
     lines = [
@@ -262,7 +262,7 @@ def description_lines(described: TableDescription) -> list[str]:
 
 
 def shortened(text: str, most: int = 400) -> str:
-    """Return a text for a terminal; a long one says how much is left out."""
+    """Shorten a long text for a terminal, and state how much is left out."""
     return text if len(text) <= most else f"{text[:most]} ... and {len(text) - most} characters more"
 
 
@@ -275,7 +275,7 @@ def _answer(uplink: Any) -> str:
             (f"clipped to {uplink.clip or 0:g}", uplink.clip is not None),
             (f"the largest {uplink.top_k or 0:.0%} of its numbers", uplink.top_k is not None),
             (f"rounded to {uplink.quantise} bits", uplink.quantise is not None),
-            ("masked, so that only the sum over participants can be read", uplink.secure),
+            ("masked, so that only the sum over clients can be read", uplink.secure),
         )
         if on
     ]

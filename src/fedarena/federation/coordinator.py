@@ -1,13 +1,14 @@
-"""Who is there, who was asked what, and what came back: the organiser's half of every conversation.
+"""The server's connections: which clients are connected, which requests were sent to them, and their responses.
 
-A participant that appears is greeted, and told what was agreed; then it can be asked. One whose process is a new one, by
-its session, is greeted anew and asked once more. Who gave no answer by the deadline is gone: still asked, but no longer
-waited for, until it is heard of again.
+A client that connects is invited, and gets the agreement; then it is ready for requests. If its session shows that its
+process is a new one, it is invited again, and its requests are sent again. A client that has not answered by the deadline
+is gone: requests are still sent to it, but not waited for, until it answers again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,360 +26,365 @@ from fedarena.federation.requests import (
 from fedarena.federation.wire_format import Message, OtherVersion, Types, WireRefused, pack, unpack
 from fedarena.transport.flower_link import Link, ReceivedMessage
 
-LOOK = 0.5  # seconds between two looks at who is connected
-PROBE = 5.0  # seconds of silence after which a greeting asks whether it is still the same process; then twice as many
-SELDOM = 60.0  # but not more
-GREETING = 600.0  # seconds that an answer to a greeting may take: somebody may have to consent
-LATE = "no answer in time"
-RESENDS = 5  # times that a question goes out anew because the line failed
+LOGGER = logging.getLogger(__name__)
 
-Stage = Literal["away", "greeted", "refused", "known", "ready"]
-Speak = Callable[[str], None]
+LOOK = 0.5  # seconds between two checks of the connected clients
+PROBE = (
+    5.0  # seconds without an answer after which an invitation checks that the process still runs; then twice as many
+)
+SELDOM = 60.0  # at most
+INVITATION_DEADLINE = 600.0  # seconds for the answer to an invitation: a person may have to consent
+LATE = "no answer in time"
+RESENDS = 5  # times that a request is sent again because the connection failed
+
+Stage = Literal["away", "invited", "refused", "known", "ready"]
 
 
 @dataclass
 class ClientConnection:
-    """A participant, as the organiser sees it."""
+    """The state of the connection to one client."""
 
     name: str
     node: int | None = None  # its number on the link, while it is connected
     session: str = ""
     stage: Stage = "away"
     gone: bool = False
-    greeted: float = 0.0  # when, by the clock of this process
-    awaits: str = ""  # a greeting that is not answered yet
-    unanswered: int = 0  # greetings since it was last heard of
+    invited_at: float = 0.0  # when, by the clock of this process
+    awaited_ticket: str = ""  # of an invitation or agreement that is not answered yet
+    unanswered: int = 0  # invitations since its last answer
 
     @property
     def patience(self) -> float:
-        """Seconds until it is greeted again."""
+        """Return the seconds until it is invited again."""
         return min(PROBE * 2.0**self.unanswered, SELDOM)
 
     @property
     def is_silent(self) -> bool:
-        """A greeting has not been answered for a while: it may have gone to a process that is no more."""
-        return not self.awaits or time.monotonic() - self.greeted > self.patience
+        """Return whether an invitation may have gone to a process that has ended: it has not been answered for a while."""
+        return not self.awaited_ticket or time.monotonic() - self.invited_at > self.patience
 
 
 class Coordinator:
-    """Conversations with all participants over one link."""
+    """Sends requests to all clients over one link, and collects their responses."""
 
     def __init__(
         self,
         link: Link,
         run: str,
-        hello: messages.Invitation,
-        host: AdmissionPolicy,
-        speak: Speak,
+        invitation: messages.Invitation,
+        policy: AdmissionPolicy,
         types: Types | None = None,
     ) -> None:
-        self.link, self.run, self.host, self.types = link, run, host, types or {}
-        self.members: dict[str, ClientConnection] = {}
-        self._hello = pack(run, 0, hello)
-        self._speak = speak
-        self._errands: dict[str, SentRequest] = {}  # by ticket
-        self._inquiries: list[RequestBatch] = []  # under way
-        self._looked = -LOOK
+        self.link, self.run, self.policy, self.types = link, run, policy, types or {}
+        self.connections: dict[str, ClientConnection] = {}
+        self._invitation = pack(run, 0, invitation)
+        self._sent_requests: dict[str, SentRequest] = {}  # by ticket
+        self._batches: list[RequestBatch] = []  # under way
+        self._refreshed_at = -LOOK
 
     def clients_at(self, *stages: Stage) -> list[str]:
-        """Participants at these stages."""
-        return [name for name, member in self.members.items() if member.stage in stages]
+        """Return the clients at these stages."""
+        return [name for name, connection in self.connections.items() if connection.stage in stages]
 
-    # Asking
+    # Requests
 
     def ask(
         self,
-        questions: Mapping[str, bytes],
+        requests: Mapping[str, bytes],
         read: Callable[[str, Message], Any],
         rule: ResponseRule,
         what: str,
         stages: tuple[Stage, ...] = ("ready",),
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Ask, wait, and give back the answers; and of those who gave none, why."""
-        needed = rule.needed(len(questions))
-        with self.inquiry(read) as inquiry:
+        """Send requests, wait, and return the responses, and for clients without one the reason."""
+        needed = rule.needed(len(requests))
+        with self.open_batch(read) as batch:
             for attempt in range(1, rule.attempts + 1):
-                for name in [name for name in questions if name not in inquiry.got]:
-                    inquiry.put(name, questions[name], rule.deadline)
-                self._wait(inquiry, needed, stages)
-                if len(inquiry.got) >= needed:
+                for name in [name for name in requests if name not in batch.responses]:
+                    batch.add(name, requests[name], rule.deadline)
+                self._wait(batch, needed, stages)
+                if len(batch.responses) >= needed:
                     break
-                self._too_few(inquiry, needed, what, attempt, rule)
-            late = dict.fromkeys(inquiry.open, f"no answer within {rule.deadline:g} s")
+                self._too_few(batch, needed, what, attempt, rule)
+            late = dict.fromkeys(batch.open, f"no answer within {rule.deadline:g} s")
         for name in late:
-            self.give_up(name, f"{what}: '{name}' gave no answer within {rule.deadline:g} s; going on without it")
-        return inquiry.got, {**inquiry.bad, **late}
+            self.give_up(name, f"{what}: '{name}' gave no answer within {rule.deadline:g} s; continuing without it")
+        return batch.responses, {**batch.failed, **late}
 
     @contextlib.contextmanager
-    def inquiry(self, read: Callable[[str, Message], Any]) -> Iterator[RequestBatch]:
-        """Questions under way, until this ends; what comes later is late."""
-        inquiry = RequestBatch(read)
-        self._inquiries.append(inquiry)
+    def open_batch(self, read: Callable[[str, Message], Any]) -> Iterator[RequestBatch]:
+        """Open a batch of requests; responses after the end of the context are dropped."""
+        batch = RequestBatch(read)
+        self._batches.append(batch)
         try:
-            yield inquiry
+            yield batch
         finally:
-            self._inquiries.remove(inquiry)
-            self._forget(inquiry)
+            self._batches.remove(batch)
+            self._forget(batch)
 
-    def process_messages(self, inquiry: RequestBatch, seconds: float) -> None:
-        """Send what is to be sent, and listen; what is still open after its time is withdrawn, as a bad answer."""
-        for name in inquiry.open:
-            left = inquiry.until[name] - time.monotonic()
+    def process_messages(self, batch: RequestBatch, seconds: float) -> None:
+        """Send open requests and receive messages; a request past its deadline has failed."""
+        for name in batch.open:
+            left = batch.deadlines[name] - time.monotonic()
             if left > 0:
-                self._send(name, inquiry, left, ("ready",))
+                self._send(name, batch, left, ("ready",))
             else:
-                inquiry.bad[name] = LATE
-                self._forget(inquiry, name)
-        if not inquiry.got and not inquiry.bad:
+                batch.failed[name] = LATE
+                self._forget(batch, name)
+        if not batch.responses and not batch.failed:
             self.turn(seconds)
 
-    def _forget(self, inquiry: RequestBatch, name: str | None = None) -> None:
-        """Questions that nobody waits for any more take no room."""
-        done = [t for t, e in self._errands.items() if e.inquiry is inquiry and (name is None or e.name == name)]
+    def _forget(self, batch: RequestBatch, name: str | None = None) -> None:
+        """Drop the records of requests that are not waited for any more."""
+        done = [t for t, e in self._sent_requests.items() if e.batch is batch and (name is None or e.name == name)]
         for ticket in done:
-            del self._errands[ticket]
+            del self._sent_requests[ticket]
 
     def is_connected(self, name: str) -> bool:
-        """Can it be asked, and is it likely to answer?"""
-        member = self._member(name)
-        return member.stage == "ready" and not member.gone
+        """Return whether a client is ready and likely to answer."""
+        connection = self._connection(name)
+        return connection.stage == "ready" and not connection.gone
 
-    def _too_few(self, inquiry: RequestBatch, needed: int, what: str, attempt: int, rule: ResponseRule) -> None:
-        count, asked = len(inquiry.got), len(inquiry.questions)
+    def _too_few(self, batch: RequestBatch, needed: int, what: str, attempt: int, rule: ResponseRule) -> None:
+        count, asked = len(batch.responses), len(batch.requests)
         told = f"{what}: {count} of {asked} answered, and {needed} must"
         if attempt == rule.attempts:
-            why = [f"'{name}': {reason}" for name, reason in inquiry.bad.items()]
-            why += [f"'{name}': no answer within {rule.deadline:g} s" for name in inquiry.open]
+            why = [f"'{name}': {reason}" for name, reason in batch.failed.items()]
+            why += [f"'{name}': no answer within {rule.deadline:g} s" for name in batch.open]
             raise TooFewAnswers(
                 "; ".join([told, *why]),
-                remedy="see to those that are missing, then go on with --resume; nothing is lost",
+                remedy="restart the missing clients, then continue with --resume; no round is lost",
             )
-        self._speak(f"{told}; asking again ({attempt + 1} of {rule.attempts})")
+        LOGGER.info(f"{told}; asking again ({attempt + 1} of {rule.attempts})")
 
-    def _wait(self, inquiry: RequestBatch, needed: int, stages: tuple[Stage, ...]) -> None:
-        """Until all have answered whom one waits for, or time is up."""
-        while inquiry.open and (left := inquiry.until[inquiry.open[0]] - time.monotonic()) > 0:
-            for name in inquiry.open:
-                self._send(name, inquiry, left, stages)
-            waited_for = [name for name in inquiry.open if not self._is_given_up(name)]
-            if not waited_for and len(inquiry.got) >= needed:
+    def _wait(self, batch: RequestBatch, needed: int, stages: tuple[Stage, ...]) -> None:
+        """Wait until all clients that are waited for have answered, or the time is up."""
+        while batch.open and (left := batch.deadlines[batch.open[0]] - time.monotonic()) > 0:
+            for name in batch.open:
+                self._send(name, batch, left, stages)
+            waited_for = [name for name in batch.open if not self._is_given_up(name)]
+            if not waited_for and len(batch.responses) >= needed:
                 return
             self.turn(min(left, 1.0))
 
-    def _send(self, name: str, inquiry: RequestBatch, left: float, stages: tuple[Stage, ...]) -> None:
-        member, now = self._member(name), time.monotonic()
-        if name in inquiry.asked:
-            if now - max(inquiry.asked[name], member.greeted) > member.patience:
-                self._greet(member)
+    def _send(self, name: str, batch: RequestBatch, left: float, stages: tuple[Stage, ...]) -> None:
+        connection, now = self._connection(name), time.monotonic()
+        if name in batch.sent_at:
+            if now - max(batch.sent_at[name], connection.invited_at) > connection.patience:
+                self._invite(connection)
             return
-        if member.node is None or member.stage not in stages:
+        if connection.node is None or connection.stage not in stages:
             return
-        inquiry.sent[name] = inquiry.sent.get(name, 0) + 1
-        if inquiry.sent[name] > RESENDS:
-            inquiry.bad[name] = "the line fails again and again"
+        batch.attempts[name] = batch.attempts.get(name, 0) + 1
+        if batch.attempts[name] > RESENDS:
+            batch.failed[name] = "the connection fails repeatedly"
             return
-        inquiry.asked[name] = now
-        question = inquiry.questions[name]
-        self._errands[self.link.send(member.node, question, left)] = SentRequest(name, "question", inquiry, question)
+        batch.sent_at[name] = now
+        request = batch.requests[name]
+        self._sent_requests[self.link.send(connection.node, request, left)] = SentRequest(
+            name, "request", batch, request
+        )
 
     def _is_given_up(self, name: str) -> bool:
-        member = self._member(name)
-        return member.gone or member.stage == "refused"
+        connection = self._connection(name)
+        return connection.gone or connection.stage == "refused"
 
-    def _member(self, name: str) -> ClientConnection:
-        return self.members.setdefault(name, ClientConnection(name))
+    def _connection(self, name: str) -> ClientConnection:
+        return self.connections.setdefault(name, ClientConnection(name))
 
-    # Listening
+    # Responses
 
     def turn(self, seconds: float) -> None:
-        """See who has come or gone, and take in what has arrived, waiting so long at most for the first."""
-        if time.monotonic() - self._looked > LOOK:
+        """Update the connections and process the messages that have arrived; wait at most so many seconds for the first."""
+        if time.monotonic() - self._refreshed_at > LOOK:
             self._refresh_connections()
         for arrival in self.link.receive(seconds):
             self._take(arrival)
 
     def send_agreement_to_all(self) -> None:
-        """Something was agreed: tell those who are there."""
-        for member in self.members.values():
-            if member.stage == "known":
-                self._send_agreement(member)
+        """Send the agreement to all clients that wait for it."""
+        for connection in self.connections.values():
+            if connection.stage == "known":
+                self._send_agreement(connection)
 
     def give_up(self, name: str, told: str = "") -> None:
-        """Do not wait for one that is not there, until it is heard of."""
-        member = self._member(name)
-        if told and not member.gone:
-            self._speak(told)
-        member.gone = True
+        """Do not wait for a client until it answers again."""
+        connection = self._connection(name)
+        if told and not connection.gone:
+            LOGGER.info(told)
+        connection.gone = True
 
     def _refresh_connections(self) -> None:
-        self._looked = time.monotonic()
+        self._refreshed_at = time.monotonic()
         connected = {name: node for node, name in self.link.nodes().items()}
-        for member in self.members.values():
-            if member.node is not None and member.name not in connected:
-                self._speak(f"'{member.name}' is disconnected")
-                member.node, member.awaits = None, ""
-                member.stage = "away"
+        for connection in self.connections.values():
+            if connection.node is not None and connection.name not in connected:
+                LOGGER.info(f"'{connection.name}' is disconnected")
+                connection.node, connection.awaited_ticket = None, ""
+                connection.stage = "away"
         for name, node in connected.items():
-            member = self._member(name)
-            if member.node is None:
-                member.node = node
-            if member.stage in ("away", "greeted") and member.is_silent:
-                self._greet(member)
+            connection = self._connection(name)
+            if connection.node is None:
+                connection.node = node
+            if connection.stage in ("away", "invited") and connection.is_silent:
+                self._invite(connection)
         self.send_agreement_to_all()
 
-    def _greet(self, member: ClientConnection) -> None:
-        if member.node is None:
+    def _invite(self, connection: ClientConnection) -> None:
+        if connection.node is None:
             return
-        member.greeted, member.unanswered = time.monotonic(), min(member.unanswered + 1, 10)
-        if member.stage == "away":
-            member.stage = "greeted"
-        member.awaits = self.link.send(member.node, self._hello, GREETING)
-        self._errands[member.awaits] = SentRequest(member.name, "greeting")
+        connection.invited_at, connection.unanswered = time.monotonic(), min(connection.unanswered + 1, 10)
+        if connection.stage == "away":
+            connection.stage = "invited"
+        connection.awaited_ticket = self.link.send(connection.node, self._invitation, INVITATION_DEADLINE)
+        self._sent_requests[connection.awaited_ticket] = SentRequest(connection.name, "invitation")
 
-    def _send_agreement(self, member: ClientConnection) -> None:
-        agreement = self.host.agreement(member.name)
-        if agreement is None or member.node is None or not member.is_silent:
+    def _send_agreement(self, connection: ClientConnection) -> None:
+        agreement = self.policy.agreement(connection.name)
+        if agreement is None or connection.node is None or not connection.is_silent:
             return
-        member.greeted, member.unanswered = time.monotonic(), min(member.unanswered + 1, 10)
+        connection.invited_at, connection.unanswered = time.monotonic(), min(connection.unanswered + 1, 10)
         content = pack(self.run, 0, messages.AgreementRequest(agreement=agreement, tell="ready"))
-        member.awaits = self.link.send(member.node, content, GREETING)
-        self._errands[member.awaits] = SentRequest(member.name, "agreement")
+        connection.awaited_ticket = self.link.send(connection.node, content, INVITATION_DEADLINE)
+        self._sent_requests[connection.awaited_ticket] = SentRequest(connection.name, "agreement")
 
     def _take(self, arrival: ReceivedMessage) -> None:
-        errand = self._errands.pop(arrival.ticket, None)
-        if errand is None:
+        sent = self._sent_requests.pop(arrival.ticket, None)
+        if sent is None:
             return  # too late
-        member = self._member(errand.name)
-        if member.awaits == arrival.ticket:
-            member.awaits = ""
+        connection = self._connection(sent.name)
+        if connection.awaited_ticket == arrival.ticket:
+            connection.awaited_ticket = ""
         if arrival.content is not None:
-            member.unanswered = 0
+            connection.unanswered = 0
         try:
             message = self._message(arrival)
         except WireRefused as error:
-            self._reject_message(member, errand, error)
+            self._reject_message(connection, sent, error)
             return
         if message is None:
-            self._line_failed(member, errand, arrival.problem)
+            self._take_failure(connection, sent, arrival.problem)
             return
-        if member.gone:
-            self._speak(f"'{member.name}' is back; what it answered too late is not used")
-            member.gone = False
-        if isinstance(message.words, messages.RefusalResponse) and message.words.kind == "unready":
-            self._reset_client(member, errand)
-        elif errand.what == "greeting":
-            self._greeted(member, message)
-        elif errand.what == "agreement":
-            self._agreed(member, message)
-        elif errand.what == "question":
-            self._answered(member, errand, message)
+        if connection.gone:
+            LOGGER.info(f"'{connection.name}' is back; its late answer is not used")
+            connection.gone = False
+        if isinstance(message.body, messages.RefusalResponse) and message.body.kind == "unready":
+            self._reset_client(connection, sent)
+        elif sent.what == "invitation":
+            self._take_description(connection, message)
+        elif sent.what == "agreement":
+            self._take_readiness(connection, message)
+        elif sent.what == "request":
+            self._take_response(connection, sent, message)
 
     def _message(self, arrival: ReceivedMessage) -> Message | None:
         if arrival.content is None:
             return None
         message = unpack(arrival.content, self.types)
-        if message.run != self.run and not isinstance(message.words, messages.RefusalResponse):
+        if message.run != self.run and not isinstance(message.body, messages.RefusalResponse):
             raise WireRefused("an answer of another run")
         return message
 
-    def _reject_message(self, member: ClientConnection, errand: SentRequest, error: WireRefused) -> None:
-        """What came is no message: the participant is named, its answer dropped."""
-        self._speak(f"'{member.name}' sent {error.what}")
-        if errand.is_open and errand.inquiry is not None:
-            errand.inquiry.bad[member.name] = f"it sent {error.what}"
-        elif errand.what != "question":
-            member.stage = "refused"
+    def _reject_message(self, connection: ClientConnection, sent: SentRequest, error: WireRefused) -> None:
+        """Drop an unreadable message, and name the client that sent it."""
+        LOGGER.info(f"'{connection.name}' sent {error.what}")
+        if sent.is_open and sent.batch is not None:
+            sent.batch.failed[connection.name] = f"it sent {error.what}"
+        elif sent.what != "request":
+            connection.stage = "refused"
             if isinstance(error, OtherVersion):
-                self.dismiss(member, error.what)
+                self.dismiss(connection, error.what)
 
-    def _line_failed(self, member: ClientConnection, errand: SentRequest, problem: str) -> None:
-        """Nothing came: it is greeted once it is there, and asked again."""
-        if errand.is_open and errand.inquiry is not None:
-            errand.inquiry.asked.pop(member.name, None)
-        if errand.what != "goodbye" and member.node is not None:
-            self._speak(problem if problem.startswith(f"'{member.name}'") else f"'{member.name}': {problem}")
-            member.node, member.stage = None, "away"
+    def _take_failure(self, connection: ClientConnection, sent: SentRequest, problem: str) -> None:
+        """Mark a client as disconnected; it is invited, and its request is sent again, when it is back."""
+        if sent.is_open and sent.batch is not None:
+            sent.batch.sent_at.pop(connection.name, None)
+        if sent.what != "goodbye" and connection.node is not None:
+            LOGGER.info(problem if problem.startswith(f"'{connection.name}'") else f"'{connection.name}': {problem}")
+            connection.node, connection.stage = None, "away"
 
-    def _reset_client(self, member: ClientConnection, errand: SentRequest) -> None:
-        """Another process than the one that was greeted: it must be told everything again."""
-        if errand.is_open and errand.inquiry is not None:
-            errand.inquiry.asked.pop(member.name, None)
-        member.session, member.stage = "", "away"
-        if member.is_silent:
-            self._greet(member)
+    def _reset_client(self, connection: ClientConnection, sent: SentRequest) -> None:
+        """Invite a client whose process is another one than before."""
+        if sent.is_open and sent.batch is not None:
+            sent.batch.sent_at.pop(connection.name, None)
+        connection.session, connection.stage = "", "away"
+        if connection.is_silent:
+            self._invite(connection)
 
-    def _greeted(self, member: ClientConnection, message: Message) -> None:
-        told = message.words
+    def _take_description(self, connection: ClientConnection, message: Message) -> None:
+        told = message.body
         if not isinstance(told, messages.TableDescription):
             why = (
-                told.why if isinstance(told, messages.RefusalResponse) else f"it answered a greeting with '{told.what}'"
+                told.why
+                if isinstance(told, messages.RefusalResponse)
+                else f"it answered an invitation with '{told.what}'"
             )
-            self._refuse(member, why)
+            self._refuse(connection, why)
             return
-        if told.session == member.session and member.stage == "ready":
-            return  # a busy one, asked whether it is still there
-        why = self.host.admit(member.name, told)
+        if told.session == connection.session and connection.stage == "ready":
+            return  # a busy client has answered a repeated invitation
+        why = self.policy.admit(connection.name, told)
         if why:
-            self._refuse(member, why)
-            self.dismiss(member, why)
+            self._refuse(connection, why)
+            self.dismiss(connection, why)
             return
-        if member.session != told.session:
-            for inquiry in self._inquiries:
-                inquiry.asked.pop(member.name, None)
-            self._speak(f"'{member.name}' is here")
-        member.session, member.stage = told.session, "known"
-        self._send_agreement(member)
+        if connection.session != told.session:
+            for batch in self._batches:
+                batch.sent_at.pop(connection.name, None)
+            LOGGER.info(f"'{connection.name}' is here")
+        connection.session, connection.stage = told.session, "known"
+        self._send_agreement(connection)
 
-    def _agreed(self, member: ClientConnection, message: Message) -> None:
-        if isinstance(message.words, messages.ReadyResponse):
-            member.stage = "ready"
-            self.host.is_ready(member.name, message.words)
+    def _take_readiness(self, connection: ClientConnection, message: Message) -> None:
+        if isinstance(message.body, messages.ReadyResponse):
+            connection.stage = "ready"
+            self.policy.is_ready(connection.name, message.body)
             return
         why = (
-            message.words.why
-            if isinstance(message.words, messages.RefusalResponse)
-            else f"it said '{message.words.what}'"
+            message.body.why if isinstance(message.body, messages.RefusalResponse) else f"it said '{message.body.what}'"
         )
-        self._refuse(member, why)
+        self._refuse(connection, why)
 
-    def _refuse(self, member: ClientConnection, why: str) -> None:
-        member.stage = "refused"
-        self._speak(f"'{member.name}' does not take part: {why}")
+    def _refuse(self, connection: ClientConnection, why: str) -> None:
+        connection.stage = "refused"
+        LOGGER.info(f"'{connection.name}' does not take part: {why}")
 
-    def _answered(self, member: ClientConnection, errand: SentRequest, message: Message) -> None:
-        name, inquiry = member.name, errand.inquiry
-        if inquiry is None or not errand.is_open:
-            return  # a second time
+    def _take_response(self, connection: ClientConnection, sent: SentRequest, message: Message) -> None:
+        name, batch = connection.name, sent.batch
+        if batch is None or not sent.is_open:
+            return  # answered already
         try:
-            if isinstance(message.words, messages.RefusalResponse):
-                raise RequestDeclined(message.words.why)
-            inquiry.got[name] = inquiry.read(name, message)
+            if isinstance(message.body, messages.RefusalResponse):
+                raise RequestDeclined(message.body.why)
+            batch.responses[name] = batch.read(name, message)
         except (RequestDeclined, WireRefused) as error:
-            inquiry.bad[name] = error.what if isinstance(error, WireRefused) else str(error)
-        except Exception as error:  # of whatever kind: one strange answer does not stop the others
-            inquiry.bad[name] = f"an answer that cannot be used: {type(error).__name__}"
-        if name in inquiry.bad:
-            self._speak(f"'{name}': {inquiry.bad[name]}")
+            batch.failed[name] = error.what if isinstance(error, WireRefused) else str(error)
+        except Exception as error:  # of any kind: one unusable answer does not stop the others
+            batch.failed[name] = f"an answer that cannot be used: {type(error).__name__}"
+        if name in batch.failed:
+            LOGGER.info(f"'{name}': {batch.failed[name]}")
 
-    # The end
+    # End of the run
 
-    def dismiss(self, member: ClientConnection, reason: str, finished: bool = False) -> None:
-        """Tell one that it is not needed any more."""
-        if member.node is not None:
+    def dismiss(self, connection: ClientConnection, reason: str, finished: bool = False) -> None:
+        """Send a client the message that it takes no further part."""
+        if connection.node is not None:
             content = pack(self.run, 0, messages.GoodbyeRequest(reason=reason, finished=finished))
-            self._errands[self.link.send(member.node, content, 60.0)] = SentRequest(member.name, "goodbye")
+            self._sent_requests[self.link.send(connection.node, content, 60.0)] = SentRequest(
+                connection.name, "goodbye"
+            )
 
     @property
     def _are_leaving(self) -> bool:
-        """Has somebody been told goodbye, and not answered?"""
-        return any(errand.what == "goodbye" for errand in self._errands.values())
+        """Return whether a client has not yet answered its goodbye."""
+        return any(sent.what == "goodbye" for sent in self._sent_requests.values())
 
     def dismiss_all(self, reason: str = "", seconds: float = 10.0) -> None:
-        """Tell all that it is over, and wait a moment for them to hear it."""
-        there = [member for member in self.members.values() if member.node is not None]
-        for member in there:
-            self.dismiss(member, reason, finished=True)
+        """Send all clients the end of the run, and wait a moment for their answers."""
+        there = [connection for connection in self.connections.values() if connection.node is not None]
+        for connection in there:
+            self.dismiss(connection, reason, finished=True)
         until = time.monotonic() + seconds
         while self._are_leaving and time.monotonic() < until:
             for arrival in self.link.receive(0.5):
-                self._errands.pop(arrival.ticket, None)
+                self._sent_requests.pop(arrival.ticket, None)

@@ -1,7 +1,8 @@
-"""How a federation comes together: all arrive, tell what their tables look like, agree, and build the same model."""
+"""Enrollment of clients: they join, describe their tables, agree, and build the same model."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,30 +18,31 @@ from fedarena.federation.roster import Roster
 from fedarena.federation.statistics_release import StatisticsLayout, Totals
 from fedarena.federation.wire_format import Message, pack
 
-Speak = Callable[[str], None]
-TELLING = 300.0  # seconds for sums over a table
+LOGGER = logging.getLogger(__name__)
+
+STATISTICS_DEADLINE = 300.0  # seconds for sums over a table
 
 
-def wait_for_clients(board: Coordinator, roster: Roster, seconds: float, speak: Speak) -> None:
-    """Wait until as many have come as are wanted, and their tables go together."""
+def wait_for_clients(coordinator: Coordinator, roster: Roster, seconds: float) -> None:
+    """Wait until the wanted number of clients has joined with tables that can be combined."""
     until = time.monotonic() + seconds
-    speak(f"waiting for {roster.wanted} participants")
+    LOGGER.info(f"waiting for {roster.wanted} clients")
     while True:
-        here = [name for name in board.clients_at("known", "ready") if name in roster.described]
+        here = [name for name in coordinator.clients_at("known", "ready") if name in roster.described]
         if len(here) >= roster.wanted:
             return
         for name in [name for name in roster.described if name not in here]:
-            del roster.described[name]  # it came, and left again: its place is free
+            del roster.described[name]  # it has disconnected: another client may take its place
         if time.monotonic() > until:
-            told = ", ".join(f"'{name}'" for name in here) or "nobody"
+            response = ", ".join(f"'{name}'" for name in here) or "none"
             raise TooFewAnswers(
-                f"{len(here)} of {roster.wanted} participants came within {seconds:g} s: {told}",
+                f"{len(here)} of {roster.wanted} clients came within {seconds:g} s: {response}",
                 remedy="start the others with `fedarena join`, and wait longer with --wait",
             )
-        board.turn(1.0)
+        coordinator.turn(1.0)
 
 
-def agree_with_clients(board: Coordinator, roster: Roster, experiment: Experiment) -> None:
+def agree_with_clients(coordinator: Coordinator, roster: Roster, experiment: Experiment) -> None:
     """Agree with all clients on columns, classes and places; then on statistics, where the experiment needs any."""
     agreed = {
         name: one.model_copy(update={"shares_models": roster.shares_models})
@@ -48,26 +50,26 @@ def agree_with_clients(board: Coordinator, roster: Roster, experiment: Experimen
     }
 
     def counts(name: str, message: Message) -> messages.SampleCounts:
-        told = message.words
-        if not isinstance(told, messages.SampleCounts):
-            raise RequestDeclined(f"it answered with '{told.what}'")
-        check_counted(told, roster.described[name])
-        return told
+        response = message.body
+        if not isinstance(response, messages.SampleCounts):
+            raise RequestDeclined(f"it answered with '{response.what}'")
+        check_counted(response, roster.described[name])
+        return response
 
     asked = {name: messages.AgreementRequest(agreement=one, tell="counts") for name, one in agreed.items()}
-    counted, missing = _ask_all(board, asked, counts)
+    counted, missing = _ask_all(coordinator, asked, counts)
     _require_all(missing)
     agreed = with_counts(agreed, counted, experiment)
     layout = statistics_layout(experiment, next(iter(agreed.values())))
     if layout.size:
-        agreed = with_statistics(agreed, counted, _total(board, agreed, layout), experiment)
+        agreed = with_statistics(agreed, counted, _total(coordinator, agreed, layout), experiment)
     roster.counted, roster.agreed = counted, agreed
 
 
-def _total(board: Coordinator, agreed: dict[str, messages.Agreement], layout: StatisticsLayout) -> Totals:
+def _total(coordinator: Coordinator, agreed: dict[str, messages.Agreement], layout: StatisticsLayout) -> Totals:
     """Ask for the statistics of all clients."""
     numbers = {name: one.client for name, one in agreed.items()}
-    ask = lambda questions, read: _ask_all(board, questions, read)
+    ask = lambda questions, read: _ask_all(coordinator, questions, read)
     request = lambda name, keys: messages.StatisticsRequest(agreement=agreed[name], keys=keys)
     total, missing = masked_total(numbers, ask, request, messages.StatisticsResponse, layout)
     _require_all(missing)
@@ -75,11 +77,11 @@ def _total(board: Coordinator, agreed: dict[str, messages.Agreement], layout: St
 
 
 def _ask_all(
-    board: Coordinator, questions: Mapping[str, messages.MessageBody], read: Callable[[str, Message], Any]
+    coordinator: Coordinator, questions: Mapping[str, messages.MessageBody], read: Callable[[str, Message], Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the answers of all clients, and of those that gave none the reason."""
-    packed = {name: pack(board.run, 0, question) for name, question in questions.items()}
-    return board.ask(packed, read, ResponseRule(TELLING, minimum=0), "agreeing", ("known", "ready"))
+    packed = {name: pack(coordinator.run, 0, question) for name, question in questions.items()}
+    return coordinator.ask(packed, read, ResponseRule(STATISTICS_DEADLINE, minimum=0), "agreeing", ("known", "ready"))
 
 
 def _require_all(missing: Mapping[str, str]) -> None:
@@ -89,25 +91,25 @@ def _require_all(missing: Mapping[str, str]) -> None:
         raise TooFewAnswers(f"agreeing: {why}", remedy="fix it, and start the server again")
 
 
-def wait_until_ready(board: Coordinator, roster: Roster, rule: ResponseRule, seconds: float, speak: Speak) -> None:
-    """Wait until everybody is ready; after a while as many are enough as a round needs."""
+def wait_until_ready(coordinator: Coordinator, roster: Roster, rule: ResponseRule, seconds: float) -> None:
+    """Wait until all clients are ready; after `seconds`, continue with as many as a round needs."""
     until = time.monotonic() + seconds
-    board.send_agreement_to_all()
+    coordinator.send_agreement_to_all()
     while True:
-        ready = [name for name in board.clients_at("ready") if name in roster.agreed]
+        ready = [name for name in coordinator.clients_at("ready") if name in roster.agreed]
         missing = [name for name in roster.names if name not in ready]
         if not missing:
             break
         if time.monotonic() > until:
-            told = ", ".join(f"'{name}'" for name in missing)
+            response = ", ".join(f"'{name}'" for name in missing)
             if len(ready) < rule.needed(len(roster.agreed)):
                 raise TooFewAnswers(
-                    f"{len(ready)} of {len(roster.agreed)} participants are ready after {seconds:g} s; missing: {told}",
-                    remedy="start them with `fedarena join`, then go on with --resume; nothing is lost",
+                    f"{len(ready)} of {len(roster.agreed)} clients are ready after {seconds:g} s; missing: {response}",
+                    remedy="start them with `fedarena join`, then continue with --resume; no round is lost",
                 )
             for name in missing:
-                board.give_up(name)
-            speak(f"going on without {told}")
+                coordinator.give_up(name)
+            LOGGER.info(f"continuing without {response}")
             break
-        board.turn(1.0)
-    speak(f"{len(ready)} of {len(roster.agreed)} participants are ready: {', '.join(ready)}")
+        coordinator.turn(1.0)
+    LOGGER.info(f"{len(ready)} of {len(roster.agreed)} clients are ready: {', '.join(ready)}")

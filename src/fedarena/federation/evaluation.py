@@ -1,4 +1,4 @@
-"""How good is the model? Every participant tests it on rows of its own and tells counts and a sum; here they are pooled."""
+"""Evaluate models in a federation: clients test on their own samples and send counts and sums, which are pooled here."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Seen = dict[int, messages.EvaluateResponse | AbsentClient]
 
 
 class FederatedEvaluator:
-    """The evaluation of a federation. Models that clients keep for themselves are tested where they are.
+    """The evaluation of a federation. Personal models are tested at their clients.
 
-    With `shares_models` such a model also goes to all other participants, and its accuracy is that on all test rows, as
-    it is in a simulation; without, it is that on the rows of its owner.
+    With `shares_models` a personal model also goes to all other clients, and its accuracy is that on all test samples, as
+    in a simulation; without, it is that on the samples of its client.
     """
 
     def __init__(
         self, runtime: RemoteRuntime, memory: Callable[[int], ClientState | None], shares_models: bool
     ) -> None:
         self.runtime, self.memory, self.shares_models = runtime, memory, shares_models
-        self.site = runtime.site
-        self.missing: tuple[int, ...] = ()  # at the last look: clients whose rows it was without
+        self.context = runtime.context
+        self.missing: tuple[int, ...] = ()  # clients whose samples the last evaluation is without
         self.failed: dict[str, str] = {}
         self._released = ReleasedMetrics(runtime)
         self.metrics = self._released.metrics
@@ -43,31 +43,31 @@ class FederatedEvaluator:
     @property
     def own_samples(self) -> NDArray[np.int64]:
         """Return how many samples each client is compared on."""
-        owners = self.site.owners
-        return owners.sizes if self.site.experiment.evaluate.on == "train" else owners.test_sizes
+        owners = self.context.owners
+        return owners.sizes if self.context.experiment.evaluate.on == "train" else owners.test_sizes
 
-    def shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
-        """One model for all."""
-        people = self.site.owners.population
-        seen = self._look(dict.fromkeys(people, messages.EvaluateRequest()), common)
+    def evaluate_shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
+        """Evaluate one model on the test samples of all clients."""
+        population = self.context.owners.population
+        seen = self._look(dict.fromkeys(population, messages.EvaluateRequest()), common)
         right, count, loss = _pooled(seen)
         found = self._looked(right / count if count else None, loss, seen)
         found = self._released.with_sums(found, common, metrics)
-        return self._released.with_own(found, common, dict.fromkeys(people)) if clients else found
+        return self._released.with_own(found, common, dict.fromkeys(population)) if clients else found
 
-    def personal(
+    def evaluate_personal(
         self,
         common: Broadcast,
-        people: list[int],
+        population: list[int],
         own_model: Callable[[int], OwnModel],
         metrics: Sequence[Metric] = (),
         clients: bool = False,
     ) -> EvaluationResult:
-        """A model for each, weighted by training rows."""
-        tickets = {k: ticket_of(self.memory(k)) for k in people}
+        """Evaluate a model for each client, weighted by training samples."""
+        tickets = {k: ticket_of(self.memory(k)) for k in population}
         seen = self._look({k: messages.EvaluateRequest(memory=ticket) for k, ticket in tickets.items()}, common)
-        there = [k for k in people if isinstance(seen[k], messages.EvaluateResponse)]
-        sizes = self.site.owners.sizes[there]
+        there = [k for k in population if isinstance(seen[k], messages.EvaluateResponse)]
+        sizes = self.context.owners.sizes[there]
         on_test = losses = 0.0
         for k, p in zip(there, sizes / max(sizes.sum(), 1), strict=True):
             right, count, loss = _pooled(self._evaluate_everywhere(k, common) if self.shares_models else {k: seen[k]})
@@ -77,24 +77,24 @@ class FederatedEvaluator:
         return self._released.with_own(found, common, tickets) if clients else found
 
     def _evaluate_everywhere(self, client: int, common: Broadcast) -> Seen:
-        """One client's own model on the test rows of all."""
+        """Evaluate the personal model of one client on the test samples of all."""
 
         def read(name: str, message: Message) -> OwnModel:
-            load = message.load
-            buffers, w = self.site.task.buffers(), self.site.initial
+            payload = message.payload
+            buffers, w = self.context.task.buffers(), self.context.initial
             if (
-                not isinstance(message.words, messages.ModelResponse)
-                or not isinstance(load, dict)
-                or {*load} != {"w", "buffers"}
+                not isinstance(message.body, messages.ModelResponse)
+                or not isinstance(payload, dict)
+                or {*payload} != {"w", "buffers"}
             ):
-                raise WireRefused(f"'{message.words.what}' where a model belongs")
-            problems = [load["w"] is not None and first_mismatch(load["w"], w, "a model")]
+                raise WireRefused(f"'{message.body.what}' where a model belongs")
+            problems = [payload["w"] is not None and first_mismatch(payload["w"], w, "a model")]
             problems += [
-                load["buffers"] is not None and first_mismatch(load["buffers"], buffers, "BatchNorm's statistics")
+                payload["buffers"] is not None and first_mismatch(payload["buffers"], buffers, "BatchNorm's statistics")
             ]
             for problem in filter(None, problems):
                 raise WireRefused(str(problem))
-            return load["w"], load["buffers"]
+            return payload["w"], payload["buffers"]
 
         asked = {client: messages.ModelRequest(memory=ticket_of(self.memory(client)))}
         found = self.runtime.ask(asked, 0, Payload.of(None), read, "testing")[client]
@@ -102,42 +102,46 @@ class FederatedEvaluator:
             return {client: found}
         w, buffers = found
         shown = Broadcast(common.message if w is None else Model(w), buffers or common.buffers)
-        return self._look(dict.fromkeys(self.site.owners.population, messages.EvaluateRequest()), shown)
+        return self._look(dict.fromkeys(self.context.owners.population, messages.EvaluateRequest()), shown)
 
     def _look(self, questions: dict[int, messages.EvaluateRequest], common: Broadcast) -> Seen:
         def read(name: str, message: Message) -> messages.EvaluateResponse:
-            told, client = message.words, self.runtime.names.index(name)
+            response, client = message.body, self.runtime.names.index(name)
             if (
-                not isinstance(told, messages.EvaluateResponse)
-                or not told.right <= told.count
-                or not told.own_right <= told.own_count
+                not isinstance(response, messages.EvaluateResponse)
+                or not response.right <= response.count
+                or not response.own_right <= response.own_count
             ):
-                raise WireRefused(f"'{told.what}' where counts belong")
-            if (told.count, told.own_count) != self._counts(client):
-                raise WireRefused(f"counts of {told.count} and {told.own_count} rows, which are not those agreed on")
-            if LARGEST < abs(told.loss) < math.inf or told.loss == -math.inf:  # a model that diverged has inf or nan
-                raise WireRefused(f"a loss of {told.loss:g}")
-            return told
+                raise WireRefused(f"'{response.what}' where counts belong")
+            if (response.count, response.own_count) != self._counts(client):
+                raise WireRefused(
+                    f"counts of {response.count} and {response.own_count} rows, which are not those agreed on"
+                )
+            if (
+                LARGEST < abs(response.loss) < math.inf or response.loss == -math.inf
+            ):  # a model that diverged has inf or nan
+                raise WireRefused(f"a loss of {response.loss:g}")
+            return response
 
         return self.runtime.ask(questions, 0, Payload.of(common), read, "testing")
 
     def _counts(self, client: int) -> tuple[int, int]:
-        """Rows on which a client tests, and those that clients are compared on."""
-        owners, on = self.site.owners, self.site.experiment.evaluate.on
+        """Return how many samples a client tests on, and how many it is compared on."""
+        owners, on = self.context.owners, self.context.experiment.evaluate.on
         tests = len(owners.client_tests[client])
         return tests, len(owners.clients[client]) if on == "train" else tests
 
     def _looked(self, accuracy: float | None, loss: float, seen: Seen) -> EvaluationResult:
-        own = np.full(len(self.site.owners.clients), np.nan)
-        for k, told in seen.items():
-            if isinstance(told, messages.EvaluateResponse) and told.own_count:
-                own[k] = told.own_right / told.own_count
-        self.missing = tuple(k for k, told in seen.items() if isinstance(told, AbsentClient))
+        own = np.full(len(self.context.owners.clients), np.nan)
+        for k, response in seen.items():
+            if isinstance(response, messages.EvaluateResponse) and response.own_count:
+                own[k] = response.own_right / response.own_count
+        self.missing = tuple(k for k, response in seen.items() if isinstance(response, AbsentClient))
         return EvaluationResult(accuracy, loss, own, self.missing)
 
 
 def _pooled(seen: Seen) -> tuple[int, int, float]:
-    """Right, of how many, and the mean loss."""
-    told = [one for one in seen.values() if isinstance(one, messages.EvaluateResponse)]
-    right, count = sum(one.right for one in told), sum(one.count for one in told)
-    return right, count, math.fsum(one.loss for one in told) / count if count else math.nan
+    """Return correct predictions, their number of samples, and the mean loss."""
+    response = [one for one in seen.values() if isinstance(one, messages.EvaluateResponse)]
+    right, count = sum(one.right for one in response), sum(one.count for one in response)
+    return right, count, math.fsum(one.loss for one in response) / count if count else math.nan

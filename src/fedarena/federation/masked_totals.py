@@ -1,4 +1,4 @@
-"""The server's half of a masked release: ask all clients for keys, pass them on, and add up the vectors that come back."""
+"""The server's part of a masked release: collect keys of all clients, pass them on, and add the masked vectors."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def masked_total(
     """
 
     def vector(name: str, message: Message) -> Masked:
-        if not isinstance(message.words, answer) or not is_vector(message.load, layout):
-            raise RequestDeclined(f"it answered with '{message.words.what}'")
-        integers: Masked = message.load
+        if not isinstance(message.body, answer) or not is_vector(message.payload, layout):
+            raise RequestDeclined(f"it answered with '{message.body.what}'")
+        integers: Masked = message.payload
         return integers
 
     for _ in range(KEY_ATTEMPTS):
@@ -49,8 +49,8 @@ def masked_total(
 
 
 def _key(name: str, message: Message) -> str:
-    if not isinstance(message.words, messages.StatisticsKey):
-        raise RequestDeclined(f"it answered with '{message.words.what}'")
-    if not is_public_key(message.words.key):
-        raise RequestDeclined("it sent a public key that is none")
-    return message.words.key
+    if not isinstance(message.body, messages.StatisticsKey):
+        raise RequestDeclined(f"it answered with '{message.body.what}'")
+    if not is_public_key(message.body.key):
+        raise RequestDeclined("it sent a public key that is not valid")
+    return message.body.key

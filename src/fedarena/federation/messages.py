@@ -1,6 +1,6 @@
-"""What organiser and participants say to each other. Everything that leaves a participant's house has a name here.
+"""The messages between server and clients. Everything that leaves the machine of a client has a field here.
 
-The organiser asks, a participant answers. Vectors travel beside these words, as the load of a message (wire.py).
+The server sends requests, a client responds. Vectors travel as the payload of a message (wire_format.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Seconds = Annotated[float, Field(ge=0)]
 Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]
 Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-# What a message is called on the wire, and in the files of clients, where that is not its class in lower case.
+# The name of a message on the wire and in the files of clients, where it is not the class name in lower case.
 WIRE_KINDS = {
     "Invitation": "hello",
     "TableDescription": "described",
@@ -51,7 +51,7 @@ KINDS: dict[str, type[MessageBody]] = {}
 
 
 class MessageBody(BaseModel):
-    """One kind of message."""
+    """Base class of all messages."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     what: ClassVar[str] = ""
@@ -63,16 +63,16 @@ class MessageBody(BaseModel):
 
 
 class MessagePart(BaseModel):
-    """A part of a message."""
+    """Base class of structures inside messages."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-# Getting to know each other
+# Enrollment
 
 
 class ColumnDescription(MessagePart):
-    """A column of a participant's table: its name, whether it holds numbers, and which words, where they are encoded."""
+    """A column of a client's table: its name, its kind, and its levels where they are encoded."""
 
     name: str
     kind: Literal["numbers", "words"]
@@ -80,28 +80,28 @@ class ColumnDescription(MessagePart):
 
 
 class Agreement(MessagePart):
-    """What all participants have agreed on, and the place of one of them."""
+    """What all clients have agreed on, and the position of one of them."""
 
     client: Count
     clients: Count
-    rows_before: Count  # of participants whose names come before: where its rows would lie in a table of all
+    rows_before: Count  # of clients whose names come before: where its rows would be in a pooled table
     rows: Count  # of all
     classes: tuple[str, ...]  # labels, in the order in which they are numbered
     columns: tuple[ColumnDescription, ...]  # features, in the order in which the model sees them
     means: tuple[float, ...] | None = None  # of the columns, over all training rows
     deviations: tuple[float, ...] | None = None
     class_counts: tuple[int, ...] | None = None  # over all training rows, where the algorithm needs them
-    heaviest: int | None = None  # most training rows of a participant, where answers are masked
-    shares_models: bool = False  # models of one's own go to the others, to be tested there
+    heaviest: int | None = None  # most training rows of a client, where answers are masked
+    shares_models: bool = False  # personal models are sent to the other clients, to be tested there
 
     @property
-    def place(self) -> str:
-        """What decides which rows of the participant are for training, and how they look."""
+    def position(self) -> str:
+        """Return the fields that decide which rows of the client are for training, and how they are encoded."""
         return self.model_dump_json(include={"client", "clients", "rows_before", "rows", "classes", "columns"})
 
 
 class Invitation(MessageBody):
-    """Server: this is the experiment. Do you take part?"""
+    """Server: invite a client to an experiment."""
 
     experiment: str  # TOML
     clients: Annotated[int, Field(ge=1, lt=2**31)]  # that take part: it decides whether statistics are masked
@@ -109,9 +109,9 @@ class Invitation(MessageBody):
 
 
 class TableDescription(MessageBody):
-    """Participant: yes. This is what my table looks like."""
+    """Client: accept, and describe the table."""
 
-    session: str  # of this process: another one remembers nothing of what was said
+    session: str  # of this process: another one does not know the run
     rows: Count
     test_rows: Count  # of a file of their own
     label_kind: Literal["numbers", "truths", "words"]
@@ -120,7 +120,7 @@ class TableDescription(MessageBody):
 
 
 class AgreementRequest(MessageBody):
-    """Server: this is agreed. Send your sample counts, or get ready."""
+    """Server: send the agreement; the client returns its sample counts, or builds the model."""
 
     agreement: Agreement
     tell: Literal["counts", "ready"]
@@ -138,7 +138,7 @@ class StatisticsKeyRequest(MessageBody):
 
 
 class StatisticsKey(MessageBody):
-    """Client: the public half."""
+    """Client: the public key of that pair."""
 
     key: Key
 
@@ -151,17 +151,17 @@ class StatisticsRequest(MessageBody):
 
 
 class StatisticsResponse(MessageBody):
-    """Client: the load is a vector of integers (statistics_release.py), masked where keys were given."""
+    """Client: the payload is a vector of integers (statistics_release.py), masked where keys were given."""
 
 
 class ReadyResponse(MessageBody):
-    """Participant: I have built the model. It begins with these weights."""
+    """Client: the model is built, and starts from these weights."""
 
     torch: str
     initial: str  # sha256
 
 
-# Work
+# Rounds
 
 
 class ExchangeInfo(MessagePart):
@@ -173,62 +173,62 @@ class ExchangeInfo(MessagePart):
 
 
 class KeyPair(MessagePart):
-    """Public keys of an exchange: of masks in pairs, and of the channel to a participant."""
+    """Public keys of an exchange: of masks in pairs, and of the channel to a client."""
 
     mask: Key
     channel: Key
 
 
 class KeysRequest(MessageBody):
-    """Organiser: draw secrets for this exchange."""
+    """Server: draw secrets for this exchange of secure aggregation."""
 
     exchange: Count
 
 
 class KeysResponse(MessageBody):
-    """Participant: the public halves."""
+    """Client: the public keys of this exchange."""
 
     keys: KeyPair
 
 
 class SharesRequest(MessageBody):
-    """Organiser: these are the public keys of all. Deal out shares of your secrets."""
+    """Server: pass on the public keys of all clients, and request encrypted shares of the secrets."""
 
     exchange: Count
     keys: dict[Count, KeyPair]
 
 
 class SharesResponse(MessageBody):
-    """Participant: shares for each neighbour, which only that neighbour can read."""
+    """Client: shares for each neighbour, encrypted for that neighbour."""
 
     shares: dict[Count, Hex]
 
 
 class RevealRequest(MessageBody):
-    """Organiser: these have answered. Reveal the shares with which their sum, and nothing else, can be opened."""
+    """Server: name the clients that have answered, and request the shares that unmask their sum and nothing else."""
 
     exchange: Count
     answered: tuple[Count, ...]
 
 
 class RevealResponse(MessageBody):
-    """Participant: a share of a secret of each neighbour: of its own mask if it answered, else of its key."""
+    """Client: a share of a secret of each neighbour: of its own mask if it answered, else of its key."""
 
     shares: dict[Count, Annotated[str, Field(pattern=r"^[0-9a-f]{1,32}$")]]
 
 
 class RoundRequest(MessageBody):
-    """Organiser: do your part. The load is what all hear."""
+    """Server: run a method of the algorithm; the payload is the broadcast."""
 
     do: str
     exchange: Count  # of the round: 0 is the first
-    memory: str = ""  # which of your memories to begin from; none: you are new
+    memory: str = ""  # the ticket of the client state to start from; empty: none
     turn: ExchangeInfo | None = None
-    shares: dict[Count, Hex] | None = None  # of your neighbours' secrets, where answers are masked
+    shares: dict[Count, Hex] | None = None  # of the neighbours' secrets, where answers are masked
 
 
 class RoundResponse(MessageBody):
-    """Participant: done. The load is what goes up: the algorithm's answer, and BatchNorm's statistics where averaged."""
+    """Client: the result of a round; the payload is the update, and BatchNorm statistics where they are averaged."""
 
     weight: float
     finite: bool
@@ -238,25 +238,25 @@ class RoundResponse(MessageBody):
     seconds: Seconds
     sent: Count
     sent_buffers: Count
-    memory: str = ""  # under which it is kept here, if anything is
+    memory: str = ""  # the ticket of the client state, if there is one
 
 
 class BatchNormRequest(MessageBody):
-    """Organiser: measure BatchNorm's statistics of this model on your rows."""
+    """Server: measure the BatchNorm statistics of this model on the training samples."""
 
 
 class BatchNormResponse(MessageBody):
-    """Participant: the load is what I measured."""
+    """Client: the payload holds the measured statistics."""
 
 
 class EvaluateRequest(MessageBody):
-    """Organiser: how good is this model on your test rows? Or your own: the one of this memory."""
+    """Server: evaluate the model in the payload, or the personal model of a ticket, on the test samples."""
 
-    memory: str | None = None  # None: the model in the load is all there is
+    memory: str | None = None  # None: the model in the payload
 
 
 class EvaluateResponse(MessageBody):
-    """Participant: so many right of so many, and the sum of their losses; and right of the rows clients are compared on."""
+    """Client: correct predictions, samples and the sum of losses, also of the samples that clients are compared on."""
 
     right: Count
     count: Count
@@ -266,14 +266,14 @@ class EvaluateResponse(MessageBody):
 
 
 class EvaluationSumsRequest(MessageBody):
-    """Server: send sums over your test samples for the model in the load, masked as statistics are."""
+    """Server: send sums over your test samples for the model in the payload, masked as statistics are."""
 
     keys: dict[Count, Key] = {}
     histograms: Count = 0  # bins of score histograms among the sums; only as many as were agreed on
 
 
 class EvaluationSums(MessageBody):
-    """Client: the load is a vector of integers (metric_sums.py), masked where keys were given."""
+    """Client: the payload is a vector of integers (metric_sums.py), masked where keys were given."""
 
     histograms: Count = 0
 
@@ -281,7 +281,7 @@ class EvaluationSums(MessageBody):
 class OwnMetricsRequest(MessageBody):
     """Server: compute the metrics that sums do not give on your own test samples, of this model or of your own."""
 
-    memory: str | None = None  # None: the model in the load
+    memory: str | None = None  # None: the model in the payload
 
 
 class OwnMetrics(MessageBody):
@@ -292,30 +292,30 @@ class OwnMetrics(MessageBody):
 
 
 class ModelRequest(MessageBody):
-    """Organiser: show the model of this memory, that the others may test it."""
+    """Server: send the personal model of a ticket, to be tested by the other clients."""
 
     memory: str
 
 
 class ModelResponse(MessageBody):
-    """Participant: the load is my own model."""
+    """Client: the payload is the personal model."""
 
 
 # Without rounds
 
 
 class AsyncTrainRequest(MessageBody):
-    """Organiser: train, at your own pace. From the model in the load, or from your own of this memory."""
+    """Server: train from the model in the payload, or from an own result, without rounds."""
 
-    number: Count  # of your trainings: your random numbers go by it
+    number: Count  # of the client's trainings: its random numbers are keyed by it
     memory: str = ""
-    own_model: str = ""  # the training from whose result to go on
-    ask_first: bool = False  # keep the result until it is asked for
-    keep_from: Count = 0  # what older trainings left behind is not needed any more
+    own_model: str = ""  # the training from whose result to continue
+    ask_first: bool = False  # keep the result until it is requested
+    keep_from: Count = 0  # results of older trainings are not needed any more
 
 
 class AsyncTrainResponse(MessageBody):
-    """Participant: trained; may I send the result? Nothing but facts is here."""
+    """Client: report a training whose result the server may request."""
 
     finite: bool
     steps: Count
@@ -328,29 +328,29 @@ class AsyncTrainResponse(MessageBody):
 
 
 class SendResultRequest(MessageBody):
-    """Organiser: yes, send the result of that training."""
+    """Server: request the result of a reported training."""
 
-    trained: AsyncTrainResponse  # as it was told
+    trained: AsyncTrainResponse  # as it was reported
 
 
-# When something is amiss, and at the end
+# Errors, and the end of a run
 
 
 class CannotTrainResponse(MessageBody):
-    """Participant: with these rows I cannot take part."""
+    """Client: these samples cannot be trained on."""
 
     reason: str
 
 
 class ErrorResponse(MessageBody):
-    """Participant: the algorithm raised an error."""
+    """Client: the algorithm raised an error."""
 
     error: str
     place: str = ""
 
 
 class UnsendableResponse(MessageBody):
-    """Participant: what the algorithm sends does not go through the steps of the experiment's uplink."""
+    """Client: what the algorithm sends does not go through the steps of the experiment's uplink."""
 
     error: str
     remedy: str
@@ -358,18 +358,18 @@ class UnsendableResponse(MessageBody):
 
 
 class RefusalResponse(MessageBody):
-    """Participant: no, and why."""
+    """Client: refuse a request, with the reason."""
 
     why: str
     kind: Literal["unready", "no"] = "no"  # unready: this process does not know the run yet
 
 
 class GoodbyeRequest(MessageBody):
-    """Organiser: it is over, for all or for you."""
+    """Server: the run has ended, for all clients or for this one."""
 
     reason: str = ""
     finished: bool = False
 
 
 class GoodbyeResponse(MessageBody):
-    """Participant: goodbye."""
+    """Client: confirm the end of the run."""

@@ -141,7 +141,7 @@ class MetricSums:
 
     @property
     def diverged(self) -> bool:
-        """Is the output for some sample not finite?"""
+        """Return whether the output for some sample is not finite."""
         return bool(self.confusion[:, -1].any())
 
     @property
@@ -164,7 +164,7 @@ class MetricSums:
         )
 
     def implausible(self, samples: int) -> str:
-        """Say what cannot be true of so many test samples; empty if nothing is wrong."""
+        """Return what cannot be true of so many test samples, or an empty text."""
         finite = int(self.confusion[:, :-1].sum())
         if self.confusion.min() < 0 or self.confusion.sum() != samples:
             return "the confusion matrix is not that of the test samples"
@@ -206,22 +206,22 @@ class MetricSums:
         return self.losses[name == "brier"] / (count << POINT)
 
 
-def layout_of(site: Any, bins: int) -> MetricLayout:
-    """Return the layout of a site's task."""
-    return MetricLayout(site.data.classes, bins, site.positive)
+def layout_of(context: Any, bins: int) -> MetricLayout:
+    """Return the layout for the task of an experiment."""
+    return MetricLayout(context.data.classes, bins, context.positive)
 
 
-def why_no_sums(site: Any) -> str:
-    """Say why there are no sums for the models of a site; empty if there are."""
-    if site.task_name != "classification":
+def why_no_sums(context: Any) -> str:
+    """Return why there are no sums for the models of an experiment, or an empty text."""
+    if context.task_name != "classification":
         return "the model brings its own loss"
-    if site.has_personal_models:
+    if context.has_personal_models:
         return "every client has its own model"
-    return f"there are more than {MANY_CLASSES} classes" if site.data.classes > MANY_CLASSES else ""
+    return f"there are more than {MANY_CLASSES} classes" if context.data.classes > MANY_CLASSES else ""
 
 
 def followed_from(metric: str) -> str:
-    """Say what a followed metric needs of every evaluation: counts, sums, histograms, or nothing that clients send."""
+    """Return what a followed metric needs of every evaluation: "counts", "sums", "histograms", or "" for nothing."""
     if metric in (*COUNTED, "log_loss"):
         return "counts"
     if metric in (*BY_CLASS, *BY_SUM):

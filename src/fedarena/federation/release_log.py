@@ -1,8 +1,8 @@
-"""What a client has released, to whom and when: a log in its folder, and the samples to which all releases are bound.
+"""The log of everything that a client has released, and the samples to which all its releases are bound.
 
 Sums or updates over two selections of samples that differ in one sample give that sample away by their difference. So the
 first release of a folder binds it to one table, one selection of samples and one set of columns. Every later run, under
-whatever name, must use the same, or the client's owner allows a new binding explicitly.
+any name, must use the same, or the client's owner allows a new binding explicitly.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Binding:
         )
 
     def differences(self, other: Binding) -> str:
-        """Say in which parts two bindings differ."""
+        """Describe the parts in which two bindings differ."""
         parts = {"table": "another table", "samples": "other training samples", "columns": "other columns or labels"}
         return ", ".join(said for name, said in parts.items() if getattr(self, name) != getattr(other, name))
 
@@ -61,7 +61,7 @@ def _hash(*parts: bytes) -> str:
 
 
 class ReleaseLog:
-    """The log of one client, and its binding. Both lie in the client's folder and outlive its processes."""
+    """The log and the binding of one client, in its folder; both outlive its processes."""
 
     def __init__(self, folder: Path, server: str = "", allow_new: bool = False) -> None:
         self.folder, self.server = folder, server

@@ -28,13 +28,13 @@ class ReleasedMetrics:
     """Asks clients for sums and for their own metrics, and adds the values to what an evaluation found."""
 
     def __init__(self, runtime: RemoteRuntime) -> None:
-        self.runtime, self.site = runtime, runtime.site
-        self._bins = self.site.experiment.evaluate.histograms or 0
-        self._summed = not why_no_sums(self.site)
+        self.runtime, self.context = runtime, runtime.context
+        self._bins = self.context.experiment.evaluate.histograms or 0
+        self._summed = not why_no_sums(self.context)
         known = {*COUNTED, "log_loss"}
         known |= {*BY_CLASS, *BY_SUM} if self._summed else set()
         known |= {*BY_ORDER} if self._summed and self._bins else set()
-        self.metrics = [one for name, one in metrics_of(self.site.task_name).items() if name in known]
+        self.metrics = [one for name, one in metrics_of(self.context.task_name).items() if name in known]
 
     def with_sums(self, found: EvaluationResult, common: Broadcast, metrics: Sequence[Metric]) -> EvaluationResult:
         """Add the metrics that are asked for; those that need the sums of a missing client are left out, with a note."""
@@ -55,23 +55,23 @@ class ReleasedMetrics:
         self, found: EvaluationResult, common: Broadcast, tickets: Mapping[int, str | None]
     ) -> EvaluationResult:
         """Add the accuracy of every client and, where no histograms were agreed on, its AUC and average precision."""
-        if self.site.task_name != "classification":
+        if self.context.task_name != "classification":
             return found
         values: dict[str, Any] = {"accuracy": found.own}
         if not self._bins:
             asked = {k: messages.OwnMetricsRequest(memory=ticket) for k, ticket in tickets.items()}
             rule = replace(self.runtime.rule, minimum=0)
-            told = self.runtime.ask(asked, 0, Payload.of(common), self._own, "metrics of clients", rule)
-            each = (told.get(k, {}) for k in range(len(self.site.owners.clients)))
+            response = self.runtime.ask(asked, 0, Payload.of(common), self._own, "metrics of clients", rule)
+            each = (response.get(k, {}) for k in range(len(self.context.owners.clients)))
             values |= stacked(({} if isinstance(one, AbsentClient) else one for one in each), list(BY_ORDER))
         return replace(found, client_values=values)
 
     def _total(self, common: Broadcast, found: EvaluationResult, bins: int) -> tuple[MetricSums | None, str]:
         """Return the total over all clients, or say why there is none."""
-        names, load = self.runtime.names, Payload.of(common)
+        names, payload = self.runtime.names, Payload.of(common)
         if found.missing:
             return None, f"'{names[found.missing[0]]}' gave no answer"
-        board, rule = self.runtime.board, replace(self.runtime.rule, minimum=0)
+        coordinator, rule = self.runtime.coordinator, replace(self.runtime.rule, minimum=0)
 
         def ask(questions: Mapping[str, messages.MessageBody], read: Read) -> tuple[dict[str, Any], dict[str, str]]:
             def of_this_evaluation(name: str, message: Message) -> Any:
@@ -79,27 +79,28 @@ class ReleasedMetrics:
                 return read(name, message)
 
             loads = {
-                n: load if isinstance(one, messages.EvaluationSumsRequest) else NOTHING for n, one in questions.items()
+                n: payload if isinstance(one, messages.EvaluationSumsRequest) else NOTHING
+                for n, one in questions.items()
             }
-            packed = {name: pack(board.run, 0, one, loads[name]) for name, one in questions.items()}
-            return board.ask(packed, of_this_evaluation, rule, "metrics")
+            packed = {name: pack(coordinator.run, 0, one, loads[name]) for name, one in questions.items()}
+            return coordinator.ask(packed, of_this_evaluation, rule, "metrics")
 
         clients = {name: k for k, name in enumerate(names)}
-        layout = layout_of(self.site, bins)
+        layout = layout_of(self.context, bins)
         request = lambda name, keys: messages.EvaluationSumsRequest(keys=keys, histograms=bins)
         integers, missing = masked_total(clients, ask, request, messages.EvaluationSums, layout)
         for name, why in missing.items():
             return None, f"'{name}': {why}"
         try:
             total = MetricSums.from_integers(integers, layout)
-            problem = total.implausible(int(self.site.owners.test_sizes.sum()))
+            problem = total.implausible(int(self.context.owners.test_sizes.sum()))
         except ValueError as error:
             problem = str(error)
         return (None, f"they cannot be right: {problem}") if problem else (total, "")
 
     def _own(self, name: str, message: Message) -> dict[str, float]:
         """Read the metrics of one client."""
-        told = message.words
-        if not isinstance(told, messages.OwnMetrics) or {*told.values} != {*BY_ORDER}:
-            raise WireRefused(f"'{told.what}' where metrics of a client belong")
-        return {name: np.nan if value is None else value for name, value in told.values.items()}
+        response = message.body
+        if not isinstance(response, messages.OwnMetrics) or {*response.values} != {*BY_ORDER}:
+            raise WireRefused(f"'{response.what}' where metrics of a client belong")
+        return {name: np.nan if value is None else value for name, value in response.values.items()}

@@ -1,4 +1,4 @@
-"""What an answer must look like: like that of a made-up client with a few made-up rows, number by number."""
+"""Check the structure of answers against that of a synthetic client with a few synthetic samples."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ ROWS = 4
 
 
 class ReplyPatterns:
-    """Answers of the made-up client, one for each part that clients play."""
+    """The answers of the synthetic client, one for each method of the algorithm."""
 
-    def __init__(self, site: ExperimentContext) -> None:
-        self._of = site
-        self._site: ExperimentContext | None = None
+    def __init__(self, context: ExperimentContext) -> None:
+        self._of = context
+        self._context: ExperimentContext | None = None
         self._known: dict[str, Any] = {}
 
     def prepare(self, do: str, common: Broadcast, turn: MaskedExchange | None) -> None:
-        """Play the part once; what cannot go up shows here, before anybody is asked."""
+        """Run the method once; an update that cannot be sent is found before any client is asked."""
         if do in self._known:
             return
         try:
             self._known[do] = self._made_up(do, common, turn)
         except CannotSend:
             raise
-        except Exception:  # rows of zeros are not for every model: then the first answer that comes is the pattern
+        except Exception:  # some models fail on zeros: then the first answer that arrives is the pattern
             self._known[do] = None
 
     def check(self, sent: Any, do: str) -> None:
-        """Refuse an answer of another make."""
+        """Refuse an answer with another structure."""
         if self._known[do] is None:
             self._known[do] = sent
         problem = first_mismatch(sent, self._known[do], "answer")
@@ -49,36 +49,36 @@ class ReplyPatterns:
             raise WireRefused(problem)
 
     def _made_up(self, do: str, common: Broadcast, turn: MaskedExchange | None) -> Any:
-        if self._site is None:
-            self._site = self._stand_in()
+        if self._context is None:
+            self._context = self._stand_in()
         with one_thread():
-            answer = ClientTask(0, 0, do, None).run(self._site, common)
+            answer = ClientTask(0, 0, do, None).run(self._context, common)
         assert isinstance(answer, ClientAnswer)
-        sent, steps = answer.reply.send, self._site.steps
+        sent, steps = answer.reply.send, self._context.steps
         if turn is None or steps is None:
             return sent
         parts = leaves(sent)
         steps.check(parts, list(reductions(sent)))
-        return masked_vector(np.zeros(1 + sum(map(np.size, parts)), np.uint32), sent) if steps.wish.secure else sent
+        return masked_vector(np.zeros(1 + sum(map(np.size, parts)), np.uint32), sent) if steps.settings.secure else sent
 
     def _stand_in(self) -> ExperimentContext:
-        site, data = self._of, self._of.data
+        context, data = self._of, self._of.data
         rows = max(ROWS, data.classes)
         x = np.zeros((rows, *data.x.shape[1:]), np.float32)
-        everyone = [np.arange(rows)] * len(site.owners.clients)
+        everyone = [np.arange(rows)] * len(context.owners.clients)
         made_up = Dataset("made up", x, np.arange(rows) % data.classes, rows, data.classes)
         return build_model_and_algorithm(
-            ExperimentContext(site.experiment, made_up, Partition(everyone, np.empty(0, np.int64)))
+            ExperimentContext(context.experiment, made_up, Partition(everyone, np.empty(0, np.int64)))
         )
 
 
 def first_mismatch(tree: Any, pattern: Any, where: str) -> str:
-    """The first place in which two trees differ in type or shape, in words; nothing if they do not."""
+    """Describe the first place in which two trees differ in type or shape; return an empty text if they do not."""
     if isinstance(pattern, np.ndarray):
         if isinstance(tree, np.ndarray) and (tree.shape, tree.dtype) == (pattern.shape, pattern.dtype):
             return ""
-        told = f"{tree.dtype} {tree.shape}" if isinstance(tree, np.ndarray) else type(tree).__name__
-        return f"an array {told} as {where}, where {pattern.dtype} {pattern.shape} belongs"
+        sent = f"{tree.dtype} {tree.shape}" if isinstance(tree, np.ndarray) else type(tree).__name__
+        return f"an array {sent} as {where}, where {pattern.dtype} {pattern.shape} belongs"
     if isinstance(pattern, bool | int | float | np.generic):
         fits = isinstance(tree, bool | int | float)
     else:

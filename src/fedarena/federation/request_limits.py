@@ -1,4 +1,4 @@
-"""How often a client answers: every request is counted, in a file that outlives the process.
+"""Limits on the requests that a client answers: every request is counted in a file that outlives the process.
 
 The same request gets the same answer, with the same noise, and reveals nothing more. Another request under the same round
 is another question about the same samples: a few are answered, because a server that was restarted may have lost answers
@@ -21,7 +21,7 @@ from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext
 from fedarena.federation.metric_sums import followed_from
 from fedarena.federation.redaction import ShareableError
-from fedarena.federation.wire_format import load_parts
+from fedarena.federation.wire_format import payload_parts
 
 FILE = "requests.jsonl"
 REPEATS = 3  # other requests that are answered for a round, or beyond the agreed evaluations
@@ -31,8 +31,8 @@ EXCHANGES = 8  # of a round: no algorithm here needs more than three
 class RequestLimits:
     """The requests of one run that were answered."""
 
-    def __init__(self, folder: Path, site: ClientContext, shares_models: bool) -> None:
-        self._path, self._site, self._shares_models = folder / FILE, site, shares_models
+    def __init__(self, folder: Path, context: ClientContext, shares_models: bool) -> None:
+        self._path, self._context, self._shares_models = folder / FILE, context, shares_models
         self._seen: dict[str, Counter[str]] = {}
         for key, digest in self._read():
             self._seen.setdefault(key, Counter())[digest] += 1
@@ -63,12 +63,14 @@ class RequestLimits:
         if isinstance(asked, messages.BatchNormRequest):
             return f"round {round + 1}, statistics", 1 + REPEATS
         if isinstance(asked, messages.AsyncTrainRequest):
-            return "training", self._rounds * self._site.agreed.clients + REPEATS
+            return "training", self._rounds * self._context.agreed.clients + REPEATS
         if isinstance(asked, messages.EvaluateRequest):
             return "evaluation", self._evaluations + REPEATS
         if isinstance(asked, messages.EvaluationSumsRequest):
             what = "histograms" if asked.histograms else "sums"
-            times = self._evaluations if followed_from(self._site.metric.name) == what else 1  # else at the end alone
+            times = (
+                self._evaluations if followed_from(self._context.metric.name) == what else 1
+            )  # else at the end alone
             return f"evaluation {what}", times + REPEATS
         if isinstance(asked, messages.OwnMetricsRequest):
             return "metrics of this client", 1 + REPEATS
@@ -76,20 +78,20 @@ class RequestLimits:
 
     @property
     def _is_protected(self) -> bool:
-        steps = self._site.steps
-        return steps is not None and bool(steps.wish.secure or steps.wish.noise)
+        steps = self._context.steps
+        return steps is not None and bool(steps.settings.secure or steps.settings.noise)
 
     @property
     def _rounds(self) -> int:
         """Return how many rounds the experiment may take: each has an upload at least."""
-        experiment = self._site.experiment
+        experiment = self._context.experiment
         return experiment.rounds or experiment.uploads or 1
 
     @property
     def _evaluations(self) -> int:
         """Return how many models are evaluated: one at each evaluation, and one more where the server stops early."""
-        times = math.ceil(self._rounds / self._site.experiment.evaluate.every) + 1
-        return times * (1 + self._site.agreed.clients if self._shares_models else 1)
+        times = math.ceil(self._rounds / self._context.experiment.evaluate.every) + 1
+        return times * (1 + self._context.agreed.clients if self._shares_models else 1)
 
     def _read(self) -> Iterator[tuple[str, str]]:
         """Return the requests in the file; a last line that a crash cut off is left out."""
@@ -102,6 +104,6 @@ class RequestLimits:
 def request_digest(asked: messages.MessageBody, content: bytes) -> str:
     """Hash a request without the shares and the keys of masks, which are drawn again whenever it is sent."""
     digest = hashlib.sha256(asked.model_dump_json(exclude={"shares", "keys"}).encode())
-    for part in load_parts(content):
+    for part in payload_parts(content):
         digest.update(part)
     return digest.hexdigest()

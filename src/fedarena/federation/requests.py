@@ -1,4 +1,4 @@
-"""Questions and their answers: what an organiser waits for, and when it has waited long enough."""
+"""Requests to clients and their responses: what a server waits for, and for how long."""
 
 from __future__ import annotations
 
@@ -13,85 +13,85 @@ from fedarena.federation.wire_format import Message
 
 
 class TooFewAnswers(FedarenaError):
-    """Fewer participants answered than the organiser's rule asks for."""
+    """Fewer clients answered than the server's rule requires."""
 
 
 class RequestDeclined(Exception):
-    """A participant said no, or something that is no answer."""
+    """A client refused a request, or sent something that is not a response to it."""
 
 
 @dataclass(frozen=True)
 class ResponseRule:
-    """When a round goes on: all have answered; or the deadline has passed, and so many have."""
+    """When a round ends: all clients have answered, or the deadline has passed and enough have."""
 
     deadline: float = 300.0
-    minimum: int | None = None  # None: more than half of those asked
-    attempts: int = 3  # with fewer answers they are asked so often, then the run stops
-    selected: int | None = None  # of whom those asked are left, where a round takes several steps
+    minimum: int | None = None  # None: more than half of the selected clients
+    attempts: int = 3  # with fewer answers requests are sent so often, then the run stops
+    selected: int | None = None  # clients at the first step, where a round takes several
 
     def needed(self, asked: int) -> int:
-        """Answers that are enough."""
+        """Return how many answers are enough."""
         of = asked if self.selected is None else self.selected
         return min(of // 2 + 1 if self.minimum is None else self.minimum, of)
 
 
 class AdmissionPolicy(Protocol):
-    """Decides who takes part."""
+    """Decides which clients take part."""
 
     def admit(self, name: str, described: messages.TableDescription) -> str:
-        """A participant has described its table. Why it cannot take part, or nothing."""
+        """Admit a client by the description of its table; return why it cannot take part, or an empty text."""
         ...
 
     def agreement(self, name: str) -> messages.Agreement | None:
-        """What was agreed with it; None while that is still open."""
+        """Return what was agreed with a client; None before the agreement."""
         ...
 
     def is_ready(self, name: str, ready: messages.ReadyResponse) -> None:
-        """It can be asked."""
+        """Record that a client is ready for requests."""
         ...
 
 
 @dataclass(eq=False)
 class RequestBatch:
-    """Questions to several participants, and their answers so far."""
+    """Requests to several clients, and their responses so far."""
 
     read: Callable[[str, Message], Any]
-    questions: dict[str, bytes] = field(default_factory=dict)
-    until: dict[str, float] = field(default_factory=dict)
-    asked: dict[str, float] = field(default_factory=dict)  # when, of those whose answer is due
-    sent: dict[str, int] = field(default_factory=dict)  # how often
-    got: dict[str, Any] = field(default_factory=dict)
-    bad: dict[str, str] = field(default_factory=dict)  # answered, but not usably
+    requests: dict[str, bytes] = field(default_factory=dict)
+    deadlines: dict[str, float] = field(default_factory=dict)
+    sent_at: dict[str, float] = field(default_factory=dict)  # of requests whose response is due
+    attempts: dict[str, int] = field(default_factory=dict)
+    responses: dict[str, Any] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  # why there is no usable response
 
     @property
     def open(self) -> list[str]:
-        """Who has not answered."""
-        return [name for name in self.questions if name not in self.got and name not in self.bad]
+        """Return the clients that have not answered."""
+        return [name for name in self.requests if name not in self.responses and name not in self.failed]
 
-    def put(self, name: str, question: bytes, seconds: float) -> None:
-        """Another question to one of them."""
-        for known in (self.asked, self.sent, self.got, self.bad):
+    def add(self, name: str, request: bytes, seconds: float) -> None:
+        """Add a request to one client, in place of an earlier one."""
+        for known in (self.sent_at, self.attempts, self.responses, self.failed):
             known.pop(name, None)
-        self.questions[name], self.until[name] = question, time.monotonic() + seconds
+        self.requests[name], self.deadlines[name] = request, time.monotonic() + seconds
 
-    def take(self, name: str) -> None:
-        """Its question is dealt with."""
-        del self.questions[name], self.until[name]
-        self.got.pop(name, None)
-        self.bad.pop(name, None)
+    def remove(self, name: str) -> None:
+        """Remove the request to a client, which is done."""
+        del self.requests[name], self.deadlines[name]
+        self.responses.pop(name, None)
+        self.failed.pop(name, None)
 
 
 @dataclass(frozen=True)
 class SentRequest:
-    """A message that went out: to whom, and what for."""
+    """A message that was sent to a client, and its purpose."""
 
     name: str
-    what: Literal["greeting", "agreement", "question", "goodbye"]
-    inquiry: RequestBatch | None = None
-    question: bytes = b""
+    what: Literal["invitation", "agreement", "request", "goodbye"]
+    batch: RequestBatch | None = None
+    request: bytes = b""
 
     @property
     def is_open(self) -> bool:
-        """Is an answer to it still of use?"""
-        inquiry, name = self.inquiry, self.name
-        return inquiry is not None and name in inquiry.open and inquiry.questions[name] is self.question
+        """Return whether a response to it is still waited for."""
+        batch, name = self.batch, self.name
+        return batch is not None and name in batch.open and batch.requests[name] is self.request

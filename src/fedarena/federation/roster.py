@@ -1,10 +1,10 @@
-"""Who takes part in a run, with what was agreed: kept in the run's folder, so that a resumed run knows its participants."""
+"""The clients of a run and what was agreed with them, saved in the run folder for a resumed run."""
 
 from __future__ import annotations
 
 import json
+import logging
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from fedarena.config.errors import DataBroken, ResumeMismatch
 from fedarena.federation import messages
 from fedarena.federation.agreement import client_order, table_differences
 from fedarena.federation.client_data import MOST_ROWS
-from fedarena.results.run_folder import write_text
+from fedarena.results.json_files import write_text
 from fedarena.transport.certificates import write_secret
+
+LOGGER = logging.getLogger(__name__)
 
 FILE, SECRET = "federation.json", "secret"
 LONGEST_NUMBER = 20  # digits of a label, its sign among them
@@ -23,35 +25,34 @@ LONGEST_NUMBER = 20  # digits of a label, its sign among them
 
 @dataclass
 class Roster:
-    """The participants; open until all have come, then closed."""
+    """The clients of a run; no more are admitted after the agreement."""
 
     wanted: int
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
-    secret: int = field(default_factory=lambda: uuid.uuid4().int)  # seeds noise that the organiser adds
+    secret: int = field(default_factory=lambda: uuid.uuid4().int)  # seed of the noise that the server adds
     shares_models: bool = False
     described: dict[str, messages.TableDescription] = field(default_factory=dict)
     counted: dict[str, messages.SampleCounts] = field(default_factory=dict)
-    agreed: dict[str, messages.Agreement] = field(default_factory=dict)  # empty while open
-    initial: str = ""  # sha256 of the organiser's initial weights
-    speak: Callable[[str], None] = lambda text: None
+    agreed: dict[str, messages.Agreement] = field(default_factory=dict)  # empty before the agreement
+    initial: str = ""  # sha256 of the server's initial weights
 
     @property
     def names(self) -> list[str]:
-        """In the order of clients."""
+        """Return the names of clients in their order."""
         return client_order(list(self.agreed))
 
-    # As the host of the switchboard
+    # The admission policy of the coordinator
 
     def admit(self, name: str, described: messages.TableDescription) -> str:
-        """Admit it while there is room, if its table goes with the others; later only as it was."""
+        """Admit a client while there is room, if its table fits the others; later only with the same table."""
         if self.agreed:
             if name not in self.described:
-                return "the run has begun without it"
+                return "the run has started without it"
             before = self.described[name].model_copy(update={"session": described.session})
             return "" if described == before else "its table is not the one with which it joined"
         others = {other: table for other, table in self.described.items() if other != name}
         if len(others) >= self.wanted:
-            return f"there are {self.wanted} participants already"
+            return f"there are {self.wanted} clients already"
         problem = _odd(described)
         for other, table in others.items():
             problem = problem or table_differences(described, other, table)
@@ -60,18 +61,18 @@ class Roster:
         return problem
 
     def agreement(self, name: str) -> messages.Agreement | None:
-        """What was agreed with it."""
+        """Return what was agreed with a client."""
         return self.agreed.get(name)
 
     def is_ready(self, name: str, ready: messages.ReadyResponse) -> None:
-        """Weights that begin otherwise come from another build of torch; the organiser's are sent anyway."""
+        """Log a client with other initial weights, of another build of torch; the server's weights are used anyway."""
         if self.initial and ready.initial != self.initial:
-            self.speak(f"'{name}' draws other initial weights (torch {ready.torch}): its last digits may differ")
+            LOGGER.info(f"'{name}' draws other initial weights (torch {ready.torch}): its last digits may differ")
 
-    # In the run's folder
+    # The run folder
 
     def save(self, folder: Path) -> None:
-        """Write it down."""
+        """Save the roster in the run folder."""
         parts = {
             key: {name: one.model_dump() for name, one in getattr(self, key).items()}
             for key in ("described", "counted", "agreed")
@@ -81,17 +82,17 @@ class Roster:
         write_secret(folder / SECRET, f"{self.secret:x}".encode())
 
     def forget_secret(self, folder: Path) -> None:
-        """A run folder may be shown around; without the secret nobody can take the noise away again."""
+        """Remove the secret, so that a run folder that is passed on does not allow to subtract the noise."""
         (folder / SECRET).unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: Path) -> Roster:
-        """Of a run that goes on."""
+        """Return the roster of a run that is resumed."""
         path = folder / FILE
         if not path.exists():
             raise ResumeMismatch(
                 f"{folder} holds no run of a federation",
-                remedy="go on with it by `fedarena run --resume`",
+                remedy="resume it with `fedarena run --resume`",
                 where="--resume",
             )
         try:
@@ -117,7 +118,7 @@ class Roster:
 
 
 def _odd(described: messages.TableDescription) -> str:
-    """What no table can be."""
+    """Return why a description cannot be that of a table, or an empty text."""
     if described.rows < 1 or described.test_rows < 0:
         return "it has no rows"
     if described.rows + described.test_rows > MOST_ROWS:
@@ -126,5 +127,5 @@ def _odd(described: messages.TableDescription) -> str:
         return "its table has a column twice"
     whole = all(len(label) <= LONGEST_NUMBER and label.removeprefix("-").isdecimal() for label in described.classes)
     if described.label_kind == "numbers" and not whole:
-        return "its labels are said to be numbers, and are not"
+        return "its labels are described as numbers, and are not"
     return ""

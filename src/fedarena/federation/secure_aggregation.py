@@ -1,13 +1,13 @@
-"""Secure aggregation between houses: the organiser can open the sum of the answers, and none of them.
+"""Secure aggregation in a federation: the server can unmask the sum of the updates, and no single update.
 
 The protocol and the arithmetic are those of privacy/secure_aggregation.py (SecAgg+: Bonawitz et al. 2017, Bell et al.
-2020). Here every participant draws its own secrets, anew for each exchange. Masks in pairs follow from X25519 keys, of
-which the organiser passes on the public halves; masks are ChaCha20 streams; shares of secrets travel through the
-organiser encrypted for their holders. An exchange has four steps: keys, shares, masked answers, and shares revealed.
+2020). Here every client draws its own secrets for each exchange. Masks in pairs follow from X25519 keys, of which the
+server passes on the public halves; masks are ChaCha20 streams; shares of secrets travel through the server encrypted for
+their holders. An exchange has four steps: keys, shares, masked updates, and revealed shares.
 
-It protects against an organiser that is curious, also together with some participants. One that hands out false public
-keys, or tells each participant another story of who answered, is not found out: that would need signatures that the
-participants can check among themselves.
+It protects against an honest but curious server, also together with some clients. A server that hands out false public
+keys, or names to each client another list of answers, is not detected: that would need signatures that the clients can
+check among themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedarena.config.errors import DataMissing
+from fedarena.common.optional_imports import import_optional
 from fedarena.engine.tasks import AbsentClient
 from fedarena.federation import messages
 from fedarena.federation.redaction import ShareableError
@@ -41,18 +41,15 @@ NONCE = 12
 
 
 def cryptography_modules() -> Any:
-    """The parts of `cryptography` that we use, or how to get it."""
-    try:
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-        from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-    except ImportError:
-        raise DataMissing(
-            "uplink.secure needs the package cryptography", remedy="pip install 'fedarena[flower]'"
-        ) from None
+    """Return the parts of the package `cryptography` that secure aggregation uses."""
+    import_optional("cryptography", needed_by="uplink.secure", install="'fedarena[flower]'")
     from types import SimpleNamespace
+
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     return SimpleNamespace(
         Private=X25519PrivateKey,
@@ -66,18 +63,18 @@ def cryptography_modules() -> Any:
 
 
 def _derived(material: bytes, purpose: str) -> bytes:
-    """32 bytes for one purpose."""
+    """Derive 32 bytes for one purpose."""
     crypto = cryptography_modules()
     key: bytes = crypto.HKDF(crypto.SHA256(), 32, None, f"fedarena {purpose}".encode()).derive(material)
     return key
 
 
 def agreed_key(private: Any, public: bytes, purpose: str) -> bytes:
-    """What only the owners of two keys can know."""
+    """Return the key that only the owners of two key pairs can compute."""
     try:
         return _derived(private.exchange(cryptography_modules().Public.from_public_bytes(public)), purpose)
     except ValueError:
-        raise ShareableError("a public key that is none", remedy="is it fedarena on the other side?") from None
+        raise ShareableError("a public key that is not valid", remedy="is it fedarena on the other side?") from None
 
 
 def key_stream(key: bytes, size: int) -> Words:
@@ -87,23 +84,23 @@ def key_stream(key: bytes, size: int) -> Words:
 
 
 class CurveGroup:
-    """The group (privacy/secure_aggregation.py) of real federations: secrets are numbers that can be shared, keys
-    follow from them."""
+    """The group (privacy/secure_aggregation.py) of real federations: secrets are numbers that can be shared, and keys follow
+    from them."""
 
     def _private(self, secret: int) -> Any:
         return cryptography_modules().Private.from_private_bytes(_derived(secret.to_bytes(SHARE, "big"), "pair key"))
 
     def public(self, secret: int) -> bytes:
-        """A point on the curve."""
+        """Return the public key of a secret."""
         key: bytes = self._private(secret).public_key().public_bytes_raw()
         return key
 
     def of_pair(self, secret: int, public: bytes, size: int) -> Words:
-        """After Diffie and Hellman."""
+        """Return the mask of a pair, from their Diffie-Hellman key."""
         return key_stream(agreed_key(self._private(secret), public, "pair mask"), size)
 
     def of_own(self, secret: int, size: int) -> Words:
-        """A long mask from a short secret."""
+        """Return the mask that follows from an own secret."""
         return key_stream(_derived(secret.to_bytes(SHARE, "big"), "own mask"), size)
 
 
@@ -116,96 +113,103 @@ def _draw() -> int:
 
 @dataclass
 class ClientMasks:
-    """A participant's half of one exchange (privacy.secure_aggregation.Seals). Its secrets are in no file."""
+    """A client's part of one exchange (privacy.secure_aggregation.Seals). Its secrets are never written to a file."""
 
     seed: int
     client: int
-    place: str  # run, round and exchange, which shares are bound to
-    kept: ClientSecrets = field(default_factory=lambda: ClientSecrets(_draw(), _draw()))
+    exchange_id: str  # run, round and exchange, which shares are bound to
+    own_secrets: ClientSecrets = field(default_factory=lambda: ClientSecrets(_draw(), _draw()))
     _channel: Any = field(default_factory=lambda: cryptography_modules().Private.generate())
     _ring: ShareRing | None = None
     _keys: dict[int, messages.KeyPair] = field(default_factory=dict)
     _held: dict[int, tuple[int, int]] = field(default_factory=dict)  # of each client: shares of its pairs, of its own
-    _question: str = ""  # sha256 of the one whose answer is masked
-    _opened: frozenset[int] | None = None  # whose sum shares were revealed for
+    _request: str = ""  # sha256 of the request whose answer is masked
+    _revealed_for: frozenset[int] | None = None  # the clients whose sum shares were revealed for
 
-    def keyed(self) -> messages.KeysResponse:
-        """Step 1: public keys."""
+    def public_keys(self) -> messages.KeysResponse:
+        """Return the public keys (step 1)."""
         mine = messages.KeyPair(
-            mask=CURVE.public(self.kept.pairs).hex(), channel=self._channel.public_key().public_bytes_raw().hex()
+            mask=CURVE.public(self.own_secrets.pairs).hex(), channel=self._channel.public_key().public_bytes_raw().hex()
         )
         return messages.KeysResponse(keys=mine)
 
-    def dealt(self, keys: Mapping[int, messages.KeyPair], turn: MaskedExchange) -> messages.SharesResponse:
-        """Step 2: shares of both secrets, each encrypted for its holder."""
+    def encrypted_shares(self, keys: Mapping[int, messages.KeyPair], turn: MaskedExchange) -> messages.SharesResponse:
+        """Return shares of both secrets, each encrypted for its holder (step 2)."""
         if self.client not in keys or len(keys) < 2:
-            raise ShareableError("an answer cannot hide among fewer than two", remedy="more participants are needed")
-        if keys[self.client] != self.keyed().keys or (self._keys and self._keys != dict(keys)):
+            raise ShareableError(
+                "an update cannot be masked among fewer than two clients", remedy="at least two clients are needed"
+            )
+        if keys[self.client] != self.public_keys().keys or (self._keys and self._keys != dict(keys)):
             raise ShareableError("keys that are not those of this exchange", remedy="is it fedarena on the other side?")
         self._keys, self._ring = (
             dict(keys),
-            share_ring(self.seed, MaskedExchange(turn.round, turn.exchange, tuple(sorted(keys)))),
+            share_ring(self.seed, MaskedExchange(turn.round, turn.number, tuple(sorted(keys)))),
         )
-        pairs = secret_shares(self.kept.pairs, self.client, self._ring, _draw)
-        own = secret_shares(self.kept.own, self.client, self._ring, _draw)
+        pairs = secret_shares(self.own_secrets.pairs, self.client, self._ring, _draw)
+        own = secret_shares(self.own_secrets.own, self.client, self._ring, _draw)
         self._held = {self.client: (pairs.pop(self.client), own.pop(self.client))}
         return messages.SharesResponse(
-            shares={holder: self._closed(holder, pairs[holder], own[holder]) for holder in pairs}
+            shares={holder: self._encrypt(holder, pairs[holder], own[holder]) for holder in pairs}
         )
 
-    def _box(self, other: int) -> Any:
+    def _cipher(self, other: int) -> Any:
         return cryptography_modules().Sealed(
             agreed_key(self._channel, bytes.fromhex(self._keys[other].channel), "shares")
         )
 
-    def _closed(self, holder: int, *shares: int) -> str:
+    def _encrypt(self, holder: int, *shares: int) -> str:
         nonce = secrets.token_bytes(NONCE)
         content = b"".join(share.to_bytes(SHARE, "big") for share in shares)
-        sealed: bytes = self._box(holder).encrypt(nonce, content, f"{self.place} {self.client} {holder}".encode())
+        sealed: bytes = self._cipher(holder).encrypt(
+            nonce, content, f"{self.exchange_id} {self.client} {holder}".encode()
+        )
         return (nonce + sealed).hex()
 
-    def take(self, shares: Mapping[int, str]) -> None:
-        """Before step 3: the shares of others, of which one is the holder."""
+    def receive_shares(self, shares: Mapping[int, str]) -> None:
+        """Decrypt the shares of neighbours, before step 3."""
         assert self._ring is not None
-        if {*shares} != {*self._ring.beside(self.client)}:
+        if {*shares} != {*self._ring.neighbours(self.client)}:
             raise ShareableError("shares of a neighbour are missing", remedy="is it fedarena on the other side?")
         for other, text in shares.items():
             raw = bytes.fromhex(text)
             try:
-                opened = self._box(other).decrypt(
-                    raw[:NONCE], raw[NONCE:], f"{self.place} {other} {self.client}".encode()
+                opened = self._cipher(other).decrypt(
+                    raw[:NONCE], raw[NONCE:], f"{self.exchange_id} {other} {self.client}".encode()
                 )
-            except Exception as error:  # of the library's own kinds: it was changed on its way
+            except Exception as error:  # of the library's own kinds: the shares were changed on the way
                 raise ShareableError(
-                    f"shares of client {other} cannot be opened: {type(error).__name__}", remedy="is the line sound?"
+                    f"shares of client {other} cannot be opened: {type(error).__name__}",
+                    remedy="check the connection and the server",
                 ) from None
             self._held[other] = (int.from_bytes(opened[:SHARE], "big"), int.from_bytes(opened[SHARE:], "big"))
 
     @property
-    def members(self) -> Collection[int]:
-        """Among whom an answer hides."""
+    def clients(self) -> Collection[int]:
+        """Return the clients among which an update is masked."""
         return self._keys.keys()
 
-    def bind(self, question: bytes) -> None:
-        """One mask hides one answer: two under the same mask would tell their difference."""
-        now = hashlib.sha256(question).hexdigest()
-        if self._question not in ("", now):
-            raise ShareableError("secrets of this exchange have masked another answer", remedy="draw keys anew")
-        self._question = now
+    def bind(self, request: bytes) -> None:
+        """Bind the masks to one request: two updates under the same mask would reveal their difference."""
+        now = hashlib.sha256(request).hexdigest()
+        if self._request not in ("", now):
+            raise ShareableError(
+                "secrets of this exchange have masked another answer", remedy="the server must ask for new keys"
+            )
+        self._request = now
 
     def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
-        """Step 3."""
+        """Return the mask of this client's update (step 3)."""
         if self._ring is None or len(self._held) != self._ring.holders:
             raise ShareableError("keys have not been exchanged", remedy="is it fedarena on the other side?")
         publics = {other: bytes.fromhex(pair.mask) for other, pair in self._keys.items()}
-        return self.kept.mask(self.client, self._ring, publics, size, CURVE)
+        return self.own_secrets.mask(self.client, self._ring, publics, size, CURVE)
 
     def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
         """Not here."""
-        raise NotImplementedError("sums are opened by the organiser")
+        raise NotImplementedError("sums are unmasked by the server")
 
-    def revealed(self, answered: Collection[int]) -> messages.RevealResponse:
-        """Step 4: of those who answered the share of their own mask, of the others that of the key to their pairs."""
+    def revealed_shares(self, answered: Collection[int]) -> messages.RevealResponse:
+        """Return the shares of own masks of clients that answered, and of pair keys of the others (step 4)."""
         if self._ring is None:
             raise ShareableError("keys have not been exchanged", remedy="is it fedarena on the other side?")
         people = frozenset(answered)
@@ -215,21 +219,22 @@ class ClientMasks:
             )
         if len(people) < max(2, self._ring.threshold) or self.client not in people:
             raise ShareableError(
-                f"{len(people)} answers are too few to hide among",
+                f"{len(people)} answers are too few to mask each other",
                 remedy="ask for the round again, with more answers",
             )
-        if self._opened not in (None, people):
+        if self._revealed_for not in (None, people):
             raise ShareableError(
-                "shares were revealed for another sum of this exchange", remedy="the round must go on without this sum"
+                "shares were revealed for another sum of this exchange",
+                remedy="the round must continue without this sum",
             )
-        self._opened = people
+        self._revealed_for = people
         return messages.RevealResponse(
             shares={other: f"{own if other in people else pairs:x}" for other, (pairs, own) in self._held.items()}
         )
 
 
 class RequestSender(Protocol):
-    """Asks clients for words of one kind; `minimum` are enough, or as many as the organiser's rule says."""
+    """Sends requests to clients; `minimum` responses are enough, or as many as the server's rule says."""
 
     def __call__(
         self,
@@ -239,7 +244,7 @@ class RequestSender(Protocol):
         what: str,
         minimum: int | None = None,
     ) -> dict[int, Any]:
-        """Of each client its words, or that it is absent."""
+        """Return the response of each client, or that it is absent."""
         ...
 
 
@@ -253,7 +258,7 @@ def is_public_key(public: str) -> bool:
 
 
 class ServerMasks:
-    """The organiser's half (privacy.secure_aggregation.Seals): it passes on keys and shares, and opens sums."""
+    """The server's part (privacy.secure_aggregation.Seals): pass on keys and shares, and unmask sums."""
 
     def __init__(self, seed: int, ask: RequestSender) -> None:
         self.seed, self._ask = seed, ask
@@ -264,34 +269,37 @@ class ServerMasks:
     def exchange(
         self, round: int, exchange: int, clients: list[int]
     ) -> tuple[dict[int, dict[int, str]], dict[int, AbsentClient]]:
-        """Steps 1 and 2 with all that are there: the shares for each, and who is missing. Who fails is left out, and keys
-        are drawn anew among the others."""
+        """Return the shares for each client and the absent clients, after steps 1 and 2.
+
+        A client that fails is left out, and the others draw new keys."""
         absent: dict[int, AbsentClient] = {}
         self._exchange, left = exchange, clients
         while True:
-            keyed = self._all(
+            public_keys = self._all(
                 dict.fromkeys(left, messages.KeysRequest(exchange=exchange)), round, messages.KeysResponse, absent
             )
             for client in [
                 k
-                for k, told in keyed.items()
-                if not (is_public_key(told.keys.mask) and is_public_key(told.keys.channel))
+                for k, responses in public_keys.items()
+                if not (is_public_key(responses.keys.mask) and is_public_key(responses.keys.channel))
             ]:
-                absent[client] = AbsentClient(client, "it sent a public key that is none")
-                del keyed[client]
-            left = sorted(keyed)
-            self._keys = {k: told.keys for k, told in keyed.items()}
-            dealt = self._all(
+                absent[client] = AbsentClient(client, "it sent a public key that is not valid")
+                del public_keys[client]
+            left = sorted(public_keys)
+            self._keys = {k: responses.keys for k, responses in public_keys.items()}
+            encrypted_shares = self._all(
                 {k: messages.SharesRequest(exchange=exchange, keys=self._keys) for k in left},
                 round,
                 messages.SharesResponse,
                 absent,
             )
-            if len(dealt) == len(left):
+            if len(encrypted_shares) == len(left):
                 break
-            left = sorted(dealt)
+            left = sorted(encrypted_shares)
         self._ring = share_ring(self.seed, MaskedExchange(round, exchange, tuple(left)))
-        to_each = {k: {other: dealt[other].shares.get(k, "") for other in self._ring.beside(k)} for k in left}
+        to_each = {
+            k: {other: encrypted_shares[other].shares.get(k, "") for other in self._ring.neighbours(k)} for k in left
+        }
         return to_each, absent
 
     def _all(
@@ -310,18 +318,20 @@ class ServerMasks:
         raise NotImplementedError("answers are masked by their owners")
 
     def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
-        """Step 4: those who answered reveal what they hold, and the sum is opened."""
+        """Collect the shares of the clients that answered, and unmask the sum (step 4)."""
         if self._ring is None or len(answered) < 2:
             return None
-        asked = messages.RevealRequest(exchange=self._exchange, answered=tuple(sorted(answered)))
+        request = messages.RevealRequest(exchange=self._exchange, answered=tuple(sorted(answered)))
         what = f"round {turn.round + 1}, opening"
-        told = self._ask(dict.fromkeys(sorted(answered), asked), turn.round, messages.RevealResponse, what, minimum=0)
-        revealed: dict[int, Shares] = {client: {} for client in self._ring.order}
-        for holder, one in told.items():
+        responses = self._ask(
+            dict.fromkeys(sorted(answered), request), turn.round, messages.RevealResponse, what, minimum=0
+        )
+        revealed_shares: dict[int, Shares] = {client: {} for client in self._ring.order}
+        for holder, one in responses.items():
             if isinstance(one, AbsentClient):
                 continue
             for client, share in one.shares.items():
-                if client in revealed and holder in self._ring.holders_of(client):
-                    revealed[client][holder] = int(share, 16) % PRIME
+                if client in revealed_shares and holder in self._ring.holders_of(client):
+                    revealed_shares[client][holder] = int(share, 16) % PRIME
         publics = {k: bytes.fromhex(pair.mask) for k, pair in self._keys.items()}
-        return unmask_sum(total, self._ring, answered, publics, revealed, CURVE)
+        return unmask_sum(total, self._ring, answered, publics, revealed_shares, CURVE)

@@ -1,8 +1,9 @@
-"""An experiment carried out by participants: from its text to its result, in an ordinary run folder."""
+"""The server of an experiment: from the enrollment of clients to the result, in an ordinary run folder."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,20 +33,21 @@ from fedarena.results.run import Run
 from fedarena.runtimes.run_task import one_thread
 from fedarena.transport.flower_link import Link
 
-Speak = Callable[[str], None]
-OpenLink = Callable[[Path], Link]  # in a folder of the run
-WAIT = 600.0  # seconds for participants to come
+LOGGER = logging.getLogger(__name__)
+
+OpenLink = Callable[[Path], Link]  # given the run folder
+WAIT = 600.0  # seconds for clients to join
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How the organiser goes about it; none of it changes what is computed, as long as all answer."""
+    """Options of the server; none of them changes the result, as long as all clients answer."""
 
     participants: int
     rule: ResponseRule = ResponseRule()
     wait: float = WAIT
     shares_models: bool = False
-    secret: int | None = None  # seeds noise; drawn anew for every run unless given
+    secret: int | None = None  # seed of the noise; drawn for every run unless given
 
 
 def serve(
@@ -55,15 +57,14 @@ def serve(
     *,
     out: str | Path | None = None,
     resume: str | Path | None = None,
-    speak: Speak = lambda text: None,
     on_round: Callable[[RoundRecord], bool | None] | None = None,
 ) -> Run:
-    """Wait for the participants, train with them, and leave a run folder like any other."""
+    """Wait for the clients, train with them, and write a run folder like any other."""
     check_device(experiment.device)
     with contextlib.ExitStack() as stack:
         if resume is None:
             path = run_folder.new_folder(experiment, out)
-            stack.callback(_leave_nothing, path)
+            stack.callback(_remove_unused_folder, path)
         else:
             path = Path(resume)
         roster = (
@@ -71,79 +72,77 @@ def serve(
         )
         if terms.secret is not None:
             roster.secret = terms.secret
-        roster.speak = speak
         link = open_link(path)
         stack.callback(link.close)
         hello = messages.Invitation(
             experiment=experiment_as_text(experiment), clients=roster.wanted, shares_models=roster.shares_models
         )
-        board = Coordinator(link, roster.run, hello, roster, speak, answer_types(experiment.algorithm.made))
+        coordinator = Coordinator(link, roster.run, hello, roster, answer_types(experiment.algorithm.made))
         if not roster.agreed:
-            wait_for_clients(board, roster, terms.wait, speak)
-            agree_with_clients(board, roster, experiment)
-        site = open_remote_context(experiment, roster)
-        keeper = CheckpointStore(
-            path / "checkpoint", site.algorithm, from_intact=None
+            wait_for_clients(coordinator, roster, terms.wait)
+            agree_with_clients(coordinator, roster, experiment)
+        context = open_remote_context(experiment, roster)
+        store = CheckpointStore(
+            path / "checkpoint", context.algorithm, from_intact=None
         )  # clients keep no earlier states
-        stack.callback(keeper.close)
+        stack.callback(store.close)
         if resume is not None:
-            keeper.load()  # what is wrong with it shows before anything is changed
-            run_folder.check_resume(path, site)
+            store.load()  # a damaged one is reported before anything is changed
+            run_folder.check_resume(path, context)
         else:
             roster.save(path)
-            run_folder.write_start(path, site)
+            run_folder.write_start(path, context)
         stack.enter_context(interruptible("serve", path))
-        wait_until_ready(board, roster, terms.rule, terms.wait, speak)
-        result = _run(site, board, terms.rule, keeper, path, roster, speak, on_round)
+        wait_until_ready(coordinator, roster, terms.rule, terms.wait)
+        result = _run(context, coordinator, terms.rule, store, path, roster, on_round)
         roster.forget_secret(path)
-        board.dismiss_all("the run is finished")
+        coordinator.dismiss_all("the run is finished")
         return result
 
 
-def _leave_nothing(path: Path) -> None:
-    """A new folder in which no run has begun is not left behind."""
+def _remove_unused_folder(path: Path) -> None:
+    """Remove a new folder in which no run has started."""
     if not (path / "experiment.toml").exists():
         shutil.rmtree(path, ignore_errors=True)
 
 
 def open_remote_context(experiment: Experiment, roster: Roster) -> RemoteContext:
-    """The organiser's site."""
+    """Return the context of the server, with its model and algorithm built."""
     with one_thread():
-        site = RemoteContext(experiment, *without_rows(experiment, roster.agreed, roster.counted), roster.secret)
-        build_model_and_algorithm(site)
-    roster.initial = sha256(site.initial)
-    return site
+        context = RemoteContext(experiment, *without_rows(experiment, roster.agreed, roster.counted), roster.secret)
+        build_model_and_algorithm(context)
+    roster.initial = sha256(context.initial)
+    return context
 
 
 def _run(
-    site: RemoteContext,
-    board: Coordinator,
+    context: RemoteContext,
+    coordinator: Coordinator,
     rule: ResponseRule,
-    keeper: CheckpointStore,
+    store: CheckpointStore,
     path: Path,
     roster: Roster,
-    speak: Speak,
     on_round: Callable[[RoundRecord], bool | None] | None,
 ) -> Run:
-    runtime = RemoteRuntime(site, board, rule)
-    runtime.looks = FederatedEvaluator(runtime, keeper.memory, roster.shares_models)
+    runtime = RemoteRuntime(context, coordinator, rule)
+    runtime.looks = FederatedEvaluator(runtime, store.client_state, roster.shares_models)
     loop = (
-        AsyncServerLoop(site, runtime, keeper)
-        if isinstance(site.algorithm, Asynchronous)
-        else TrainingLoop(site, runtime, keeper)
+        AsyncServerLoop(context, runtime, store)
+        if isinstance(context.algorithm, Asynchronous)
+        else TrainingLoop(context, runtime, store)
     )
     records: list[RoundRecord] = []
     with loop.listening() if isinstance(loop, AsyncServerLoop) else contextlib.nullcontext():
         for record in loop.rounds():
             records.append(record)
-            speak(round_line(record, loop.rule.nominal_rounds, [runtime.names[k] for k in runtime.looks.missing]))
+            LOGGER.info(round_line(record, loop.rule.nominal_rounds, [runtime.names[k] for k in runtime.looks.missing]))
             if on_round is not None and on_round(record):
                 break
     return finish_run(loop, records, path)
 
 
 def round_line(record: RoundRecord, rounds: int, untested: Sequence[str]) -> str:
-    """A round in a line; `untested` are those whose rows the accuracy is without."""
+    """Return a line about a round; `untested` are the clients whose samples the accuracy is without."""
     seen = "" if record.accuracy is None else f"  accuracy {record.accuracy:.4f}  loss {record.loss:.4f}"
     if seen and untested:
         seen += f" (without {', '.join(untested)})"

@@ -26,7 +26,7 @@ Masked = NDArray[np.uint32]  # an integer in each row
 
 
 class Sized(Protocol):
-    """A layout of integers."""
+    """Anything with a number of integers."""
 
     @property
     def size(self) -> int:
@@ -59,7 +59,7 @@ class Totals:
 
     @classmethod
     def of(cls, integers: Sequence[int], layout: StatisticsLayout) -> Totals:
-        """Take the integers apart."""
+        """Split the integers into the parts of the layout."""
         n, numbers = layout.features, tuple(integers)
         squares = numbers[2 * n : 3 * n] if layout.squares else ()
         return cls(numbers[:n], numbers[n : 2 * n], squares, numbers[layout.size - layout.classes :])
@@ -70,7 +70,7 @@ class Totals:
         return (*self.present, *self.sums, *self.squares, *self.class_counts)
 
     def implausible(self, samples: int) -> str:
-        """Say what cannot be true of the statistics of so many samples; an empty text if nothing is wrong."""
+        """Return what cannot be true of the statistics of so many samples, or an empty text."""
         if not all(0 <= count <= samples for count in self.present):
             return "more values are present than there are training samples"
         if self.class_counts and (min(self.class_counts) < 0 or sum(self.class_counts) != samples):
@@ -95,7 +95,7 @@ class Totals:
 
 
 class StatisticsMask:
-    """A client's key for one release of its statistics; it masks one vector, for one list of keys."""
+    """The key of a client for one release of its statistics; it masks one vector, for one list of keys."""
 
     def __init__(self) -> None:
         self._private = cryptography_modules().Private.generate()

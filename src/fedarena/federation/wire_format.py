@@ -1,9 +1,9 @@
-"""Messages as bytes: words as JSON, arrays as safetensors. Nothing that arrives is executed, and no class is made that was
-not named beforehand.
+"""Messages as bytes: bodies as JSON, arrays as safetensors. Nothing that arrives is executed, and only named classes are
+created.
 
-    "fedarena" | length of tree, length of arrays | tree (JSON) | arrays (safetensors) | words (JSON)
+    "fedarena" | length of tree, length of arrays | tree (JSON) | arrays (safetensors) | body (JSON)
 
-What is the same for many comes first: the link sends equal beginnings once.
+The payload comes first, because it is the same for many clients: the link sends equal beginnings once.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ PROTOCOL = 2
 MAGIC = b"fedarena"
 LENGTHS = struct.Struct("<QQ")
 LIMIT = 1 << 30  # bytes of a message
-WORDS_LIMIT = 1 << 24  # bytes of its texts: names, labels, columns
-ROUNDS = 1 << 32  # a round is one of so many: random numbers go by it
+TEXT_LIMIT = 1 << 24  # bytes of its tree, and of its body: names, labels, columns
+ROUNDS = 1 << 32  # a round is one of so many: random numbers are keyed by it
 
 Types = Mapping[str, type]
 
 
 class WireRefused(FedarenaError):
-    """A message that is damaged, too large, of another version, or not what it should be."""
+    """A message that is damaged, too large, of another version, or not the expected one."""
 
     def __init__(self, what: str, *, remedy: str = "is it fedarena on the other side?", where: str = "") -> None:
         super().__init__(what, remedy=remedy, where=where)
 
 
 class OtherVersion(WireRefused):
-    """A message of another fedarena."""
+    """A message of another version of fedarena."""
 
 
 @dataclass(frozen=True)
 class Payload:
-    """A tree of arrays, packed once for all who get it."""
+    """A tree of arrays, packed once for all receivers."""
 
     tree: bytes
     arrays: bytes
 
     @classmethod
-    def of(cls, tree: Any, squeeze: bool = False) -> Payload:
-        """Its numbers and texts as JSON, its arrays beside them, in fewer bytes where that is worth it."""
+    def of(cls, tree: Any, compressed: bool = False) -> Payload:
+        """Pack numbers and texts as JSON and arrays as safetensors, compressed on request."""
         arrays: dict[str, NDArray[Any]] = {}
         plain = json.dumps(to_plain(tree, arrays), separators=(",", ":"))
         whole = {name: np.asarray(a, order="C") for name, a in arrays.items()}
-        return cls(plain.encode(), save(compress(whole) if squeeze else whole))
+        return cls(plain.encode(), save(compress(whole) if compressed else whole))
 
 
 NOTHING = Payload.of(None)
@@ -67,67 +67,67 @@ NOTHING = Payload.of(None)
 
 @dataclass(frozen=True)
 class Message:
-    """What was said, in which run and round, with what load."""
+    """A message with its run, its round and its payload."""
 
     run: str
     round: int
-    words: MessageBody
-    load: Any = None
+    body: MessageBody
+    payload: Any = None
 
 
-def pack(run: str, round: int, words: MessageBody, load: Payload = NOTHING) -> bytes:
-    """A message as bytes."""
-    head = {"protocol": PROTOCOL, "fedarena": fedarena.__version__, "run": run, "round": round, "what": words.what}
-    told = json.dumps({**head, "body": words.model_dump()}, separators=(",", ":")).encode()
-    return b"".join([MAGIC, LENGTHS.pack(len(load.tree), len(load.arrays)), load.tree, load.arrays, told])
+def pack(run: str, round: int, body: MessageBody, payload: Payload = NOTHING) -> bytes:
+    """Return a message as bytes."""
+    head = {"protocol": PROTOCOL, "fedarena": fedarena.__version__, "run": run, "round": round, "what": body.what}
+    text = json.dumps({**head, "body": body.model_dump()}, separators=(",", ":")).encode()
+    return b"".join([MAGIC, LENGTHS.pack(len(payload.tree), len(payload.arrays)), payload.tree, payload.arrays, text])
 
 
 def unpack(content: bytes, types: Types | None = None) -> Message:
-    """The message again, its load made of these types alone; anything else is refused in words."""
-    message = body_of(content)
-    tree, arrays, _ = _cut(content)
-    return replace(message, load=_load(tree, arrays, types or {}))
+    """Return the message, whose payload may contain these types only; raise WireRefused otherwise."""
+    message = unpack_body(content)
+    tree, arrays, _ = _split(content)
+    return replace(message, payload=_read_payload(tree, arrays, types or {}))
 
 
-def load_parts(content: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes of a message's load: its tree, and its arrays."""
-    tree, arrays, _ = _cut(content)
+def payload_parts(content: bytes) -> tuple[bytes, bytes]:
+    """Return the bytes of a message's payload: its tree, and its arrays."""
+    tree, arrays, _ = _split(content)
     return tree, arrays
 
 
-def body_of(content: bytes) -> Message:
-    """The message without its load."""
+def unpack_body(content: bytes) -> Message:
+    """Return the message without its payload."""
     if len(content) > LIMIT:
         raise WireRefused(f"a message of {len(content) / 1e6:.1f} MB, and {LIMIT / 1e6:.1f} MB are allowed")
-    *_, told = _cut(content)
-    head = _json(told, "its words")
+    *_, text = _split(content)
+    head = _json(text, "the body")
     if not isinstance(head, dict):
-        raise WireRefused("a message without words")
+        raise WireRefused("a message without a body")
     _check_version(head)
     run, round, what = head.get("run"), head.get("round"), head.get("what")
     if not isinstance(run, str) or type(round) is not int or not isinstance(what, str) or what not in KINDS:
-        raise WireRefused("a message that does not say what it is")
+        raise WireRefused("a message without a valid header")
     if not 0 <= round < ROUNDS:
-        raise WireRefused("a message of a round that cannot be")
+        raise WireRefused("a message of an impossible round")
     try:
-        words = KINDS[what].model_validate(head.get("body"))
+        body = KINDS[what].model_validate(head.get("body"))
     except (ValidationError, RecursionError) as error:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "nested too deeply"
         raise WireRefused(f"a message '{what}' that does not fit: {first}") from None
-    return Message(run, round, words)
+    return Message(run, round, body)
 
 
-def _cut(content: bytes) -> tuple[bytes, bytes, bytes]:
+def _split(content: bytes) -> tuple[bytes, bytes, bytes]:
     start = len(MAGIC) + LENGTHS.size
     if len(content) < start or content[: len(MAGIC)] != MAGIC:
-        raise WireRefused("bytes that are no message of fedarena's")
+        raise WireRefused("bytes that are not a message of fedarena")
     tree, arrays = LENGTHS.unpack_from(content, len(MAGIC))
-    if start + tree + arrays > len(content) or tree > WORDS_LIMIT:
+    if start + tree + arrays > len(content) or tree > TEXT_LIMIT:
         raise WireRefused("a message that ends too early")
-    told = content[start + tree + arrays :]
-    if len(told) > WORDS_LIMIT:
-        raise WireRefused(f"{len(told) / 1e6:.0f} MB of words")
-    return content[start : start + tree], content[start + tree : start + tree + arrays], told
+    text = content[start + tree + arrays :]
+    if len(text) > TEXT_LIMIT:
+        raise WireRefused(f"{len(text) / 1e6:.0f} MB of text")
+    return content[start : start + tree], content[start + tree : start + tree + arrays], text
 
 
 def _json(text: bytes, what: str) -> Any:
@@ -138,21 +138,21 @@ def _json(text: bytes, what: str) -> Any:
 
 
 def _check_version(head: dict[str, Any]) -> None:
-    """Both sides must be the same fedarena: what one trains, the other adds up."""
+    """Refuse another version: both sides must compute the same."""
     theirs, ours = (head.get("protocol"), head.get("fedarena")), (PROTOCOL, fedarena.__version__)
     if theirs != ours:
         protocol, version = (str(part)[:40] for part in theirs)
         raise OtherVersion(
             f"fedarena {version} (protocol {protocol}) speaks to fedarena {ours[1]} (protocol {ours[0]})",
-            remedy="install the same version of fedarena at the organiser's and at every participant's",
+            remedy="install the same version of fedarena at the server and at every client",
         )
 
 
-def _load(tree: bytes, arrays: bytes, types: Types) -> Any:
+def _read_payload(tree: bytes, arrays: bytes, types: Types) -> Any:
     plain = _json(tree, "the tree")
     try:
         return from_plain(plain, decompress(load(arrays), LIMIT), dict(types))
     except UnknownType as error:
         raise WireRefused(f"a message with a '{str(error)[:80]}', which has no place in it") from None
-    except Exception as error:  # of whatever kind: the classes of an algorithm may check what they are made of
+    except Exception as error:  # of any kind: the classes of an algorithm may check their fields
         raise WireRefused(f"a message whose arrays cannot be read: {type(error).__name__}") from None

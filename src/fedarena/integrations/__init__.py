@@ -1,1 +1,1 @@
-"""Bridges to other tools: algorithms inside Flower apps, runs in MLflow."""
+"""Integrations with other tools: algorithms inside Flower apps, and runs in MLflow."""

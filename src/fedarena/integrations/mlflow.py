@@ -1,6 +1,7 @@
-"""Runs in MLflow, for those who keep theirs there: the experiment's keys, a metric a round, the files of the result.
+"""Log runs to MLflow: the settings of the experiment, the metrics of every round, and the files of the result.
 
-Nobody waits for it and nobody fails by it: rounds are sent in batches, and a store that stops answering is left alone.
+Logging does not slow a run down or make it fail: rounds are sent in batches, and a store that stops answering is not used
+any more.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedarena.common.files import writing
+from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.results.comparison import Comparison
+from fedarena.results.json_files import as_json
 from fedarena.results.run import Run
-from fedarena.results.run_folder import as_json, versions
+from fedarena.results.run_folder import versions
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -32,20 +35,20 @@ FILES = (
     "model.safetensors",
 )  # fmt: skip
 SECONDS = 2.0  # between two batches of rounds
-AT_ONCE = 900  # metrics a request, MLflow takes 1000
-LONGEST = 500  # characters of a parameter, of which older servers take no more
+AT_ONCE = 900  # metrics per request, of which MLflow accepts 1000
+LONGEST = 500  # characters of a parameter; older servers accept no more
 
 
 @dataclass(frozen=True)
 class MlflowStore:
-    """An MLflow tracking store that answered, and the MLflow experiment in it that holds our runs."""
+    """A connected MLflow tracking store, and the MLflow experiment in it that contains the runs."""
 
     client: MlflowClient
     group: str
 
     @classmethod
     def open(cls, where: str | Path) -> MlflowStore:
-        """A server's address, a database's, or a folder that will hold an SQLite database and the files."""
+        """Open a store: the address of a server or database, or a folder for an SQLite database and the files."""
         mlflow = _mlflow()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fedarena")
         address, artifacts = _address(where)
@@ -53,23 +56,23 @@ class MlflowStore:
             client = mlflow.MlflowClient(tracking_uri=address)
             known = client.get_experiment_by_name(name)
             group = known.experiment_id if known else client.create_experiment(name, artifact_location=artifacts)
-        except Exception as error:  # of a dozen libraries, each with errors of its own
+        except Exception as error:  # a dozen libraries raise errors of their own
             raise BadValue(
                 f"no MLflow store answers at {where}: {_first_line(error)}",
-                remedy="give a folder, or the address of a server that runs, e.g. http://127.0.0.1:5000",
+                remedy="give a folder, or the address of a running server, e.g. http://127.0.0.1:5000",
                 where="--track",
             ) from error
         return cls(client, str(group))
 
     def begin(self, name: str, tags: dict[str, str], start: float | None = None) -> str:
-        """A new MLflow run."""
+        """Create an MLflow run and return its id."""
         milliseconds = None if start is None else int(1000 * start)
         tags = {"mlflow.runName": name, "mlflow.source.name": "fedarena", **tags}
         run = self.client.create_run(self.group, start_time=milliseconds, tags=tags, run_name=name)
         return str(run.info.run_id)
 
     def describe(self, id: str, experiment: Experiment) -> None:
-        """The experiment's keys as parameters, and its text."""
+        """Log the keys of the experiment as parameters, and its text as a file."""
         from mlflow.entities import Param
 
         flat = list(_flat(experiment.as_table()))
@@ -79,7 +82,7 @@ class MlflowStore:
         self.client.log_text(id, experiment.to_toml(), "experiment.toml")
 
     def rounds(self, id: str, records: list[RoundRecord], start: float) -> None:
-        """A metric for every number of every round; what is unknown or not finite is left out."""
+        """Log every number of every round as a metric, except those that are unknown or not finite."""
         from mlflow.entities import Metric
 
         metrics = [
@@ -92,7 +95,7 @@ class MlflowStore:
             self.client.log_batch(id, metrics=metrics[first : first + AT_ONCE])
 
     def result(self, id: str, run: Run) -> None:
-        """The numbers in short, and the files of the run folder."""
+        """Log the main results, and the files of the run folder."""
         summary = run.summary()
         numbers = ("final_accuracy", "mean_accuracy", "best_round", "samples_per_second", "rounds_to_target")
         for key in numbers:
@@ -107,12 +110,12 @@ class MlflowStore:
                 self.client.log_artifact(id, str(file))
 
     def end(self, id: str, status: str, at: float | None = None) -> None:
-        """FINISHED, FAILED or KILLED, in MLflow's words."""
+        """End the run with a status of MLflow: FINISHED, FAILED or KILLED."""
         self.client.set_terminated(id, status, end_time=None if at is None else int(1000 * at))
 
 
 class MlflowTracker:
-    """One run on its way to a store; without a store it does nothing."""
+    """Logs one run to a store while it is running; without a store it does nothing."""
 
     def __init__(self, store: MlflowStore | None, experiment: Experiment) -> None:
         self._store, self._id = store, ""
@@ -121,18 +124,18 @@ class MlflowTracker:
         self._send(lambda store: self._begin(store, experiment))
 
     def see(self, record: RoundRecord) -> None:
-        """A round is over."""
+        """Log a finished round with the next batch."""
         self._waiting.append(record)
         if time.monotonic() - self._sent >= SECONDS:
             self._flush()
 
     def finish(self, run: Run) -> None:
-        """The run has a result."""
+        """Log the result of the finished run."""
         self._flush()
         self._send(lambda store: store.result(self._id, run))
 
     def end(self, status: str) -> None:
-        """Whatever is not sent yet, and how it ended."""
+        """Send the remaining rounds, and end the run with a status."""
         self._flush()
         self._send(lambda store: store.end(self._id, status))
 
@@ -142,23 +145,23 @@ class MlflowTracker:
 
     def _flush(self) -> None:
         if records := self._waiting:
-            start = time.time() - records[-1].wall_seconds  # of a resumed run, earlier than this process
+            start = time.time() - records[-1].wall_seconds  # for a resumed run, before this process started
             self._send(lambda store: store.rounds(self._id, records, start))
         self._waiting, self._sent = [], time.monotonic()
 
-    def _send(self, what: Callable[[MlflowStore], None]) -> None:
+    def _send(self, action: Callable[[MlflowStore], None]) -> None:
         if self._store is None:
             return
         try:
-            what(self._store)
-        except Exception as error:  # the run matters, what is written about it does not
+            action(self._store)
+        except Exception as error:  # a run must not fail because of its log
             self._store = None
-            warnings.warn(f"MLflow is lost, the run goes on without it: {_first_line(error)}", stacklevel=1)
+            warnings.warn(f"MLflow does not answer, the run continues without it: {_first_line(error)}", stacklevel=1)
 
 
 @contextlib.contextmanager
 def tracked(store: MlflowStore | None, experiment: Experiment) -> Iterator[MlflowTracker]:
-    """A run under way, told to a store."""
+    """Log a run to a store for the duration of the block, and then its status."""
     tracker = MlflowTracker(store, experiment)
     try:
         yield tracker
@@ -169,7 +172,7 @@ def tracked(store: MlflowStore | None, experiment: Experiment) -> Iterator[Mlflo
 
 
 def track(result: Run | Comparison, where: str | Path) -> str:
-    """Send a finished run or comparison to MLflow; gives the id it has there.
+    """Log a finished run or comparison to MLflow, and return its id there.
 
     A comparison becomes one MLflow run with its scores and its verdict, and a nested run for every cell.
     """
@@ -206,21 +209,18 @@ def _track_comparison(store: MlflowStore, comparison: Comparison) -> str:
 
 
 def _mlflow() -> Any:
-    """MLflow, quiet: it tells nobody but the store of its user, and does not wait minutes for one that is gone."""
+    """Return MLflow without telemetry and log messages, and with short timeouts for stores that do not answer."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    try:
-        import mlflow
-    except ImportError:
-        raise BadValue("tracking needs MLflow", remedy="pip install 'fedarena[track]'", where="--track") from None
+    mlflow = import_optional("mlflow", needed_by="tracking", install="'fedarena[track]'", where="--track")
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return mlflow
 
 
 def _address(where: str | Path) -> tuple[str, str | None]:
-    """A folder means a database in it, with the files beside."""
+    """Return the address of the store, and where files go; for a folder, an SQLite database in it."""
     if "://" in str(where) or str(where) == "databricks":
         return str(where), None
     folder = Path(where).expanduser().resolve()
@@ -239,7 +239,7 @@ def _tags() -> dict[str, str]:
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """{"local": {"lr": 1}} as ("local.lr", 1); a component's name stands for the component."""
+    """Yield {"local": {"lr": 1}} as ("local.lr", 1); the name of a component stands for the component."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
@@ -248,7 +248,7 @@ def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _allowed(label: str) -> str:
-    """A label as a metric's name: MLflow takes letters, digits, and a few signs."""
+    """Return a label as the name of a metric, in which MLflow accepts letters, digits and a few signs."""
     return "".join(c if c.isalnum() or c in "_-. /" else "-" for c in label)
 
 

@@ -42,25 +42,25 @@ from fedarena.models.tape import (
 Vector = NDArray[Any]
 
 BUILDS = {"AVX512": ("avx512", "avx2"), "AVX2": ("avx2",)}  # what torch finds -> builds that run there, the best first
-SWITCH = "FEDARENA_KERNELS"  # "off", or the name of a build: for tests, and for whoever distrusts a kernel
+SWITCH = "FEDARENA_KERNELS"  # "off", or the name of a build: for tests, and to rule out an error of a kernel
 NUMBERS = 10  # of a layer, the kind first; native/network.cpp says what they mean
 
 
 @functools.cache
 def processor() -> str:
-    """What decides the last bits beside versions: the instructions that torch and our kernels use, and who made the
-    processor, by which torch's libraries choose among theirs."""
+    """Return what decides the last bits beside versions: the instructions that torch and the kernels use, and the vendor
+    of the processor, by which torch's libraries choose theirs."""
     capability: str = torch.backends.cpu.get_cpu_capability()
-    with contextlib.suppress(OSError):  # Linux tells
+    with contextlib.suppress(OSError):  # other systems have no such file
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        maker = next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
-        return f"{capability} {maker}".strip()
+        vendor = next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
+        return f"{capability} {vendor}".strip()
     return f"{capability} {platform.processor()}".strip()
 
 
 @functools.cache
 def library(wanted: str = "") -> tuple[str, ctypes.CDLL] | None:
-    """The best build that this processor can run, with its name; None where there is none."""
+    """Return the best build that this processor can run, with its name; None where there is none."""
     able = BUILDS.get(torch.backends.cpu.get_cpu_capability(), ())
     for name in able:
         path = Path(__file__).parent / f"_native_{name}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
@@ -73,7 +73,7 @@ def library(wanted: str = "") -> tuple[str, ctypes.CDLL] | None:
 
 
 def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
-    """Addresses are 64 bits wide; a plain number would be cut to 32."""
+    """Declare the arguments of the kernels: addresses are 64 bits wide, and a plain number would be cut to 32."""
     at, whole, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
     rows = [at, at, at, whole, whole, at, at, at, whole, at, at]
     for name, types in {
@@ -100,7 +100,7 @@ def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class KernelRows:
-    """Rows as data sets have them: floats, or bytes with the number that each byte stands for, channel by channel."""
+    """Rows as data sets store them: floats, or bytes with the number that each byte stands for, channel by channel."""
 
     x: NDArray[Any]  # float32 or bytes, the channels of an image first
     y: NDArray[np.int64]
@@ -108,7 +108,7 @@ class KernelRows:
 
     @functools.cached_property
     def arguments(self) -> tuple[int, int | None, int, int, int]:
-        """What the kernels are told of them."""
+        """Return the addresses and sizes that the kernels need."""
         channels = 1 if self.tables is None and self.x.ndim < 4 else self.x.shape[1]
         numbers = self.x.size // max(len(self.x), 1)
         tables = None if self.tables is None else self.tables.ctypes.data
@@ -128,7 +128,7 @@ class CompiledNetwork:
 
     @classmethod
     def of(cls, tape: Tape, shape: tuple[int, ...] | None = None) -> CompiledNetwork | None:
-        """The compiled form of a tape for rows of this shape, or None where a layer or this machine has none."""
+        """Return the compiled form of a tape for rows of this shape; None where a layer or this machine has none."""
         switch = os.environ.get(SWITCH, "")
         found = None if switch == "off" else library(switch)
         program = _program(tape) if found is not None else None
@@ -156,7 +156,7 @@ class CompiledNetwork:
         decay: float = 0.0,
         mu: float = 0.0,
     ) -> None:
-        """Start from `w`, with u <- momentum u + g + decay w + mu (w - centre) + shift, w <- w - rate (u + beside).
+        """Load `w` and the rule u <- momentum u + g + decay w + mu (w - centre) + shift, w <- w - rate (u + beside).
 
         With an `anchor`, g is the gradient of a batch at w less that of the same batch at the anchor.
         """
@@ -172,17 +172,17 @@ class CompiledNetwork:
         class_weights: Vector | None = None,
         normalise: bool = True,
     ) -> NDArray[np.float64]:
-        """One step for every size, on the next so many of the rows that `order` names; the mean loss of each batch."""
+        """Make one step for every size, on the next rows that `order` names, and return the mean loss of each batch."""
         losses = np.empty(len(sizes))
-        told = _Steps(source, order, sizes, rates, class_weights, normalise)
+        steps_of_call = _Steps(source, order, sizes, rates, class_weights, normalise)
         masks = self._masks(sizes)
-        done = self._kernels.fedarena_train(self._handle, *told.arguments, len(sizes), _at(losses), _at(masks))
+        done = self._kernels.fedarena_train(self._handle, *steps_of_call.arguments, len(sizes), _at(losses), _at(masks))
         if done < len(sizes):  # as torch's own layer does: there is no variance of one value
             raise ValueError(f"Expected more than 1 value per channel when training, got a batch of {sizes[done]}")
         return losses
 
     def _masks(self, sizes: Sequence[int]) -> NDArray[np.float32] | None:
-        """What is dropped, step by step: drawn from torch's own random numbers as the layers themselves would."""
+        """Return the dropout masks of all steps, drawn from torch's random numbers as the layers themselves would."""
         if not self._drops:
             return None
         drawn = [
@@ -199,20 +199,20 @@ class CompiledNetwork:
         counts: Sequence[int],
         after: NDArray[np.float32],
     ) -> NDArray[np.float64]:
-        """Several clients in one call, each from what was loaded: the next `counts[k]` steps are client k's.
+        """Train several clients in one call, each from the loaded weights: the next `counts[k]` steps are client k's.
 
-        Its weights go to row k of `after`. Not for networks with buffers, which would go from client to client, nor with
+        Its weights go to row k of `after`. Not for networks with buffers, which would go from client to client, and not with
         dropout, which each client draws by itself.
         """
         losses, steps = np.empty(len(sizes)), np.asarray(counts, np.int32)
-        told = _Steps(source, order, sizes, rates, None, True)
+        steps_of_call = _Steps(source, order, sizes, rates, None, True)
         self._kernels.fedarena_train_each(
-            self._handle, *told.arguments, _at(steps), len(counts), _at(losses), _at(after), after.shape[1]
+            self._handle, *steps_of_call.arguments, _at(steps), len(counts), _at(losses), _at(after), after.shape[1]
         )
         return losses
 
     def logits(self, w: Vector, buffers: Vector, x: Vector) -> NDArray[np.float32]:
-        """What the network makes of rows in evaluation mode, each by itself."""
+        """Return the logits of rows in evaluation mode, each row by itself."""
         self.load(w)
         if buffers.size:
             self.load_buffers(buffers)
@@ -224,7 +224,7 @@ class CompiledNetwork:
     def gradient(
         self, w: Vector, source: KernelRows, order: NDArray[np.int64], class_weights: Vector | None, normalise: bool
     ) -> tuple[NDArray[np.float32], float]:
-        """That of the mean loss of these rows, and the loss: the momentum that a step of rate 0 leaves behind."""
+        """Return the gradient of the mean loss of these rows and the loss: the momentum after a step of rate 0."""
         g = np.zeros(len(w), np.float32)
         self.load(w, velocity=g)
         loss = self.train(source, order, [len(order)], np.zeros(1), class_weights, normalise)
@@ -232,20 +232,20 @@ class CompiledNetwork:
         return g, float(loss[0])
 
     def save(self, w: Vector, velocity: Vector | None = None) -> None:
-        """Write the weights, and the momentum, where they are wanted."""
+        """Write the weights, and the momentum if there is one, to the given arrays."""
         self._kernels.fedarena_save(self._handle, _at(w), _at(velocity))
 
     def load_buffers(self, values: Vector) -> None:
-        """Running means and variances of BatchNorm to go on from."""
+        """Load the running means and variances of BatchNorm."""
         self._kernels.fedarena_load_buffers(self._handle, _at(_floats(values)))
 
     def save_buffers(self, values: Vector) -> None:
-        """Write them where they are wanted."""
+        """Write the running means and variances of BatchNorm to an array."""
         self._kernels.fedarena_save_buffers(self._handle, _at(values))
 
 
 class _Steps:
-    """Which steps to make; holds the arrays as long as the kernels look at them."""
+    """The steps of one call; holds the arrays as long as the kernels read them."""
 
     def __init__(
         self,
@@ -268,14 +268,14 @@ class _Steps:
 
 @functools.cache
 def kernels() -> Any:
-    """Those that need no network; None where there are none, or they were switched off from the start."""
+    """Return the kernels that need no network; None where there are none, or they are switched off."""
     switch = os.environ.get(SWITCH, "")
     found = None if switch == "off" else library(switch)
     return None if found is None else found[1]
 
 
 def add_scaled(total: NDArray[np.float64], part: Vector, factor: float) -> None:
-    """total += factor part, rounded after the product and after the sum, with or without kernels."""
+    """Compute total += factor * part, rounded after the product and after the sum, with or without kernels."""
     able = kernels() if part.dtype == np.float32 and part.shape == total.shape and part.flags.c_contiguous else None
     if able is not None:
         able.fedarena_add(_at(total), _at(part), part.size, factor)
@@ -284,23 +284,23 @@ def add_scaled(total: NDArray[np.float64], part: Vector, factor: float) -> None:
 
 
 def all_finite(array: Vector) -> bool:
-    """Is no number of it NaN or infinite?"""
+    """Return whether no number of an array is NaN or infinite."""
     able = kernels() if array.dtype == np.float32 and array.flags.c_contiguous else None
     if able is not None:
         return bool(able.fedarena_all_finite(_at(array), array.size))
-    # NaN is neither small nor large, and infinities are the smallest and the largest: two looks without a copy.
+    # NaN compares as false, and infinities are the smallest and largest numbers: two passes without a copy.
     return not array.size or (math.isfinite(array.max()) and math.isfinite(array.min()))
 
 
 def can_shuffle(seed: int) -> bool:
-    """Do the kernels draw what numpy draws, for keys with this seed?"""
+    """Return whether the kernels draw the same random numbers as numpy for keys with this seed."""
     on = os.environ.get(SWITCH, "") != "off" and library() is not None
     return seed < 1 << 32 and on and _draws_like_numpy()
 
 
 @functools.cache
 def _draws_like_numpy() -> bool:
-    """Streams are numpy's to define: should it ever draw otherwise, its own generators do the work."""
+    """Return whether this version of numpy draws as the kernels do; otherwise numpy's own generators are used."""
     rows, bounds = np.arange(100), np.array([0, 40, 100])
     drawn = shuffled(3, 5, (rows, bounds), [1], 2)
     rng = stream(3, "shuffle", 5, 1)
@@ -311,7 +311,7 @@ def _draws_like_numpy() -> bool:
 def shuffled(
     seed: int, round: int, rows: tuple[NDArray[np.int64], NDArray[np.int64]], clients: Sequence[int], epochs: int
 ) -> NDArray[np.int64]:
-    """The rows of these clients in the order of their epochs, one client after the other.
+    """Return the rows of these clients in the order of their epochs, one client after the other.
 
     `rows` are those of all clients together, and where those of each begin.
     """
@@ -326,7 +326,7 @@ def shuffled(
 
 
 def uniform(seed: int, purpose: Purpose, round: int, clients: Sequence[int]) -> NDArray[np.float64]:
-    """The first number of each client's stream."""
+    """Return the first random number of each client's stream."""
     who, numbers = np.array(clients), np.empty(len(clients))
     key = np.array([seed, number_of(purpose), round], np.uint32)
     found = library()
@@ -339,12 +339,12 @@ LINEAR, CONVOLUTION, BATCH_NORM, GROUP_NORM, MAX_POOL, GLOBAL_MEAN, RELU, ELU_, 
 
 
 def _program(tape: Tape) -> list[list[float]] | None:
-    """The layers in the kernels' numbers; None if one of them is not known there."""
-    told = [_numbers(layer) for layer in tape.layers]
-    if told and told[0] == [FLATTEN]:  # rows of numbers are flat already
-        told = told[1:]
-    known = [numbers + [0.0] * (NUMBERS - len(numbers)) for numbers in told if numbers is not None]
-    return known if len(known) == len(told) else None
+    """Return the layers as the kernels' codes; None if one of them is unknown."""
+    codes = [_numbers(layer) for layer in tape.layers]
+    if codes and codes[0] == [FLATTEN]:  # rows of numbers are flat already
+        codes = codes[1:]
+    known = [numbers + [0.0] * (NUMBERS - len(numbers)) for numbers in codes if numbers is not None]
+    return known if len(known) == len(codes) else None
 
 
 def _numbers(layer: Layer) -> list[float] | None:
@@ -389,7 +389,7 @@ def _floats(array: Any) -> NDArray[np.float32]:
 
 
 def _at(array: Any) -> int | None:
-    """Where an array lies. numpy's own answer takes three times as long; it is for those that nobody may write to."""
+    """Return the address of an array; numpy's own way, needed for read-only arrays, takes three times as long."""
     if array is None:
         return None
     if array.flags.writeable and array.size:

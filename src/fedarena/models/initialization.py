@@ -8,7 +8,7 @@ from fedarena.models.zoo.layers import LSTM
 
 
 def glorot(module: nn.Module) -> None:
-    """Draw the weights anew as Keras does, from torch's current generator; unknown layers stay as they are.
+    """Initialize the weights as Keras does, from torch's current generator; unknown layers stay as they are.
 
     Linear and convolution: Glorot uniform, biases zero. LSTM: Glorot uniform for inputs, orthogonal for the
     recurrence, biases zero but one for the forget gate, peepholes closed. Embedding: uniform in -0.05..0.05.

@@ -1,4 +1,4 @@
-"""Which weights belong to which input feature: a question that only linear models answer."""
+"""The weights that belong to each input feature of a linear model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedarena.models.task import Task
 
 
 def input_features(task: Task) -> int | None:
-    """Inputs of a model whose only layer with weights is a linear one over its flattened rows; None for any other."""
+    """Return the number of inputs of a model that is one linear layer over its flattened rows; None for any other."""
     layers = list(task.module) if type(task.module) is nn.Sequential else [task.module]
     while layers and type(layers[0]) is nn.Flatten:
         del layers[0]
@@ -24,7 +24,7 @@ def input_features(task: Task) -> int | None:
 
 
 def spread(task: Task, numbers: NDArray[Any]) -> NDArray[Any]:
-    """A number for each input as a vector over all parameters: for the weights that multiply it; 1 for a bias."""
+    """Repeat a number per input over the weights that multiply it, as a vector of all parameters; 1 for a bias."""
     flat = torch.ones_like(task.flat)
     for view in task.views(flat):
         if view.dim() == 2:  # (outputs, inputs)

@@ -1,4 +1,4 @@
-"""Messages and states are trees: dataclasses, lists and tables of arrays and numbers. They are counted, checked, averaged
+"""Trees: messages and states are dataclasses, lists and dicts of arrays and numbers. They are counted, checked, averaged
 and stored here, leaf by leaf, never by position in a list."""
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fedarena.models.stored_names import find_class
 
 @functools.cache
 def _names(cls: Any) -> tuple[str, ...] | None:
-    """Fields of a dataclass; None for any other type."""
+    """Return the fields of a dataclass; None for any other type."""
     return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
 
 
 def leaves(tree: Any) -> list[NDArray[Any] | float]:
-    """Arrays and numbers of a tree, in order."""
+    """Return the arrays and numbers of a tree, in order."""
     if isinstance(tree, np.ndarray):
         return [tree]
     cls: Any = type(tree)
@@ -51,7 +51,10 @@ def leaves(tree: Any) -> list[NDArray[Any] | float]:
 
 
 def nbytes(tree: Any) -> int:
-    """Bytes of a message: its arrays, and eight for every number (metrics 3), less what is already known."""
+    """Return the bytes of a message: its arrays, and eight for every number, without known fields.
+
+    See docs/reference/metrics.md#communication.
+    """
     if isinstance(tree, np.ndarray):
         return int(tree.nbytes)
     cls: Any = type(tree)
@@ -66,19 +69,19 @@ def nbytes(tree: Any) -> int:
 
 @functools.cache
 def _sent(cls: Any) -> tuple[str, ...] | None:
-    """Fields of a dataclass that travel; None for any other type."""
+    """Return the fields of a dataclass that are sent; None for any other type."""
     if not dataclasses.is_dataclass(cls):
         return None
     return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get("known"))
 
 
 def is_finite(tree: Any) -> bool:
-    """No array or number in it is NaN or infinite."""
+    """Return whether no array or number of a tree is NaN or infinite."""
     return all(all_finite(leaf) if isinstance(leaf, np.ndarray) else math.isfinite(leaf) for leaf in leaves(tree))
 
 
 def to_plain(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
-    """The tree as plain JSON values; its arrays go to `arrays` under numbered names."""
+    """Return the tree as plain JSON values; its arrays go to `arrays` under numbered names."""
     if isinstance(tree, np.ndarray):
         name = f"array{len(arrays)}"
         arrays[name] = tree
@@ -95,17 +98,17 @@ def to_plain(tree: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     if tree is None or isinstance(tree, str | bool | int | float):
         return tree
     raise BadValue(
-        f"a state or memory holds a {type(tree).__name__}, which cannot be stored",
+        f"a server or client state holds a {type(tree).__name__}, which cannot be stored",
         remedy="use numpy arrays, numbers, texts, lists, tuples, dicts and dataclasses of them",
     )
 
 
 class UnknownType(Exception):
-    """A stored tree asks for a class that was not given."""
+    """Raised where a stored tree needs a class that was not given."""
 
 
 def from_plain(plain: Any, arrays: dict[str, NDArray[Any]], types: dict[str, type]) -> Any:
-    """The tree again. Only types that are given by name are ever made: a file cannot ask for anything else."""
+    """Return the tree of plain values. Only the given types are ever instantiated, so a file cannot name another one."""
     if not isinstance(plain, dict):
         return plain
     if "array" in plain:
@@ -123,7 +126,7 @@ def from_plain(plain: Any, arrays: dict[str, NDArray[Any]], types: dict[str, typ
 
 
 def types_in(tree: Any) -> dict[str, type]:
-    """Dataclasses that a tree is made of."""
+    """Return the dataclasses that a tree is made of, by name."""
     found: dict[str, type] = {}
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         found[type(tree).__qualname__] = type(tree)
@@ -138,19 +141,19 @@ def types_in(tree: Any) -> dict[str, type]:
 
 
 def types_near(component: Any) -> dict[str, type]:
-    """Dataclasses visible in the modules of a component, its parents and its variant: what its state may be made of."""
-    base = getattr(component, "base", None)  # what a companion of an algorithm is around
+    """Return the dataclasses in the modules of a component, its parents and its variant, which its state may contain."""
+    base = getattr(component, "base", None)  # the algorithm inside a companion
     found: dict[str, type] = {} if base is None else types_near(base)
     variant = variant_class(component)  # whose state earlier versions also stored for the paper's own algorithm
     for cls in (*type(component).__mro__, *(() if variant is None else (variant,))):
-        for value in _seen_by(cls).values() if cls is not object else ():
+        for value in _module_names(cls).values() if cls is not object else ():
             if isinstance(value, type) and dataclasses.is_dataclass(value):
                 found.setdefault(value.__qualname__, value)
     return found
 
 
-def _seen_by(cls: type) -> dict[str, Any]:
-    """What its module holds; or, of a class that came by value from another process, what its methods brought along."""
+def _module_names(cls: type) -> dict[str, Any]:
+    """Return the names in a class's module; for a class sent by value from another process, those its methods use."""
     if cls.__module__ in sys.modules:
         return vars(sys.modules[cls.__module__])
     functions = [value for value in vars(cls).values() if hasattr(value, "__globals__")]
@@ -158,7 +161,7 @@ def _seen_by(cls: type) -> dict[str, Any]:
 
 
 def read_only(tree: Any) -> Any:
-    """The same tree with arrays that cannot be written: what a client is told is not its to change."""
+    """Return the tree with read-only arrays: a client must not change the broadcast."""
 
     def locked(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray):
@@ -170,10 +173,10 @@ def read_only(tree: Any) -> Any:
 
 
 class WeightedMean:
-    """A weighted mean of trees, taken one by one in the order they are added.
+    """A weighted mean of trees, computed in the order in which they are added.
 
     Weights enter as ratios to the first one, in double precision: equal weights give a plain sum divided by the count,
-    whatever their size, and a mean of equal vectors is that vector. Fields marked `summed` are added up, fields marked
+    regardless of their size, and a mean of equal vectors is that vector. Fields marked `summed` are added up, fields marked
     `collected` are listed.
     """
 
@@ -182,20 +185,20 @@ class WeightedMean:
         self._unit = 1.0
         self._total = 0.0  # of the ratios
         self._treatment: list[str] = []
-        self._sums: list[Any] | None = None  # none while there is but one tree: it is its own sum
+        self._sums: list[Any] | None = None  # None while there is only one tree, which is its own sum
 
     def add(self, tree: Any, weight: float) -> None:
-        """Take one tree in."""
+        """Add one tree with its weight."""
         if self.first is None:
             self.first, self._unit = tree, weight or 1.0
             self._total, self._treatment = weight / self._unit, list(reductions(tree))
             return
         ratio = weight / self._unit
-        self._take(leaves(tree), ratio)
+        self._add_parts(leaves(tree), ratio)
         self._total += ratio
 
     def merge(self, later: WeightedMean) -> None:
-        """Take in the sum of trees that were added elsewhere, and come after those here."""
+        """Add the sum of later trees, which were added elsewhere."""
         if later.first is None:
             return
         if self.first is None:
@@ -204,18 +207,18 @@ class WeightedMean:
             self.add(later.first, later._total * later._unit)
         else:
             ratio = later._unit / self._unit
-            self._take(later._sums, ratio, are_sums=True)
+            self._add_parts(later._sums, ratio, are_sums=True)
             self._total += later._total * ratio
 
-    def _opened(self) -> list[Any]:
-        """The sums, begun with the first tree."""
+    def _sums_so_far(self) -> list[Any]:
+        """Return the sums, which start with the first tree."""
         if self._sums is None:
             self._sums = [_nothing(leaf, how) for leaf, how in zip(leaves(self.first), self._treatment, strict=True)]
-            self._take(leaves(self.first), self._total)
+            self._add_parts(leaves(self.first), self._total)
         return self._sums
 
-    def _take(self, parts: list[Any], ratio: float, are_sums: bool = False) -> None:
-        sums = self._opened()
+    def _add_parts(self, parts: list[Any], ratio: float, are_sums: bool = False) -> None:
+        sums = self._sums_so_far()
         for i, (part, how) in enumerate(zip(parts, self._treatment, strict=True)):
             factor = ratio if how == "mean" else 1.0
             if how == "collect":
@@ -226,15 +229,15 @@ class WeightedMean:
                 sums[i] += factor * float(part)
 
     def result(self) -> Any:
-        """The mean, in the types of the first tree; None if nothing was added."""
+        """Return the mean, in the types of the first tree; None if nothing was added."""
         if self.first is None:
             return None
-        parts = zip(self._opened(), self._treatment, strict=True)
+        parts = zip(self._sums_so_far(), self._treatment, strict=True)
         return replace_leaves(self.first, (total / self._total if how == "mean" else total for total, how in parts))
 
 
 def refuse_single_updates(tree: Any, name: str) -> None:
-    """Where only means go up, nothing may be collected, whatever an algorithm says it needs."""
+    """Refuse an algorithm that collects single updates where the uplink lets only means through."""
     if "collect" in reductions(tree):
         raise BadValue(
             f"{name} collects what each client sends, and the uplink lets only means through",
@@ -250,7 +253,7 @@ def _nothing(leaf: Any, how: str) -> Any:
 
 
 def reductions(tree: Any, how: str = "mean") -> Iterator[str]:
-    """What becomes of each leaf: mean, sum or collect."""
+    """Yield how each leaf is aggregated: mean, sum or collect."""
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         for field in dataclasses.fields(tree):
             marks = [mark for mark in ("sum", "collect") if field.metadata.get(mark)]
@@ -260,7 +263,7 @@ def reductions(tree: Any, how: str = "mean") -> Iterator[str]:
 
 
 def replace_leaves(tree: Any, values: Iterator[Any]) -> Any:
-    """A tree of the same shape with other leaves, arrays in the types of those before."""
+    """Return a tree of the same shape with other leaves, arrays in the types of the former ones."""
     if tree is None or isinstance(tree, str):
         return tree
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):

@@ -1,4 +1,4 @@
-"""The fast path for plain stacks of known layers: forward and backward by hand, gradients added where they belong.
+"""The fast path for plain stacks of known layers: forward and backward by hand, with gradients added in place.
 
 Autograd builds a graph, allocates every gradient, and leaves the update to a second pass over all weights. A stack of
 layers needs none of that. Here each layer says how to go forward and back, and adds its gradient, scaled, straight into
@@ -19,7 +19,7 @@ Views = list[Tensor]
 
 
 class Layer:
-    """Goes forward, remembers what it needs, goes back: the gradient of its input, its own added into `into`."""
+    """A layer: `forward` stores what `backward` needs, which returns the input's gradient and adds its own to `into`."""
 
     takes = 0  # how many parameters it has
 
@@ -138,7 +138,7 @@ class MaxPool(Layer):
 
 
 class GlobalMean(Layer):
-    """AdaptiveAvgPool2d(1)."""
+    """The mean over all positions, as AdaptiveAvgPool2d(1)."""
 
     def forward(self, h: Tensor) -> tuple[Tensor, Any]:
         return h.mean((2, 3), keepdim=True), h.shape
@@ -168,7 +168,7 @@ class Dropout(Layer):
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    """Somebody watches or changes what the module does."""
+    """Return whether hooks observe or change what the module does."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, kind) for kind in kinds) or "forward" in vars(module)
 
@@ -204,14 +204,14 @@ ORDINARY: dict[type, Callable[[Any], bool]] = {
 
 
 class Tape:
-    """A whole stack with softmax cross-entropy on top."""
+    """A stack of layers with softmax cross-entropy on top."""
 
     def __init__(self, module: nn.Module, layers: list[Layer]) -> None:
         self.module, self.layers = module, layers
 
     @classmethod
     def of(cls, module: nn.Module, weights: Views) -> Tape | None:
-        """The tape of this module, or None where a layer is unknown, frozen, shared or unusual."""
+        """Return the tape of a module; None where a layer is unknown, frozen, shared or unusual."""
         if type(module) is not nn.Sequential or _has_hooks(module):
             return None
         layers: list[Layer] = []

@@ -1,8 +1,8 @@
-"""Any torch module as loss and gradient of ONE flat vector.
+"""Any torch module as loss and gradient of one flat vector.
 
 The module's trainable parameters become views into one contiguous buffer, in the order of registration, so that a model
 is an array, a message is an array, and SCAFFOLD is arithmetic. Weights of convolutions lie in channels-last order inside
-that buffer: 1.2 to 1.5 times faster on a CPU, and of no concern to anybody who only adds and averages.
+that buffer: 1.2 to 1.5 times faster on a CPU, and invisible to code that only adds and averages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HAS_CUDA = torch.cuda.is_available()
 
 @dataclass(frozen=True)
 class Buffers:
-    """What a module holds beside parameters: BatchNorm's running statistics, and its counters of batches."""
+    """The buffers of a module: BatchNorm's running statistics, and its counters of batches."""
 
     values: Vector
     counters: NDArray[np.int64]
@@ -46,7 +46,7 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Scores:
-    """Of each row: positions predicted right, positions with a label (1 unless a row is a sequence), summed loss.
+    """Scores of each row: correct positions, positions with a label (1 unless a row is a sequence), summed loss.
 
     `outputs` are the logits or the predicted classes of the rows, where they were asked for.
     """
@@ -58,7 +58,7 @@ class Scores:
 
     @classmethod
     def of_nothing(cls) -> Scores:
-        """Of no rows."""
+        """Return the scores of no rows."""
         return cls(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
     @classmethod
@@ -70,7 +70,7 @@ class Scores:
 
 
 class Task:
-    """One module, bound to one flat parameter vector.
+    """A module whose parameters are views of one flat vector.
 
     A module may define `loss(x, y)` itself (a mean over the batch); otherwise its output are logits and the loss is
     softmax cross-entropy, at every position for sequences.
@@ -110,7 +110,7 @@ class Task:
         own_loss = getattr(self.module, "loss", None)
         self.has_own_loss = callable(own_loss)
         self._loss: Callable[[Tensor, Tensor], Tensor] = own_loss if callable(own_loss) else self._cross_entropy
-        self.initial = self.vector()  # w_0, whatever becomes of the module
+        self.initial = self.vector()  # w_0, a copy
         self._tape = Tape.of(self.module, self.weights) if fast and own_loss is None else None
         self.network = None if self._tape is None else CompiledNetwork.of(self._tape, shape)
         self._training_loss, self.is_compiled = self._loss, False
@@ -120,13 +120,13 @@ class Task:
 
     @property
     def path(self) -> str:
-        """Which code trains: `compiled` kernels, the `tape` (known layers by hand) or `autograd` (any module)."""
+        """Return which code trains: `compiled` kernels, the `tape` (known layers by hand) or `autograd` (any module)."""
         if self.network:
             return f"compiled {self.network.build}"
         return "tape" if self._tape else "autograd with torch.compile" if self.is_compiled else "autograd"
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """A flat vector seen as the parameters, each in its own shape."""
+        """Return views of a flat vector as the parameters, each in its own shape."""
         out, start = [], 0
         for parameter in self._parameters:
             piece = flat[start : start + parameter.numel()]
@@ -139,15 +139,15 @@ class Task:
         return out
 
     def vector(self) -> Vector:
-        """A copy of the parameters."""
+        """Return a copy of the parameters as a flat vector."""
         return self.flat.cpu().numpy().copy()
 
     def load(self, w: Vector) -> None:
-        """Set the parameters."""
+        """Set the parameters to those of a flat vector."""
         self.flat.copy_(as_tensor(w))
 
     def buffers(self) -> Buffers:
-        """A copy of the buffers."""
+        """Return a copy of the module's buffers."""
         values = [b.detach().reshape(-1).cpu().numpy() for b in self._float_buffers]
         counters = [b.detach().reshape(-1).cpu().numpy() for b in self._counters]
         return Buffers(
@@ -156,7 +156,7 @@ class Task:
         )
 
     def load_buffers(self, buffers: Buffers) -> None:
-        """Set the buffers: what one client saw must not leak into the next."""
+        """Set the buffers, so that statistics of one client do not leak into the next."""
         for targets, source in ((self._float_buffers, buffers.values), (self._counters, buffers.counters)):
             start = 0
             for b in targets:
@@ -165,11 +165,11 @@ class Task:
 
     @property
     def vector_dtype(self) -> np.dtype[Any]:
-        """The numpy type of a vector of this model."""
+        """Return the numpy type of a vector of this model."""
         return np.dtype(str(self.dtype).removeprefix("torch."))
 
     def batch_layout(self, x: Tensor) -> Tensor:
-        """A batch as the layers like it best."""
+        """Return a batch in the memory layout that is fastest for the layers."""
         return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
 
     def accumulate(self, x: Tensor, y: Tensor, into: list[Tensor], scale: float) -> float:
@@ -204,8 +204,8 @@ class Task:
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
-        """In evaluation mode; by the kernels where they train, too: what torch's libraries round depends on who made the
-        processor."""
+        """Return the logits in evaluation mode, by the kernels where they also train: the rounding of torch's libraries
+        depends on the vendor of the processor."""
         self.module.eval()
         if self.network is None:
             out: Tensor = self.module(x)
@@ -220,14 +220,14 @@ class Task:
         return (weights * F.cross_entropy(logits, labels, reduction="none", ignore_index=PADDING)).sum()
 
     def _row_weights(self, labels: Tensor) -> Tensor | None:
-        """The part of each row in the batch's loss; None where all have the same."""
+        """Return the weight of each row in the batch's loss; None where all are equal."""
         if self.class_weights is None:
             return None
         weights = self.class_weights[labels.clamp(min=0)] * (labels != PADDING)
         return weights / (weights.sum() if self.normalise_weights else len(labels))
 
     def state(self) -> dict[str, Tensor]:
-        """Parameters and buffers by name, in torch's usual layout, for `module.load_state_dict`."""
+        """Return parameters and buffers by name, in torch's usual layout, for `module.load_state_dict`."""
         return {name: value.detach().cpu().contiguous().clone() for name, value in self.module.state_dict().items()}
 
 
@@ -245,7 +245,7 @@ def build(
     fast: bool = True,
     compile_batch: float | None = None,
 ) -> Task:
-    """A task from a module, from a function of (shape, classes), or from a function of nothing.
+    """Build a task from a module, from a function of (shape, classes), or from a function without arguments.
 
     Initial weights come from the seed alone. A ready module keeps the weights it has: it may be pretrained.
     """
@@ -275,7 +275,7 @@ def _call(make: Any, shape: tuple[int, ...], classes: int) -> nn.Module:
     except Exception as error:
         raise ModelMismatch(
             f"the model function fails for rows of shape {shape} and {classes} classes: {type(error).__name__}: {error}",
-            remedy="mend it, or choose a model of `fedarena list models`",
+            remedy="fix it, or choose a model of `fedarena list models`",
             where="model",
         ) from error
     if not isinstance(module, nn.Module):
@@ -288,7 +288,7 @@ def _call(make: Any, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _check_output(module: nn.Module, shape: tuple[int, ...], classes: int, is_text: bool) -> None:
-    """Send two rows of zeros through, so that a misfit shows before training starts."""
+    """Predict two rows of zeros, so that a mismatch is reported before training starts."""
     if callable(getattr(module, "loss", None)):
         return
     training = module.training
@@ -316,7 +316,7 @@ def _check_output(module: nn.Module, shape: tuple[int, ...], classes: int, is_te
 
 @contextlib.contextmanager
 def torch_seeded(seed: int) -> Iterator[None]:
-    """Torch's own random numbers from this seed, and afterwards as before.
+    """Seed torch's random numbers inside the block and restore them afterwards.
 
     `torch.manual_seed` would take a millisecond, and queue itself up for accelerators that are not there.
     """
@@ -327,7 +327,7 @@ def torch_seeded(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def torch_untouched() -> Iterator[None]:
-    """Whatever is drawn in between, torch's own random numbers go on as before."""
+    """Restore torch's random numbers after the block."""
     before = torch.default_generator.get_state()
     try:
         yield
@@ -336,14 +336,14 @@ def torch_untouched() -> Iterator[None]:
 
 
 def seed_torch(seed: int) -> None:
-    """Torch's own random numbers from this seed."""
+    """Seed torch's global random numbers."""
     torch.default_generator.manual_seed(seed)
     if HAS_CUDA:
         torch.cuda.manual_seed_all(seed)
 
 
 def freeze_parameters(module: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Parameters whose name fits a pattern are no longer trained, nor sent."""
+    """Freeze parameters whose name matches a pattern: they are not trained and not sent."""
     for pattern in patterns:
         fitting = [p for name, p in module.named_parameters() if fnmatch.fnmatch(name, pattern)]
         if not fitting:
@@ -356,12 +356,12 @@ def freeze_parameters(module: nn.Module, patterns: tuple[str, ...]) -> None:
 
 
 def flatten_positions(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Sequences (batch, T, classes) as a batch of positions."""
+    """Reshape sequences (batch, T, classes) to a batch of positions."""
     return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)
 
 
 def lowest_maximum(logits: Tensor) -> Tensor:
-    """Index of the largest logit, the lowest where several are equal (torch's argmax does not promise which)."""
+    """Return the index of the largest logit, the lowest of several equal ones (torch's argmax does not promise that)."""
     indices = torch.arange(logits.shape[1], device=logits.device)
     return torch.where(logits == logits.amax(dim=1, keepdim=True), indices, logits.shape[1]).amin(dim=1)
 
@@ -382,7 +382,7 @@ def _by_row(positions: Tensor, rows: int) -> NDArray[Any]:
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """A tensor over the array's memory; read-only arrays (shared memory) are only ever read."""
+    """Return a tensor over the array's memory; read-only arrays (shared memory) must only be read."""
     if array.flags.writeable:
         return torch.from_numpy(array)
     with warnings.catch_warnings():
@@ -391,7 +391,7 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
 
 
 def sha256(*arrays: NDArray[Any]) -> str:
-    """Hash of weights (and buffers): equal hashes, equal bits."""
+    """Return the hash of weights and buffers: equal hashes mean equal bits."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)

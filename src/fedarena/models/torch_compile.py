@@ -1,8 +1,8 @@
 """`torch.compile` of forward and loss, for models that the kernels do not know.
 
 Only those two: a traced graph of gradient and update together was seen to give a wrong update without a word. And only for
-batches of one size: a graph for each size would be compiled anew, and one for all sizes would be another graph, with
-other bits, for whoever met another size first.
+batches of one size: each new size would be compiled again, and one graph for all sizes would be another graph, with
+other bits, depending on which size came first.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
-"""What happens to an update on its way to the server: clipping, noise, compression, secure aggregation,
-and the accountant that adds up what was released."""
+"""The steps of an update on its way to the server: clipping, noise, compression and secure aggregation,
+and the accountant and ledger of what was released."""

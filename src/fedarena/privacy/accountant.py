@@ -1,13 +1,13 @@
-"""How much privacy is spent: epsilon at delta of everything that was released, by Renyi differential privacy.
+"""The privacy accountant: epsilon at delta of everything that was released, by Renyi differential privacy.
 
-The unit is a client: all of its answers are in the sums, or zeros in their place. Releases are Gaussian; `noise` is their
-deviation in units of the longest answer. How clients were drawn decides what is left to an observer:
+The unit is a client: all of its updates are in the sums, or zeros in their place. Releases are Gaussian; `noise` is their
+deviation in units of the longest update. The sampling of clients decides how much an observer learns:
 
   everyone   each release is a plain Gaussian one
-  poisson    each client was in by its own coin, and the size of a round does not show (Mironov et al. 2019)
-  fixed      so many of all without replacement. Either the draw is taken as known, and each release is a plain Gaussian
-             one; or it hides who was in (Wang et al. 2019), but then another stands in for who is not, a sum may change
-             by two answers, and all noise counts half. Both bounds hold, the smaller one is told
+  poisson    each client takes part independently, and the size of a round is not shown (Mironov et al. 2019)
+  fixed      a fixed number without replacement. Either the sample counts as known, and each release is a plain Gaussian
+             one; or it hides who took part (Wang et al. 2019), but then another client replaces a missing one, a sum
+             may change by two updates, and all noise counts half. Both bounds hold, and the smaller one is reported
 
 The arithmetic is that of the library dp-accounting.
 """
@@ -19,32 +19,32 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from fedarena.config.errors import BadValue
+from fedarena.config.errors import MissingDependency
 
-RARE = 0.25  # share of clients above which a draw hides less than half the noise does
+RARE = 0.25  # share of clients above which sampling hides less than half the noise does
 
 Drawn = Literal["everyone", "poisson", "fixed"]
-Release = tuple[Drawn, int, float]  # how clients were drawn, (expected) number of them, noise
-Spent = dict[Release, int]  # how often
+Release = tuple[Drawn, int, float]  # sampling of clients, their (expected) number, noise
+Spent = dict[Release, int]  # release -> how often
 
 
 def need_accountant() -> None:
-    """Refuse what could not be accounted for."""
-    if find_spec("dp_accounting") is None:
-        raise BadValue(
-            "uplink.noise needs an accountant for epsilon, and dp-accounting is not installed",
+    """Refuse noise where the library for its accounting is not installed."""
+    if find_spec("dp_accounting") is None:  # importing it takes seconds
+        raise MissingDependency(
+            "uplink.noise needs the package dp-accounting, which computes epsilon",
             remedy="pip install 'fedarena[privacy]', or set uplink.noise = 0",
             where="uplink.noise",
         )
 
 
 def usual_delta(clients: int) -> float:
-    """One over a little more than the number of clients (McMahan et al. 2018)."""
+    """Return one over a little more than the number of clients (McMahan et al. 2018)."""
     return float(min(clients**-1.1, 0.5))
 
 
 def epsilon(spent: Mapping[Release, int], clients: int, delta: float) -> float:
-    """Of all releases together.
+    """Return epsilon of all releases together.
 
     >>> round(epsilon({("poisson", 100, 1.0): 1000}, 100_000, 1e-5), 2)
     0.68
@@ -70,7 +70,7 @@ def _composed(events: list[tuple[Any, int]], relation: Any, delta: float) -> flo
     from dp_accounting import rdp
 
     accountant = rdp.RdpAccountant(neighboring_relation=relation)
-    log = logging.getLogger("absl")  # tells of every order that does not converge; it is left out, which is safe
+    log = logging.getLogger("absl")  # logs every order that does not converge; leaving it out is safe
     before, log.disabled = log.disabled, True
     try:
         for event, times in events:

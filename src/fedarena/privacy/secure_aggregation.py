@@ -1,13 +1,13 @@
-"""Secure aggregation: masks that cancel in the sum, and shares that bring back those of clients who left.
+"""Secure aggregation: masks that cancel in the sum, and shares that recover the masks of clients that left.
 
 Bonawitz et al. 2017, with the sparse neighbourhoods of Bell et al. 2020 (SecAgg+), which Flower runs in deployment. Every
-client has two secrets. From one and its neighbours' public keys follow masks in pairs, one of a pair added, the other
-subtracted; the other secret gives a mask of its own. Shamir shares of both lie with the neighbours: of a client that
-answered they reveal its own mask, of one that left the key of its pairs, never both.
+client has two secrets. One of them and the neighbours' public keys give pairwise masks, which one client of a pair adds and
+the other subtracts; the second secret gives the client's own mask. The neighbours hold Shamir shares of both: for a client
+that answered they reveal its own mask, for one that left the key of its pairs, never both.
 
-This is the arithmetic. In a simulation the group is small and the keys follow from the experiment's seed: it shows what
-secure aggregation computes and costs, and protects nobody. In a real federation keys are drawn by their owners, and the
-group is a curve (federation/secure_aggregation.py).
+This file has the arithmetic. In a simulation the group is small and the keys follow from the experiment's seed: it shows
+what secure aggregation computes and costs, and protects no one. In a real federation clients draw their own keys, and the
+group is an elliptic curve (federation/secure_aggregation.py).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Shares = dict[int, int]  # holder -> its share
 
 
 class MaskedExchange:
-    """One exchange of a round, and everyone who was asked in it; `everyone` if that was no draw, but all there are.
+    """The identity of one exchange of a round: its number and its clients; `everyone` if those are all, not a sample.
 
-    No dataclass: every job has it, and trees need not look into it.
+    It is not a dataclass, so that functions over trees treat it as a leaf.
     """
 
-    __slots__ = ("asked", "everyone", "exchange", "round")
+    __slots__ = ("asked", "everyone", "number", "round")
 
-    def __init__(self, round: int, exchange: int, asked: tuple[int, ...], everyone: bool = False) -> None:
-        self.round, self.exchange, self.asked, self.everyone = round, exchange, asked, everyone
+    def __init__(self, round: int, number: int, asked: tuple[int, ...], everyone: bool = False) -> None:
+        self.round, self.number, self.asked, self.everyone = round, number, asked, everyone
 
     def _key(self) -> tuple[Any, ...]:
-        return self.round, self.exchange, self.asked
+        return self.round, self.number, self.asked
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MaskedExchange) and self._key() == other._key()
@@ -54,72 +54,72 @@ class MaskedExchange:
 
 @dataclass(frozen=True)
 class ShareRing:
-    """Who holds shares of whom: those that are asked stand in a ring, in an order of the exchange's own."""
+    """The ring that decides which clients hold shares of which: a random order of the clients of an exchange."""
 
     order: tuple[int, ...]
     places: Mapping[int, int]
-    reach: int  # neighbours on each side; all where they are few
+    reach: int  # neighbours on each side
 
     @property
     def holders(self) -> int:
-        """Of a client's shares: its neighbours and itself."""
+        """Return the number of holders of a client's shares: its neighbours and itself."""
         return min(2 * self.reach + 1, len(self.order))
 
     @property
     def threshold(self) -> int:
-        """So many shares bring a secret back: more than half."""
+        """Return how many shares recover a secret: more than half."""
         return self.holders // 2 + 1
 
     def holders_of(self, client: int) -> list[int]:
-        """In ascending order."""
+        """Return the clients that hold shares of a client, in ascending order."""
         n, place = len(self.order), self.places[client]
         if self.holders == n:
             return sorted(self.order)
         return sorted(self.order[(place + step) % n] for step in range(-self.reach, self.reach + 1))
 
-    def beside(self, client: int) -> list[int]:
-        """Its neighbours."""
+    def neighbours(self, client: int) -> list[int]:
+        """Return the neighbours of a client in the ring."""
         return [other for other in self.holders_of(client) if other != client]
 
 
 @functools.lru_cache(maxsize=4)
-def share_ring(seed: int, turn: MaskedExchange) -> ShareRing:
-    """The ring of an exchange: log2(n) neighbours on each side."""
-    people = np.array(turn.asked)
-    order = tuple(stream(seed, "masks", turn.round, turn.exchange).permutation(people).tolist())
+def share_ring(seed: int, exchange: MaskedExchange) -> ShareRing:
+    """Return the ring of an exchange, with log2(n) neighbours on each side."""
+    people = np.array(exchange.asked)
+    order = tuple(stream(seed, "masks", exchange.round, exchange.number).permutation(people).tolist())
     reach = max(math.ceil(math.log2(max(len(order), 2))), 1)
     return ShareRing(order, {client: place for place, client in enumerate(order)}, reach)
 
 
 class KeyGroup(Protocol):
-    """How a secret number becomes a public key, and what masks follow from secrets."""
+    """A group in which secrets have public keys, and from which masks are derived."""
 
     def public(self, secret: int) -> Any:
-        """What everybody may know."""
+        """Return the public key of a secret."""
         ...
 
     def of_pair(self, secret: int, public: Any, size: int) -> Words:
-        """A mask that only the owners of the secret and of the public key can make, each the same."""
+        """Return the mask of a pair, which only the owners of the secret and of the public key can compute."""
         ...
 
     def of_own(self, secret: int, size: int) -> Words:
-        """A mask that only the owner of the secret can make."""
+        """Return the mask that only the owner of the secret can compute."""
         ...
 
 
 class SimulationGroup:
-    """A group for simulations."""
+    """A small multiplicative group for simulations."""
 
     def public(self, secret: int) -> int:
-        """A power of the generator."""
+        """Return a power of the generator."""
         return pow(GENERATOR, secret, PRIME)
 
     def of_pair(self, secret: int, public: int, size: int) -> Words:
-        """After Diffie and Hellman."""
+        """Return the mask of the shared secret of Diffie and Hellman."""
         return self.of_own(pow(public, secret, PRIME), size)
 
     def of_own(self, secret: int, size: int) -> Words:
-        """A long mask from a short secret."""
+        """Expand a short secret to a long mask."""
         return np.random.Generator(np.random.PCG64(secret)).integers(0, 2**32, size, dtype=np.uint32)
 
 
@@ -128,7 +128,7 @@ SIMULATION_GROUP = SimulationGroup()
 
 @dataclass(frozen=True)
 class ClientSecrets:
-    """What a client keeps to itself during an exchange: the key to its pairs, and that of its own mask."""
+    """The secrets of a client in an exchange: the key to its pairs, and the key of its own mask."""
 
     pairs: int
     own: int
@@ -136,72 +136,72 @@ class ClientSecrets:
     def mask(
         self, client: int, ring: ShareRing, publics: Mapping[int, Any], size: int, group: KeyGroup = SIMULATION_GROUP
     ) -> Words:
-        """To be added to what it sends; `publics` are the keys of its neighbours."""
+        """Return the mask to add to the client's update; `publics` are the keys of its neighbours."""
         total = group.of_own(self.own, size)
-        for other in ring.beside(client):
+        for other in ring.neighbours(client):
             _add(total, group.of_pair(self.pairs, publics[other], size), client < other)
         return total
 
 
 def secret_shares(secret: int, client: int, ring: ShareRing, draw: Callable[[], int]) -> Shares:
-    """A point of a polynomial for each holder; `draw` gives its other coefficients."""
+    """Return a point of a polynomial for each holder; `draw` gives its other coefficients."""
     polynomial = [secret, *(draw() for _ in range(ring.threshold - 1))]
-    return {holder: _value(polynomial, holder + 1) for holder in ring.holders_of(client)}
+    return {holder: _evaluate(polynomial, holder + 1) for holder in ring.holders_of(client)}
 
 
 class SimulatedParty:
-    """A client's half in a simulation: its secrets, its mask, and the shares it deals out."""
+    """A client's half in a simulation: its secrets, its mask, and the shares that it hands out."""
 
-    def __init__(self, seed: int, turn: MaskedExchange, client: int) -> None:
-        self.client, self.circle = client, share_ring(seed, turn)
-        self._key = (seed, turn.round, turn.exchange, client)
+    def __init__(self, seed: int, exchange: MaskedExchange, client: int) -> None:
+        self.client, self.ring = client, share_ring(seed, exchange)
+        self._key = (seed, exchange.round, exchange.number, client)
         rng = stream(seed, "masks", *self._key[1:])
-        self._secret, self._own = _number(rng), _number(rng)
+        self._secret, self._own = _draw_secret(rng), _draw_secret(rng)
 
     @property
     def public(self) -> int:
-        """What everybody may know."""
+        """Return the public key of the client's pairs."""
         return SIMULATION_GROUP.public(self._secret)
 
     def mask(self, size: int, publics: Mapping[int, int]) -> Words:
-        """To be added to what it sends; `publics` are the keys of its neighbours."""
-        return ClientSecrets(self._secret, self._own).mask(self.client, self.circle, publics, size)
+        """Return the mask to add to the client's update; `publics` are the keys of its neighbours."""
+        return ClientSecrets(self._secret, self._own).mask(self.client, self.ring, publics, size)
 
     def shares(self, of_pairs: bool) -> Shares:
-        """Of the key to its pairs, or of its own mask."""
+        """Return the shares of the key to its pairs, or of its own mask."""
         seed, *key = self._key
         rng = stream(seed, "masks", *key, 1 + of_pairs)
         secret = self._secret if of_pairs else self._own
-        return secret_shares(secret, self.client, self.circle, lambda: _number(rng))
+        return secret_shares(secret, self.client, self.ring, lambda: _draw_secret(rng))
 
 
 class MaskProvider(Protocol):
-    """How answers are masked, and sums opened."""
+    """Masks the updates of clients and unmasks their sum."""
 
-    def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
-        """To be added to what a client sends."""
+    def mask(self, size: int, exchange: MaskedExchange, client: int) -> Words:
+        """Return the mask to add to a client's update."""
         ...
 
-    def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
-        """The sum of those who answered; None if too few are left to open it."""
+    def unmask(self, total: Words, exchange: MaskedExchange, answered: Collection[int]) -> Words | None:
+        """Return the sum over the clients that answered; None if too few are left to unmask it."""
         ...
 
 
 @dataclass(frozen=True)
 class SimulatedMasks:
-    """All clients in one place, their keys from one seed."""
+    """The masks of all clients of a simulation, whose keys follow from one seed."""
 
     seed: int
 
-    def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
-        """With the keys of its neighbours."""
-        party = SimulatedParty(self.seed, turn, client)
-        publics = {other: SimulatedParty(self.seed, turn, other).public for other in party.circle.beside(client)}
+    def mask(self, size: int, exchange: MaskedExchange, client: int) -> Words:
+        """Return a client's mask from its secrets and the keys of its neighbours."""
+        party = SimulatedParty(self.seed, exchange, client)
+        publics = {other: SimulatedParty(self.seed, exchange, other).public for other in party.ring.neighbours(client)}
         return party.mask(size, publics)
 
-    def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
-        """See `removed`."""
-        return simulate_unmasking(total, self.seed, turn, answered)
+    def unmask(self, total: Words, exchange: MaskedExchange, answered: Collection[int]) -> Words | None:
+        """Return the sum without masks (see `simulate_unmasking`)."""
+        return simulate_unmasking(total, self.seed, exchange, answered)
 
 
 def unmask_sum(
@@ -212,18 +212,18 @@ def unmask_sum(
     revealed: Mapping[int, Shares],
     group: KeyGroup = SIMULATION_GROUP,
 ) -> Words | None:
-    """The server's half: the sum without masks, from public keys and revealed shares; None if too few are left for it.
+    """Return the sum without masks, from public keys and revealed shares; None if too few shares are left.
 
-    `revealed` has shares of its own mask for who answered, of the key to its pairs for who did not.
+    `revealed` has shares of the own mask of each client that answered, and of the key to the pairs of each other one.
     """
     opened = total.copy()
     for client in ring.order:
-        others = [other for other in ring.beside(client) if other in answered]
+        others = [other for other in ring.neighbours(client) if other in answered]
         if client not in answered and not others:
-            continue  # nobody has added a mask of such a pair
+            continue  # no client has added a mask of such a pair
         if len(revealed[client]) < ring.threshold:
             return None
-        secret = _recombined(dict(sorted(revealed[client].items())[: ring.threshold]))
+        secret = _recover_secret(dict(sorted(revealed[client].items())[: ring.threshold]))
         if client in answered:
             _add(opened, group.of_own(secret, len(opened)), False)
             continue
@@ -232,24 +232,24 @@ def unmask_sum(
     return opened
 
 
-def simulate_unmasking(total: Words, seed: int, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
-    """The unmasking as a conversation: clients that answered say what they hold, the server opens the sum.
+def simulate_unmasking(total: Words, seed: int, exchange: MaskedExchange, answered: Collection[int]) -> Words | None:
+    """Simulate the unmasking: clients that answered reveal the shares they hold, and the server unmasks the sum.
 
-    They do not where one is left: the sum would be its answer.
+    They refuse where only one client is left: the sum would be its update.
     """
     if len(answered) < 2:
         return None
-    parties = {client: SimulatedParty(seed, turn, client) for client in turn.asked}
+    parties = {client: SimulatedParty(seed, exchange, client) for client in exchange.asked}
     revealed: dict[int, Shares] = {}
     for client, party in parties.items():
-        dealt = party.shares(of_pairs=client not in answered)
-        revealed[client] = {holder: share for holder, share in dealt.items() if holder in answered}
+        shares = party.shares(of_pairs=client not in answered)
+        revealed[client] = {holder: share for holder, share in shares.items() if holder in answered}
     publics = {client: party.public for client, party in parties.items()}
-    return unmask_sum(total, share_ring(seed, turn), answered, publics, revealed)
+    return unmask_sum(total, share_ring(seed, exchange), answered, publics, revealed)
 
 
 def mask_overhead_bytes(ring: ShareRing) -> tuple[int, int]:
-    """Bytes of keys and shares that a client sends beside its vector, and that it is sent."""
+    """Return the bytes of keys and shares that a client sends beside its vector, and that it receives."""
     others = ring.holders - 1
     up = KEY + 2 * KEY * others + KEY * ring.holders  # its key; shares of two secrets; one share of each revealed
     return up, KEY * others + 2 * KEY * others
@@ -259,19 +259,19 @@ def _add(total: Words, words: Words, plus: bool) -> None:
     (np.add if plus else np.subtract)(total, words, out=total)
 
 
-def _number(rng: np.random.Generator) -> int:
+def _draw_secret(rng: np.random.Generator) -> int:
     return int.from_bytes(rng.bytes(KEY), "little") % (PRIME - 1) + 1
 
 
-def _value(polynomial: list[int], x: int) -> int:
+def _evaluate(polynomial: list[int], x: int) -> int:
     value = 0
     for coefficient in reversed(polynomial):
         value = (value * x + coefficient) % PRIME
     return value
 
 
-def _recombined(shares: Shares) -> int:
-    """The polynomial at 0, after Lagrange."""
+def _recover_secret(shares: Shares) -> int:
+    """Return the polynomial at 0 by Lagrange interpolation."""
     secret = 0
     points = [(holder + 1, share) for holder, share in shares.items()]
     for x, share in points:

@@ -1,11 +1,11 @@
-"""What happens to an answer on its way up, as the experiment's `uplink` says.
+"""The steps of an update on its way to the server, as the experiment's `uplink` says.
 
-On the client: clip -> top-k, with what was left out kept for the next round -> quantise -> if secure: a share of the noise,
-fixed point, mask. On the server: sum -> mean -> noise, unless the clients have added it. Every step is made from streams of
-its own, so that bits do not depend on who works on which client.
+On the client: clip -> top-k, with error feedback to the next round -> quantise -> if secure: a share of the noise, fixed
+point, mask. On the server: sum -> mean -> noise, unless the clients have added it. Every step has random streams of its own,
+so that bits do not depend on the worker that runs a client.
 
-Clipping is flat: all that a client sends is one vector. With noise every client counts the same, however many rows it has:
-what one client can change is then known beforehand. Numbers and counts beside a vector can be neither clipped nor noised.
+Clipping is flat: everything a client sends is one vector. With noise every client has the same weight, however many rows it
+has, so that the influence of one client is bounded. Numbers and counts beside a vector get neither clipping nor noise.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from fedarena.privacy.secure_aggregation import MaskedExchange, SimulatedMasks
 
 WORD = 32  # bits in which masked numbers are summed
 RANGE = 8.0  # of a number in fixed point, where no clip says it (Flower's)
-TAILS = 8.0  # deviations of its own noise that a client's number has room for
-SHORT = 1e-6  # by so much is a clipped vector shorter still: rounding must not make it longer than it may be
+TAILS = 8.0  # deviations of its own noise for which a client's number has room
+SHORT = 1e-6  # a clipped vector is shorter by this share, so that rounding does not exceed the bound
 
 Leaf = NDArray[Any] | float
 Residual = dict[str, list[Any]]  # what top-k left out, for each kind of exchange
 
 
 class CannotSend(BadValue):
-    """What the algorithm sends does not go through these steps."""
+    """Raised where an algorithm sends something that these steps cannot handle."""
 
 
 class SentReply(NamedTuple):
-    """What leaves the client, in how many bytes; and what stays."""
+    """The reply that leaves the client, its bytes, and the residual that stays."""
 
     reply: Reply
     size: int
@@ -58,7 +58,7 @@ class MaskedVector:
 
 
 def masked_vector(words: secure_aggregation.Words, tree: Any) -> MaskedVector:
-    """The masked numbers of a tree, with what it takes to make it again."""
+    """Return the masked numbers of a tree, with its structure."""
     parts = leaves(tree)
     skeleton = replace_leaves(
         tree, (np.empty(0, part.dtype) if isinstance(part, np.ndarray) else 0.0 for part in parts)
@@ -67,28 +67,28 @@ def masked_vector(words: secure_aggregation.Words, tree: Any) -> MaskedVector:
 
 
 class MaskedSum:
-    """Masked vectors added up; nothing else can be done with them."""
+    """The sum of masked vectors, the only operation that they allow."""
 
     def __init__(self) -> None:
         self.first: MaskedVector | None = None
         self.words: secure_aggregation.Words = np.empty(0, np.uint32)
 
-    def add(self, sealed: MaskedVector) -> None:
-        """Take one in, or the sum of several."""
+    def add(self, masked: MaskedVector) -> None:
+        """Add one masked vector, or the sum of several."""
         if self.first is None:
-            self.first, self.words = sealed, sealed.words.copy()
+            self.first, self.words = masked, masked.words.copy()
         else:
-            self.words += sealed.words
+            self.words += masked.words
 
     def merge(self, later: MaskedSum) -> None:
-        """Take in those of other clients."""
+        """Add the sum over other clients."""
         if later.first is not None:
             self.add(MaskedVector(later.words, later.first.skeleton, later.first.shapes))
 
 
 @dataclass(frozen=True)
 class FixedPointCode:
-    """Numbers of [-largest, largest] as whole ones, so few bits that the sum of all fits into a word."""
+    """Encodes numbers of [-largest, largest] as integers of so few bits that the sum of all fits into a word."""
 
     largest: float
     bits: int
@@ -96,72 +96,72 @@ class FixedPointCode:
 
     @classmethod
     def of(cls, largest: float, asked: int, bits: int | None) -> FixedPointCode:
-        """For so many clients."""
+        """Return the code for a sum over `asked` clients."""
         carry = math.ceil(math.log2(max(asked, 1)))
         bits = min(bits or WORD, WORD - carry)
         return cls(largest, bits, bits + carry)
 
     @property
     def levels(self) -> int:
-        """The largest whole number."""
+        """Return the largest integer of the code."""
         return int(2**self.bits - 1)
 
     def encode(self, values: NDArray[np.float64], rng: np.random.Generator) -> secure_aggregation.Words:
-        """Up or down by chance, so that the mean is right."""
+        """Round up or down at random, without bias."""
         whole = np.floor((values + self.largest) * (self.levels / (2 * self.largest)) + rng.random(len(values)))
         return whole.clip(0, self.levels).astype(np.uint32)
 
     def decode(self, total: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-        """The sum of so many."""
+        """Return the numbers of a sum of `count` codes."""
         return total * (2 * self.largest / self.levels) - count * self.largest
 
 
 class UplinkSteps:
-    """Both halves of the way up, for one experiment."""
+    """The uplink steps of one experiment, on the client and on the server."""
 
     def __init__(
         self,
-        wish: Uplink,
+        settings: Uplink,
         algorithm: str,
         seed: int,
         heaviest: float,
         participants: int,
         noise_seed: int | None = None,
-        seals: secure_aggregation.MaskProvider | None = None,
+        masks: secure_aggregation.MaskProvider | None = None,
     ) -> None:
-        self.wish, self.algorithm, self.seed = wish, algorithm, seed
-        self.noise_seed = seed if noise_seed is None else noise_seed  # a secret, where there is something to hide
-        self.seals: secure_aggregation.MaskProvider = SimulatedMasks(seed) if seals is None else seals
-        self.heaviest = 1.0 if wish.noise else max(heaviest, 1.0)  # largest weight of a client
+        self.settings, self.algorithm, self.seed = settings, algorithm, seed
+        self.noise_seed = seed if noise_seed is None else noise_seed  # a secret in a real federation
+        self.masks: secure_aggregation.MaskProvider = SimulatedMasks(seed) if masks is None else masks
+        self.heaviest = 1.0 if settings.noise else max(heaviest, 1.0)  # largest weight of a client
         self.participants = participants
 
     # On the client
 
-    def send(self, reply: Reply, do: str, turn: MaskedExchange, client: int, kept: Residual | None) -> SentReply:
-        """What the client sends in place of its reply."""
-        wish = self.wish
+    def send(self, reply: Reply, do: str, exchange: MaskedExchange, client: int, kept: Residual | None) -> SentReply:
+        """Return the reply after the client's steps, its bytes and the new residual."""
+        settings = self.settings
         how, parts = list(reductions(reply.send)), list(leaves(reply.send))
         self.check(parts, how)
         size = nbytes(reply.send)
         residual = kept
         parts = self._clipped(parts)
-        if wish.top_k is not None:
+        if settings.top_k is not None:
             parts, left = self._largest(parts, (kept or {}).get(do))
             residual = {**(kept or {}), do: left}
-        rng = stream(self.seed, "uplink", turn.round, client, turn.exchange)
-        if wish.quantise is not None and not wish.secure:
+        rng = stream(self.seed, "uplink", exchange.round, client, exchange.number)
+        if settings.quantise is not None and not settings.secure:
             parts = [self._quantised(part, rng) if _is_vector(part) else part for part in parts]
-        if wish.top_k is not None or (wish.quantise is not None and not wish.secure):
+        if settings.top_k is not None or (settings.quantise is not None and not settings.secure):
             size = sum(map(self._bytes, parts))
-            parts = self._clipped(parts)  # what was added may have made it longer
-        weight = 1.0 if wish.noise else reply.weight
-        if wish.secure:
-            sealed, size = self._sealed(reply.send, parts, how, weight, turn, client, rng)
-            return SentReply(replace(reply, send=sealed, weight=weight), size, residual)
+            parts = self._clipped(parts)  # the residual may have made it longer
+        weight = 1.0 if settings.noise else reply.weight
+        if settings.secure:
+            masked, size = self._masked(reply.send, parts, how, weight, exchange, client, rng)
+            return SentReply(replace(reply, send=masked, weight=weight), size, residual)
         return SentReply(replace(reply, send=replace_leaves(reply.send, iter(parts)), weight=weight), size, residual)
 
     def check(self, parts: list[Leaf], how: list[str]) -> None:
-        """Refuse what cannot be right."""
+        """Refuse an update to which the steps cannot be applied."""
         if "collect" in how:
             raise CannotSend(
                 f"{self.algorithm} collects what each client sends, and the uplink lets only means through",
@@ -169,14 +169,14 @@ class UplinkSteps:
                 where="uplink",
             )
         counts = any(isinstance(part, np.ndarray) and not _is_vector(part) for part in parts)
-        if self.wish.clip is not None and not all(map(_is_vector, parts)):
+        if self.settings.clip is not None and not all(map(_is_vector, parts)):
             what = "counts" if counts else "a number beside its vector"
             raise CannotSend(
                 f"{self.algorithm} sends {what}, and uplink.clip would treat both as one vector",
                 remedy="leave out uplink.clip and uplink.noise, or choose an algorithm that sends vectors alone",
                 where="uplink.clip",
             )
-        if self.wish.secure and counts:
+        if self.settings.secure and counts:
             raise CannotSend(
                 f"{self.algorithm} sends counts, which must be exact, and uplink.secure rounds",
                 remedy='set uplink = "mean_only", or choose an algorithm that sends vectors',
@@ -184,17 +184,17 @@ class UplinkSteps:
             )
 
     def _clipped(self, parts: list[Leaf]) -> list[Leaf]:
-        """All together at most `clip` long; what is shorter stays as it is, to the bit."""
-        if self.wish.clip is None:
+        """Scale all parts together to a norm of at most `clip`; a shorter vector stays unchanged, to the bit."""
+        if self.settings.clip is None:
             return parts
         length = norm(parts)
-        if length <= self.wish.clip:
+        if length <= self.settings.clip:
             return parts
-        factor = self.wish.clip / length * (1 - SHORT)
+        factor = self.settings.clip / length * (1 - SHORT)
         return [np.multiply(part, factor, dtype=np.float64).astype(part.dtype) for part in parts if _is_vector(part)]
 
     def _largest(self, parts: list[Leaf], kept: list[Any] | None) -> tuple[list[Leaf], list[Any]]:
-        """Error feedback: of each vector and what is left from before, the largest numbers; and what is left now."""
+        """Return the largest numbers of each vector plus its residual, and the new residual (error feedback)."""
         sent: list[Leaf] = []
         left: list[Any] = []
         for part, before in zip(parts, kept or [None] * len(parts), strict=True):
@@ -209,47 +209,49 @@ class UplinkSteps:
         return sent, left
 
     def _count(self, size: int) -> int:
-        return min(max(round((self.wish.top_k or 1.0) * size), 1), size)
+        return min(max(round((self.settings.top_k or 1.0) * size), 1), size)
 
     def _quantised(self, part: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Whole multiples of the largest number's share, up or down by chance, so that the mean is right."""
-        assert self.wish.quantise is not None
-        levels = 2 ** (self.wish.quantise - 1) - 1
+        """Round to multiples of the largest number over the levels, up or down at random, without bias."""
+        assert self.settings.quantise is not None
+        levels = 2 ** (self.settings.quantise - 1) - 1
         scale = float(np.max(np.abs(part), initial=0.0))
         if scale == 0.0:
             return np.zeros_like(part)
         whole = np.floor(np.multiply(part, levels / scale, dtype=np.float64) + rng.random(part.shape))
-        told: NDArray[Any] = (whole.clip(-levels, levels) * (scale / levels)).astype(part.dtype)
-        return told
+        quantised: NDArray[Any] = (whole.clip(-levels, levels) * (scale / levels)).astype(part.dtype)
+        return quantised
 
     def _bytes(self, part: Leaf) -> int:
-        """As it is sent: places and numbers of the chosen, so many bits each and what to multiply them by."""
+        """Return the bytes of a part as it is sent: positions and numbers of the top k, quantised with one scale."""
         if not _is_vector(part):
             return nbytes(part)
-        count = part.size if self.wish.top_k is None else self._count(part.size)
-        places = 0 if self.wish.top_k is None else 4 * count
-        bits = self.wish.quantise
+        count = part.size if self.settings.top_k is None else self._count(part.size)
+        places = 0 if self.settings.top_k is None else 4 * count
+        bits = self.settings.quantise
         return places + (count * part.itemsize if bits is None else -(-count * bits // 8) + part.itemsize)
 
-    def _sealed(
+    def _masked(
         self,
         tree: Any,
         parts: list[Leaf],
         how: list[str],
         weight: float,
-        turn: MaskedExchange,
+        exchange: MaskedExchange,
         client: int,
         rng: np.random.Generator,
     ) -> tuple[MaskedVector, int]:
-        """Weighted, with its share of the noise, in fixed point, masked; the weight comes last."""
-        fixed = self._fixed(turn)
+        """Return the update weighted, with its share of the noise, in fixed point and masked; the weight comes last."""
+        fixed = self._fixed(exchange)
         if not 0 <= weight <= self.heaviest:
             raise CannotSend(
                 f"{self.algorithm} weighs an answer {weight:g}, and uplink.secure knows weights up to {self.heaviest:g}",
                 remedy="weigh by rows, or equally",
                 where="uplink.secure",
             )
-        share = max(round(weight / self.heaviest * fixed.levels), 1 if weight > 0 else 0)  # few rows are not none
+        share = max(
+            round(weight / self.heaviest * fixed.levels), 1 if weight > 0 else 0
+        )  # a small weight must not become 0
         factor = share / fixed.levels
         flat = [
             np.ravel(part) * (factor if way == "mean" else 1.0)
@@ -257,73 +259,73 @@ class UplinkSteps:
         ]
         values = np.concatenate([*flat, np.empty(0)])
         top = float(np.max(np.abs(values), initial=0.0))
-        if self.wish.clip is None and top > fixed.largest:
+        if self.settings.clip is None and top > fixed.largest:
             raise CannotSend(
                 f"{self.algorithm} sends {top:.3g}, and fixed point ends at {fixed.largest:g}",
                 remedy="set uplink.range above it, or uplink.clip",
                 where="uplink.range",
             )
-        if self.wish.noise:
-            values += self._share(turn) * self._noise(turn, client).standard_normal(len(values))
+        if self.settings.noise:
+            values += self._share(exchange) * self._noise(exchange, client).standard_normal(len(values))
         words = np.append(fixed.encode(values, rng), np.uint32(share))
-        words = words + self.seals.mask(len(words), turn, client)
-        keys_and_shares = secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, turn))[0]
+        words = words + self.masks.mask(len(words), exchange, client)
+        keys_and_shares = secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, exchange))[0]
         return masked_vector(words, tree), -(-len(words) * fixed.width // 8) + keys_and_shares
 
-    def _fixed(self, turn: MaskedExchange) -> FixedPointCode:
-        reach = self.wish.clip or self.wish.range or RANGE
-        if self.wish.noise:
-            reach += TAILS * self._share(turn)
-        return FixedPointCode.of(reach, len(turn.asked), self.wish.quantise)
+    def _fixed(self, exchange: MaskedExchange) -> FixedPointCode:
+        reach = self.settings.clip or self.settings.range or RANGE
+        if self.settings.noise:
+            reach += TAILS * self._share(exchange)
+        return FixedPointCode.of(reach, len(exchange.asked), self.settings.quantise)
 
-    def used_bits(self, turn: MaskedExchange) -> np.uint32:
-        """Those bits of a masked number that the sum needs: what is above them is nothing but mask."""
-        return np.uint32(2 ** self._fixed(turn).width - 1)
+    def used_bits(self, exchange: MaskedExchange) -> np.uint32:
+        """Return the bits of a masked number that the sum needs; those above them are only mask."""
+        return np.uint32(2 ** self._fixed(exchange).width - 1)
 
-    def _share(self, turn: MaskedExchange) -> float:
-        """Deviation of one client's noise, where all that are asked add up to what was wished."""
-        return self.wish.noise * (self.wish.clip or 0.0) / math.sqrt(len(turn.asked))
+    def _share(self, exchange: MaskedExchange) -> float:
+        """Return the deviation of one client's noise; the noise of all asked clients adds up to the setting."""
+        return self.settings.noise * (self.settings.clip or 0.0) / math.sqrt(len(exchange.asked))
 
-    def _noise(self, turn: MaskedExchange, *client: int) -> np.random.Generator:
-        return stream(self.noise_seed, "privacy", turn.round, turn.exchange, *client)
+    def _noise(self, exchange: MaskedExchange, *client: int) -> np.random.Generator:
+        return stream(self.noise_seed, "privacy", exchange.round, exchange.number, *client)
 
     # On the server
 
-    def receive(self, mean: WeightedMean, sealed: MaskedSum, turn: MaskedExchange, answered: list[int]) -> Any:
-        """The mean as the server gets it; None where nobody answered, or too few to open the sum."""
-        tree = self._opened(sealed, turn, answered) if self.wish.secure else mean.result()
+    def receive(self, mean: WeightedMean, masked: MaskedSum, exchange: MaskedExchange, answered: list[int]) -> Any:
+        """Return the mean after the server's steps; None without responses, or with too few to unmask the sum."""
+        tree = self._unmasked(masked, exchange, answered) if self.settings.secure else mean.result()
         if tree is None:
             return None
         parts, how = list(leaves(tree)), list(reductions(tree))
         count = len(answered)
-        if self._by_coins(turn):  # a round's size would tell who is in: all are divided by what is expected of one
+        if self._is_poisson(exchange):  # the size of a round would reveal who takes part: divide by its expectation
             parts = [
                 part * (count / self.participants) if way == "mean" else part
                 for part, way in zip(parts, how, strict=True)
             ]
             count = self.participants
-        if self.wish.noise and not self.wish.secure:
-            rng, deviation = self._noise(turn), self.wish.noise * (self.wish.clip or 0.0)
+        if self.settings.noise and not self.settings.secure:
+            rng, deviation = self._noise(exchange), self.settings.noise * (self.settings.clip or 0.0)
             parts = [
                 part + (deviation / count if way == "mean" else deviation) * rng.standard_normal(np.shape(part))
                 for part, way in zip(parts, how, strict=True)
             ]
         return replace_leaves(tree, iter(parts))
 
-    def _opened(self, sealed: MaskedSum, turn: MaskedExchange, answered: list[int]) -> Any:
-        """From the sum of masked vectors to the mean."""
-        if sealed.first is None:
+    def _unmasked(self, masked: MaskedSum, exchange: MaskedExchange, answered: list[int]) -> Any:
+        """Return the mean from the sum of masked vectors."""
+        if masked.first is None:
             return None
-        words = self.seals.unmask(sealed.words, turn, set(answered))
+        words = self.masks.unmask(masked.words, exchange, set(answered))
         if words is None:
             return None
-        fixed = self._fixed(turn)
-        total = (words & self.used_bits(turn)).astype(np.float64)
+        fixed = self._fixed(exchange)
+        total = (words & self.used_bits(exchange)).astype(np.float64)
         weight = total[-1] / fixed.levels
         if not weight:
             return None
         values = fixed.decode(total[:-1], len(answered))
-        skeleton, shapes = sealed.first.skeleton, sealed.first.shapes
+        skeleton, shapes = masked.first.skeleton, masked.first.shapes
         cuts = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
         parts = []
         for part, shape, way in zip(np.split(values, cuts), shapes, reductions(skeleton), strict=True):
@@ -331,36 +333,36 @@ class UplinkSteps:
             parts.append(scaled.reshape(shape) if shape else float(scaled[0]))
         return replace_leaves(skeleton, iter(parts))
 
-    def _by_coins(self, turn: MaskedExchange) -> bool:
-        return self.wish.sampling == "poisson" and not turn.everyone
+    def _is_poisson(self, exchange: MaskedExchange) -> bool:
+        return self.settings.sampling == "poisson" and not exchange.everyone
 
-    def released(self, turn: MaskedExchange, answered: int, population: int) -> Release | None:
-        """What the accountant must know of an exchange; shares of the noise of those who left are missing in it."""
-        wish = self.wish
-        if not wish.noise or (wish.secure and not answered):
+    def released(self, exchange: MaskedExchange, answered: int, population: int) -> Release | None:
+        """Return the release of an exchange for the accountant; noise of clients that left is missing in it."""
+        settings = self.settings
+        if not settings.noise or (settings.secure and not answered):
             return None
-        noise = wish.noise * (math.sqrt(answered / len(turn.asked)) if wish.secure else 1.0)
-        if self._by_coins(turn):
+        noise = settings.noise * (math.sqrt(answered / len(exchange.asked)) if settings.secure else 1.0)
+        if self._is_poisson(exchange):
             return "poisson", self.participants, noise
-        asked = len(turn.asked)
+        asked = len(exchange.asked)
         return ("everyone" if asked == population else "fixed"), asked, noise
 
-    def bytes_down(self, turn: MaskedExchange) -> int:
-        """Keys and shares that a client is sent."""
+    def bytes_down(self, exchange: MaskedExchange) -> int:
+        """Return the bytes of keys and shares that each client receives."""
         return (
-            secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, turn))[1]
-            if self.wish.secure and turn.asked
+            secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, exchange))[1]
+            if self.settings.secure and exchange.asked
             else 0
         )
 
 
 def norm(parts: Iterable[Leaf]) -> float:
-    """Of all vectors together."""
+    """Return the norm of all vectors together."""
     return math.sqrt(sum(float(np.square(part, dtype=np.float64).sum()) for part in parts))
 
 
 def largest(values: NDArray[Any], count: int) -> NDArray[np.bool_]:
-    """Which are the largest, by size; of equal ones the first."""
+    """Return which numbers have the largest absolute values; of equal ones the first."""
     if not values.size:
         return np.zeros(values.shape, bool)
     size = np.abs(values).ravel()

@@ -1,4 +1,7 @@
-"""A report that people like to look at: one HTML file that needs no network."""
+"""Reports of comparisons: HTML pages, charts, tables for terminals and papers, figures.
+
+How results are computed belongs to `results` and `statistics`; this package shows them.
+"""
 
 from fedarena.reports.collect import collect_runs, why_no_verdict
 from fedarena.reports.page import report, write_report

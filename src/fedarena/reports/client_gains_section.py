@@ -1,82 +1,87 @@
-"""Who gains by the federation, and whom the others would miss: sections of the report and of the pages of `fedarena ui`."""
+"""What clients gain by the federation, and what the others lose without one: in the report and in `fedarena ui`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from markupsafe import Markup
 
 from fedarena.common.formatting import format_duration, format_size
-from fedarena.reports.charts.intervals import Interval, Row, histogram, interval_chart
-from fedarena.reports.charts.lines import Series, legend
-from fedarena.reports.charts.posteriors import chance, typeset
-from fedarena.reports.charts.svg import NARROW, WIDE, escape
-from fedarena.reports.report_data import ReportData
+from fedarena.reports.charts import WIDE, Series, histogram
+from fedarena.reports.charts.intervals import CredibleInterval, IntervalRow, interval_chart
+from fedarena.reports.charts.posteriors import format_probability, format_sign
+from fedarena.reports.page_elements import Row, Table
+from fedarena.reports.report_data import ReportData, colour_index
+from fedarena.reports.templating import render
 from fedarena.results.client_gains import MOST_SHRUNK, ClientGain, ClientGains, GainShares, Share
 from fedarena.results.comparison import Comparison
-from fedarena.results.leave_one_out import ClientEffect, LeaveOneOut, about
+from fedarena.results.leave_one_out import ClientEffect, about
 from fedarena.statistics.hierarchical import LEAST_FEDERATIONS
 
 MANY = 16  # clients from which only the extreme ones are drawn
 EXTREME = 5  # of them at either end
-LONG = 16  # rows of a table from which it is folded up
-GAIN_HEAD = ("", "algorithm", "alone", "federated", "gain", "90% interval", "P(gain)", "P(loss)", "")
-COST_HEAD = ("", "algorithm", "training samples", "sent", "simulated time", "training time")
-Draw = Callable[[float], str]
-Both = Callable[[Draw], str]  # a chart for a desk and one for a telephone, as the page shows them
+GAIN_HEAD = ("algorithm", "alone", "federated", "gain", "90% interval", "P(gain)", "P(loss)")
+EFFECT_HEAD = ("algorithm", "others with it", "without it", "loss", "90% interval", "P(they lose)", "P(gain)", "")
+COST_HEAD = ("algorithm", "training samples", "sent", "simulated time", "training time")
+SHARE_HEAD = ("gain", "equal", "lose", "clients", "sent", "simulated")
+COSTS_NOTE = (
+    "Sent: bytes up and down of a run over its clients. Simulated: seconds on the clock of the devices until the "
+    "federated model is final. Training: the client's part of the measured training time."
+)
+Found = TypeVar("Found", ClientGain, ClientEffect)
 
 
-def gains(subject: ReportData) -> str:
+def gains(data: ReportData) -> Markup:
     """Return the section of the report about what clients gain; nothing where local training takes no part."""
-    return gains_section(subject.result, _both) if subject.why_not is None else ""
+    return gains_section(data.result) if data.no_verdict_reason is None else Markup()
 
 
-def effects(subject: ReportData) -> str:
+def effects(data: ReportData) -> Markup:
     """Return the section of the report about clients that were left out; nothing where none was."""
-    return effects_section(subject.result, _both) if subject.why_not is None else ""
+    return effects_section(data.result) if data.no_verdict_reason is None else Markup()
 
 
-def _both(draw: Draw) -> str:
-    return f'<div class="wide">{draw(WIDE)}</div><div class="narrow">{draw(NARROW)}</div>'
-
-
-def gains_section(result: Comparison, both: Both) -> str:
+def gains_section(result: Comparison, width: float = WIDE) -> Markup:
     """Return what clients gain over training alone: a chart, a table and how it is read."""
     found = result.client_gains()
     if found is None:
-        return ""
+        return Markup()
     if found.kind == "drawn":
-        return _drawn(result, found, both)
+        return _shares_section(result, found, width)
     lead = next(label for label in result.ranked if label in found.algorithms)
-    order = [gain.client for gain in sorted(found.of(lead), key=lambda gain: -_or_lowest(gain.mean))]
+    order = _by_mean(found.of(lead))
     shown = _extreme(order)
-    known = [gain for gain in found.clients if gain.client in shown and gain.mean is not None]
-    rows = _rows(shown, [_gain_interval(result, gain) for gain in known], [gain.client for gain in known])
-    unit = _unit(result)
-    drawn = ""
-    if known:
-        draw = lambda width: interval_chart(
-            rows, x_label=f"gain over {found.reference}, {unit}", rope=found.rope, factor=_factor(result), width=width
-        )
-        drawn = _keys(result, found.algorithms) + both(draw)
-    told = (
+    caption = (
         f"The gain of a client is the final {found.metric} of the federated model minus that of its own model "
         f"({found.reference}), both on the test samples of that client; to the right the federation is better. The line "
-        f"holds 90% of the probability, the mark is the mean.{_shrunk(found)}"
+        f"holds 90% of the probability, the mark is the mean.{_shrinkage_note(found)} {' '.join(found.notes)}"
     )
     listed = [gain for name in shown for gain in found.clients if gain.client == name]
-    table = _table(GAIN_HEAD, [_gain_cells(result, gain) for gain in listed], "What every client gains")
-    table += _table(COST_HEAD, [_cost_cells(gain) for gain in listed], "What every client pays")
-    paid = (
-        "Sent: bytes up and down of a run over its clients. Simulated: seconds on the clock of the devices until the "
-        "federated model is final. Training: the client's part of the measured training time."
-    )
-    return (
-        _figure(drawn + _many(result, found, lead, order, both), f"{told} {' '.join(found.notes)}") + table + _how(paid)
-    )
+    tables = [
+        _table("What every client gains", (*GAIN_HEAD, ""), [_gain_cells(result, gain) for gain in listed]),
+        _table("What every client pays", COST_HEAD, [_cost_cells(gain) for gain in listed]),
+    ]
+    x_label = f"gain over {found.reference}, {result.scoring().unit}"
+    intervals = _interval_chart(result, listed, _gain_summary, x_label, found.rope)
+    means = [gain.mean for gain in found.of(lead) if gain.mean is not None]
+    more: dict[str, Any] = {}
+    if len(order) > MANY and means:
+        x_label = f"mean gain from {lead}, {result.scoring().unit}"
+        more["histogram"] = lambda width: histogram(
+            means, x_label=x_label, y_label="clients", factor=result.scoring().scale, width=width
+        )
+        more["histogram_note"] = (
+            f"Above are the {EXTREME} clients that gain most from {lead} and the {EXTREME} that gain least, below all "
+            f"{len(order)} clients."
+        )
+    return _render(result, found.algorithms, width, intervals, caption, tables, [COSTS_NOTE], **more)
 
 
-def _shrunk(found: ClientGains) -> str:
-    """Say why a gain is not the difference of two means, where it is not."""
+def _shrinkage_note(found: ClientGains) -> str:
+    """Explain why a gain is not the difference of two means, where it is not."""
     if not LEAST_FEDERATIONS <= len(found.clients) // max(len(found.algorithms), 1) <= MOST_SHRUNK:
         return ""
     return (
@@ -85,77 +90,65 @@ def _shrunk(found: ClientGains) -> str:
     )
 
 
-def _many(result: Comparison, found: ClientGains, lead: str, order: Sequence[str], both: Both) -> str:
-    """Return the histogram of all clients where only the extreme ones are drawn."""
-    means = [gain.mean for gain in found.of(lead) if gain.mean is not None]
-    if len(order) <= MANY or not means:
-        return ""
-    draw = lambda width: histogram(
-        means, x_label=f"mean gain from {lead}, {_unit(result)}", y_label="clients", factor=_factor(result), width=width
-    )
-    told = (
-        f"Above are the {EXTREME} clients that gain most from {lead} and the {EXTREME} that gain least, below all "
-        f"{len(order)} clients."
-    )
-    return f"<p>{escape(told)}</p>{both(draw)}"
-
-
-def _drawn(result: Comparison, found: ClientGains, both: Both) -> str:
-    """Return the shares of drawn clients that gain, are practically equal and lose."""
-    kinds = {"gain": "gain", "equal": "practically equal", "loss": "lose"}
-    rows: list[Row] = []
-    for key, name in kinds.items():
-        shares = [(share.algorithm, getattr(share, key)) for share in found.shares]
-        rows.append((name, [_share_interval(result, label, name, share) for label, share in shares]))
-    draw = lambda width: interval_chart(rows, x_label="share of drawn clients, percent", factor=100, width=width)
+def _shares_section(result: Comparison, found: ClientGains, width: float) -> Markup:
+    """Return the shares of sampled clients that gain, are practically equal and lose."""
+    rows: list[IntervalRow] = []
+    for key, name in {"gain": "gain", "equal": "practically equal", "loss": "lose"}.items():
+        intervals = []
+        for shares in found.shares:
+            share: Share = getattr(shares, key)
+            summary = f"{shares.algorithm}: {_share(share)} {name}"
+            index = colour_index(result.plan, shares.algorithm)
+            intervals.append(CredibleInterval(index, share.mean, *share.interval, summary))
+        rows.append((name, intervals))
     rope = result.scoring().difference(found.rope)
-    told = (
+    caption = (
         f"The share of drawn clients whose final {found.metric} on their own test samples is better with the federation "
         f"than alone ({found.reference}) by more than {rope}, worse by more than that, or neither; with the interval over "
         f"splits that holds 90% of the probability. {' '.join(found.notes)}"
     )
-    table = _table(
-        ["", "gain", "equal", "lose", "clients", "sent", "simulated"],
-        [_share_cells(share) for share in found.shares],
-        "Shares of drawn clients, and what a client pays",
-    )
-    return _figure(_keys(result, found.algorithms) + both(draw), told) + table
+    cells = [_share_cells(share) for share in found.shares]
+    table = _table("Shares of drawn clients, and what a client pays", SHARE_HEAD, cells)
+    chart = partial(interval_chart, rows, x_label="share of drawn clients, percent", factor=100)
+    return _render(result, found.algorithms, width, chart, caption, [table])
 
 
-def effects_section(result: Comparison, both: Both) -> str:
+def effects_section(result: Comparison, width: float = WIDE) -> Markup:
     """Return what the others lose without each client: a chart, a table and how it is read."""
     found = result.leave_one_out()
     if found is None or not found.effects:
-        return ""
+        return Markup()
     lead = next(label for label in result.ranked if label in found.algorithms)
-    order = [one.client for one in sorted(found.of(lead), key=lambda one: -_or_lowest(one.mean))]
-    shown = _extreme(order)
-    known = [one for one in found.effects if one.client in shown and one.mean is not None]
-    rows = _rows(shown, [_effect_interval(result, one) for one in known], [one.client for one in known])
-    drawn = ""
-    if known:
-        draw = lambda width: interval_chart(
-            rows,
-            x_label=f"what the others lose without it, {_unit(result)}",
-            rope=found.rope,
-            factor=_factor(result),
-            width=width,
-        )
-        drawn = _keys(result, found.algorithms) + both(draw)
-    table = _table(
-        ["", "algorithm", "others with it", "without it", "loss", "90% interval", "P(they lose)", "P(gain)", ""],
-        [_effect_cells(result, one) for name in shown for one in found.effects if one.client == name],
-        "What the others lose without each client",
-    )
-    told = f"{about(found)} To the right the others lose where this client is not there."
-    return _figure(drawn, told) + table + _failed(found)
+    shown = _extreme(_by_mean(found.of(lead)))
+    listed = [effect for name in shown for effect in found.effects if effect.client == name]
+    cells = [_effect_cells(result, effect) for effect in listed]
+    table = _table("What the others lose without each client", EFFECT_HEAD, cells)
+    x_label = f"what the others lose without it, {result.scoring().unit}"
+    chart = _interval_chart(result, listed, _effect_summary, x_label, found.rope)
+    caption = f"{about(found)} To the right the others lose where this client is not there."
+    failures = [f"{cell} has no result: {why}" for cell, why in found.failures.items()]
+    return _render(result, found.algorithms, width, chart, caption, [table], failures)
 
 
-def _failed(found: LeaveOneOut) -> str:
-    return "".join(_how(f"{cell} has no result: {why}") for cell, why in found.failures.items())
+def _render(
+    result: Comparison,
+    algorithms: Sequence[str],
+    width: float,
+    intervals: Any,
+    caption: str,
+    tables: Sequence[Table],
+    notes: Sequence[str] = (),
+    **more: Any,
+) -> Markup:
+    keys = [Series(label, index=colour_index(result.plan, label)) for label in algorithms]
+    draw = None if intervals is None else lambda width: intervals(width=width)
+    values = {"histogram": None, "histogram_note": "", "keys": keys, "width": width, "intervals": draw} | more
+    return render("client_gains.html", caption=caption, tables=tables, notes=notes, **values)
 
 
-# Pieces
+def _by_mean(found: Sequence[ClientGain | ClientEffect]) -> list[str]:
+    """Return the clients from the largest mean to the smallest; those without one last."""
+    return [one.client for one in sorted(found, key=lambda one: math.inf if one.mean is None else -one.mean)]
 
 
 def _extreme(order: Sequence[str]) -> list[str]:
@@ -163,34 +156,33 @@ def _extreme(order: Sequence[str]) -> list[str]:
     return [*order] if len(order) <= MANY else [*order[:EXTREME], *order[-EXTREME:]]
 
 
-def _rows(names: Sequence[str], intervals: Sequence[Interval], of: Sequence[str]) -> list[Row]:
-    """Return a row for each client that has an interval."""
-    rows = [(name, [one for one, client in zip(intervals, of, strict=True) if client == name]) for name in names]
-    return [(name, found) for name, found in rows if found]
+def _interval_chart(
+    result: Comparison, listed: Sequence[Found], summarize: Callable[[Comparison, Found], str], x_label: str, rope: float
+) -> Any:
+    """Return the chart of clients, a row each, that have an interval; None where none has."""
+    rows: dict[str, list[CredibleInterval]] = {}
+    for one in listed:
+        if one.mean is not None and one.interval is not None:
+            index, summary = colour_index(result.plan, one.algorithm), summarize(result, one)
+            rows.setdefault(one.client, []).append(
+                CredibleInterval(index, one.mean, *one.interval, summary, one.verdict)
+            )
+    factor = result.scoring().scale
+    return partial(interval_chart, [*rows.items()], x_label=x_label, rope=rope, factor=factor) if rows else None
 
 
-def _gain_interval(result: Comparison, gain: ClientGain) -> Interval:
-    assert gain.mean is not None
-    assert gain.interval is not None
-    told = (
+def _gain_summary(result: Comparison, gain: ClientGain) -> str:
+    return (
         f"{gain.client}, {gain.algorithm}: gain {signed(result, gain.mean)}, 90% {_interval(result, gain.interval)}, "
-        f"P(gain) {_chance(gain.p_gain)}, P(loss) {_chance(gain.p_loss)}"
+        f"P(gain) {_probability(gain.p_gain)}, P(loss) {_probability(gain.p_loss)}"
     )
-    return Interval(gain.algorithm, _index(result, gain.algorithm), gain.mean, *gain.interval, gain.verdict, told)
 
 
-def _effect_interval(result: Comparison, one: ClientEffect) -> Interval:
-    assert one.mean is not None
-    assert one.interval is not None
-    told = (
-        f"without {one.client}, {one.algorithm}: the others lose {signed(result, one.mean)}, 90% "
-        f"{_interval(result, one.interval)}"
+def _effect_summary(result: Comparison, effect: ClientEffect) -> str:
+    return (
+        f"without {effect.client}, {effect.algorithm}: the others lose {signed(result, effect.mean)}, 90% "
+        f"{_interval(result, effect.interval)}"
     )
-    return Interval(one.algorithm, _index(result, one.algorithm), one.mean, *one.interval, one.verdict, told)
-
-
-def _share_interval(result: Comparison, label: str, name: str, share: Share) -> Interval:
-    return Interval(label, _index(result, label), share.mean, *share.interval, told=f"{label}: {_share(share)} {name}")
 
 
 def _gain_cells(result: Comparison, gain: ClientGain) -> list[str]:
@@ -202,10 +194,10 @@ def _gain_cells(result: Comparison, gain: ClientGain) -> list[str]:
         shown(gain.local),
         shown(gain.federated),
         signed(result, gain.mean) + undefined,
-        "–" if gain.interval is None else _interval(result, gain.interval),
-        _chance(gain.p_gain),
-        _chance(gain.p_loss),
-        typeset(gain.verdict),
+        _interval(result, gain.interval),
+        _probability(gain.p_gain),
+        _probability(gain.p_loss),
+        format_sign(gain.verdict),
     ]
 
 
@@ -214,25 +206,29 @@ def _cost_cells(gain: ClientGain) -> list[str]:
     return [gain.client, gain.algorithm, f"{gain.samples:,.0f}", format_size(gain.bytes), *times]
 
 
-def _effect_cells(result: Comparison, one: ClientEffect) -> list[str]:
+def _effect_cells(result: Comparison, effect: ClientEffect) -> list[str]:
     shown = result.scoring("final").shown
     return [
-        one.client,
-        one.algorithm,
-        shown(one.with_client),
-        shown(one.without_client),
-        signed(result, one.mean),
-        "–" if one.interval is None else _interval(result, one.interval),
-        _chance(one.p_helps),
-        _chance(one.p_harms),
-        typeset(one.verdict),
+        effect.client,
+        effect.algorithm,
+        shown(effect.with_client),
+        shown(effect.without_client),
+        signed(result, effect.mean),
+        _interval(result, effect.interval),
+        _probability(effect.p_helps),
+        _probability(effect.p_harms),
+        format_sign(effect.verdict),
     ]
 
 
 def _share_cells(share: GainShares) -> list[str]:
-    drawn = str(share.clients) + (f" ({share.undefined} undefined)" if share.undefined else "")
-    counts = [drawn, format_size(share.bytes), _time(share.clock_seconds)]
+    clients = str(share.clients) + (f" ({share.undefined} undefined)" if share.undefined else "")
+    counts = [clients, format_size(share.bytes), _time(share.clock_seconds)]
     return [share.algorithm, *(_share(one) for one in (share.gain, share.equal, share.loss)), *counts]
+
+
+def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    return Table(caption, head, [Row(name, cells) for name, *cells in rows], "rows numbers")
 
 
 def gain_table(result: Comparison) -> tuple[str, list[list[str]]] | None:
@@ -242,71 +238,28 @@ def gain_table(result: Comparison) -> tuple[str, list[list[str]]] | None:
         return None
     rope = result.scoring().difference(found.rope)
     if found.kind == "drawn":
-        head = ["algorithm", "gain", "equal", "lose", "clients", "sent", "simulated time"]
+        head = ["algorithm", *SHARE_HEAD[:-1], "simulated time"]
         cells = [_share_cells(share) for share in found.shares]
         return f"share of drawn clients that gain over {found.reference} by more than {rope}", [head, *cells]
-    head = ["client", *GAIN_HEAD[1:-1], "sign", *COST_HEAD[2:]]
+    head = ["client", *GAIN_HEAD, "sign", *COST_HEAD[1:]]
     body = [[*_gain_cells(result, gain), *_cost_cells(gain)[2:]] for gain in found.clients]
-    told = f"{found.metric} on each client's own test samples, federated minus {found.reference}; P of more than {rope}"
-    return told, [head, *body]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
-    """Return a table as both pages show it; a long one is folded up."""
-    lines = [*rows]
-    top = "".join(f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in head)
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in rest)}</tr>'
-        for first, *rest in lines
+    caption = (
+        f"{found.metric} on each client's own test samples, federated minus {found.reference}; P of more than {rope}"
     )
-    table = (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="rows numbers">'
-        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-    return table if len(lines) <= LONG else f"<details><summary>{escape(caption)}</summary>{table}</details>"
-
-
-def _figure(body: str, caption: str) -> str:
-    return f"<figure>{body}<figcaption>{escape(caption)}</figcaption></figure>"
-
-
-def _how(text: str) -> str:
-    return f'<p class="how note">{escape(text)}</p>'
-
-
-def _keys(result: Comparison, labels: Sequence[str]) -> str:
-    """Return the legend; one algorithm has one too, so that its mark has a name."""
-    return legend([Series(label, [], [], index=_index(result, label)) for label in labels])
-
-
-def _index(result: Comparison, label: str) -> int:
-    """Return the number of its colour and mark, as in all charts of the page."""
-    return result.labels.index(label)
-
-
-def _factor(result: Comparison) -> float:
-    return 100.0 if result.scoring().is_share else 1.0
-
-
-def _unit(result: Comparison) -> str:
-    return "percentage points" if result.scoring().is_share else result.plan.metric
+    return caption, [head, *body]
 
 
 def signed(result: Comparison, value: float | None) -> str:
     """Return a difference with its sign, in points or in units of the metric; a dash where it is unknown."""
-    if value is None or math.isnan(value):
-        return "–"
-    text = f"{100 * value:+.1f}" if result.scoring().is_share else f"{value:+.3g}"
-    return text.replace("-", "\N{MINUS SIGN}")
+    return "–" if value is None or math.isnan(value) else result.scoring().signed(value)
 
 
-def _interval(result: Comparison, interval: tuple[float, float]) -> str:
-    low, high = interval
-    return f"{signed(result, low)} to {signed(result, high)}"
+def _interval(result: Comparison, interval: tuple[float, float] | None) -> str:
+    return "–" if interval is None else " to ".join(signed(result, end) for end in interval)
 
 
-def _chance(p: float | None) -> str:
-    return "–" if p is None else chance(p)
+def _probability(p: float | None) -> str:
+    return "–" if p is None else format_probability(p)
 
 
 def _share(share: Share) -> str:
@@ -315,9 +268,5 @@ def _share(share: Share) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Return a time, in milliseconds where it is short."""
+    """Return a time, in tenths of milliseconds where it is short."""
     return format_duration(seconds) if seconds >= 0.1 or seconds == 0 else f"{1000 * seconds:.1f} ms"
-
-
-def _or_lowest(value: float | None) -> float:
-    return -math.inf if value is None else value

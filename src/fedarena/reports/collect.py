@@ -1,4 +1,4 @@
-"""From folders to what a report is about: a comparison, or runs that may be one."""
+"""Collect the runs of a report from folders: a comparison, or runs that can be compared."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedarena.config.comparison_plan import OWN_PARTS, PARTS, Plan
 from fedarena.config.errors import BadValue
 from fedarena.config.limits import check_path
 from fedarena.engine.setup import partition_data
-from fedarena.results.comparison import OWN_PARTS, PARTS, Comparison, Plan
-from fedarena.results.run import Run, load
+from fedarena.results.comparison import Comparison
+from fedarena.results.run import Run
 from fedarena.results.run_folder import read_facts
+from fedarena.results.run_loading import load_run
 from fedarena.statistics.metric_registry import all_metrics
 
 SPLIT = ("seed", "folds", "fold", "fold_seed", "partition_seed", "start_seed", "schedule_seed")
-SAME = ("data_sha256", "partition_sha256", "model_sha256")  # of a split, whatever the algorithm
+SAME = ("data_sha256", "partition_sha256", "model_sha256")  # the same in all runs of a split
 MAX_NAMED = 3
 
 
 def collect_runs(paths: Sequence[str | Path]) -> Comparison:
-    """A comparison folder, or runs taken together. Whether a verdict may be given is for `why_no_verdict` to say."""
+    """Load a comparison, or runs taken together; `why_no_verdict` returns whether they allow a verdict."""
     folders = [check_path(path, "the folder of a run") for path in paths]
     if not folders:
         raise BadValue("no run is named", remedy="give the folder of a comparison, or those of runs")
@@ -35,11 +37,11 @@ def collect_runs(paths: Sequence[str | Path]) -> Comparison:
             f"{folders[holds.index(True)]} is a comparison of its own",
             remedy="give one comparison by itself, or runs only",
         )
-    return combine_runs([load(folder) for folder in dict.fromkeys(folders)])
+    return combine_runs([load_run(folder) for folder in dict.fromkeys(folders)])
 
 
 def combine_runs(runs: Sequence[Run]) -> Comparison:
-    """Runs as a comparison, grouped by what they have of their own; training on pooled rows is shown beside."""
+    """Return runs as a comparison, grouped by algorithm and settings; training on pooled samples is the reference."""
     labels = _labels(runs)
     grouped: dict[str, list[Run]] = {label: [] for label in labels}
     for label, run in zip(labels, runs, strict=True):
@@ -69,7 +71,7 @@ def _scoring(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _protocol(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return how the runs were repeated, as a plan says it; runs without seeds of their own are of the first protocol."""
+    """Return how the runs were repeated, as a plan states it; runs without own seeds are of the first protocol."""
     experiments = [run.experiment for run in runs]
     seeds = {part: {getattr(exp, f"{part}_seed") for exp in experiments} for part in PARTS}
     first = experiments[0]
@@ -89,13 +91,13 @@ def _protocol(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _test_share(run: Run) -> float:
-    """The share of the pooled samples that a run without folds tested."""
+    """Return the share of the pooled samples that a run without folds tested."""
     data, partition = partition_data(run.experiment)
     return len(partition.test) / len(data.x)
 
 
 def why_no_verdict(result: Comparison) -> str | None:
-    """What forbids one, in a sentence; None if the scores are pairs and there are enough of them."""
+    """Return why there is no verdict, in a sentence; None if the scores are pairs and there are enough of them."""
     labels, runs = result.labels, result.runs
     if len(labels) < 2:
         return f"Only one algorithm has results: {', '.join(labels)}."
@@ -119,7 +121,7 @@ def why_no_verdict(result: Comparison) -> str | None:
 
 
 def _other_rows(result: Comparison) -> str | None:
-    """Is a split the same rows and the same initial weights for all?"""
+    """Return why runs of a split are no pairs: other samples or other initial weights; None if they are pairs."""
     first, *others = result.labels
     for number, run in enumerate(result.runs[first]):
         for label in others:
@@ -133,7 +135,7 @@ def _other_rows(result: Comparison) -> str | None:
 
 
 def split_names(runs: Sequence[Run]) -> list[str]:
-    """Repeat and fold, or seed, of each, in words; what is the same for all goes without saying."""
+    """Return the repeat and fold, or the seed, of each run in words; what is the same for all is left out."""
     repeats = list(dict.fromkeys(_repeat(run) for run in runs))
     names = []
     for run in runs:
@@ -146,7 +148,7 @@ def split_names(runs: Sequence[Run]) -> list[str]:
 
 
 def _repeat(run: Run) -> int:
-    """The seed that the folds of a repeat have in common."""
+    """Return the seed that the folds of a repeat have in common."""
     exp = run.experiment
     return exp.seed if exp.fold_seed is None else exp.fold_seed
 
@@ -156,19 +158,19 @@ def _split(run: Run) -> tuple[int, int, int, int]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """The algorithm's name, with the settings in which runs of that name differ."""
+    """Return the algorithm of each run, with the settings in which runs of that algorithm differ."""
     labels = []
     for run in runs:
         name = run.experiment.algorithm.name
         alike = [other for other in runs if other.experiment.algorithm.name == name]
         mine = _flat(run)
-        told = [f"{key.removeprefix('algorithm.')}={mine.get(key)}" for key in _differing(alike, SPLIT)]
-        labels.append(f"{name}:{','.join(told)}" if told else name)
+        settings = [f"{key.removeprefix('algorithm.')}={mine.get(key)}" for key in _differing(alike, SPLIT)]
+        labels.append(f"{name}:{','.join(settings)}" if settings else name)
     return labels
 
 
 def _differing(runs: Sequence[Run], aside: Sequence[str]) -> list[str]:
-    """Keys whose values are not the same in all of them."""
+    """Return the keys whose values are not the same in all runs."""
     tables = [_flat(run) for run in runs]
     keys = dict.fromkeys(key for table in tables for key in table if key.partition(".")[0] not in aside)
     return [key for key in keys if len({str(table.get(key)) for table in tables}) > 1]

@@ -1,4 +1,4 @@
-"""How to repeat what a report shows: commands, the experiment, and what it was made with."""
+"""How to repeat a comparison: commands, the experiment, and the versions that it was made with."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from fedarena.config.comparison_plan import PARTS, Plan, Split
 from fedarena.config.components import PATHS
 from fedarena.config.experiment import Experiment
 from fedarena.reports.contestant_text import in_python, is_own, typed_contestants
-from fedarena.results.comparison import PARTS, Comparison, Plan, Split
+from fedarena.results.comparison import Comparison
 from fedarena.results.run_folder import read_facts
 
-TOLD = ("fedarena", "python", "torch", "numpy", "scipy", "platform", "processor", "cores")
+VERSIONS = ("fedarena", "python", "torch", "numpy", "scipy", "platform", "processor", "cores")
 ELSEWHERE = ("algorithm", "folds", "fold", "fold_seed")  # keys of an experiment that the command gives
 LISTED = 20  # runs to name one by one
 
 
 def about(result: Comparison) -> str:
-    """What the commands do."""
-    if is_gathered(result):
+    """Return a sentence about what the commands do."""
+    if is_collected(result):
         return "Run every run again and compare it bit by bit:"
     named = " and ".join(names(result))
     beside = f", put {named} beside it" if named else ""
@@ -34,8 +35,8 @@ def about(result: Comparison) -> str:
 
 
 def commands(result: Comparison) -> list[str]:
-    """What to type: the comparison as a whole, or run by run."""
-    if is_gathered(result):
+    """Return the commands that repeat the comparison as a whole, or run by run."""
+    if is_collected(result):
         folders = [_shown(run.dir) for runs in result.runs.values() for run in runs]
         more = [f"# and {len(folders) - LISTED} more"] if len(folders) > LISTED else []
         return [f"fedarena verify {shlex.quote(folder)}" for folder in folders[:LISTED]] + more
@@ -43,7 +44,7 @@ def commands(result: Comparison) -> list[str]:
 
 
 def _shown(folder: Path | None) -> str:
-    """Return the path of a folder from here, or its name alone if it lies elsewhere: no page tells where files lie."""
+    """Return the path of a folder from here, or its name alone if it lies elsewhere: a page shows no absolute paths."""
     if folder is None:
         return "."
     here = Path.cwd()
@@ -52,8 +53,8 @@ def _shown(folder: Path | None) -> str:
     )
 
 
-def is_gathered(result: Comparison) -> bool:
-    """Is it made of runs that were found, not of a comparison that was run as one?"""
+def is_collected(result: Comparison) -> bool:
+    """Return whether it was collected from single runs, not run as one comparison."""
     return result.dir is None and any(run.dir is not None for runs in result.runs.values() for run in runs)
 
 
@@ -73,7 +74,7 @@ def _option(key: str, value: Any) -> str:
 
 
 def _call(plan: Plan) -> str:
-    """The same in Python, where a label may be any text."""
+    """Return the comparison as a call in Python, where a label may be any text."""
     how = [", ".join(f"{key}={value!r}" for key, value in group.items()) for group in _how(plan)]
     inner = [
         '"experiment.toml"',
@@ -90,13 +91,13 @@ def _call(plan: Plan) -> str:
 
 
 def _how(plan: Plan) -> list[dict[str, Any]]:
-    """How they were split, judged and tuned: a line each."""
+    """Return the options of splitting, scoring and tuning, those of a line together."""
     first = plan.looks[0].splits // (plan.folds or 1) if plan.looks else plan.repeats
     split: dict[str, Any] = {"folds": plan.folds, "repeats": first} if plan.folds else {"seeds": first}
     if plan.at_most is not None:
         split |= {"until_decided": True, "at_most": plan.at_most}
     common = {name: ",".join(parts) for name in ("fixed", "per_repeat") if (parts := _asked_for(plan, name))}
-    told: list[dict[str, Any]] = [
+    options: list[dict[str, Any]] = [
         split,
         *([common] if common else []),
         {"score": plan.score, "evaluate_on": plan.evaluate_on},
@@ -105,14 +106,14 @@ def _how(plan: Plan) -> list[dict[str, Any]]:
     if plan.tuning:
         tuning = {"tune": "trials", "tune_per": "per", "tune_method": "method"}
         given = {"spaces": "spaces.toml"} if plan.tuning.get("given") else {}
-        told.append({key: plan.tuning[name] for key, name in tuning.items()} | given)
+        options.append({key: plan.tuning[name] for key, name in tuning.items()} | given)
     if plan.sweep:
-        told.append({"sweep": f"{plan.sweep['key']}={','.join(map(str, plan.sweep['values']))}"})
-    return told
+        options.append({"sweep": f"{plan.sweep['key']}={','.join(map(str, plan.sweep['values']))}"})
+    return options
 
 
 def _asked_for(plan: Plan, name: str) -> list[str]:
-    """The parts that an option has to name; those that the experiment or the partition settles go without saying."""
+    """Return the parts that an option has to name; those that the experiment itself fixes are left out."""
     settled = [part for part in PARTS if f"{part}_seed" in plan.experiment]
     return [part for part in getattr(plan, name) if part not in settled]
 
@@ -130,14 +131,14 @@ def _needs_python(plan: Plan) -> bool:
 
 
 def _own_keys(plan: Plan) -> list[str]:
-    """Keys of the experiment whose values no text can name."""
+    """Return the keys of the experiment whose values no text can name."""
     return [key for key, value in plan.experiment.items() if is_own(value)]
 
 
 def toml(result: Comparison) -> str:
-    """What all have in common, complete, as it was before anything was tuned."""
+    """Return the common experiment, complete, as it was before tuning."""
     plan, first = result.plan, next(iter(result.runs.values()))[0].experiment
-    if "data" in plan.experiment and "algorithm" not in plan.experiment:  # planned, not gathered
+    if "data" in plan.experiment and "algorithm" not in plan.experiment:  # planned, not collected
         first = Plan(plan.experiment, {"": {}}, own=plan.own).cell("", Split(0))
     aside = (*ELSEWHERE, *_own_keys(plan))
     text = "\n".join(text for text in first.to_toml().splitlines() if text.partition(" ")[0] not in aside)
@@ -159,7 +160,7 @@ def names(result: Comparison) -> list[str]:
 
 
 def spaces(result: Comparison) -> str:
-    """The search spaces that were given, a table a label; nothing where everyone had its own."""
+    """Return the search spaces that were given, a table for each label; nothing where all were the default ones."""
     tuning = result.plan.tuning
     return "\n".join(
         f"[{_quoted(label)}]\n"
@@ -176,8 +177,8 @@ def _inline(table: Mapping[str, Any]) -> str:
     return "{ " + ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()) + " }"
 
 
-def versions(result: Comparison) -> dict[str, str]:
-    """Of the programs, and of the machine."""
+def versions_text(result: Comparison) -> str:
+    """Return the versions of the programs, and the machine, in one line."""
     first = next(iter(result.runs.values()))[0]
     known = result.plan.versions or ({} if first.dir is None else read_facts(first.dir))
-    return {key: str(known[key]) for key in TOLD if key in known}
+    return " · ".join(f"{key} {known[key]}" for key in VERSIONS if key in known)

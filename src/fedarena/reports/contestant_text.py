@@ -1,4 +1,4 @@
-"""Who took part in a comparison, as it is typed after `-a`, or as Python has it where that cannot be."""
+"""The contestants of a comparison as text: as they are typed after `-a`, or as Python code where that is not possible."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedarena.results.comparison import Plan
+from fedarena.config.comparison_plan import Plan
 
 WORD = re.compile(r"(?!(true|false|inf|nan)$)[A-Za-z_][\w.-]*")  # a text that needs no quotes
 
@@ -18,52 +18,52 @@ class TypedPart:
     """A name with its settings: an algorithm, or a companion."""
 
     name: str
-    settings: dict[str, Any]  # all that there are
-    told: dict[str, Any]  # those that must be said
+    settings: dict[str, Any]  # all of them
+    required: dict[str, Any]  # those that must be typed
 
     @classmethod
     def of(cls, table: Any, local: dict[str, Any], fixed: Sequence[str] = ()) -> TypedPart:
-        """What is usual goes without saying, unless it is `fixed`: what is not said is searched."""
+        """Return a part; defaults are not typed, unless they are `fixed`: a setting that is not typed is searched."""
         settings = dict(table) if isinstance(table, Mapping) else {"name": table}
         name = str(settings.pop("name"))
         settings = {k: v for k, v in settings.items() if v is not None and k not in ("with", "own")}
         usual = {} if is_own(table) else _defaults(name)
-        told = {k: v for k, v in settings.items() if k in fixed or usual.get(k) != v}
-        return cls(name, settings | local, told | local)
+        required = {k: v for k, v in settings.items() if k in fixed or usual.get(k) != v}
+        return cls(name, settings | local, required | local)
 
     def is_meant_by(self, text: str) -> bool:
-        """Does the text say all that must be said, and nothing else?"""
+        """Return whether the text names all required settings, and nothing else."""
         name, _, rest = text.partition(":")
-        said = set(filter(None, rest.split(",")))
-        return name == self.name and _texts(self.told) <= said <= _texts(self.settings)
+        given = set(filter(None, rest.split(",")))
+        return name == self.name and _texts(self.required) <= given <= _texts(self.settings)
 
     @property
     def is_typable(self) -> bool:
-        """Can all of it be typed?"""
-        return not any(isinstance(value, Mapping) for value in self.told.values())
+        """Return whether all required settings can be typed."""
+        return not any(isinstance(value, Mapping) for value in self.required.values())
 
     def __str__(self) -> str:
-        return self.name + ":" * bool(self.told) + ",".join(f"{k}={_value(v)}" for k, v in self.told.items())
+        return self.name + ":" * bool(self.required) + ",".join(f"{k}={_value(v)}" for k, v in self.required.items())
 
 
 def typed_contestants(plan: Plan) -> dict[str, str | None]:
-    """Everyone as it is typed; None where no text gives it this name and these settings."""
+    """Return every contestant as it is typed; None where no text gives it this name and these settings."""
     return {label: typed(label, table, _fixed(plan, label)) for label, table in _named(plan).items()}
 
 
 def in_python(plan: Plan) -> dict[str, str]:
-    """Everyone as Python has it; three dots for what no text can name."""
-    told = {}
+    """Return every contestant as Python code; three dots for what no text can name."""
+    texts = {}
     for label, table in _named(plan).items():
-        algorithm, *companions = ({"name": part.name, **part.told} for part in _parts(table, _fixed(plan, label)))
+        algorithm, *companions = ({"name": part.name, **part.required} for part in _parts(table, _fixed(plan, label)))
         whole = {"algorithm": algorithm | ({"with": companions} if companions else {})}
         own = {"local": table["local"]} if table.get("local") else {}
-        told[label] = "..." if is_own(table["algorithm"]) else repr(whole | own)
-    return told
+        texts[label] = "..." if is_own(table["algorithm"]) else repr(whole | own)
+    return texts
 
 
 def typed(label: str, table: Mapping[str, Any], fixed: Sequence[str] = ()) -> str | None:
-    """One of them.
+    """Return one contestant as it is typed; None where that is not possible.
 
     >>> typed("tuned", {"algorithm": {"name": "fedprox", "mu": 0.5}, "local": {"lr": 0.05}})
     'tuned=fedprox:mu=0.5,local.lr=0.05'
@@ -81,12 +81,12 @@ def typed(label: str, table: Mapping[str, Any], fixed: Sequence[str] = ()) -> st
 
 
 def is_own(table: Any) -> bool:
-    """Did it come from Python, so that no text can name it?"""
+    """Return whether a component came from Python, so that no text can name it."""
     return isinstance(table, Mapping) and bool(table.get("own"))
 
 
 def _named(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Who was named; of a sweep, once for all values."""
+    """Return the contestants that were named; those of a sweep once for all values."""
     of = plan.sweep.get("of", {})
     named = {label: table for label, table in plan.contestants.items() if label != plan.reference}
     return {
@@ -96,7 +96,7 @@ def _named(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _fixed(plan: Plan, label: str) -> list[str]:
-    """Settings of the algorithm that were said, and so were not searched."""
+    """Return the settings of the algorithm that were given, and so were not searched."""
     return [key.removeprefix("algorithm.") for key in plan.tuning.get("fixed", {}).get(label, ())]
 
 

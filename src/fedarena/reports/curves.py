@@ -1,4 +1,4 @@
-"""Several runs of one algorithm as one curve: its mean over splits, and how far the splits lie apart."""
+"""Several runs of one algorithm as one curve: the mean over splits, and their range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Axis:
-    """What a curve is drawn over: rounds, or one of the costs."""
+    """The horizontal axis of a curve: rounds, or one of the costs."""
 
     name: str
     label: str
@@ -26,7 +26,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class SplitCurve:
-    """One point a round at which somebody looked; over costs, it stands at the mean cost of that round."""
+    """One point for each round that was evaluated; over costs, it stands at the mean cost of that round."""
 
     x: Values
     mean: Values
@@ -36,7 +36,7 @@ class SplitCurve:
 
 
 def axes(runs: Sequence[Run]) -> list[Axis]:
-    """Those that tell something: costs that nobody has are left out."""
+    """Return the rounds and the costs of these runs; a cost that no run has is left out."""
     known = [Axis("rounds", "round", lambda r: r.round), Axis("uploads", "uploads", lambda r: r.uploads)]
     most = max(run.bytes for run in runs)
     size, unit = unit_of(most)
@@ -50,7 +50,7 @@ def axes(runs: Sequence[Run]) -> list[Axis]:
 
 
 def curve(runs: Sequence[Run], axis: Axis) -> SplitCurve:
-    """Over all runs, aligned by round. A run that stopped keeps what it had."""
+    """Return the curve over all runs, aligned by round; a run that stopped early keeps its last value."""
     rounds = np.unique([r.round for run in runs for r in run.evaluations])
     x, y, best = (np.full((len(runs), len(rounds)), np.nan) for _ in range(3))
     for k, run in enumerate(runs):

@@ -3,7 +3,7 @@
 (() => {
   const root = document.documentElement;
   const recall = () => { try { return localStorage.getItem("fedarena-theme"); } catch { return null; } };
-  const keep = (theme) => { try { localStorage.setItem("fedarena-theme", theme); } catch { /* private window */ } };
+  const store = (theme) => { try { localStorage.setItem("fedarena-theme", theme); } catch { /* private window */ } };
   const isDark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
   const button = document.createElement("button");
   const name = () => {
@@ -15,14 +15,14 @@
   button.className = "theme";
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
-    keep(root.dataset.theme);
+    store(root.dataset.theme);
     name();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
   name();
   document.querySelector("header").prepend(button);
 
-  // A table that is wider than its place scrolls: say so beside it.
+  // Show a hint beside a table that scrolls sideways.
   const measure = () => {
     for (const box of document.querySelectorAll(".scroll")) {
       box.parentNode.classList.toggle("wider", box.scrollWidth > box.clientWidth + 1);

@@ -1,38 +1,42 @@
-"""The page: a comparison as one HTML file that needs no network."""
+"""The report of a comparison: one HTML file that needs no network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 import fedarena
 from fedarena.config.errors import BadValue, repeated
 from fedarena.config.limits import check_paths
 from fedarena.reports import client_gains_section, sections
-from fedarena.reports.charts import escape, style_sheet
+from fedarena.reports.charts import style_sheet
 from fedarena.reports.collect import collect_runs
+from fedarena.reports.cost_table import costs
 from fedarena.reports.metrics_section import metrics
 from fedarena.reports.report_data import ReportData
+from fedarena.reports.templating import render as render_template
 from fedarena.results.comparison import Comparison
+from fedarena.results.json_files import write_text
 from fedarena.results.run import Run
-from fedarena.results.run_folder import write_text
 from fedarena.results.suite import SuiteComparison
 from fedarena.results.suite_plan import holds_suite
 
-# Nothing may be fetched from anywhere: the browser itself holds the page to that.
+# The browser itself makes sure that the page fetches nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
-Section = Callable[[ReportData], str]
+Section = Callable[[ReportData], Markup]
 SECTIONS: dict[str, tuple[str, Section]] = {
     "verdict": ("The verdict", sections.verdict),
     "question": ("What was compared", sections.question),
     "sure": ("How sure is that?", sections.posteriors),
-    "tradeoff": ("What privacy and bytes cost", sections.traded),
+    "tradeoff": ("What privacy and bytes cost", sections.tradeoff),
     "curves": ("Learning curves", sections.curves),
-    "costs": ("Results and costs", sections.costs),
+    "costs": ("Results and costs", costs),
     "metrics": ("Metrics", metrics),
     "splits": ("Split by split", sections.splits),
     "gains": ("Who gains by the federation", client_gains_section.gains),
@@ -47,7 +51,7 @@ SECTIONS: dict[str, tuple[str, Section]] = {
 def report(
     source: Comparison | SuiteComparison | Run | str | Path | Sequence[Run | str | Path], out: str | Path | None = None
 ) -> Path:
-    """Write the report of a comparison, or of run folders taken together; into their (first) folder unless `out` is given.
+    """Write the report of a comparison, or of several runs together, into their (first) folder unless `out` is given.
 
     >>> import fedarena as fa
     >>> first = fa.run("digits", rounds=2, clients=5, out="first", runtime="serial")
@@ -69,19 +73,19 @@ def report(
 
 
 def _folder(source: Any) -> Path:
-    """Of a run, or as it is given."""
+    """Return the folder of a run, or the one that is given."""
     if isinstance(source, Run) and source.dir is not None:
         return source.dir
     if not isinstance(source, str | Path):
-        kept = "was not kept in a folder" if isinstance(source, Run) else "is neither a run nor a comparison"
+        problem = "was not saved in a folder" if isinstance(source, Run) else "is neither a run nor a comparison"
         raise BadValue(
-            f"{repeated(source)} {kept}", remedy="give a comparison, runs kept with out='FOLDER', or their folders"
+            f"{repeated(source)} {problem}", remedy="give a comparison, runs saved with out='FOLDER', or their folders"
         )
     return Path(source)
 
 
 def write_report(result: Comparison, path: str | Path) -> Path:
-    """Write the report of a comparison to this file. Without two paired algorithms it shows what it can, and says why."""
+    """Write the report of a comparison to a file; without two paired algorithms it has no verdict, and states why."""
     if not result.labels:
         raise BadValue(
             "no algorithm has results, there is nothing to report",
@@ -92,29 +96,22 @@ def write_report(result: Comparison, path: str | Path) -> Path:
     return path
 
 
-def render(subject: ReportData) -> str:
-    """The whole page; a section that has nothing to say is left out."""
-    told = {key: (name, body) for key, (name, make) in SECTIONS.items() if (body := make(subject))}
-    return whole_page(subject.title, subject.subtitle, told)
+def render(data: ReportData) -> str:
+    """Return the whole page; a section without content is left out."""
+    return render_page(data.title, data.subtitle, [(id, name, make(data)) for id, (name, make) in SECTIONS.items()])
 
 
-def whole_page(title: str, subtitle: str, told: Mapping[str, tuple[str, str]]) -> str:
-    """Return the HTML file of a report from its sections: id -> heading and body."""
-    links = "".join(f'<li><a href="#{key}">{escape(name)}</a></li>' for key, (name, _) in told.items())
-    parts = "".join(
-        f'<section id="{key}"><h2>{escape(name)}</h2>{body}</section>' for key, (name, body) in told.items()
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<title>{escape(title)} · fedarena</title>\n<link rel="icon" href="data:,">\n'
-        f"<style>\n{style_sheet()}{_file('page.css')}</style>\n</head>\n<body>\n"
-        f'<header><p class="kind">fedarena report</p><h1>{escape(title)}</h1>'
-        f'<p class="facts">{escape(subtitle)}</p><nav aria-label="Sections"><ul>{links}</ul></nav></header>\n'
-        f"<main>\n{parts}\n</main>\n"
-        f"<footer>Made by fedarena {escape(fedarena.__version__)}. This file is complete: it needs no network.</footer>\n"
-        f"<script>\n{_file('page.js')}</script>\n</body>\n</html>\n"
+def render_page(title: str, subtitle: str, sections: Sequence[tuple[str, str, Markup]]) -> str:
+    """Return the HTML file of a report from its sections, each an id, a heading and a body; empty ones are left out."""
+    return render_template(
+        "report.html",
+        title=title,
+        subtitle=subtitle,
+        sections=[section for section in sections if section[2]],
+        policy=POLICY,
+        style=style_sheet() + _file("page.css"),
+        script=_file("page.js"),
+        version=fedarena.__version__,
     )
 
 

@@ -1,4 +1,4 @@
-"""A picture of a partition: who holds how much of which class."""
+"""Pictures of a partition: how many samples of each class every client holds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plot_partition(data: Dataset, partition: Partition, path: str | Path) -> Pat
 
 
 def draw_heat_map(axes: Axes, counts: Counts, names: tuple[str, ...]) -> None:
-    """Rows of every client (down) and class (across), darker for more."""
+    """Draw the samples of every client (down) and class (across), darker for more."""
     shown = np.ma.masked_equal(counts, 0)  # what a client lacks stays white, however light the smallest count
     image = axes.imshow(shown, aspect="auto", cmap="YlGnBu", vmin=0, interpolation="nearest")
     axes.figure.colorbar(image, ax=axes, label="rows", pad=0.02).outline.set_visible(False)
@@ -61,7 +61,7 @@ def draw_heat_map(axes: Axes, counts: Counts, names: tuple[str, ...]) -> None:
 
 
 def draw_bars(axes: Axes, counts: Counts, names: tuple[str, ...]) -> None:
-    """Rows of ten clients, evenly chosen, one colour a class."""
+    """Draw the samples of ten clients, evenly chosen, in one colour for each class."""
     from matplotlib import colormaps
 
     chosen = np.unique(np.linspace(0, len(counts) - 1, SHOWN).astype(int))
@@ -86,7 +86,7 @@ def draw_bars(axes: Axes, counts: Counts, names: tuple[str, ...]) -> None:
 
 
 def draw_sizes(axes: Axes, sizes: Counts) -> None:
-    """Rows of all clients, largest first."""
+    """Draw the number of samples of all clients, largest first."""
     axes.bar(np.arange(1, len(sizes) + 1), np.sort(sizes)[::-1], width=1, color="#1d91c0")
     axes.set(xlabel="clients, largest first", ylabel="rows", xlim=(0.5, len(sizes) + 0.5))
     axes.spines[["top", "right"]].set_visible(False)

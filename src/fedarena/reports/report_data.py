@@ -1,15 +1,19 @@
-"""What a report is about, with everything that several of its parts ask for, worked out once."""
+"""The data of a report: a comparison, with everything that several sections need computed once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from fedarena.config.comparison_plan import Plan, Score
 from fedarena.config.components import without_folders
 from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
+from fedarena.engine.setup import partition_data
 from fedarena.reports.charts import PosteriorPair, Series
 from fedarena.reports.collect import why_no_verdict
 from fedarena.reports.curves import Axis, SplitCurve, axes, curve
@@ -22,100 +26,100 @@ NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".sp
 
 @dataclass(frozen=True)
 class ReportData:
-    """A comparison and how it is shown: who has which colour, who leads, what may be said."""
+    """A comparison and how it is shown: the order, colours and curves of its algorithms, and the verdict if there is one."""
 
     result: Comparison
+    _curves: dict[tuple[str, str], SplitCurve] = field(default_factory=dict)
 
     @cached_property
-    def why_not(self) -> str | None:
-        """Why there is no verdict; None where there is one."""
+    def no_verdict_reason(self) -> str | None:
+        """Return why there is no verdict; None where there is one."""
         return why_no_verdict(self.result)
 
     @cached_property
-    def everyone(self) -> list[str]:
-        """The judged, and last the one shown beside."""
+    def all_labels(self) -> list[str]:
+        """Return the algorithms that were compared, and last the reference."""
         return [row["algorithm"] for row in self.rows]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """What everyone gave and what it cost."""
+        """Return the scores and costs of every algorithm."""
         return self.result.rows()
 
     @cached_property
+    def has_splits(self) -> bool:
+        """Return whether an algorithm was run more than once."""
+        return any(len(runs) > 1 for runs in self.result.runs.values())
+
+    @cached_property
     def ranked(self) -> list[str]:
-        """The best first; baselines last."""
+        """Return the algorithms from the best to the worst; baselines last."""
         return self.result.ranked
 
-    def index(self, label: str) -> int:
-        """Its colour and mark: by the order in which they were named."""
-        return self.everyone.index(label)
-
     def is_aside(self, label: str) -> bool:
-        """Is it shown for comparison only?"""
+        """Return whether an algorithm is the reference, shown for comparison only."""
         return label == self.result.plan.reference
+
+    def index(self, label: str) -> int:
+        """Return the number of an algorithm's colour and mark."""
+        return colour_index(self.result.plan, label)
+
+    def key(self, label: str, values: Sequence[float] = ()) -> Series:
+        """Return an algorithm with its colour and mark, and with values to draw."""
+        return Series(label, y=values, index=self.index(label), aside=self.is_aside(label))
 
     @cached_property
     def first(self) -> Run:
-        """Any run: what it has in common with the others."""
-        return self.result.runs[self.everyone[0]][0]
+        """Return the first run, for what it has in common with the others."""
+        return self.result.runs[self.all_labels[0]][0]
 
     @property
     def experiment(self) -> Experiment:
-        """What all have in common, with the algorithm of the first."""
+        """Return the experiment of the first run: all have it in common, but for the algorithm."""
         return self.first.experiment
 
     @property
-    def followed(self) -> Scoring:
-        """The metric that the runs followed round by round, on the common test samples."""
+    def curve_scoring(self) -> Scoring:
+        """Return the metric that the runs evaluated round by round, on the common test samples."""
         return Scoring("final", self.first.measured.metric, "common")
 
     @cached_property
     def axes(self) -> list[Axis]:
-        """What curves can be drawn over."""
+        """Return the rounds and the costs that curves are drawn over."""
         return axes([run for runs in self.result.runs.values() for run in runs])
 
     def curve(self, label: str, axis: Axis) -> SplitCurve:
-        """Of one algorithm, over its splits."""
+        """Return the curve of one algorithm, over its splits."""
         if (label, axis.name) not in self._curves:
             self._curves[label, axis.name] = curve(self.result.runs[label], axis)
         return self._curves[label, axis.name]
 
-    @cached_property
-    def _curves(self) -> dict[tuple[str, str], SplitCurve]:
-        return {}
-
     def series(self, axis: Axis) -> list[Series]:
-        """Everyone's curve."""
+        """Return the curves of all algorithms, to be drawn."""
         drawn = []
-        for label in self.everyone:
+        for label in self.all_labels:
             c = self.curve(label, axis)
             several = len(self.result.runs[label]) > 1
             band: dict[str, Any] = {"low": c.low.tolist(), "high": c.high.tolist()} if several else {}
-            drawn.append(
-                Series(
-                    label,
-                    c.x.tolist(),
-                    c.mean.tolist(),
-                    **band,
-                    best=c.best.tolist(),
-                    index=self.index(label),
-                    aside=self.is_aside(label),
-                )
-            )
+            look: dict[str, Any] = {"index": self.index(label), "aside": self.is_aside(label)}
+            drawn.append(Series(label, c.x.tolist(), c.mean.tolist(), best=c.best.tolist(), **band, **look))
         return drawn
 
-    def pair(self, row: str, column: str) -> PosteriorPair:
-        """Return one algorithm against another, by the score of the comparison."""
+    def pair(self, row: str, column: str, which: Score | None = None) -> PosteriorPair:
+        """Return one algorithm against another, by the score of the comparison or by another one."""
         result = self.result
-        known, sign = result.posterior(row, column), result.duel(row, column).verdict
-        beside = any(result.is_reference(label) for label in (row, column))
-        return PosteriorPair(row, column, known, sign, result.scoring(), is_reference=beside)
+        posterior, sign = result.posterior(row, column, which), result.duel(row, column, which).verdict
+        reference = any(result.is_reference(label) for label in (row, column))
+        return PosteriorPair(row, column, posterior, sign, result.scoring(which), is_reference=reference)
+
+    def pairs(self, which: Score | None = None) -> list[PosteriorPair]:
+        """Return every ordered pair that has a posterior: a metric that has no worst value is unknown after divergence."""
+        pairs = [(a, b) for a in self.ranked for b in self.ranked if a != b]
+        return [self.pair(a, b, which) for a, b in pairs if math.isfinite(self.result.duel(a, b, which).mean)]
 
     @cached_property
-    def dealt(self) -> tuple[Dataset, Partition] | FedarenaError:
-        """The rows and their owners, of the first split; or why they cannot be had any more."""
-        from fedarena.engine.setup import partition_data
-
+    def partitioned_data(self) -> tuple[Dataset, Partition] | FedarenaError:
+        """Return the samples and the clients that hold them in the first split; or why they are not available."""
         try:
             return partition_data(self.experiment)
         except FedarenaError as error:
@@ -123,36 +127,41 @@ class ReportData:
 
     @property
     def title(self) -> str:
-        """The question, or what ran."""
+        """Return the question that the report answers, or what ran."""
         data = self.experiment.data.title
         if len(self.result.labels) > 1:
             return f"Which algorithm for {data}?"
-        return f"{self.everyone[0]} on {data}"
+        return f"{self.all_labels[0]} on {data}"
 
     @property
     def subtitle(self) -> str:
-        """In one line."""
+        """Return the algorithms, clients, model and budget in one line."""
         n = len(self.result.labels)
-        who = "one algorithm" if n == 1 else f"{counted(n)} algorithms"
+        algorithms = "one algorithm" if n == 1 else f"{in_words(n)} algorithms"
         exp = self.experiment
         clients = f"{len(self.first.client_sizes)} clients"
-        return f"{who} · {clients}, {exp.partition.name} · {exp.model.name} · {budget(exp)}"
+        return f"{algorithms} · {clients}, {exp.partition.name} · {exp.model.name} · {budget(exp)}"
 
 
-def counted(n: int) -> str:
-    """A number in words, where it is small."""
+def colour_index(plan: Plan, label: str) -> int:
+    """Return the number of an algorithm's colour and mark: its place in the plan, the same in every chart and page."""
+    return [other for other in plan.contestants if other != plan.reference or label == other].index(label)
+
+
+def in_words(n: int) -> str:
+    """Return a number in words, where it is small."""
     return NUMBERS[n] if n < len(NUMBERS) else str(n)
 
 
 def budget(experiment: Experiment) -> str:
-    """How long they may train."""
+    """Return how long the algorithms may train."""
     return f"{experiment.rounds} rounds" if experiment.rounds else f"{experiment.uploads} uploads"
 
 
-def described(component: Any) -> str:
-    """A component with its settings."""
-    told = {k: v for k, v in without_folders(component.settings).items() if v not in (None, (), [], component.name)}
-    if told.get("path") == component.title:
-        del told["path"]
-    settings = ", ".join(f"{k} = {v}" for k, v in told.items())
+def describe(component: Any) -> str:
+    """Return the name of a component with its settings."""
+    shown = {k: v for k, v in without_folders(component.settings).items() if v not in (None, (), [], component.name)}
+    if shown.get("path") == component.title:
+        del shown["path"]
+    settings = ", ".join(f"{k} = {v}" for k, v in shown.items())
     return f"{component.title} ({settings})" if settings else str(component.title)

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedarena.reports.terminal_tables import PADDING, WIDTH
-from fedarena.results.comparison import SIGNS
-from fedarena.results.suite import PairEstimate, SignedRank, SuiteComparison, SuitePair
+from fedarena.results.comparison_verdict import SIGNS
+from fedarena.results.suite import SuiteComparison
+from fedarena.results.suite_pairs import PairEstimate, SignedRank, SuitePair
 
 MOST_TABLES = 4  # pairs with a table of their own; of more, one row each
 

@@ -1,4 +1,4 @@
-"""Tables for the terminal."""
+"""Tables of runs, partitions and comparisons for the terminal."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from rich.text import Text
 from fedarena.common.formatting import format_duration, format_size
 from fedarena.config.experiment import Experiment
 from fedarena.data.partition_statistics import Statistics
-from fedarena.results.comparison import SIGNS, Comparison, PairwiseVerdict
+from fedarena.results.comparison import Comparison, PairwiseVerdict
+from fedarena.results.comparison_verdict import SIGNS
 from fedarena.results.next_step import next_step
 from fedarena.results.run import Run
 from fedarena.results.scoring import VALIDATED, VIEW_NAMES, Scoring
 from fedarena.statistics.metric_registry import OPTIMISTIC
 
-WIDTH = 100  # columns, where there is no terminal that knows better
+WIDTH = 100  # columns, where the output is not a terminal
 LABEL = 24  # columns of a label, then it is folded
 PADDING, GAP = (0, 1, 0, 0), 2  # of a cell; and columns from one to the next, with the box between them
 
 
 def show_partition(experiment: Experiment, facts: Statistics) -> None:
-    """How the rows are dealt, in numbers."""
+    """Print the statistics of a partition."""
     table = Table(
         title=f"{experiment.data.name} · {experiment.partition.name} · seed {experiment.seed}", show_header=False
     )
@@ -51,7 +52,7 @@ def show_partition(experiment: Experiment, facts: Statistics) -> None:
 
 
 def show_runs(runs: Mapping[str, Run]) -> None:
-    """Runs side by side: accuracy, rounds to the target, bytes, time."""
+    """Print runs side by side: accuracy, rounds to the target, bytes, time."""
     target = next(iter(runs.values())).experiment.evaluate.target
     table = Table(title="What it cost and what it gave", box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
     is_accuracy = next(iter(runs.values())).measured.metric == "accuracy"
@@ -93,12 +94,12 @@ def show_comparison(comparison: Comparison, console: Console | None = None) -> N
         )
         console.print(_costs(comparison, console.width))
         console.print(_legend(comparison), style="dim", markup=False)
-    if len(comparison.labels) > 1 and not comparison.plan.sweep:  # everyone at every value against everyone is a flood
+    if len(comparison.labels) > 1 and not comparison.plan.sweep:  # all pairs at all values are too many
         _show_signs(comparison, console)
 
 
 def _legend(comparison: Comparison) -> str:
-    """Say what the columns are."""
+    """Return an explanation of the columns."""
     scoring, runs = comparison.scoring(), len(comparison.scores()[comparison.labels[0]])
     how = {"best": f" of the best round ({OPTIMISTIC})", "validated": f", of the round {VALIDATED}"}
     chosen, unit = how.get(comparison.plan.score, ""), ", in points" if scoring.is_share else ""
@@ -112,14 +113,14 @@ def _legend(comparison: Comparison) -> str:
 
 
 def _chosen(comparison: Comparison) -> str:
-    """Say where the target comes from, if the experiment does not set one."""
+    """Return where the target comes from, if the experiment does not set one."""
     if comparison.given_target is not None:
         return ""
     return " (no target was set: this is what all reach on average)"
 
 
 def _show_signs(comparison: Comparison, console: Console) -> None:
-    """Row against column, with the three probabilities in the table or, where it would be too wide, below it."""
+    """Print row against column, with the probabilities in the table or, where it would be too wide, below it."""
     labels, plan = comparison.labels, comparison.plan
     legend = ", ".join(f"{sign} {word}" for sign, word in SIGNS.items())
     scoring = comparison.scoring()
@@ -144,7 +145,7 @@ def _show_signs(comparison: Comparison, console: Console) -> None:
 
 
 def _signs(comparison: Comparison, first: int, room: int | None) -> Table:
-    """The signs alone under numbers or, with room for them, labels and probabilities too."""
+    """Return the signs under numbers or, with room for them, under labels and with probabilities."""
     labels = comparison.labels
     table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
     table.add_column("", max_width=first + (0 if room else 3), overflow="fold")
@@ -171,7 +172,7 @@ def _chances(duel: PairwiseVerdict) -> str:
 
 
 def _costs(comparison: Comparison, width: int) -> Table:
-    """One row an algorithm, the baseline below if any; what has no room is left out, the most telling stays."""
+    """Return a row for each algorithm, the baseline last; the least informative columns are dropped if there is no room."""
     rows, scoring, plan = comparison.rows(), comparison.scoring(), comparison.plan
 
     def value(number: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from fedarena.reports.charts.posteriors import chance
+from fedarena.reports.charts.posteriors import format_probability
 from fedarena.reports.client_gains_section import gain_table
 from fedarena.reports.cost_table import tables
 from fedarena.reports.report_data import ReportData
@@ -24,26 +24,26 @@ SPECIAL = {
 
 
 def text_tables(result: Comparison, form: Format) -> str:
-    """What it gave and what it cost, and who beats whom where that may be said."""
-    subject = ReportData(result)
+    """Return scores and costs, and the pairwise verdicts where there are any, as tables in LaTeX or Markdown."""
+    data = ReportData(result)
     write: Callable[[str, Cells], str] = latex if form == "latex" else markdown
     written = []
-    for columns, about in zip(tables(subject), _abouts(subject), strict=True):
+    for columns, about in zip(tables(data), _abouts(data), strict=True):
         head = ["algorithm", *(column.name for column in columns)]
-        body = [[row["algorithm"], *(column.text(row) for column in columns)] for row in subject.rows]
+        body = [[row["algorithm"], *(column.text(row) for column in columns)] for row in data.rows]
         written.append(write(about, [head, *body]))
-    if subject.why_not is None:
-        written.append(write(_about(result), _duels(subject)))
+    if data.no_verdict_reason is None:
+        written.append(write(_about(result), _duels(data)))
         if (gains := gain_table(result)) is not None:
             written.append(write(*gains))
     return "\n".join(written)
 
 
-def _abouts(subject: ReportData) -> tuple[str, str]:
-    runs = max(row["runs"] for row in subject.rows)
+def _abouts(data: ReportData) -> tuple[str, str]:
+    runs = max(row["runs"] for row in data.rows)
     over = f", mean and standard deviation over {runs} splits; medians to the target" if runs > 1 else ""
-    missing = "" if subject.why_not is None else f"; no verdict: {subject.why_not}"
-    scoring = subject.result.scoring("final")
+    missing = "" if data.no_verdict_reason is None else f"; no verdict: {data.no_verdict_reason}"
+    scoring = data.result.scoring("final")
     return (
         f"final: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}{over}; * best round on the common test samples, "
         f"{OPTIMISTIC}{missing}",
@@ -61,21 +61,21 @@ def _about(result: Comparison) -> str:
     )
 
 
-def _duels(subject: ReportData) -> Cells:
-    duels = {(d.row, d.column): d for d in subject.result.duels()}
-    lines = [["", *subject.ranked]]
-    for row in subject.ranked:
-        cells = [duels.get((row, column)) for column in subject.ranked]
-        told = [
-            "" if d is None else f"{d.verdict} ({', '.join(map(chance, (d.p_better, d.p_equal, d.p_worse)))})"
+def _duels(data: ReportData) -> Cells:
+    duels = {(d.row, d.column): d for d in data.result.duels()}
+    lines = [["", *data.ranked]]
+    for row in data.ranked:
+        cells = [duels.get((row, column)) for column in data.ranked]
+        texts = [
+            "" if d is None else f"{d.verdict} ({', '.join(map(format_probability, (d.p_better, d.p_equal, d.p_worse)))})"
             for d in cells
         ]
-        lines.append([row, *told])
+        lines.append([row, *texts])
     return lines
 
 
 def latex(about: str, cells: Cells) -> str:
-    r"""A tabular; the comment says what it shows and what it needs.
+    r"""Return a tabular; the comment says what it shows and what it needs.
 
     >>> print(latex("all of it", [["", "a_b"], ["x", "50%"]]))
     % all of it; needs \usepackage{booktabs}
@@ -108,7 +108,7 @@ def _escaped(text: str) -> str:
 
 
 def markdown(about: str, cells: Cells) -> str:
-    """A table with its columns in line; what it shows stands below.
+    """Return a table with aligned columns; what it shows stands below.
 
     >>> print(markdown("all of it", [["", "b"], ["x", "50%"]]))
     |     |   b |

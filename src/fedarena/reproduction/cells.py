@@ -1,6 +1,6 @@
-"""What a cell of a recipe is made by: a training run, a federation opened and looked at, a posterior, trees of parties.
+"""The kinds of cells of a recipe: a training run, the statistics of a federation, a posterior, or vertical boosting.
 
-A run leaves an ordinary run folder. The others leave facts.json: numbers, the same each time.
+A run has an ordinary run folder. The others write facts.json, which holds numbers that are the same each time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.common.files import writing
+from fedarena.config.comparison_plan import Split, finite_table
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment, with_settings
 from fedarena.data.partition_statistics import statistics
@@ -24,9 +25,9 @@ from fedarena.engine.setup import open_context
 from fedarena.experiments.task_folder import run_in_folder
 from fedarena.reproduction.recipes import Kind, Table
 from fedarena.reproduction.result import written
-from fedarena.results.comparison import Split
-from fedarena.results.run import load
-from fedarena.results.run_folder import as_json, mark_slim, write_text
+from fedarena.results.json_files import as_json, write_text
+from fedarena.results.run_integrity import mark_slim
+from fedarena.results.run_loading import load_run
 from fedarena.statistics.bayes import Posterior
 
 Facts = dict[str, float]
@@ -36,9 +37,9 @@ RESULT = {"run": "result.json", "open": "facts.json", "posterior": "facts.json",
 
 
 def cell_settings(kind: Kind, layers: Sequence[Table], split: Split) -> Table:
-    """Everything that decides a cell, complete, and as JSON brings it back."""
+    """Return the complete settings of a cell, as JSON reads them back."""
     if kind in ("run", "open"):
-        complete: Table = _plain(cell_experiment(layers, split).as_table())
+        complete: Table = finite_table(cell_experiment(layers, split).as_table())
         return complete
     table: Table = {}
     for layer in layers:
@@ -46,17 +47,8 @@ def cell_settings(kind: Kind, layers: Sequence[Table], split: Split) -> Table:
     return {**table, "seed": split.repeat}
 
 
-def _plain(value: Any) -> Any:
-    """JSON knows no infinity, an experiment does: a batch of all rows."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def cell_experiment(layers: Sequence[Table], split: Split) -> Experiment:
-    """The layers, one over the other, of this repetition."""
+    """Return the experiment of a split from layers of settings, of which later ones replace earlier ones."""
     table: Table = {"seed": split.repeat}
     for layer in layers:
         table = with_settings(table, layer)
@@ -64,7 +56,7 @@ def cell_experiment(layers: Sequence[Table], split: Split) -> Experiment:
 
 
 def run_cell(kind: Kind, table: Table, folder: Path) -> None:
-    """Make the cell in its folder, or go on with it."""
+    """Run a cell in its folder, or resume it."""
     if kind == "run":
         run_in_folder(Experiment.make(table), folder)
         _slim(folder)
@@ -78,7 +70,7 @@ def run_cell(kind: Kind, table: Table, folder: Path) -> None:
 
 
 def check_cell(kind: Kind, table: Table) -> None:
-    """All that it needs must be there."""
+    """Raise if a setting, data or a package that the cell needs is missing."""
     for key in NEEDED.get(kind, ()):
         if key not in table:
             raise BadValue(f"a recipe of kind {kind} has no {key}", remedy=f"set {key} under experiment", where=key)
@@ -91,20 +83,20 @@ def check_cell(kind: Kind, table: Table) -> None:
 
 
 def cell_facts(kind: Kind, table: Table) -> Facts:
-    """Of what is not a run."""
+    """Return the numbers of a cell that is not a run."""
     return FACTS[kind](table)
 
 
 def cell_scores(kind: Kind, folder: Path) -> tuple[dict[str, Any], str | None]:
-    """The scores that a result file keeps of a finished cell, as they are written, and the hash of its weights."""
+    """Return the scores of a finished cell as a result file holds them, and the hash of its weights."""
     if kind != "run":
         return {name: written(value) for name, value in read_facts(folder)[0].items()}, None
-    told = load(folder).summary()
-    return {name: written(told[name]) for name in SCORES}, told["weights_sha256"]
+    summary = load_run(folder).summary()
+    return {name: written(summary[name]) for name in SCORES}, summary["weights_sha256"]
 
 
 def read_facts(folder: Path) -> tuple[Facts, float]:
-    """The numbers of facts.json, and the seconds they took."""
+    """Return the numbers of facts.json, and the seconds they took."""
     with reading(folder, remedy="remove the folder of this cell"):
         table = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
         return {name: math.nan if v is None else float(v) for name, v in table["facts"].items()}, table["seconds"]
@@ -120,59 +112,63 @@ def _slim(folder: Path) -> None:
 
 
 def _opened(table: Table) -> Facts:
-    """A federation before its first round: who has what, and how large the model is."""
-    site = open_context(Experiment.make(table))
-    data, partition = site.data, site.owners
-    told = statistics(data, partition)
-    counts = told.counts[partition.population] if told.counts is not None else np.zeros((0, 0), np.int64)
+    """Return the statistics of a federation before its first round, and the size of the model."""
+    context = open_context(Experiment.make(table))
+    data, partition = context.data, context.owners
+    stats = statistics(data, partition)
+    counts = stats.counts[partition.population] if stats.counts is not None else np.zeros((0, 0), np.int64)
     held = (counts > 0).sum(axis=1)
-    owned = np.bincount(partition.dealt, minlength=data.n_train)
+    owned = np.bincount(partition.train_rows, minlength=data.n_train)
     return {
-        "parameters": float(site.task.size),
-        "clients": float(told.clients),
-        "rows_min": float(told.rows_min),
-        "rows_max": float(told.rows_max),
-        "rows_range": float(told.rows_max - told.rows_min),
-        "unused": float(told.unused),
+        "parameters": float(context.task.size),
+        "clients": float(stats.clients),
+        "rows_min": float(stats.rows_min),
+        "rows_max": float(stats.rows_max),
+        "rows_range": float(stats.rows_max - stats.rows_min),
+        "unused": float(stats.unused),
         "classes_min": float(held.min(initial=data.classes)),
         "classes_max": float(held.max(initial=0)),
-        "l1": math.nan if told.l1 is None else told.l1,
-        "entropy": math.nan if told.label_entropy is None else told.label_entropy,
+        "l1": math.nan if stats.l1 is None else stats.l1,
+        "entropy": math.nan if stats.label_entropy is None else stats.label_entropy,
         "dealt_twice": float((owned > 1).sum()),
-        "unaccounted": float((owned == 0).sum() - told.unused) if partition.test.min() >= data.n_train else math.nan,
+        "unaccounted": float((owned == 0).sum() - stats.unused) if partition.test.min() >= data.n_train else math.nan,
     }
 
 
 def _posterior(table: Table) -> Facts:
-    """Areas of a known posterior."""
+    """Return the three areas of a known posterior."""
     known = Posterior(table["mean"], table["scale"], table["df"])
     left, rope, right = known.regions(table["rope"])
     return {"left": left, "rope": rope, "right": right}
 
 
 def _boosted(table: Table) -> Facts:
-    """Trees of parties on rows held out, beside those of pooled data where both should be the same."""
-    from fedarena.vertical.objective import checked_labels, checked_weights, scores
+    """Return the scores of vertical boosting on held-out samples, and of pooled data where both should be equal."""
+    from fedarena.vertical.objective import check_labels, check_weights, scores
     from fedarena.vertical.party_tables import load_table, split_columns
     from fedarena.vertical.pooled_check import check_pooled
     from fedarena.vertical.simulation import simulate
-    from fedarena.vertical.training_task import fitted, training_rows
+    from fedarena.vertical.training_task import complete_settings, training_rows
 
     how = dict(table)
     data, most, share, cipher = (how.pop(key) for key in ("data", "rows", "test_share", "cipher"))
     whole = load_table(data)
-    some = whole.rows(np.arange(min(most, len(whole)))) if most else whole
+    some = whole.take(np.arange(min(most, len(whole)))) if most else whole
     assert some.y is not None
-    chosen = fitted(how, some)
+    chosen = complete_settings(how, some)
     tables = [some.x[:, own] for own in split_columns(some).values()]
     training = training_rows(len(some), share, chosen.seed)
     trained = simulate(tables, some.y, chosen, training=training, cipher=cipher)
-    if chosen.goss:  # rows are drawn: other trees, by intention
-        labels, weights = checked_labels(some.y, chosen, training), checked_weights(None, len(some))
+    if chosen.goss:  # samples are drawn, so the trees differ by design
+        labels, weights = check_labels(some.y, chosen, training), check_weights(None, len(some))
         return scores(chosen, trained.margins[~training], labels[~training], weights[~training])
     check = check_pooled(trained, tables, some.y, training=training)
-    gone = check.splits - check.equal
-    return {"auc": check.value, "pooled": check.pooled, "lost": check.pooled - check.value, "other_splits": float(gone)}
+    return {
+        "auc": check.value,
+        "pooled": check.pooled,
+        "lost": check.pooled - check.value,
+        "other_splits": float(check.splits - check.equal),
+    }
 
 
 FACTS: Mapping[str, Callable[[Table], Facts]] = {"open": _opened, "posterior": _posterior, "boost": _boosted}

@@ -1,5 +1,4 @@
-"""What a check of a recipe may say: the keys of each kind (reproduction/agreement.py tells what they mean), and their
-values."""
+"""The keys that each kind of check may have (reproduction/check_kinds.py explains them), and their values."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from fedarena.config.errors import BadValue, UnknownName, suggest
 
 
 def need_keys(kind: str, says: str, how: Mapping[str, Any]) -> None:
-    """All that this kind of check needs, and nothing that it does not know."""
+    """Raise if a check lacks a key of its kind, has an unknown key, or a value of the wrong form."""
     needed, known = ({*names.split()} for names in KEYS[kind])
     every = needed | known | {"measure", "cells", "mean_over", "any_size", "told"}
     for key in {*how} - every:
@@ -22,66 +21,43 @@ def need_keys(kind: str, says: str, how: Mapping[str, Any]) -> None:
     if ("of" in how) != ("minus" in how or "to" in how):
         raise BadValue(f"the check '{says}' has one of two choices", remedy="write of and minus", where=says)
     for key, value in how.items():
-        if not (fits := FITS.get(key, _is_text))(value):
-            raise BadValue(f"{key} = {value!r} in the check '{says}'", remedy=f"write {fits.__doc__}", where=says)
-
-
-def _is_text(value: Any) -> bool:
-    """a text"""
-    return isinstance(value, str)
+        fits, form = FORMS.get(key, TEXT)
+        if not fits(value):
+            raise BadValue(f"{key} = {value!r} in the check '{says}'", remedy=f"write {form}", where=says)
 
 
 def _is_list(value: Any) -> bool:
-    """a list of texts"""
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _is_text_or_list(value: Any) -> bool:
-    """a text, or a list of texts"""
-    return _is_text(value) or _is_list(value)
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _is_number(value: Any) -> bool:
-    """a number"""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_share(value: Any) -> bool:
-    """a number above 0, at most 1"""
-    return _is_number(value) and 0 < value <= 1
-
-
-def _is_factor(value: Any) -> bool:
-    """a number from 1 on"""
-    return _is_number(value) and value >= 1
-
-
 def _are_bounds(value: Any) -> bool:
-    """two numbers, the smaller first: [0.5, 2]"""
     return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[0] <= value[1]
 
 
-def _is_switch(value: Any) -> bool:
-    """true or false"""
-    return isinstance(value, bool)
-
-
 def _are_pairs(value: Any) -> bool:
-    """pairs of names: [["coop", "fsvrg"]]"""
     return isinstance(value, list) and all(_is_list(pair) and len(pair) == 2 for pair in value)
 
 
-FITS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("tolerance", "low", "high", "most", "margin", "sign"), _is_number),
-    **dict.fromkeys(("choices", "among", "larger", "about", "mean_over"), _is_list),
-    **dict.fromkeys(("any_size", "told", "relative"), _is_switch),
-    "cells": _is_text_or_list,
-    "factor": _is_factor,
-    "share": _is_share,
-    "between": _are_bounds,
-    "undecided": _are_pairs,
+Form = tuple[Callable[[Any], bool], str]  # a predicate, and the form of values that it accepts
+TEXT: Form = (lambda value: isinstance(value, str), "a text")
+NUMBER: Form = (_is_number, "a number")
+LIST: Form = (_is_list, "a list of texts")
+SWITCH: Form = (lambda value: isinstance(value, bool), "true or false")
+FORMS: dict[str, Form] = {
+    **dict.fromkeys(("tolerance", "low", "high", "most", "margin", "sign"), NUMBER),
+    **dict.fromkeys(("choices", "among", "larger", "about", "mean_over"), LIST),
+    **dict.fromkeys(("any_size", "told", "relative"), SWITCH),
+    "cells": (lambda value: isinstance(value, str) or _is_list(value), "a text, or a list of texts"),
+    "factor": (lambda value: _is_number(value) and value >= 1, "a number from 1 on"),
+    "share": (lambda value: _is_number(value) and 0 < value <= 1, "a number above 0, at most 1"),
+    "between": (_are_bounds, "two numbers, the smaller first: [0.5, 2]"),
+    "undecided": (_are_pairs, 'pairs of names: [["coop", "fsvrg"]]'),
 }
-KEYS = {  # of each kind: what it needs, what it may have
+KEYS = {  # kind -> required keys, optional keys
     "within": ("tolerance", ""),
     "factor": ("factor", ""),
     "range": ("", "low high"),

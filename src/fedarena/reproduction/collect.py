@@ -1,4 +1,4 @@
-"""From the folders of finished cells, or from a result file, to what they say together."""
+"""Collect the results of a reproduction from its folders or from a result file, and compare them with the paper."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from textwrap import wrap
 
 import numpy as np
 
+from fedarena.config.comparison_plan import Split
 from fedarena.config.errors import ResumeMismatch
 from fedarena.reproduction import cells
-from fedarena.reproduction.agreement import Cell, ScoreSheet, judge, label
+from fedarena.reproduction.agreement import judge
 from fedarena.reproduction.figures import Curves, FigureData, draw
-from fedarena.reproduction.measures import BESIDE, belongs, has_target, is_cost, limit, read
+from fedarena.reproduction.measures import BESIDE, applies, has_target, is_cost, limit, read
 from fedarena.reproduction.plan import ReproductionPlan
 from fedarena.reproduction.recipe_index import find_recipe
 from fedarena.reproduction.recipes import PlannedCell, Recipe, Table
 from fedarena.reproduction.result import ReproducedRun, Reproduction, Scores, measured, read_result
-from fedarena.results.comparison import Split
-from fedarena.results.run import Run, load
+from fedarena.reproduction.score_sheet import Cell, ScoreSheet, label
+from fedarena.results.run import Run
 from fedarena.results.run_folder import versions
+from fedarena.results.run_loading import load_run
 
 VERSIONS = ("fedarena", "python", "torch", "numpy", "scipy", "processor", "kernels")  # what bits depend on
 WIDTH = 80  # letters of a line above a figure
@@ -29,7 +31,7 @@ SMOKE = "a smoke run checks the path only"
 
 
 def collect_reproduction(plan: ReproductionPlan, root: Path) -> Reproduction:
-    """Read, tune, judge and draw."""
+    """Return the reproduction of a folder: its scores, its verdict and its figure."""
     recipe, says, known = plan.recipe, plan.recipe.scale(plan.size).says, _FolderResults(plan, root)
     whole = [cell for cell in plan.cells if not known.lacks(cell)]
     scores, limits = known.scores(whole), known.limits(whole)
@@ -43,26 +45,26 @@ def collect_reproduction(plan: ReproductionPlan, root: Path) -> Reproduction:
 
 
 def judge_file_again(file: Path) -> Reproduction:
-    """What a result file measured, judged by its recipe as it is now; the recipe must still run what was run."""
+    """Return a result file compared by its current recipe, which must still describe the same runs."""
     table = read_result(file)
     plan = ReproductionPlan(find_recipe(table["id"]), table["size"])
     jobs = {(label(job.made_by), job.split.name): job for job in plan.jobs}
     runs = []
-    for told in table["runs"]:
-        settings, job = {**table["common"], **told["settings"]}, jobs.get((told["cell"], told["split"]))
-        if job is None or not job.was(settings):
+    for row in table["runs"]:
+        settings, job = {**table["common"], **row["settings"]}, jobs.get((row["cell"], row["split"]))
+        if job is None or not job.matches(settings):
             raise ResumeMismatch(
-                f"{plan.recipe.id} does not run {told['cell']} {told['split']} as this result did",
-                remedy=f"make it anew: {plan.command}",
+                f"{plan.recipe.id} does not run {row['cell']} {row['split']} as this result did",
+                remedy=f"run it again: {plan.command}",
                 where=str(file),
             )
         runs.append(
-            ReproducedRun(job.made_by, job.split, settings, told["scores"], told["weights_sha256"], told["seconds"])
+            ReproducedRun(job.made_by, job.split, settings, row["scores"], row["weights_sha256"], row["seconds"])
         )
     if table["reads"] != _reads(plan):
         raise ResumeMismatch(
             f"{plan.recipe.id} reads something else from its runs than this result did",
-            remedy=f"make it anew: {plan.command}",
+            remedy=f"run it again: {plan.command}",
             where=str(file),
         )
     scores, limits, tuned = measured(table["rows"])
@@ -71,7 +73,7 @@ def judge_file_again(file: Path) -> Reproduction:
 
 
 def _reads(plan: ReproductionPlan) -> Table:
-    """What is read from runs: numbers of one such reading mean nothing in another."""
+    """Return what is measured in which cells; numbers of other measurements cannot be compared."""
     recipe = plan.recipe
     upto = {label(cell.cell): cell.upto for cell in plan.cells if cell.upto is not None}
     return {
@@ -115,7 +117,7 @@ def _judged(
 
 
 class _FolderResults:
-    """What the folders hold."""
+    """The runs and facts in the folders of a reproduction."""
 
     def __init__(self, plan: ReproductionPlan, root: Path) -> None:
         self.recipe, self.measures, self.jobs = plan.recipe, plan.recipe.measured(plan.size), plan.jobs
@@ -126,31 +128,31 @@ class _FolderResults:
         for job in plan.jobs:
             folder, key = root / job.name, (job.made_by, job.split)
             if not job.is_done(root):
-                if job in plan.asked:
+                if job in plan.requested:
                     self.failures[f"{label(job.made_by)} {job.split.name}"] = _why(folder)
             elif job.kind == "run":
-                self._runs[key] = load(folder)
+                self._runs[key] = load_run(folder)
             else:
                 self._facts[key] = cells.read_facts(folder)
 
     def lacks(self, cell: PlannedCell) -> bool:
-        """Has a split no result?"""
+        """Return whether a split of the cell has no result."""
         return any((cell.run, split) not in {**self._runs, **self._facts} for split in self.splits)
 
     def scores(self, cells: Sequence[PlannedCell]) -> Scores:
-        """measure -> cell -> one number a split."""
+        """Return measure -> cell -> one number per split."""
         return {
             name: {cell.cell: values for cell in cells if (values := self._values(cell, text, cells))}
             for name, text in self.measures.items()
         }
 
     def _values(self, cell: PlannedCell, text: str, cells: Sequence[PlannedCell]) -> list[float] | None:
-        """None where the measure does not belong to this cell."""
+        """Return the numbers of a measure; None where it does not apply to this cell."""
         if self.recipe.kind != "run":
             facts = [self._facts[cell.run, split][0] for split in self.splits]
             return [f[text] for f in facts] if all(text in f for f in facts) else None
         beside = self._reference(cell, cells)
-        if (beside is None and text in BESIDE) or not belongs(text, self._runs[cell.run, self.splits[0]]):
+        if (beside is None and text in BESIDE) or not applies(text, self._runs[cell.run, self.splits[0]]):
             return None
         found = []
         for split in self.splits:
@@ -159,7 +161,7 @@ class _FolderResults:
         return found
 
     def limits(self, cells: Sequence[PlannedCell]) -> Scores:
-        """measure -> cell -> how long each split waited for the target, for measures that have one."""
+        """Return measure -> cell -> the length of each run, for measures that have a target."""
         if self.recipe.kind != "run":
             return {}
         return {
@@ -169,12 +171,12 @@ class _FolderResults:
         }
 
     def run(self, cell: PlannedCell, split: Split) -> Run:
-        """As it stood after so many rounds."""
+        """Return the run of a cell, cut to the rounds that the cell reads."""
         run = self._runs[cell.run, split]
         return run if cell.upto is None else replace(run, records=run.records[: cell.upto])
 
     def _reference(self, cell: PlannedCell, cells: Sequence[PlannedCell]) -> Cell | None:
-        """The cell with the reference's choice, and no other that this one has not."""
+        """Return the cell that has the reference's choice and otherwise only choices of this cell."""
         of = self.recipe.reference
         name = of if isinstance(of, str) else next((of[choice] for choice in cell.cell if choice in of), "")
         if not name or name in cell.cell:
@@ -182,20 +184,20 @@ class _FolderResults:
         return next((c.run for c in cells if name in c.cell and {*c.cell} - {name} <= {*cell.cell}), None)
 
     def curves(self, cells: Sequence[PlannedCell]) -> Curves:
-        """Accuracy over rounds of every cell, one curve a split."""
+        """Return the accuracy curves of every cell, one per split."""
         if self.recipe.kind != "run":
             return {}
         return {cell.cell: [self.run(cell, split).curve for split in self.splits] for cell in cells}
 
     def made(self) -> list[ReproducedRun]:
-        """Everything that was run, in the order it was."""
+        """Return all runs that have a result, in the order of the jobs."""
         found = []
         for job in self.jobs:
             key = job.made_by, job.split
             if (run := self._runs.get(key)) is not None:
-                told = run.summary()
-                scores = {name: told[name] for name in cells.SCORES}
-                found.append(ReproducedRun(*key, job.table, scores, run.weights_sha256, told["wall_seconds"]))
+                summary = run.summary()
+                scores = {name: summary[name] for name in cells.SCORES}
+                found.append(ReproducedRun(*key, job.table, scores, run.weights_sha256, summary["wall_seconds"]))
             elif key in self._facts:
                 facts, seconds = self._facts[key]
                 found.append(ReproducedRun(*key, job.table, dict(facts), None, seconds))
@@ -208,16 +210,16 @@ def _why(folder: Path) -> str:
 
 
 def _tune(recipe: Recipe, scores: Scores, limits: Scores) -> dict[Cell, str]:
-    """Keeps, of axes that are tuned, the best choice, by the mean of the first measure; everywhere the same one.
+    """Reduce tuned axes to their best choice by the mean of the first measure, the same one in all tables.
 
-    Where that leaves several (a target that no rate reached), the next measure decides. What diverged is worst.
+    Ties (a target that no choice reached) are broken by the next measure. Runs that diverged are worst.
     """
     chosen: dict[Cell, str] = {}
 
     def rank(cell: Cell) -> list[float]:
-        """Least is best."""
-        told = [(name, scores[name][cell]) for name in recipe.measures if cell in scores[name]]
-        means = [float(np.mean(values)) * (1 if is_cost(recipe.measures[name]) else -1) for name, values in told]
+        """Return the sort key of a cell; the smallest is the best."""
+        known = [(name, scores[name][cell]) for name in recipe.measures if cell in scores[name]]
+        means = [float(np.mean(values)) * (1 if is_cost(recipe.measures[name]) else -1) for name, values in known]
         return [math.inf if math.isnan(mean) else mean for mean in means]
 
     for axis in recipe.tuned:

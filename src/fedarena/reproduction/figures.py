@@ -1,4 +1,4 @@
-"""Published figures, drawn anew in their own form: what was published hollow or dashed, what was measured filled."""
+"""Figures of reproductions in the form of the published ones: published values hollow or dashed, measured ones filled."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedarena.common.files import writing
-from fedarena.reports.paper_figures import COLOURS, LOOK, MARKERS
-from fedarena.reproduction.agreement import ROPE, Cell, ScoreSheet, compared, label, selected_scores, sign
+from fedarena.reports.paper_figures import LOOK, MARKERS
+from fedarena.reproduction.check_kinds import ROPE, compared, sign
+from fedarena.reproduction.score_sheet import Cell, ScoreSheet, label, selected_scores
+from fedarena.results.run_plots import COLOURS
 from fedarena.statistics.bayes import Posterior
 from fedarena.statistics.curve_summary import Curve
 
@@ -29,7 +31,7 @@ DPI = 130
 
 @dataclass(frozen=True)
 class FigureData:
-    """All that a figure may show: how it is drawn, the numbers, the curves, and what decided each cell."""
+    """The data of a figure: its form, the numbers, the curves, and the settings of each cell."""
 
     how: Table
     sheet: ScoreSheet
@@ -39,30 +41,30 @@ class FigureData:
 
     @property
     def measure(self) -> str:
-        """The one that is drawn: as the recipe says, or its first."""
+        """The measure that is drawn: that of the recipe's figure, or its first."""
         return str(self.how.get("measure", next(iter(self.sheet.scores))))
 
     def panels(self, cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-        """Cells side by side, one panel for each choice of an axis."""
+        """Return the cells of each panel, one panel per choice of an axis."""
         choices = self.sheet.axes.get(self.how.get("panels", ""), [])
         found = {choice: [cell for cell in cells if choice in cell] for choice in choices}
         return {choice: inside for choice, inside in found.items() if inside} or {"": list(cells)}
 
     def cells(self, known: Mapping[Cell, Any]) -> list[Cell]:
-        """Those that are drawn."""
+        """Return the cells that are drawn."""
         return [cell for cell in known if fnmatchcase(label(cell), self.how.get("cells", "*"))]
 
 
-def draw(subject: FigureData, path: Path) -> Path | None:
-    """The figure of a recipe as a PNG; None where there is nothing to draw."""
+def draw(data: FigureData, path: Path) -> Path | None:
+    """Draw the figure of a recipe as a PNG and return its path; None where there is nothing to draw."""
     import matplotlib as mpl
 
-    form = FORMS[subject.how.get("form", "dots")]
+    form = FORMS[data.how.get("form", "dots")]
     with mpl.rc_context({**LOOK, "savefig.dpi": DPI}), writing(path):
-        figure = form(subject)
+        figure = form(data)
         if figure is None:
             return None
-        figure.suptitle(subject.title, fontsize=10, color=GREY)
+        figure.suptitle(data.title, fontsize=10, color=GREY)
         figure.savefig(path)
     return path
 
@@ -73,23 +75,33 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _panels(subject: FigureData, cells: Sequence[Cell]) -> tuple[Figure, list[tuple[Axes, str, list[Cell]]]]:
-    """Axes for each panel, up to three beside each other."""
-    panels = subject.panels(cells)
-    columns = min(len(panels), 3)
-    lines = math.ceil(len(panels) / columns)
-    figure = _figure(max(3.6 * columns, 5.2), 3.1 * lines + 0.6)
-    grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
-    for spare in grid.flat[len(panels) :]:
+def _grid(count: int, size: tuple[float, float, float, float], sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    """Return a figure with this many axes, up to three beside each other.
+
+    `size` is the width and height of one, the least width of the figure, and the height added to it, in inches.
+    """
+    width, height, least, added = size
+    columns = min(count, 3)
+    lines = math.ceil(count / columns)
+    figure = _figure(max(width * columns, least), height * lines + added)
+    grid = figure.subplots(lines, columns, sharey=sharey, squeeze=False)
+    for spare in grid.flat[count:]:
         spare.set_visible(False)
-    for axes, name in zip(grid.flat, panels, strict=False):
+    return figure, list(grid.flat[:count])
+
+
+def _panels(data: FigureData, cells: Sequence[Cell]) -> tuple[Figure, list[tuple[Axes, str, list[Cell]]]]:
+    """Return a figure with titled axes for each panel."""
+    panels = data.panels(cells)
+    figure, grid = _grid(len(panels), (3.6, 3.1, 5.2, 0.6), sharey=True)
+    for axes, name in zip(grid, panels, strict=True):
         axes.set_title(name, loc="left", fontsize=9)
         axes.grid(alpha=0.25)
-    return figure, [(axes, *panel) for axes, panel in zip(grid.flat, panels.items(), strict=False)]
+    return figure, [(axes, *panel) for axes, panel in zip(grid, panels.items(), strict=True)]
 
 
 def _legend(figure: Figure) -> None:
-    """Below the figure, in as many columns as it has room for."""
+    """Draw the legend below the figure, in as many columns as fit."""
     known = {
         name: handle for axes in figure.axes for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -99,22 +111,22 @@ def _legend(figure: Figure) -> None:
         figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _look(names: list[str], name: str) -> dict[str, Any]:
+def _style(names: list[str], name: str) -> dict[str, Any]:
     index = names.index(name)
     dash = ("-", "--", ":", "-.")[index // len(COLOURS) % 4]
     return {"color": COLOURS[index % len(COLOURS)], "ls": dash, "marker": MARKERS[index % len(MARKERS)]}
 
 
-def draw_dots(subject: FigureData) -> Figure | None:
-    """A table as dots: a line a cell, the published value a ring, ours a dot with the range over splits.
+def draw_dots(data: FigureData) -> Figure | None:
+    """Draw a table as dots: a line per cell, the published value as a ring, the measured one as a dot with its range.
 
-    What was never reached stands at the right edge, as an arrow.
+    Targets that were never reached are arrows at the right edge.
     """
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-    printed = subject.sheet.published.get(subject.measure, {})
-    scores = subject.sheet.scores.get(subject.measure, {})
-    cells = [cell for cell in subject.cells(scores) if not any(map(math.isnan, scores[cell]))]
+    printed = data.sheet.published.get(data.measure, {})
+    scores = data.sheet.scores.get(data.measure, {})
+    cells = [cell for cell in data.cells(scores) if not any(map(math.isnan, scores[cell]))]
     if not any(map(math.isfinite, (score for cell in cells for score in scores[cell]))):
         return None
     figure = _figure(6.4, 0.26 * len(cells) + 1.2)
@@ -135,8 +147,8 @@ def draw_dots(subject: FigureData) -> Figure | None:
     axes.set_yticks(range(len(cells)), [label(cell) for cell in cells])
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.25)
-    axes.set(xlabel=subject.measure)
-    if subject.how.get("log"):
+    axes.set(xlabel=data.measure)
+    if data.how.get("log"):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(ScalarFormatter())  # 200, not 2 x 10^2
@@ -145,21 +157,21 @@ def draw_dots(subject: FigureData) -> Figure | None:
     return figure
 
 
-def draw_curves(subject: FigureData) -> Figure | None:
-    """Accuracy over rounds, mean and range over splits; `monotone` draws the best so far."""
+def draw_curves(data: FigureData) -> Figure | None:
+    """Draw accuracy over rounds, mean and range over splits; `monotone` draws the best so far."""
     from matplotlib.ticker import MaxNLocator
 
-    cells = subject.cells(subject.curves)
+    cells = data.cells(data.curves)
     if not cells:
         return None
-    figure, panels = _panels(subject, cells)
+    figure, panels = _panels(data, cells)
     names = list(dict.fromkeys(_rest(cell, panel) for _, panel, inside in panels for cell in inside))
     for axes, panel, inside in panels:
         for cell in inside:
-            x, low, middle, high = _band(subject.curves[cell], subject.how.get("monotone", False))
-            look = {**_look(names, _rest(cell, panel)), **({"marker": ""} if len(x) > 3 else {"ms": 4})}
-            axes.plot(x, middle, lw=1.3, label=_rest(cell, panel), **look)
-            axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
+            x, low, middle, high = _band(data.curves[cell], data.how.get("monotone", False))
+            style = {**_style(names, _rest(cell, panel)), **({"marker": ""} if len(x) > 3 else {"ms": 4})}
+            axes.plot(x, middle, lw=1.3, label=_rest(cell, panel), **style)
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.12, lw=0)
         axes.set(xlabel="round", ylabel="accuracy")
         axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
         axes.label_outer()
@@ -172,44 +184,44 @@ def _rest(cell: Cell, panel: str) -> str:
 
 
 def _band(curves: list[Curve], monotone: bool) -> tuple[list[int], Any, Any, Any]:
-    """Rounds that all splits have, and the lowest, mean and highest accuracy."""
+    """Return the rounds that all splits have, and the lowest, mean and highest accuracy."""
     common = sorted(set.intersection(*({t for t, _ in curve} for curve in curves)))
     rows = np.array([[dict(curve)[t] for t in common] for curve in curves])
     rows = np.maximum.accumulate(rows, axis=1) if monotone else rows
     return common, rows.min(axis=0), rows.mean(axis=0), rows.max(axis=0)
 
 
-def draw_lines(subject: FigureData) -> Figure | None:
-    """A measure along an axis (`x`), one line for each choice of another (`lines`)."""
-    scores = subject.sheet.scores.get(subject.measure, {})
-    along, names = subject.sheet.axes[subject.how["x"]], list(subject.sheet.axes[subject.how["lines"]])
-    cells = [c for c in subject.cells(scores) if any(choice in c for choice in along)]
+def draw_lines(data: FigureData) -> Figure | None:
+    """Draw a measure along an axis (`x`), one line for each choice of another (`lines`)."""
+    scores = data.sheet.scores.get(data.measure, {})
+    along, names = data.sheet.axes[data.how["x"]], list(data.sheet.axes[data.how["lines"]])
+    cells = [c for c in data.cells(scores) if any(choice in c for choice in along)]
     if not cells:
         return None
-    figure, panels = _panels(subject, cells)
+    figure, panels = _panels(data, cells)
     for axes, _, inside in panels:
         places = [choice for choice in along if any(choice in cell for cell in inside)]
         for name in names:
             own = {c: cell for cell in inside if name in cell for c in places if c in cell}
             if own:
                 x, values = [places.index(c) for c in own], [list(scores[cell]) for cell in own.values()]
-                axes.plot(x, [np.mean(v) for v in values], lw=1.2, ms=4, label=name, **_look(names, name))
+                axes.plot(x, [np.mean(v) for v in values], lw=1.2, ms=4, label=name, **_style(names, name))
                 axes.vlines(
-                    x, [min(v) for v in values], [max(v) for v in values], color=_look(names, name)["color"], lw=0.7
+                    x, [min(v) for v in values], [max(v) for v in values], color=_style(names, name)["color"], lw=0.7
                 )
         axes.set_xticks(range(len(places)), [c.partition("=")[2] or c for c in places])
-        axes.set(xlabel=subject.how["x"], ylabel=subject.measure)
+        axes.set(xlabel=data.how["x"], ylabel=data.measure)
         axes.label_outer()
     _legend(figure)
     return figure
 
 
-def draw_bars(subject: FigureData) -> Figure | None:
-    """Groups of bars (`groups`), a bar for each choice of an axis (`bars`), the published height a line across."""
-    scores = subject.sheet.scores.get(subject.measure, {})
-    printed = subject.sheet.published.get(subject.measure, {})
-    bars = list(subject.sheet.axes[subject.how["bars"]])
-    cells = [cell for cell in subject.cells(scores) if any(choice in cell for choice in bars)]
+def draw_bars(data: FigureData) -> Figure | None:
+    """Draw groups of bars, a bar for each choice of an axis (`bars`), with the published height as a line."""
+    scores = data.sheet.scores.get(data.measure, {})
+    printed = data.sheet.published.get(data.measure, {})
+    bars = list(data.sheet.axes[data.how["bars"]])
+    cells = [cell for cell in data.cells(scores) if any(choice in cell for choice in bars)]
     if not cells:
         return None
     groups = list(dict.fromkeys(tuple(c for c in cell if c not in bars) for cell in cells))
@@ -226,36 +238,31 @@ def draw_bars(subject: FigureData) -> Figure | None:
                 theirs, place - width / 2, place + width / 2, color="black", lw=1.6, ls=(0, (2, 1)), label="published"
             )
     axes.set_xticks(range(len(groups)), [label(group) for group in groups], rotation=20 if len(groups) > 4 else 0)
-    axes.set(ylabel=subject.measure)
+    axes.set(ylabel=data.measure)
     axes.grid(axis="y", alpha=0.25)
     _legend(figure)
     return figure
 
 
-def draw_posteriors(subject: FigureData) -> Figure | None:
-    """Of each pair that has a published sign: the density of the mean difference, row minus column, and both signs."""
-    published = subject.sheet.published.get("sign", {})
-    known = {where: seen for where in published if (seen := compared(subject.sheet, subject.measure, where))}
+def draw_posteriors(data: FigureData) -> Figure | None:
+    """Draw the density of the mean difference of each pair that has a published sign, with both signs."""
+    published = data.sheet.published.get("sign", {})
+    known = {where: seen for where in published if (seen := compared(data.sheet, data.measure, where))}
     if not known:
         return None
-    columns = min(len(known), 3)
-    lines = math.ceil(len(known) / columns)
-    figure = _figure(max(3.0 * columns, 5.2), 1.9 * lines + 0.7)
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for spare in grid.flat[len(known) :]:
-        spare.set_visible(False)
-    for axes, (where, posterior) in zip(grid.flat, known.items(), strict=False):
-        ours, theirs = sign(subject.sheet, subject.measure, where) or "", published[where]
+    figure, grid = _grid(len(known), (3.0, 1.9, 5.2, 0.7))
+    for axes, (where, posterior) in zip(grid, known.items(), strict=True):
+        ours, theirs = sign(data.sheet, data.measure, where) or "", published[where]
         _density(axes, posterior, ROPE)
         axes.set_title(f"{label(where[:-1])} − {where[-1]}", loc="left", fontsize=9)
-        told = f"{ours} (printed {theirs})".replace("-", "−")
-        axes.set_title(told, loc="right", fontsize=9, color=COLOURS[2] if ours in theirs else COLOURS[1])
-    figure.supxlabel(f"mean difference of accuracies ({subject.measure})", fontsize=9)
+        signs = f"{ours} (printed {theirs})".replace("-", "−")
+        axes.set_title(signs, loc="right", fontsize=9, color=COLOURS[2] if ours in theirs else COLOURS[1])
+    figure.supxlabel(f"mean difference of accuracies ({data.measure})", fontsize=9)
     return figure
 
 
 def _density(axes: Axes, posterior: Posterior, rope: float) -> None:
-    """Below, within and above what does not matter, in three colours; splits that all differ by the same are a line."""
+    """Draw a posterior in three colours for its regions; one without spread is a line."""
     axes.set(yticks=[])
     for border in (-rope, rope):
         axes.axvline(border, color=GREY, lw=0.8, ls=":")
@@ -270,48 +277,44 @@ def _density(axes: Axes, posterior: Posterior, rope: float) -> None:
     axes.locator_params(axis="x", nbins=5)
 
 
-def draw_posterior(subject: FigureData) -> Figure | None:
-    """The density of the mean difference and its three areas."""
-    (cell, known), *_ = subject.settings.items()
+def draw_posterior(data: FigureData) -> Figure | None:
+    """Draw the density of the mean difference and its three areas."""
+    (cell, known), *_ = data.settings.items()
     posterior, rope = Posterior(known["mean"], known["scale"], known["df"]), known["rope"]
     figure = _figure(5.2, 3.2)
     axes = figure.subplots()
     _density(axes, posterior, rope)
     for name, at in (("left", -1.7 * rope), ("rope", 0.0), ("right", 1.7 * rope)):
-        area = subject.sheet.scores[name][cell][0]
+        area = data.sheet.scores[name][cell][0]
         axes.text(at, 0.2 * posterior.density([posterior.mean])[0], f"{area:.3f}", ha="center", fontsize=9)
     axes.set(xlabel="mean difference of accuracies, B minus A")
     return figure
 
 
-def draw_partitions(subject: FigureData) -> Figure | None:
-    """Ten clients of each partition, a bar for each, a colour for each class."""
+def draw_partitions(data: FigureData) -> Figure | None:
+    """Draw ten clients of each partition, a bar per client, a colour per class."""
     from fedarena.config.experiment import Experiment
     from fedarena.data.partition_statistics import class_counts
     from fedarena.engine.setup import partition_data
     from fedarena.reports.partition_plots import draw_bars as draw_clients
 
-    cells = list(subject.settings)
-    columns = min(len(cells), 3)
-    lines = math.ceil(len(cells) / columns)
-    figure = _figure(3.6 * columns, 2.5 * lines + 0.4)
-    grid = figure.subplots(lines, columns, squeeze=False)
-    for spare in grid.flat[len(cells) :]:
-        spare.set_visible(False)
-    for axes, cell in zip(grid.flat, cells, strict=False):
-        data, partition = partition_data(Experiment.make(dict(subject.settings[cell])))
-        draw_clients(axes, class_counts(data, partition), tuple(str(y) for y in range(data.classes)))
-        axes.get_legend().remove()
+    cells = list(data.settings)
+    figure, grid = _grid(len(cells), (3.6, 2.5, 0.0, 0.4))
+    for axes, cell in zip(grid, cells, strict=True):
+        samples, partition = partition_data(Experiment.make(dict(data.settings[cell])))
+        draw_clients(axes, class_counts(samples, partition), tuple(str(y) for y in range(samples.classes)))
+        if (legend := axes.get_legend()) is not None:
+            legend.remove()
         axes.set_title(label(cell), loc="left", fontsize=9)
     return figure
 
 
-def draw_effects(subject: FigureData) -> Figure | None:
-    """The mean along each axis, whatever the others are: what matters, and how much."""
+def draw_effects(data: FigureData) -> Figure | None:
+    """Draw the mean along each axis, averaged over all other axes."""
     found = {}
-    for axis in subject.sheet.axes:
-        others = [name for name in subject.sheet.axes if name != axis]
-        means = selected_scores(subject.sheet, {**subject.how, "measure": subject.measure, "mean_over": others})
+    for axis in data.sheet.axes:
+        others = [name for name in data.sheet.axes if name != axis]
+        means = selected_scores(data.sheet, {**data.how, "measure": data.measure, "mean_over": others})
         if len(means) > 1:
             found[axis] = means
     if not found:
@@ -319,7 +322,7 @@ def draw_effects(subject: FigureData) -> Figure | None:
     figure = _figure(3.2 * len(found), 3.2)
     grid = figure.subplots(1, len(found), sharey=True, squeeze=False)
     for axes, (axis, means) in zip(grid.flat, found.items(), strict=True):
-        known = [choice for choice in subject.sheet.axes[axis] if (choice,) in means]
+        known = [choice for choice in data.sheet.axes[axis] if (choice,) in means]
         for place, choice in enumerate(known):
             values = means[(choice,)]
             axes.plot([place] * 2, [min(values), max(values)], color=COLOURS[0], alpha=0.4, lw=2)
@@ -327,7 +330,7 @@ def draw_effects(subject: FigureData) -> Figure | None:
         axes.set_xticks(range(len(known)), [choice.partition("=")[2] or choice for choice in known])
         axes.set(xlabel=axis)
         axes.grid(alpha=0.25)
-    grid.flat[0].set(ylabel=subject.measure)
+    grid.flat[0].set(ylabel=data.measure)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""What is read from a run to set beside a published number: a name, or a name with a value, as recipes write it.
+"""The measures that recipes read from runs: a name, or a name with a value.
 
 best  final  mean  rounds_to:0.97  interpolated_rounds_to:0.99  rounds_to_target  at:20  relative  ...
 """
@@ -16,14 +16,14 @@ from fedarena.engine.setup import open_context
 from fedarena.results.run import Run
 from fedarena.statistics.curve_summary import area, relative_accuracy, rounds_to
 
-NEVER = math.inf  # a target that was not reached
+NEVER = math.inf  # the value of a target that was not reached
 
 
 def read(text: str, run: Run, reference: Run | None = None) -> float:
-    """The number that this measure reads from a run, where it needs one beside a reference."""
+    """Return the value of a measure in a run; some measures compare it with a reference run."""
     name, value = parsed(text)
     if not run.evaluations:
-        return math.nan  # it was looked at later than this cell reads
+        return math.nan  # it was first evaluated later than this cell reads
     if value is not None:
         return WITH_VALUE[name](run, value)
     if name in BESIDE:
@@ -32,7 +32,7 @@ def read(text: str, run: Run, reference: Run | None = None) -> float:
 
 
 def parsed(text: str) -> tuple[str, float | None]:
-    """A measure's name and its value, both known to be right.
+    """Return the name and the value of a measure, or raise if there is none of that form.
 
     >>> parsed("rounds_to:0.97"), parsed("best")
     (('rounds_to', 0.97), ('best', None))
@@ -45,39 +45,40 @@ def parsed(text: str) -> tuple[str, float | None]:
         )
     if (name in WITH_VALUE) != bool(colon):
         raise BadValue(
-            f"'{quoted(text)}' is no measure", remedy=f"write {name}:VALUE" if name in WITH_VALUE else f"write {name}"
+            f"'{quoted(text)}' is not a measure",
+            remedy=f"write {name}:VALUE" if name in WITH_VALUE else f"write {name}",
         )
     try:
         return name, float(value) if colon else None
     except ValueError:
-        raise BadValue(f"'{quoted(text)}' is no measure", remedy=f"write a number: {name}:0.9") from None
+        raise BadValue(f"'{quoted(text)}' is not a measure", remedy=f"write a number: {name}:0.9") from None
 
 
 def has_target(text: str) -> bool:
-    """Is it how long a run took to a target?"""
+    """Return whether the measure is the time to reach a target."""
     return "_to" in text.partition(":")[0]
 
 
 def limit(text: str, run: Run) -> float:
-    """How long a run waited for the target of this measure."""
+    """Return the length of a run, in the unit of this measure."""
     last = run.records[-1]
     return float(last.steps if text.startswith("steps") else last.round)
 
 
 def is_cost(text: str) -> bool:
-    """Is less of it better?"""
+    """Return whether smaller values of the measure are better."""
     return text.partition(":")[0] in COSTS
 
 
-def belongs(text: str, run: Run) -> bool:
-    """Can it be read from this run? A model with a loss of its own has no accuracy, and records 0 for it."""
+def applies(text: str, run: Run) -> bool:
+    """Return whether a run has this measure; a model with its own loss has no accuracy, and records 0 for it."""
     if text.partition(":")[0] in WITHOUT_ACCURACY or any(record.accuracy for record in run.evaluations):
         return True
     return not open_context(run.experiment).task.has_own_loss
 
 
 def _accuracies(run: Run) -> list[float]:
-    """At every evaluation; of a model that went to infinity no number."""
+    """Return the accuracy at every evaluation; NaN after the model diverged."""
     return [math.nan if math.isnan(loss) else a for (_, a), loss in zip(run.curve, _losses(run), strict=True)]
 
 
@@ -86,12 +87,12 @@ def _weighted(run: Run) -> float:
 
 
 def _losses(run: Run) -> list[float]:
-    """At every evaluation; infinite is no number either, and is never a target that was not reached."""
+    """Return the loss at every evaluation; NaN where it is infinite, which means a missed target elsewhere."""
     return [math.nan if r.loss is None or math.isinf(r.loss) else r.loss for r in run.evaluations]
 
 
 def _roughness(run: Run) -> float:
-    """Mean size of the step from one evaluation to the next in the second half, where the rise is over."""
+    """Return the mean change between evaluations in the second half of the curve."""
     half = _accuracies(run)[len(run.curve) // 2 :]
     return float(np.abs(np.diff(half)).mean()) if len(half) > 1 else math.nan
 
@@ -109,29 +110,29 @@ def _target(run: Run) -> float:
 
 
 def _steps_to(run: Run, target: float) -> float:
-    """Minibatches of all clients together until then."""
+    """Return the local steps of all clients until the accuracy reaches the target."""
     return next((float(r.steps) for r in run.evaluations if (r.accuracy or 0.0) >= target), NEVER)
 
 
 def _at(run: Run, round: float) -> float:
-    """Accuracy at the last evaluation up to this round."""
+    """Return the accuracy at the last evaluation up to this round."""
     known = zip(run.curve, _accuracies(run), strict=True)
     return next((a for (t, _), a in reversed([*known]) if t <= round), math.nan)
 
 
 def _moved(run: Run) -> float:
-    """How far the weights are from where they began."""
+    """Return the distance of the final weights from the initial weights."""
     return float(np.linalg.norm(_weights(run) - open_context(run.experiment).initial))
 
 
 def weight_divergence(run: Run, reference: Run) -> float:
-    """||w - w_ref|| / ||w_ref||, of two runs from the same start (Zhao et al. 2018, arXiv:1806.00582)."""
+    """Return ||w - w_ref|| / ||w_ref|| of two runs from the same initial weights (Zhao et al. 2018, arXiv:1806.00582)."""
     ours, theirs = _weights(run), _weights(reference)
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 
 def _weights(run: Run) -> Any:
-    """Trained weights in one vector, without running statistics."""
+    """Return the trained weights as one vector, without running statistics."""
     task = open_context(run.experiment).task
     task.module.load_state_dict(run.state)
     return task.vector()
@@ -141,7 +142,7 @@ PLAIN: dict[str, Callable[[Run], float]] = {
     "best": lambda run: max((a for a in _accuracies(run) if math.isfinite(a)), default=math.nan),
     "final": lambda run: _accuracies(run)[-1],
     "mean": lambda run: float(np.mean(_accuracies(run))),
-    "weighted": _weighted,  # on clients' own test rows, by their size
+    "weighted": _weighted,  # on clients' own test samples, weighted by their number
     "min_loss": lambda run: min((loss for loss in _losses(run) if math.isfinite(loss)), default=math.nan),
     "final_loss": lambda run: _losses(run)[-1],
     "area": lambda run: math.nan if any(map(math.isnan, _losses(run))) else area(run.curve),

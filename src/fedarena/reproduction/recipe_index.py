@@ -1,4 +1,4 @@
-"""Where the recipes are: papers/ of a clone or of an installation. Whoever takes one gets it proofread."""
+"""Find recipes by id in papers/ of a clone or of an installation, and validate them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAPERS = "nprkto"  # Nilsson, Pfitzner, the CIFAR-10 report, Khitrov, the thesis
 
 
 def recipes_folder() -> Path:
-    """papers/ of a clone or, installed, wherever the installation put the recipes."""
+    """Return papers/ of a clone, or the folder into which an installation put the recipes."""
     beside = Path(fedarena.__file__).parents[2] / "papers"
     if beside.is_dir():
         return beside
@@ -30,13 +30,13 @@ def recipes_folder() -> Path:
 
 @cache
 def recipe_files() -> dict[str, Path]:
-    """Recipe files by id, paper by paper."""
+    """Return the recipe files by id, paper by paper."""
     found = sorted(recipes_folder().glob("*.toml"), key=lambda file: (PAPERS.find(file.stem[0]), file.stem))
     return {file.stem.upper(): file for file in found}
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of this id, however it is written."""
+    """Return the validated recipe of this id, in upper or lower case."""
     known = recipe_files()
     if name.upper() not in known:
         remedy = suggest(name.upper(), known, "`fedarena list papers` shows them all")
@@ -45,5 +45,5 @@ def find_recipe(name: str) -> Recipe:
 
 
 def all_recipes() -> Iterator[Recipe]:
-    """All recipes."""
+    """Yield all recipes, validated."""
     return map(find_recipe, recipe_files())

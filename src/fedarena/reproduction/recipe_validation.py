@@ -1,4 +1,4 @@
-"""Does everything in a recipe mean something? What names nothing, or cannot be asked, shows here, before any work."""
+"""Validate recipes: axes, choices, measures, cells, checks and figures must refer to each other correctly."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from fedarena.config.comparison_plan import folder_name
 from fedarena.config.errors import BadValue, UnknownName, located_at, quoted, repeated, suggest
 from fedarena.reproduction import measures
-from fedarena.reproduction.agreement import Cell, RecipeCheck, ScoreSheet, label
+from fedarena.reproduction.agreement import RecipeCheck
 from fedarena.reproduction.figures import FORMS
 from fedarena.reproduction.recipes import SIZES, Recipe
-from fedarena.results.comparison import folder_name
+from fedarena.reproduction.score_sheet import Cell, ScoreSheet, label
 
 WITH_AXES = ("x", "lines", "bars", "panels")  # what a figure lays out
 FIGURE = (*WITH_AXES, "form", "measure", "cells", "monotone", "log")
@@ -21,7 +22,7 @@ FORM_OF = {"posterior": "posterior", "partitions": "open"}  # the kind of recipe
 
 
 def validate_recipe(recipe: Recipe) -> Recipe:
-    """The recipe, in which axes, choices, measures, cells and forms of figures are known wherever they are named."""
+    """Return the recipe, or raise if it names an axis, choice, measure, cell or figure that does not exist."""
     with located_at(recipe.id):
         _axes(recipe)
         _sizes(recipe)
@@ -74,16 +75,16 @@ def _sizes(recipe: Recipe) -> None:
         runs = dict.fromkeys(planned.run for planned in recipe.cells(size))
         name, count = Counter(folder_name(label(run)) for run in runs).most_common(1)[0] if runs else ("", 1)
         if count > 1:
-            raise BadValue(f"{count} cells would share a folder, {name}", remedy="call a choice otherwise", where=size)
+            raise BadValue(f"{count} cells would share a folder, {name}", remedy="rename a choice", where=size)
         for text in recipe.measured(size).values() if recipe.kind == "run" else ():
             with located_at("measures"):
                 measures.parsed(text)
 
 
 def _shown(recipe: Recipe, cell: Cell) -> Cell:
-    """Its name in a table: without the choice that is tuned."""
-    gone = {choice for axis in recipe.tuned for choice in recipe.axes[axis]}
-    return tuple(name for name in cell if name not in gone)
+    """Return the name of a cell in a table, without choices of tuned axes."""
+    tuned = {choice for axis in recipe.tuned for choice in recipe.axes[axis]}
+    return tuple(name for name in cell if name not in tuned)
 
 
 def _published(recipe: Recipe, cells: set[Cell], choices: list[str]) -> None:
@@ -123,12 +124,12 @@ def _check(recipe: Recipe, check: RecipeCheck, cells: set[Cell], choices: list[s
     for pattern in _texts(how, "cells"):
         if not any(fnmatchcase(label(cell), pattern) for cell in cells):
             some = ", ".join(sorted(map(label, cells))[:4])
-            raise BadValue(f"cells = '{pattern}' fits none", remedy=f"there are: {some}, ...", where=where)
+            raise BadValue(f"cells = '{pattern}' matches no cell", remedy=f"there are: {some}, ...", where=where)
     _try_check(recipe, check, where)
 
 
 def _try_check(recipe: Recipe, check: RecipeCheck, where: str) -> None:
-    """Of made-up numbers for everything that was published: whatever they are, there is something to find."""
+    """Raise if the check cannot be made with synthetic scores for all cells, or has no findings."""
     splits = range(len(recipe.splits("full")))
     shown = [_shown(recipe, planned.cell) for planned in recipe.cells("full")]
     scores = {m: {cell: [0.5 + 0.01 * i for i in splits] for cell in shown} for m in recipe.measures}
@@ -136,9 +137,9 @@ def _try_check(recipe: Recipe, check: RecipeCheck, where: str) -> None:
     try:
         found = check.findings(ScoreSheet(scores, recipe.published, axes, 0.2))
     except (KeyError, ValueError, TypeError) as error:
-        raise BadValue(f"it cannot be asked: {error}", remedy="mend the check", where=where) from None
+        raise BadValue(f"the check cannot be made: {error}", remedy="fix the check", where=where) from None
     if not found:
-        raise BadValue("it is about no cells", remedy="name what is run at size full", where=where)
+        raise BadValue("the check is about no cells", remedy="name cells that are run at size full", where=where)
 
 
 def _texts(how: Mapping[str, Any], key: str) -> list[str]:

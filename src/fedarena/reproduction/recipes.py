@@ -1,7 +1,7 @@
-"""A published table or figure as a recipe: what to run at each size, what was printed, and when ours agrees with it.
+"""A published table or figure as a recipe: the runs at each size, the published numbers, and the checks.
 
-A recipe is a TOML file in papers/. Its cells are the product of its axes: each choice of an axis is a piece of an
-experiment, laid over the common one. What stands under a size is laid over both. docs/papers.md explains all keys.
+A recipe is a TOML file in papers/. Its cells are the product of its axes: each choice of an axis is a part of an experiment
+that replaces settings of the common one. Settings of a size replace both. docs/papers.md explains all keys.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
+from fedarena.config.comparison_plan import Split
 from fedarena.config.errors import BadValue, UnknownName, located_at, suggest
 from fedarena.data.published_files import reading
-from fedarena.reproduction.agreement import Cell, RecipeCheck, checks_of
-from fedarena.results.comparison import Split
+from fedarena.reproduction.agreement import RecipeCheck, checks_of
+from fedarena.reproduction.score_sheet import Cell
 
 Size = Literal["smoke", "small", "full"]
 Kind = Literal["run", "open", "posterior", "boost"]
@@ -30,21 +31,21 @@ Many = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class RecipeSize:
-    """What a size has instead."""
+    """The settings that a size replaces."""
 
     experiment: Table = field(default_factory=dict)
-    axes: Mapping[str, Mapping[str, Table]] = field(default_factory=dict)  # axis -> choice -> what it has instead
+    axes: Mapping[str, Mapping[str, Table]] = field(default_factory=dict)  # axis -> choice -> its other settings
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)  # axis -> choices that are run
     measures: Mapping[str, str] = field(default_factory=dict)  # other ones, e.g. a lower target
     seeds: Many | None = None
     repeats: Many | None = None
     folds: Many | None = None
-    says: str = ""  # what else is different, in words
+    says: str = ""  # other differences, as a sentence
 
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell of a size: its choices, what it changes, and after how many rounds it is read (None: at the end)."""
+    """A cell of a size: its choices, its settings, and the round after which it is read (None: the last)."""
 
     cell: Cell
     run: Cell  # the choices that make the run; cells read from one run at several rounds share it
@@ -54,7 +55,7 @@ class PlannedCell:
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Recipe:
-    """One published table, figure or claim."""
+    """One published table, figure or claim, as its recipe file describes it."""
 
     id: str
     title: str
@@ -64,12 +65,12 @@ class Recipe:
     experiment: Table = field(default_factory=dict)
     kind: Kind = "run"
     grids: tuple[tuple[str, ...], ...] = ()  # axes that are crossed; all of them by default
-    measures: dict[str, str] = field(default_factory=dict)  # name -> what is read
+    measures: dict[str, str] = field(default_factory=dict)  # name -> measure
     published: dict[str, dict[Cell, Any]] = field(default_factory=dict)  # measure -> cell -> value
     readings: dict[str, dict[str, str]] = field(default_factory=dict)  # ways to read the paper, and their words
     checks: tuple[RecipeCheck, ...] = ()
     tuned: tuple[str, ...] = ()  # axes of which the best choice counts, by the first measure
-    reference: str | dict[str, str] = ""  # the choice whose cells others are measured beside, for all or by choice
+    reference: str | dict[str, str] = ""  # the choice that others are compared with, for all or by choice
     figure: Table = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seeds: Many = 1
@@ -79,8 +80,8 @@ class Recipe:
 
     @classmethod
     def read(cls, file: Path) -> Recipe:
-        """From its file; a mistake in it says where."""
-        with reading(file, remedy="mend the recipe"):
+        """Return the recipe of a file; errors say where the mistake is."""
+        with reading(file, remedy="fix the recipe"):
             table = tomllib.loads(file.read_text(encoding="utf-8"))
         known = {f.name for f in fields(cls)} - {"sizes"} | {*SIZES}
         for key in table:
@@ -93,9 +94,9 @@ class Recipe:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"] if part not in ("sizes", "str"))
-            raise BadValue(f"{place}: {first['msg']}", remedy="mend the recipe", where=str(file)) from None
+            raise BadValue(f"{place}: {first['msg']}", remedy="fix the recipe", where=str(file)) from None
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise BadValue(f"cannot make sense of it: {error}", remedy="mend the recipe", where=str(file)) from None
+            raise BadValue(f"the recipe cannot be read: {error}", remedy="fix the recipe", where=str(file)) from None
         if made.id != file.stem.upper():
             raise BadValue(f"id = '{made.id}' in {file.name}", remedy=f"call it {file.stem.upper()}", where=str(file))
         return made
@@ -121,11 +122,11 @@ class Recipe:
         names = [choice for choices in axes.values() for choice in choices]
         bad = next((name for name in names if name.split() != [name] or names.count(name) > 1), None)
         if bad is not None:
-            raise TypeError(f"'{bad}' is no name of one choice: one word, once")
+            raise TypeError(f"'{bad}' is not a valid name of a choice: use one word, once")
         return made
 
     def describe(self) -> Table:
-        """As `fedarena list papers --json` prints it."""
+        """Return what `fedarena list papers --json` prints of the recipe."""
         return {
             "name": self.id,
             "summary": self.title,
@@ -136,15 +137,15 @@ class Recipe:
         }
 
     def scale(self, size: Size) -> RecipeSize:
-        """What this size has instead of what was published."""
+        """Return the settings that this size replaces."""
         return self.sizes.get(size, RecipeSize())
 
     def is_smaller(self, size: Size) -> bool:
-        """Is less run than was published? What costs nothing is always run in full."""
+        """Return whether this size runs less than was published; recipes without that size always run in full."""
         return size != "full" and size in self.sizes
 
     def splits(self, size: Size) -> list[Split]:
-        """The repetitions: seeds, or folds of repeated cross-validation."""
+        """Return the splits of a size: seeds, or folds of repeated cross-validation."""
         scale = self.scale(size)
         folds = scale.folds or self.folds
         if scale.seeds is None and folds:
@@ -152,11 +153,11 @@ class Recipe:
         return [Split(seed) for seed in range(scale.seeds or self.seeds)]
 
     def measured(self, size: Size) -> dict[str, str]:
-        """Name -> what is read."""
+        """Return name -> measure at this size."""
         return {**self.measures, **self.scale(size).measures}
 
     def cells(self, size: Size) -> list[PlannedCell]:
-        """All cells of a size."""
+        """Return all cells that a size runs."""
         scale = self.scale(size)
         found = {}
         for grid in self.grids:
@@ -179,9 +180,9 @@ class Recipe:
 
 
 def _flat(cells: Mapping[str, Any], *above: str) -> dict[Cell, Any]:
-    """Nested tables, keyed by the words on the way: a value for each cell."""
+    """Return the values of nested tables by cell, whose names are the keys on the path to each value."""
     found: dict[Cell, Any] = {}
     for name, value in cells.items():
-        way = (*above, *name.split())
-        found |= _flat(value, *way) if isinstance(value, Mapping) else {way: value}
+        path = (*above, *name.split())
+        found |= _flat(value, *path) if isinstance(value, Mapping) else {path: value}
     return found

@@ -1,6 +1,6 @@
-"""A published table or figure run anew, as a value: published and measured side by side, the verdict, every score.
+"""The result of a reproduction as a value: published and measured numbers, the verdict, and every score.
 
-Its file, ID-SIZE.json, holds all that is needed to judge it and to run any of its rows again; no machine is named in it.
+Its file, ID-SIZE.json, holds all that is needed to check it and to repeat any of its runs; it names no machine.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from rich.table import Table as Printed
 from rich.text import Text
 
 from fedarena.common.files import writing
+from fedarena.config.comparison_plan import Split
 from fedarena.config.errors import BadValue, DataBroken
 from fedarena.data.published_files import reading
-from fedarena.reproduction.agreement import Cell, RecipeJudgement, ScoreSheet, format_number, label, sign
-from fedarena.results.comparison import Split
-from fedarena.results.run_folder import as_json, fingerprint, write_text
+from fedarena.reproduction.agreement import RecipeJudgement
+from fedarena.reproduction.check_kinds import sign
+from fedarena.reproduction.score_sheet import Cell, ScoreSheet, format_number, label
+from fedarena.results.json_files import as_json, fingerprint, write_text
 
 Table = dict[str, Any]
 Scores = dict[str, dict[Cell, list[float]]]  # measure -> cell -> one number a split
-MOST = 60  # rows that a terminal is given
+MOST = 60  # rows that a terminal shows
 NEVER = "never"  # how a target that was not reached is written in a file
 
 
 @dataclass(frozen=True)
 class ReproducedRun:
-    """One run, or what else made a cell: everything that decides it, and what came out."""
+    """One run (or other computation) of a cell: its complete settings and its scores."""
 
     made_by: Cell
     split: Split
@@ -45,7 +47,7 @@ class ReproducedRun:
 
 @dataclass(frozen=True, repr=False)
 class Reproduction:
-    """What was published, what was measured, and whether they agree."""
+    """The published and measured numbers of a recipe, and whether they agree."""
 
     id: str
     size: str
@@ -57,7 +59,7 @@ class Reproduction:
     sheet: ScoreSheet
     judgement: RecipeJudgement
     runs: list[ReproducedRun]
-    reads: Table  # what its measures mean, and of which cells
+    reads: Table  # the definitions of its measures, and the cells they read
     notes: tuple[str, ...] = ()
     tuned: dict[Cell, str] = field(default_factory=dict)  # cell -> the choice that was best
     failures: dict[str, str] = field(default_factory=dict)
@@ -67,17 +69,17 @@ class Reproduction:
 
     @property
     def verdict(self) -> str:
-        """agrees, ordering agrees, differs, or not comparable."""
+        """The verdict: agrees, ordering agrees, differs, or not comparable."""
         return self.judgement.verdict
 
     @property
     def reason(self) -> str:
-        """Why."""
+        """The reason for the verdict, as a sentence."""
         return self.judgement.reason
 
     @property
     def rows(self) -> list[Table]:
-        """One row a cell and measure: what was published (None if nothing was), and what was measured."""
+        """One row per cell and measure with the published value (None if there is none) and the measured one."""
         found = []
         for measure, scores in self.sheet.scores.items():
             printed = self.sheet.published.get(measure, {})
@@ -110,7 +112,7 @@ class Reproduction:
         return found
 
     def as_dict(self) -> Table:
-        """What its file holds."""
+        """Return the content of the result file."""
         common, own = _common([made.settings for made in self.runs])
         checks = [
             {
@@ -151,11 +153,11 @@ class Reproduction:
 
     @property
     def file(self) -> str:
-        """The name of its file."""
+        """The name of the result file."""
         return f"{self.id}-{self.size}.json"
 
     def write(self, folder: Path) -> Path:
-        """Its file, into a folder."""
+        """Write the result file into a folder and return its path."""
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / self.file, as_json(self.as_dict()) + "\n")
@@ -169,19 +171,19 @@ class Reproduction:
 
 
 def written(value: Any) -> Any:
-    """A number for a file: what was never reached is a word, what is not known is nothing."""
+    """Return a number for a file: "never" if it is infinite, None if it is unknown."""
     if isinstance(value, float) and math.isinf(value):
         return NEVER
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def read_back(value: Any) -> float:
-    """A number of a file."""
+    """Return the number that a file holds as a number, "never" or None."""
     return math.inf if value == NEVER else math.nan if value is None else float(value)
 
 
 def measured(rows: list[Table]) -> tuple[Scores, Scores, dict[Cell, str]]:
-    """The scores that the rows of a file hold, how long each waited for its target, and the choices that were tuned."""
+    """Return the scores in the rows of a file, the lengths of runs with a target, and the tuned choices."""
     scores: Scores = {}
     limits: Scores = {}
     tuned: dict[Cell, str] = {}
@@ -197,7 +199,7 @@ def measured(rows: list[Table]) -> tuple[Scores, Scores, dict[Cell, str]]:
 
 
 def _common(tables: list[Table]) -> tuple[Table, list[Table]]:
-    """What all tables share, and what each has of its own."""
+    """Return the entries that all tables share, and the other entries of each."""
     if not tables:
         return {}, []
     shared = {key: value for key, value in tables[0].items() if all(t.get(key) == value for t in tables)}
@@ -221,7 +223,7 @@ class _Run(BaseModel):
 
 
 class _File(BaseModel, extra="allow"):
-    """What others rely on in a result file."""
+    """The keys of a result file that other code relies on."""
 
     id: str
     size: Literal["smoke", "small", "full"]
@@ -241,8 +243,8 @@ class _File(BaseModel, extra="allow"):
 
 
 def read_result(path: Path) -> Table:
-    """A result file, as it was written."""
-    with reading(path, remedy="make it anew with `fedarena reproduce`"):
+    """Return the content of a result file, validated."""
+    with reading(path, remedy="make it again with `fedarena reproduce`"):
         if not path.is_file():
             raise BadValue(
                 f"there is no file {path}", remedy="give a result file, such as papers/results/N-F2-full.json"
@@ -254,19 +256,19 @@ def read_result(path: Path) -> Table:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise BadValue(
-            f"{path} is no result of `fedarena reproduce`, or one of another version: {where or 'it'}: {first['msg']}",
-            remedy="give one, or make it anew",
+            f"{path} is not a result of `fedarena reproduce`, or one of another version: {where or 'it'}: {first['msg']}",
+            remedy="give one, or make it again",
         ) from None
     if table.get("sha256") != fingerprint(table):
         raise DataBroken(
             f"{path} is not as it was written: its sha256 does not fit what it says",
-            remedy="fetch it again, or make it anew with `fedarena reproduce`",
+            remedy="fetch it again, or make it again with `fedarena reproduce`",
         )
     return table
 
 
 def show_reproduction(result: Reproduction, console: Console | None = None) -> None:
-    """Published and measured side by side, then the verdict and its reason."""
+    """Print published and measured numbers side by side, then the verdict and its reason."""
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console.width = 110
@@ -293,7 +295,7 @@ def show_reproduction(result: Reproduction, console: Console | None = None) -> N
 
 
 def show_verdicts(results: list[Reproduction], console: Console | None = None) -> None:
-    """Many of them, a line each."""
+    """Print one line per reproduction."""
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console.width = 110
@@ -306,7 +308,7 @@ def show_verdicts(results: list[Reproduction], console: Console | None = None) -
 
 
 def measured_text(row: Table) -> str:
-    """The mean, and the deviation over splits where there are several."""
+    """Return the measured mean, and the standard deviation over splits where there are several."""
     spread = row.get("deviation")
     if row["measured"] is None:
         return "no number"  # a run that diverged

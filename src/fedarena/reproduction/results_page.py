@@ -1,41 +1,44 @@
-"""What could and could not be reproduced, as a page: made from result files, so that no number is without one."""
+"""The page about what could and could not be reproduced, written from result files."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedarena.common.formatting import format_duration
-from fedarena.reproduction.agreement import format_number
 from fedarena.reproduction.result import measured_text
+from fedarena.reproduction.score_sheet import format_number
 
 Result = Mapping[str, Any]
 SIZES = ("smoke", "small", "full")
 MOST = 40  # rows of a table
+MARK = re.compile(r"\b([AEMPT])-(\d{1,2})\b")  # an ambiguity of a paper, explained in docs/reference
+MARK_PAGES = {"A": "algorithms", "E": "experiments", "M": "models", "P": "partitions", "T": "metrics"}
+SECTION = re.compile(r"\balgorithms (\d+)\b")  # recipes of early results cite a section by its number
 HEAD = """\
 # What we could and could not reproduce
 
-At the end of this page you know which published tables, figures and claims were run again with fedarena, what came out,
-and where it differs from print.
+Find out which published tables, figures and claims were run again with fedarena, what the result was, and where it
+differs from the published one.
 
-Every number below stands in a file of `papers/results/`, with the experiments, seeds and versions that it came from; the
-page is written from those files (`fedarena reproduce --page docs/reproduced.md`). How a recipe works, and how to run one
-of its rows again bit by bit, is told in [papers](papers.md).
+Every number below comes from a file in `papers/results/`, with the experiments, seeds and versions that produced it; the
+page is generated from those files (`fedarena reproduce --page docs/reproduced.md`). How a recipe works, and how to run one
+of its rows again bit by bit, is explained in [papers](papers.md).
 
-`agrees`: as large as published, and within the tolerance set before it was run. `ordering agrees`: a smaller run, or one
-whose numbers are further off, with everything in the published order that can be asked of it; what only the published
-size can be asked is told, and not judged. `differs`: the reason says where. `not comparable`: something was not there to
-compare.
+`agrees`: a run of the published size, within the tolerance set before it was run. `ordering agrees`: a smaller run, or one
+whose numbers are further off, in which every ordering that can be checked holds; what only the published size can show is
+reported and not judged. `differs`: the reason says where. `not comparable`: something needed for the comparison is missing.
 
-Times are those of all runs added up, by the clock: some were run beside much other work, and take less alone.
+Times are the sum over all runs, by the clock: some ran beside much other work, and take less alone.
 
-Marks such as A-14 number what papers leave open, or print in two ways: A of algorithms, E of experiments, M of models, P of
-partitions. Each is explained where it stands.
+Marks such as [A-14](reference/algorithms.md#a-14) number the places where papers are ambiguous or contradict themselves;
+each links to its [explanation](reference/index.md#marks).
 """
 
 
 def reproduced_page(results: Sequence[Result], known: Mapping[str, str]) -> str:
-    """The page; `known` has the titles of all recipes by id, those that were never run included."""
+    """Return the page; `known` has the titles of all recipes by id, including those that were never run."""
     places = {name: place for place, name in enumerate(known)}
     ordered = sorted(results, key=lambda r: (places.get(r["id"], len(places)), SIZES.index(r["size"])))
     parts = [HEAD, _summary(ordered), *map(_section, ordered)]
@@ -55,17 +58,17 @@ def _summary(results: Sequence[Result]) -> str:
 
 
 def _section(result: Result) -> str:
-    """One result: the verdict with its reason, published and measured side by side, what was checked."""
+    """Return the section of a result: its verdict, published and measured numbers, and its checks."""
     lines = [f"## {_heading(result)}", "", f"{result['title']}. {result['source']}.", "", f"> {result['claim']}", ""]
     lines += [f"**{result['verdict']}**: {result['reason']}.", "", *_table(result), *_checks(result)]
     lines += [f"- {note}" for note in result["notes"]]
     count = len(result["runs"])
     spent = f"{count} run{'s' * (count != 1)}, {format_duration(max(result['seconds'], 1))} added up"
-    return "\n".join([*lines, *([""] if result["notes"] else []), f"`{result['command']}` ({spent})"])
+    return _linked("\n".join([*lines, *([""] if result["notes"] else []), f"`{result['command']}` ({spent})"]))
 
 
 def _table(result: Result) -> list[str]:
-    """What was published; where nothing was, what the first measure found."""
+    """Return the table of published numbers; without any, that of the first measure."""
     rows = [row for row in result["rows"] if row["published"] is not None]
     rows = rows or [row for row in result["rows"] if row["measure"] == result["rows"][0]["measure"]]
     if not rows:
@@ -90,6 +93,12 @@ def _checks(result: Result) -> list[str]:
         more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         lines.append(f"| {_cell(check['says'])} | {held} | {_cell(found + more)} |")
     return [*lines, ""] if result["checks"] else []
+
+
+def _linked(text: str) -> str:
+    """Link the marks of ambiguities to the pages that explain them (docs/reference/index.md#marks)."""
+    text = SECTION.sub(lambda cited: f"[{cited[0]}](reference/algorithms.md#section-{cited[1]})", text)
+    return MARK.sub(lambda mark: f"[{mark[0]}](reference/{MARK_PAGES[mark[1]]}.md#{mark[0].lower()})", text)
 
 
 def _heading(result: Result) -> str:

@@ -1,1 +1,2 @@
-"""What we learned: run records, metrics, plots."""
+"""Run folders, and runs and comparisons as values: their scores, verdicts, tables and files. Nothing here runs
+an experiment."""

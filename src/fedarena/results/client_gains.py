@@ -1,9 +1,9 @@
-"""What every client gains by federated training over training alone, on its own test samples, and what it pays.
+"""The gain of every client from federated training over training alone, on its own test samples, and its costs.
 
 The gain of a client in a split is the score of the federated model minus that of its local model, on the test samples of
-that client, with the sign of the metric: more is better. Where the clients are the same in all splits, each client has a
-posterior of its mean gain, shrunk towards the other clients. Where they are drawn, the share of drawn clients that gain
-has one.
+that client, with the sign of the metric, so that more is better. Where the clients are the same in all splits, each client
+has a posterior of its mean gain, shrunk towards the other clients. Where they are drawn, the share of drawn clients that
+gain has one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.config.errors import join_words
 from fedarena.results.run import Run
 from fedarena.results.scoring import Scoring
-from fedarena.statistics.bayes import posterior, verdict
+from fedarena.statistics.bayes import verdict
 from fedarena.statistics.hierarchical import Estimate, shrunk_gains
-from fedarena.statistics.repeats import repeat_posterior
+from fedarena.statistics.repeats import paired_posterior
 
 if TYPE_CHECKING:
     from fedarena.results.comparison import Comparison
@@ -39,7 +40,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ClientGain:
-    """What one client gains from one algorithm; what is not known is None."""
+    """The gain of one client from one algorithm; unknown values are None."""
 
     client: str
     algorithm: str
@@ -69,7 +70,7 @@ class Share:
 
 @dataclass(frozen=True)
 class GainShares:
-    """How many of the clients that are drawn gain from one algorithm, are practically equal, or lose."""
+    """The shares of drawn clients that gain from one algorithm, are practically equal, or lose."""
 
     algorithm: str
     gain: Share
@@ -84,7 +85,7 @@ class GainShares:
 
 @dataclass(frozen=True)
 class ClientGains:
-    """The gains of all clients from all algorithms, or of drawn clients the shares."""
+    """The gains of all clients from all algorithms, or the shares of drawn clients."""
 
     reference: str  # label of the local training
     metric: str
@@ -100,7 +101,7 @@ class ClientGains:
 
     @property
     def algorithms(self) -> list[str]:
-        """Return the algorithms that were set beside local training."""
+        """The algorithms that were compared with local training."""
         found = self.clients if self.kind == "clients" else self.shares
         return list(dict.fromkeys(gain.algorithm for gain in found))
 
@@ -110,7 +111,7 @@ class ClientGains:
 
 
 def client_gains(result: Comparison) -> ClientGains | None:
-    """Return the gains of a comparison; None where no local training takes part, or fewer than two splits are there."""
+    """Return the gains of a comparison; None without local training, or with fewer than two splits."""
     reference = _local_label(result)
     federated = [label for label in result.labels if not result.is_baseline(label)]
     if reference is None or not federated or not _is_paired(result, [reference, *federated]):
@@ -140,7 +141,7 @@ def client_gains(result: Comparison) -> ClientGains | None:
 
 
 def gains_against(result: Comparison, label: str, reference: str) -> list[ClientGain]:
-    """Return what every client gains from one algorithm over another, for clients that are the same in all splits."""
+    """Return the gains of all clients from one algorithm over another, for clients that are the same in all splits."""
     runs, base, plan = result.runs[label], result.runs[reference], result.plan
     names = _all_names(base)
     scores, local, unknown = _scores(runs, base, names, plan.metric)
@@ -153,18 +154,18 @@ def gains_against(result: Comparison, label: str, reference: str) -> list[Client
         and (repeats is None or len({r for r, there in zip(repeats, known[:, k], strict=True) if there}) >= 2)
         for k in range(len(names))
     ]
-    judged = [k for k, enough in enumerate(counts) if enough]
+    compared = [k for k, enough in enumerate(counts) if enough]
     found: dict[int, Estimate] = {}
-    if judged:
+    if compared:
         estimates = shrunk_gains(
-            differences[:, judged],
+            differences[:, compared],
             plan.rho,
             rope=plan.rope,
             level=LEVEL,
             repeats=repeats,
-            shrink=len(judged) <= MOST_SHRUNK,
+            shrink=len(compared) <= MOST_SHRUNK,
         )
-        found = dict(zip(judged, estimates, strict=True))
+        found = dict(zip(compared, estimates, strict=True))
     costs = _costs(runs, names)
     return [
         _gain(result, shown_name(name), label, found.get(k), scores[:, k], local[:, k], costs[k])
@@ -229,7 +230,7 @@ def names_of(run: Run) -> tuple[str, ...]:
 
 
 def shown_name(name: str) -> str:
-    """Return how a client is called in a sentence: by its name, or as a client with a number."""
+    """Return the name of a client in a sentence; a number becomes "client 3"."""
     return f"client {name}" if name.isdigit() else name
 
 
@@ -246,7 +247,7 @@ def _all_names(runs: Sequence[Run]) -> list[str]:
 
 
 def _costs(runs: Sequence[Run], names: Sequence[str]) -> list[dict[str, float]]:
-    """Return what every client pays in the mean run: samples, bytes, simulated time, its part of the training time."""
+    """Return the mean costs of every client in a run: samples, bytes, simulated time, its share of the training time."""
     samples = np.array([_samples(run, names) for run in runs], np.float64)
     measured = np.array([sum(record.seconds_train for record in run.records) for run in runs])
     totals = np.array([max(int(run.client_sizes.sum()), 1) for run in runs])
@@ -298,13 +299,13 @@ def _shares(result: Comparison, label: str, reference: str) -> GainShares | None
 
 
 def _share(values: Sequence[float], clients: int, rho: float, repeats: Sequence[int] | None) -> Share:
-    """Return the posterior mean and interval of a share, cut to what a share can be.
+    """Return the posterior mean and interval of a share, cut to the range from 0 to 1.
 
-    A share that is the same in all splits has the interval of so many clients of a binomial distribution, by the prior of
-    Jeffreys: none of 50 clients is not none of all.
+    A share that is the same in all splits has the binomial interval of this number of clients by Jeffreys' prior: none of 50
+    clients does not mean none at all.
     """
     zeros = np.zeros(len(values))
-    known = posterior(zeros, values, rho) if repeats is None else repeat_posterior(zeros, values, repeats, rho)
+    known = paired_posterior(zeros, values, rho, repeats)
     low, high = known.interval(LEVEL)
     if known.scale == 0:
         from scipy.stats import beta
@@ -335,7 +336,7 @@ def _sign(metric: str) -> int:
 
 
 def sentence(result: Comparison) -> str:
-    """Say who gains and who loses by the best algorithm that communicates; empty where nothing is known."""
+    """Return which clients gain and lose with the best algorithm that communicates; empty where nothing is known."""
     gains = result.client_gains()
     if gains is None:
         return ""
@@ -356,24 +357,20 @@ def sentence(result: Comparison) -> str:
 def _of_named_clients(found: Sequence[ClientGain], what: str) -> str:
     by_sign: dict[str, list[ClientGain]] = {sign: [g for g in found if g.verdict == sign] for sign in "+=-?"}
     unknown = [gain for gain in by_sign["?"] if gain.mean is None]
-    told = [f"{len(by_sign['+'])} of {len(found)} clients gain {what}"]
+    clauses = [f"{len(by_sign['+'])} of {len(found)} clients gain {what}"]
     if losers := sorted(by_sign["-"], key=lambda gain: gain.mean or 0.0):
         named = [f"{gain.client} (P = {gain.p_loss:.2f})" for gain in losers[:MOST_NAMED]]
         more = [f"{len(losers) - MOST_NAMED} more"] if len(losers) > MOST_NAMED else []
-        told.append(f"{_and([*named, *more])} lose{'s' * (len(losers) == 1)}")
+        clauses.append(f"{join_words([*named, *more])} lose{'s' * (len(losers) == 1)}")
     if by_sign["="]:
-        told.append(f"{len(by_sign['='])} {'is' if len(by_sign['=']) == 1 else 'are'} practically equal")
+        clauses.append(f"{len(by_sign['='])} {'is' if len(by_sign['=']) == 1 else 'are'} practically equal")
     if undecided := len(by_sign["?"]) - len(unknown):
-        told.append(f"{undecided} {'is' if undecided == 1 else 'are'} undecided")
+        clauses.append(f"{undecided} {'is' if undecided == 1 else 'are'} undecided")
     if unknown:
-        told.append(f"{len(unknown)} {'has' if len(unknown) == 1 else 'have'} no comparable score")
-    return "; ".join(told) + "."
+        clauses.append(f"{len(unknown)} {'has' if len(unknown) == 1 else 'have'} no comparable score")
+    return "; ".join(clauses) + "."
 
 
 def _percent(share: Share) -> str:
     low, high = share.interval
     return f"{share.mean:.0%} ({low:.0%} to {high:.0%})"
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,8 +1,8 @@
-"""What the other clients lose where one client does not take part: each comparison of runs with it and without it.
+"""The effect of one client on all others: comparisons of runs with it and without it.
 
 A run without a client has the same samples, folds, initial weights and streams for all other clients. The effect of a
 client in a split is the mean score of the others on their own test samples with it, minus that without it, with the sign of
-the metric: above zero the others lose by its absence.
+the metric: above zero the others lose without it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.config.comparison_plan import View
 from fedarena.results.client_gains import LEVEL, MOST_NAMED, client_values, names_of, shown_name
 from fedarena.results.run import Run
-from fedarena.results.scoring import VIEW_NAMES, Scoring, View
-from fedarena.statistics.bayes import posterior, verdict
-from fedarena.statistics.repeats import repeat_posterior
+from fedarena.results.scoring import VIEW_NAMES, Scoring
+from fedarena.statistics.bayes import verdict
+from fedarena.statistics.repeats import paired_posterior
 
 if TYPE_CHECKING:
     from fedarena.results.comparison import Comparison
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClientEffect:
-    """What one client is worth to all others under one algorithm; what is not known is None."""
+    """The effect of one client on all others under one algorithm; unknown values are None."""
 
     client: str
     algorithm: str
@@ -54,7 +55,7 @@ class LeaveOneOut:
 
     @property
     def algorithms(self) -> list[str]:
-        """Return the algorithms that were repeated without a client."""
+        """The algorithms that were repeated without a client."""
         return list(dict.fromkeys(effect.algorithm for effect in self.effects))
 
     def of(self, algorithm: str) -> list[ClientEffect]:
@@ -99,10 +100,7 @@ def _effect(result: Comparison, client: str, label: str, runs: Sequence[Run], vi
     if any(broken) or few or np.isinf(scores).any():
         return ClientEffect(name, label, "?", None, None, None, None, None, None, None, **facts)
     first, second = sign * scores[there, 1], sign * scores[there, 0]
-    if result.has_repeat_effect:
-        known = repeat_posterior(first, second, repeats, plan.rho)
-    else:
-        known = posterior(first, second, plan.rho)
+    known = paired_posterior(first, second, plan.rho, repeats if result.has_repeat_effect else None)
     harms, equal, helps = known.regions(plan.rope)
     decided = "?" if plan.undecidable else verdict(helps, equal, harms, plan.threshold)
     means = scores[there].mean(axis=0).tolist()
@@ -134,13 +132,13 @@ def _weights(run: Run) -> NDArray[np.int64]:
 
 
 def sentence(result: Comparison) -> str:
-    """Say which clients the others would miss, for the best algorithm that communicates; empty without any."""
+    """Return without which clients the others lose, for the best algorithm that communicates; empty without effects."""
     found = result.leave_one_out()
     if found is None or not found.effects:
         return ""
     label = next(label for label in result.ranked if label in found.algorithms)
     effects, rope = found.of(label), result.scoring().difference(found.rope)
-    told = []
+    clauses = []
     for sign, word in (("+", "lose"), ("-", "gain")):
         decided = [effect for effect in effects if effect.verdict == sign]
         if decided:
@@ -148,21 +146,21 @@ def sentence(result: Comparison) -> str:
             chances = [(e.p_helps if sign == "+" else e.p_harms) or 0.0 for e in order]
             named = [f"{e.client} (P = {p:.2f})" for e, p in zip(order, chances, strict=True)][:MOST_NAMED]
             more = f" or {len(order) - MOST_NAMED} more" if len(order) > MOST_NAMED else ""
-            told.append(f"{word} by more than {rope} without {' or '.join(named)}{more}")
+            clauses.append(f"{word} by more than {rope} without {' or '.join(named)}{more}")
     equal = sum(effect.verdict == "=" for effect in effects)
     undecided = sum(effect.verdict == "?" for effect in effects)
     if equal:
-        told.append(f"do practically as well without {equal} of {len(effects)} clients")
-    if not told:
+        clauses.append(f"do practically as well without {equal} of {len(effects)} clients")
+    if not clauses:
         return (
             f"With {label}, the splits do not decide for any of {len(effects)} clients what the others lose without it."
         )
     rest = f"; for {undecided} of {len(effects)} clients it is undecided" if undecided else ""
-    return f"With {label}, the other clients {', '.join(told)}{rest}."
+    return f"With {label}, the other clients {', '.join(clauses)}{rest}."
 
 
 def about(found: LeaveOneOut) -> str:
-    """Say how the effects were measured, in one sentence."""
+    """Return how the effects were measured, in one sentence."""
     return (
         f"Every comparison was repeated without one client, and the score is the mean {found.metric} of the others "
         f"{VIEW_NAMES[found.evaluate_on]}: with that client, minus without it, paired by split."

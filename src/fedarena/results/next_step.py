@@ -1,4 +1,4 @@
-"""What to do about a comparison that is not decided: the command that continues it, where continuing is a fair test."""
+"""The next step for a comparison that is not decided: the command that adds splits, where that is a fair test."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MOST_SPLITS = 1000  # that a comparison may have
 
 
 def next_step(comparison: Comparison) -> str:
-    """Return how more splits can be had, in one sentence; empty where it is decided or further splits would not help.
+    """Return how to add splits, in one sentence; empty where it is decided or further splits would not help.
 
-    A comparison that adds repeats until it is decided goes on with a higher limit: its looks stay as they are. One with a
+    A comparison that adds repeats until it is decided continues with a higher limit: its looks stay as they are. One with a
     fixed number of splits is not continued, because only undecided ones would be; another seed begins a new test.
     """
     plan, last = comparison.plan, comparison.plan.stopped

@@ -1,11 +1,11 @@
-"""A finished (or half-finished) run: what happened, in a form that is a pleasure in a notebook."""
+"""The result of one experiment: its rounds, metrics and trained model."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,28 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.common.formatting import format_size
-from fedarena.config.errors import BadValue, DataBroken
+from fedarena.common.optional_imports import import_optional
+from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
-from fedarena.config.limits import check_path
-from fedarena.data.published_files import ELSEWHERE, reading
+from fedarena.data.published_files import ELSEWHERE
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.context import ExperimentContext
-from fedarena.engine.record import RoundRecord, parse_records, plain_record
+from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.setup import open_context
 from fedarena.engine.task_metrics import FinalMetrics, Predictions, TaskMetrics, calibration_bins, confusion_counts
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Keep
 from fedarena.privacy.accountant import usual_delta
-from fedarena.results.run_folder import (
-    DAMAGED,
-    changed_files,
-    client_columns,
-    client_rows,
-    read_experiment,
-    read_metrics,
-    read_table,
-    read_validated,
-)
+from fedarena.results.notebook import run_html
+from fedarena.results.run_files import client_columns, client_rows
 from fedarena.statistics.curve_summary import monotone, recalls, rounds_to
 from fedarena.statistics.fairness import fairness
 from fedarena.statistics.metric_registry import OPTIMISTIC, is_better
@@ -43,6 +35,14 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from torch import nn
+
+
+_run_experiment: list[Callable[..., Run]] = []  # the function behind `Run.again`, which lies in a layer above this one
+
+
+def set_runner(run: Callable[..., Run]) -> None:
+    """Set the function that `Run.again` calls; `fedarena.experiments.run` does so when it is imported."""
+    _run_experiment[:] = [run]
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,26 +55,24 @@ class Run:
     experiment: Experiment
     records: list[RoundRecord]
     weights_sha256: str
-    client_accuracy: NDArray[np.float64]  # of each client, on its own test rows; NaN without any
-    client_sizes: NDArray[np.int64]  # training rows of each client
+    client_accuracy: NDArray[np.float64]  # of each client on its own test samples; NaN without any
+    client_sizes: NDArray[np.int64]  # training samples of each client
     dir: Path | None = None
     state: dict[str, Any] = field(default_factory=dict)  # parameters and buffers by name
     notes: tuple[str, ...] = ()
-    used: dict[str, Any] = field(default_factory=dict)  # the algorithm's settings, those left open as they were decided
-    ages: dict[str, Any] = field(default_factory=dict)  # how old answers were (asynchronous algorithms, metrics 3)
+    used: dict[str, Any] = field(default_factory=dict)  # the algorithm's settings, those left open as they were chosen
+    ages: dict[str, Any] = field(default_factory=dict)  # staleness of updates in asynchronous algorithms
     measured: FinalMetrics = field(default_factory=FinalMetrics)  # all metrics at the end
-    chosen: ValidatedRound | None = (
-        None  # on validation samples, with all its metrics; None without `evaluate.validation`
-    )
+    chosen: ValidatedRound | None = None  # on validation samples; None without `evaluate.validation`
 
     @property
     def evaluations(self) -> list[RoundRecord]:
-        """The rounds at which somebody looked."""
+        """The rounds at which the model was evaluated."""
         return [r for r in self.records if r.accuracy is not None]
 
     @property
     def final(self) -> RoundRecord:
-        """The last evaluation."""
+        """The last evaluation of the run."""
         return self.evaluations[-1]
 
     @property
@@ -146,13 +144,13 @@ class Run:
         return [(r.round, self._value(r)) for r in self.evaluations]
 
     def _value(self, record: RoundRecord) -> float:
-        """The metric by which rounds are compared."""
+        """Return the metric by which rounds are compared."""
         value = record.value_of(self.measured.metric)
         return (record.accuracy or 0.0) if value is None else value
 
     @property
     def has_classes(self) -> bool:
-        """Does the task have an accuracy?"""
+        """Whether the task has an accuracy."""
         return self.measured.task in ("", "classification", "next_symbol")
 
     @property
@@ -166,7 +164,7 @@ class Run:
         return monotone(self.curve)
 
     def rounds_to(self, accuracy: float, interpolate: bool = False) -> int | None:
-        """First round with at least this accuracy, or None."""
+        """Return the first round with at least this accuracy, or None."""
         return rounds_to(self.curve, accuracy, interpolate)
 
     @property
@@ -176,13 +174,13 @@ class Run:
 
     @property
     def diverged(self) -> bool:
-        """Did it go to infinity: is its loss no number, or did no client of the last round send a finite update?"""
+        """Whether the loss is not finite, or no client of the last round sent a finite update."""
         last = self.records[-1]
         return not np.isfinite(self.final.loss or 0.0) or (last.non_finite > 0 and last.answered == 0)
 
     @property
     def fairness(self) -> dict[str, float]:
-        """Spread of accuracy over clients on their own test rows, unweighted and by rows (metrics 5)."""
+        """Spread of accuracy over clients on their own test samples, unweighted and weighted by samples."""
         return fairness(self.client_accuracy, self.client_sizes)
 
     @property
@@ -192,14 +190,14 @@ class Run:
 
     @property
     def delta(self) -> float | None:
-        """What epsilon is told at."""
+        """The delta at which epsilon is computed."""
         if self.epsilon is None:
             return None
         own: float | None = getattr(self.experiment.uplink, "delta", None)
         return own or usual_delta(int((self.client_sizes > 0).sum()))
 
     def summary(self) -> dict[str, Any]:
-        """The numbers in short, as `fedarena run --json` prints them."""
+        """Return the main numbers, as `fedarena run --json` prints them."""
         exp, last, best = self.experiment, self.records[-1], self.best
         accuracies = [a for _, a in self.curve]
         target = exp.evaluate.target
@@ -276,88 +274,91 @@ class Run:
         return next(reached, None)
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row a round."""
-        return _pandas().DataFrame([plain_record(r) for r in self.records])
+        """Return the records as a table with one row per round."""
+        pandas = import_optional("pandas", needed_by="run.to_pandas()", install="'fedarena[notebook]'")
+        frame: pd.DataFrame = pandas.DataFrame([plain_record(r) for r in self.records])
+        return frame
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """One row a client: who had what, who suffered."""
-        return _pandas().DataFrame(
+        """A table with one row per client: its samples and its metrics."""
+        pandas = import_optional("pandas", needed_by="run.clients", install="'fedarena[notebook]'")
+        frame: pd.DataFrame = pandas.DataFrame(
             client_rows(open_context(self.experiment), self.client_accuracy, client_columns(self.measured, self.chosen))
         )
+        return frame
 
     def model(self, client: int | None = None) -> nn.Module:
-        """The trained module, ready to use; that of one client where each has its own (`local`)."""
-        site = self._site(client)
-        return site.task.module.eval()
+        """Return the trained module in evaluation mode; that of one client where each has its own."""
+        return self._context(client).task.module.eval()
 
-    def _site(self, client: int | None = None) -> ExperimentContext:
-        """The rows and the model of this run, with what it learned."""
+    def _context(self, client: int | None = None) -> ExperimentContext:
+        """Return the data and the trained model of this run."""
         if self.experiment.data.settings.get("path") == ELSEWHERE:
             raise BadValue(
-                "the rows of this run are with the clients of its federation, and what they sent does not give this",
-                remedy="see run.metrics for what it has, and run.notes for what is missing",
+                "the samples of this run stayed with the clients of its federation, so this cannot be computed here",
+                remedy="see run.metrics for the metrics it has, and run.notes for those that are missing",
             )
-        site = open_context(self.experiment)
-        site.task.module.load_state_dict(self.state)
-        if not site.has_personal_models:
-            return site
+        context = open_context(self.experiment)
+        context.task.module.load_state_dict(self.state)
+        if not context.has_personal_models:
+            return context
         if client is None or self.dir is None:
             raise BadValue(
                 "there is no common model, each client has its own",
-                remedy="ask for one: run.model(client=0), of a run that is kept in a folder",
+                remedy="name a client: run.model(client=0), of a run that is saved in a folder",
             )
-        memory = CheckpointStore.read_client_state(self.dir / "checkpoint", site.algorithm, client)
+        memory = CheckpointStore.read_client_state(self.dir / "checkpoint", context.algorithm, client)
         if memory is not None:
-            if site.algorithm.personal:
-                site.task.load(memory.kept)
-            site.task.load_buffers(memory.buffers or site.task.buffers())
-        return site
+            if context.algorithm.personal:
+                context.task.load(memory.kept)
+            context.task.load_buffers(memory.buffers or context.task.buffers())
+        return context
 
     def confusion(self, client: int | None = None) -> NDArray[np.int64]:
-        """Counts on the global test set: true classes in rows, predicted ones in columns."""
+        """Return the confusion matrix of the global test set: true classes in rows, predicted classes in columns."""
         if client is None and self.measured.confusion is not None:
             return self.measured.confusion.copy()
-        site = self._site(client)
-        return confusion_counts(self._predictions(site, "classes"), site.data.classes)
+        context = self._context(client)
+        return confusion_counts(self._predictions(context, "classes"), context.data.classes)
 
     def calibration(self, client: int | None = None) -> list[dict[str, float]]:
-        """The reliability curve on the global test set: confidence, accuracy and samples of each bin of confidence."""
+        """Return the calibration curve on the global test set: confidence, accuracy and samples of each bin."""
         if client is None and self.measured.calibration is not None:
             return [dict(one) for one in self.measured.calibration]
-        site = self._site(client)
-        bins = None if site.task_name != "classification" else calibration_bins(self._predictions(site, "logits"))
+        context = self._context(client)
+        bins = None if context.task_name != "classification" else calibration_bins(self._predictions(context, "logits"))
         if bins is None:
             raise BadValue(
                 "there is no calibration curve of this model",
-                remedy="it exists for classification, one class a sample, where all outputs are finite",
+                remedy="it exists for classification with one class per sample, where all outputs are finite",
             )
         return [dict(one) for one in bins]
 
     @staticmethod
-    def _predictions(site: ExperimentContext, keep: Keep) -> Predictions:
-        """What the loaded model predicts for the global test set."""
-        test = site.owners.test
-        return TaskMetrics(site).predictions(test, site.evaluate(test, None, keep, site.cut))
+    def _predictions(context: ExperimentContext, keep: Keep) -> Predictions:
+        """Return the predictions of the loaded model for the global test set."""
+        test = context.owners.test
+        return TaskMetrics(context).predictions(test, context.evaluate(test, None, keep, context.cut))
 
     def recalls(self, client: int | None = None) -> NDArray[np.float64]:
-        """Share of each class recognised on the global test set; their mean is the macro recall."""
+        """Return the recall of each class on the global test set; their mean is the macro recall."""
         return recalls(self.confusion(client))
 
     def plot(self, ax: Axes | None = None, label: str | None = None) -> Axes:
-        """The accuracy curve; returns the axes."""
-        from fedarena.reports.run_plots import draw_curve
+        """Draw the accuracy curve and return its axes."""
+        from fedarena.results.run_plots import draw_curve
 
         return draw_curve(self, ax, label)
 
     def again(self, **settings: Any) -> Run:
-        """Run it once more, with other settings if any; gives the same bits if none."""
-        from fedarena.api import run
-
-        return run(self.experiment, **settings)
+        """Run the experiment again, with other settings if any are given; without, the result has the same bits."""
+        if not _run_experiment:
+            raise BadValue("nothing can run an experiment yet", remedy="import fedarena.api before run.again()")
+        return _run_experiment[-1](self.experiment, **settings)
 
     def save(self, path: str | Path) -> Path:
-        """Copy the run folder to another place."""
+        """Copy the run folder to another path."""
         if self.dir is None:
             raise BadValue("this run has no folder", remedy="run it with out='some/folder'")
         return Path(shutil.copytree(self.dir, path))
@@ -398,90 +399,9 @@ class Run:
         return "\n".join(lines + ([f"  {self.dir}"] if self.dir else []))
 
     def _repr_html_(self) -> str:
-        """In a notebook: a small table and the curve."""
-        from fedarena.reports.run_plots import curve_as_svg
+        from fedarena.results.run_plots import curve_as_svg
 
-        s = self.summary()
-        shown = {
-            f"final {s['metric']}": f"{s['final_metric']:.4f}",
-            f"best {s['metric']}": f"{s['best_metric']:.4f} (round {s['best_round']}; {OPTIMISTIC})",
-            "final loss": f"{s['final_loss']:.4f}",
-            "rounds": s["rounds"],
-            "uploads": s["uploads"],
-            "sent": f"{format_size(s['bytes_up'])} up, {format_size(s['bytes_down'])} down",
-            "time": f"{s['wall_seconds']:.1f} s",
-        }
-        if self.chosen is not None:
-            shown[f"validated {s['metric']}"] = f"{s['validated_metric']:.4f} (round {s['validated_round']})"
-        if s["epsilon"] is not None:
-            shown["privacy"] = f"epsilon {s['epsilon']:.3g} at delta {s['delta']:.3g}"
-        cells = "".join(f"<tr><th style='text-align:left'>{k}</th><td>{v}</td></tr>" for k, v in shown.items())
-        data = escape(self.experiment.data.title)
-        title = f"{s['algorithm']} · {data} · {s['partition']} · {s['model']} · seed {s['seed']}"
-        return (
-            f"<div><b>{title}</b><div style='display:flex;gap:2em;align-items:center'>"
-            f"<table>{cells}</table>{curve_as_svg(self)}</div></div>"
-        )
-
-
-def load(path: str | Path, **own: Any) -> Run:
-    """Read a run folder. What the experiment had from Python (a module, arrays) must be given again by keyword."""
-    run, changed = load_as_it_is(check_path(path, "the folder of a run"), **own)
-    if changed:
-        raise DataBroken(f"{run.dir} is damaged: {changed[0]}", remedy=DAMAGED)
-    return run
-
-
-def load_as_it_is(folder: Path, **own: Any) -> tuple[Run, list[str]]:
-    """Read a run folder, and report which of the files that were read are not as the run left them."""
-    experiment = read_experiment(folder, **own)
-    if not (folder / "result.json").exists():
-        raise BadValue(
-            f"{folder} holds a run that has not finished",
-            remedy=f"go on with it: fedarena run --resume {folder}",
-            where=str(folder),
-        )
-    result = read_table(folder / "result.json", DAMAGED)
-    with reading(folder / "result.json", remedy=DAMAGED):
-        sha, notes = str(result["weights_sha256"]), tuple(map(str, result["notes"]))
-        used, ages = dict(result.get("algorithm_settings", {})), dict(result.get("ages", {}))
-    log = folder / "checkpoint" / "rounds.jsonl"
-    with reading(log, remedy=DAMAGED):
-        records = parse_records(log.read_bytes().splitlines())
-        if not any(record.accuracy is not None and record.loss is not None for record in records):
-            raise ValueError("it holds no evaluation")
-    clients, own_accuracy, sizes = _read_clients(folder / "clients.parquet")
-    with reading(folder / "result.json", remedy=DAMAGED):
-        measured = read_metrics(result, clients)
-        chosen = read_validated(result, clients)
-        if chosen is not None and not 1 <= chosen.round <= len(records):
-            raise ValueError("its validated round is not in the log")
-    state = _read_model(folder / "model.safetensors")
-    changed = changed_files(folder, ("checkpoint/rounds.jsonl", "clients.parquet", "model.safetensors"))
-    run = Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes, used, ages, measured, chosen)
-    return run, changed
-
-
-def _read_clients(file: Path) -> tuple[dict[str, list[Any]], NDArray[np.float64], NDArray[np.int64]]:
-    """Return the table of clients, and from it the accuracy and the number of training rows of each."""
-    import pyarrow.parquet as pq
-
-    with reading(file, remedy=DAMAGED):
-        clients = pq.read_table(file).to_pydict()
-        accuracy = np.array([np.nan if a is None else a for a in clients["accuracy"]], dtype=np.float64)
-        return clients, accuracy, np.array(clients["rows"], dtype=np.int64)
-
-
-def _read_model(file: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    with reading(file, remedy=DAMAGED):
-        try:
-            state: dict[str, Any] = load_file(file)
-        except SafetensorError as error:
-            raise ValueError(str(error)) from error
-    return state
+        return run_html(self, curve_as_svg(self))
 
 
 def _short(value: float) -> str:
@@ -492,11 +412,3 @@ def _short(value: float) -> str:
 def _interval(bounds: tuple[float, float] | None) -> str:
     """Return the interval of a value that comes from score histograms, in brackets."""
     return "" if bounds is None else f" ({_short(bounds[0])} to {_short(bounds[1])})"
-
-
-def _pandas() -> Any:
-    try:
-        import pandas
-    except ImportError:
-        raise BadValue("this needs pandas", remedy="pip install pandas, or fedarena[notebook]") from None
-    return pandas

@@ -1,4 +1,4 @@
-"""What a run is doing, read from its folder while somebody else is at work in it. Nothing here writes or waits."""
+"""The status of a run, read from its folder while another process works in it. Nothing here writes or waits."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from pathlib import Path
 from typing import Literal
 
 from fedarena.common.locks import is_locked, open_regular
+from fedarena.config.comparison_plan import Plan, Split
 from fedarena.engine.record import RoundRecord, parse_record
-from fedarena.results.comparison import Plan, Split
 
 State = Literal["waiting", "running", "stopped", "done", "diverged", "failed"]
 OVER: tuple[State, ...] = ("done", "diverged", "failed")
 FAILURE = 1 << 16  # bytes of a failure that are read
-TAIL = 1 << 17  # bytes at the end of a log in which the last evaluation is looked for
+TAIL = 1 << 17  # bytes at the end of a log that are searched for the last evaluation
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run at this moment. `stopped` is one that has begun and that nobody is at work on."""
+    """The status of a run; `stopped` has begun, and no process is running it."""
 
     state: State = "waiting"
     round: int = 0
-    rounds: int | None = None  # planned; None where only the data knows
+    rounds: int | None = None  # planned; None where it depends on the data
     accuracy: float | None = None  # at the last evaluation
     best: float | None = None
-    why: str = ""  # it failed
+    why: str = ""  # the error, if it failed
     validated: float | None = None  # accuracy of the round chosen on validation samples, once the run is over
 
     @property
     def over(self) -> bool:
-        """Nothing more will come."""
+        """Whether the run has finished, diverged or failed."""
         return self.state in OVER
 
     @property
     def share(self) -> float:
-        """How much of it is done, 0 to 1."""
+        """The share of planned rounds that are done, from 0 to 1."""
         return 1.0 if self.over else min(self.round / self.rounds, 1.0) if self.rounds else 0.0
 
 
 @dataclass(frozen=True)
 class ComparisonCell:
-    """One run of a comparison: who, on which split, in which folder."""
+    """One run of a comparison: its algorithm, its split and its folder."""
 
     label: str
     split: Split
@@ -55,7 +55,7 @@ class ComparisonCell:
 
     @property
     def title(self) -> str:
-        """Return the algorithm, and the client that it goes without."""
+        """The algorithm, and the client that is left out."""
         return self.label if self.without is None else f"{self.label} without {self.without}"
 
 
@@ -75,7 +75,7 @@ def left_out_cells(plan: Plan, root: Path) -> list[ComparisonCell]:
 
 
 def comparison_cells(plan: Plan, root: Path) -> list[ComparisonCell]:
-    """All cells in the order they are run: everyone on the first split, then everyone on the second."""
+    """Return all cells in the order they are run: all algorithms on the first split, then on the second."""
     return [
         ComparisonCell(label, split, plan.folder(root, label, split))
         for split in plan.splits
@@ -84,10 +84,10 @@ def comparison_cells(plan: Plan, root: Path) -> list[ComparisonCell]:
 
 
 def read_status(folder: Path) -> RunStatus:
-    """What the folder of a run says of it, whether it is waiting, under way or over."""
+    """Return the status of the run in a folder, whether it is waiting, under way or over."""
     if (folder / "failure.txt").exists():
         return RunStatus("failed", *_last(folder), why=_text(folder / "failure.txt", most=FAILURE).strip())
-    with contextlib.suppress(ValueError, TypeError, KeyError):  # damaged: not finished, as far as can be seen
+    with contextlib.suppress(ValueError, TypeError, KeyError):  # a damaged file counts as unfinished
         if result := json.loads(_text(folder / "result.json") or "{}"):
             state: State = "diverged" if result["diverged"] else "done"
             done = result["rounds"]
@@ -99,20 +99,20 @@ def read_status(folder: Path) -> RunStatus:
 
 
 def records(folder: Path) -> list[RoundRecord]:
-    """The rounds so far, finished or not."""
+    """Return the records of a run so far, finished or not."""
     return _records(_text(folder / "checkpoint" / "rounds.jsonl"))
 
 
 def _last(folder: Path) -> tuple[int, int | None, float | None, float | None]:
-    """Round, planned rounds, accuracy and best of a run under way."""
+    """Return the round, the planned rounds, the accuracy and the best one of a run under way."""
     seen = _records(_text(folder / "checkpoint" / "rounds.jsonl", TAIL))
-    looked = [r.accuracy for r in seen if r.accuracy is not None]
+    evaluated = [r.accuracy for r in seen if r.accuracy is not None]
     last = seen[-1] if seen else RoundRecord(0)
-    return last.round, _planned(folder), looked[-1] if looked else None, last.best_accuracy
+    return last.round, _planned(folder), evaluated[-1] if evaluated else None, last.best_accuracy
 
 
 def _records(lines: str) -> list[RoundRecord]:
-    """One a line; the first and the last may be cut."""
+    """Return the records of a log, one per line; the first and the last line may be incomplete."""
     known = []
     for line in lines.splitlines():
         with contextlib.suppress(ValueError):
@@ -121,12 +121,12 @@ def _records(lines: str) -> list[RoundRecord]:
 
 
 def _planned(folder: Path) -> int | None:
-    with contextlib.suppress(ValueError, TypeError):  # a damaged file says nothing
+    with contextlib.suppress(ValueError, TypeError):  # the file is damaged
         table = tomllib.loads(_text(folder / "experiment.toml"))
         if "rounds" in table or "uploads" not in table:
             return table.get("rounds")
-        asked = table.get("per_round") or math.floor(table.get("share", 1.0) * table.get("clients", 0) + 1e-9)
-        return math.ceil(table["uploads"] / asked) if asked else None
+        cohort = table.get("per_round") or math.floor(table.get("share", 1.0) * table.get("clients", 0) + 1e-9)
+        return math.ceil(table["uploads"] / cohort) if cohort else None
     return None
 
 

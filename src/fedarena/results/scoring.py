@@ -1,13 +1,14 @@
-"""The number by which runs are compared: which round, which metric, on whose test samples."""
+"""The score by which runs are compared: a metric of one round, on common or on clients' own test samples."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
+from fedarena.config.comparison_plan import Score, View
 from fedarena.config.errors import BadValue
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.task_metrics import FinalMetrics, lost_by_divergence
@@ -15,10 +16,8 @@ from fedarena.engine.validated_round import ValidatedRound
 from fedarena.results.run import Run
 from fedarena.statistics.metric_registry import OPTIMISTIC, Metric, all_metrics
 
-Score = Literal["final", "best", "validated"]
-View = Literal["common", "own", "own:uniform"]
 SCORES: tuple[Score, ...] = get_args(Score)
-VIEWS: tuple[View, ...] = ("common", "own", "own:uniform")
+VIEWS: tuple[View, ...] = get_args(View)
 VIEW_NAMES = {
     "common": "on the common test samples",
     "own": "on clients' own test samples, weighted by samples",
@@ -36,7 +35,7 @@ class Scoring:
     evaluate_on: View = "common"
 
     def check(self) -> None:
-        """Refuse what has no value: the best round is chosen on common samples."""
+        """Raise if the score is undefined: the best round is chosen on common samples."""
         if self.score == "best" and self.evaluate_on != "common":
             raise BadValue(
                 "the best round is chosen on the common test samples, and scores are to be those of clients' own",
@@ -46,22 +45,22 @@ class Scoring:
 
     @property
     def known(self) -> Metric:
-        """Return the metric, with its direction and rope."""
+        """The metric with its direction and rope."""
         return all_metrics()[self.metric]
 
     @property
     def sign(self) -> int:
-        """Return 1 where larger is better, else -1."""
+        """1 where larger is better, else -1."""
         return 1 if self.known.maximize else -1
 
     @property
     def is_share(self) -> bool:
-        """Return whether values are shares of 1, which are shown in percent."""
+        """Whether values are shares of 1, which are shown in percent."""
         return self.known.bounds == (0.0, 1.0)
 
     @property
     def name(self) -> str:
-        """Return how the score is called in a sentence: final accuracy on the common test samples."""
+        """The name of the score in a sentence: final accuracy on the common test samples."""
         return f"{self.score} {self.metric} {VIEW_NAMES[self.evaluate_on]}"
 
     def value(self, run: Run) -> float:
@@ -83,7 +82,7 @@ class Scoring:
 
     @property
     def explained(self) -> str:
-        """Return the name of the score, and how its round is chosen where that is not the last one."""
+        """The name of the score, and how its round is chosen where that is not the last one."""
         how = {"best": OPTIMISTIC, "validated": VALIDATED}.get(self.score)
         return self.name if how is None else f"{self.name} ({how})"
 
@@ -123,12 +122,12 @@ class Scoring:
 
     @property
     def unit(self) -> str:
-        """Return the unit of differences, as the axis of a chart names it: percentage points, or the metric itself."""
+        """The unit of differences on the axis of a chart: percentage points, or the metric itself."""
         return "percentage points" if self.is_share else self.metric
 
     @property
     def scale(self) -> float:
-        """Return the factor from differences to numbers on an axis: 100 for percentage points, else 1."""
+        """The factor from differences to numbers on an axis: 100 for percentage points, else 1."""
         return 100.0 if self.is_share else 1.0
 
     def signed(self, difference: float, *, unit: bool = False) -> str:

@@ -1,7 +1,7 @@
-"""What a suite compares: the plans of its federations, as its folder holds them.
+"""The plan of a suite: the plans of its federations, as its folder holds them.
 
-A suite is a folder: suite.json says which federations there are and how they were planned, federations/NAME/ are ordinary
-comparison folders, verdict.json holds the result once all runs have ended.
+A suite is a folder: suite.json lists the federations and their plans, federations/NAME/ are ordinary comparison folders,
+and verdict.json holds the result once all runs have ended.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.common.files import writing
+from fedarena.config.comparison_plan import Plan, folder_name
 from fedarena.config.errors import BadValue
 from fedarena.data.published_files import reading
-from fedarena.results.comparison import DAMAGED, Plan, folder_name
-from fedarena.results.run_folder import read_table, write_table
+from fedarena.results.json_files import read_table, write_table
+from fedarena.results.plan_file import DAMAGED, parse_plan, read_plan, write_plan
+from fedarena.results.plan_file import FILE as PLAN
 
 FILE, RESULT, FOLDERS = "suite.json", "verdict.json", "federations"
 
@@ -27,17 +29,17 @@ class SuitePlan:
 
     plans: dict[str, Plan]
     seeds: dict[str, int] = field(default_factory=dict)  # as they were given; a plan's own follows from seed and name
-    rope: float = 0.01  # of the judgement over federations; a share of the value where differences are log ratios
+    rope: float = 0.01  # of the verdict over federations; a share of the value where differences are log ratios
     notes: tuple[str, ...] = field(default=())
 
     @property
     def first(self) -> Plan:
-        """Return any of the plans, for what all have in common."""
+        """The first plan, for what all plans have in common."""
         return next(iter(self.plans.values()))
 
     @staticmethod
     def folder(root: Path, name: str) -> Path:
-        """Return where the comparison of one federation lies."""
+        """Return the folder of the comparison of one federation."""
         return root / FOLDERS / folder_name(name)
 
     def with_plan(self, name: str, plan: Plan) -> SuitePlan:
@@ -50,20 +52,19 @@ class SuitePlan:
             {"name": name, "seed": self.seeds.get(name, 0), "plan": plan.as_dict()} for name, plan in self.plans.items()
         ]
         write_table(root / FILE, {"federations": tables, "rope": self.rope, "notes": list(self.notes)})
-        for name, plan in self.plans.items():
-            folder = self.folder(root, name)
-            with writing(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-            plan.write(folder)
+        self._write_plans(root, self.plans)
 
     def complete(self, root: Path) -> None:
         """Write the plans of federations that a kill left without one."""
-        for name, plan in self.plans.items():
+        missing = {name: plan for name, plan in self.plans.items() if not (self.folder(root, name) / PLAN).exists()}
+        self._write_plans(root, missing)
+
+    def _write_plans(self, root: Path, plans: dict[str, Plan]) -> None:
+        for name, plan in plans.items():
             folder = self.folder(root, name)
-            if not (folder / "comparison.json").exists():
-                with writing(folder):
-                    folder.mkdir(parents=True, exist_ok=True)
-                plan.write(folder)
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            write_plan(plan, folder)
 
     @classmethod
     def read(cls, root: Path) -> SuitePlan:
@@ -81,8 +82,7 @@ class SuitePlan:
                 raise ValueError("it names no federation")
         for name, planned in entries:
             folder = cls.folder(root, name)
-            begun = (folder / "comparison.json").exists()
-            plans[name] = Plan.read(folder) if begun else Plan.of_table(planned, file)
+            plans[name] = read_plan(folder) if (folder / PLAN).exists() else parse_plan(planned, file)
         return cls(plans, seeds, rope, notes)
 
 

@@ -16,13 +16,12 @@ from fedarena.config.errors import BadValue, ClientFailed
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.devices import Fleet
-from fedarena.engine.tasks import RuntimeTask
+from fedarena.engine.tasks import RuntimeTask, run_task
 from fedarena.models.pytree import types_near
 from fedarena.runtimes.pool import LostTask, WorkerPool
 from fedarena.runtimes.process_pool import ProcessPool, StartMethod
 from fedarena.runtimes.ray_nodes import ClusterNodes
 from fedarena.runtimes.ray_pool import RayPool
-from fedarena.runtimes.run_task import run_task
 
 LOOKAHEAD = 4  # tasks for each worker that may be started before the oldest unfinished one has a result
 TICK = 60.0  # seconds; nothing is done at a tick

@@ -29,11 +29,11 @@ SILENCE = {
 
 
 def need_ray() -> Any:
-    """Return the module ray, or raise an error that says how to install it."""
+    """Return the module Ray, or raise `MissingDependency`."""
     with _silenced_ray():
         return import_optional(
             "ray",
-            needed_by="the Ray runtime",
+            needed_by="the runtime ray",
             install="'fedarena[ray]'",
             where="--runtime ray",
             alternative="use --runtime processes",

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedarena.config.errors import ClientFailed
 from fedarena.config.experiment import Experiment
-from fedarena.data.dataset import Dataset, Source
+from fedarena.data.dataset import Dataset, DataSource
 from fedarena.engine.tasks import FailedTask
 from fedarena.runtimes.pool import Function, WorkerPool
 from fedarena.runtimes.process_pool import ProcessPool
@@ -40,7 +40,7 @@ def check_called(result: Any) -> None:
 class EmbeddedDataset:
     """A data set that travels with its samples: a node of a cluster need not have its files."""
 
-    source: Source
+    source: DataSource
     loaded: dict[int, Dataset]  # by seed
 
     def load(self, seed: int) -> Dataset:

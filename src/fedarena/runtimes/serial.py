@@ -7,9 +7,9 @@ from typing import Any
 
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
-from fedarena.engine.tasks import RuntimeTask
+from fedarena.engine.tasks import RuntimeTask, run_task
 from fedarena.models.pytree import read_only
-from fedarena.runtimes.run_task import one_thread, run_task
+from fedarena.runtimes.run_task import one_thread
 
 
 class SerialRuntime:

@@ -1,8 +1,8 @@
-"""Is B better than A? The Bayesian t-test for paired scores of Corani & Benavoli 2015, with a region of practical
-equivalence (Benavoli, Corani, Demšar, Zaffalon 2017, arXiv:1606.04316).
+"""The correlated Bayesian t-test for paired scores (Corani & Benavoli 2015), with a region of practical equivalence, the
+rope (Benavoli, Corani, Demšar, Zaffalon 2017, arXiv:1606.04316).
 
-Scores of cross-validation are not independent, their training sets overlap: `rho`, the share of rows in a test fold,
-is their correlation. Repetitions that share nothing have rho = 0.
+Scores of cross-validation are not independent, because their training sets overlap: `rho`, the share of samples in a test
+fold, is their correlation. Repetitions that share nothing have rho = 0.
 """
 
 from __future__ import annotations
@@ -30,35 +30,33 @@ class Regions(NamedTuple):
 
 @dataclass(frozen=True)
 class Posterior:
-    """What is known about the mean difference, B minus A: Student's t, or a single point where `scale` is 0."""
+    """The posterior of the mean difference, B minus A: Student's t, or a single point where `scale` is 0."""
 
     mean: float
     scale: float
     df: int
 
     def regions(self, rope: float = 0.01) -> Regions:
-        """The three probabilities; a point on the border counts as equal.
+        """Return the probabilities of the three regions; a point on the border counts as equal.
 
         >>> tuple(round(p, 3) for p in Posterior(-0.00689, 0.009898, 14).regions(0.01))  # Nilsson et al. 2018, Figure 2
         (0.379, 0.566, 0.055)
         """
-        if rope < 0:
-            raise BadValue(f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01")
+        check_rope(rope)
         if self.scale == 0:
-            better = (self.mean < -rope, abs(self.mean) <= rope, self.mean > rope)
-            return Regions(*map(float, better))
+            return Regions(float(self.mean < -rope), float(abs(self.mean) <= rope), float(self.mean > rope))
         left, right = float(self._t.cdf(-rope)), float(self._t.sf(rope))
         return Regions(left, max(0.0, 1.0 - left - right), right)
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """The central credible interval."""
+        """Return the central credible interval."""
         if self.scale == 0:
             return self.mean, self.mean
         low, high = self._t.interval(level)
         return float(low), float(high)
 
     def density(self, at: ArrayLike) -> NDArray[np.float64]:
-        """Its height at these differences; a point has none."""
+        """Return the density at these differences; a point has none."""
         heights: NDArray[np.float64] = np.asarray(self._t.pdf(np.asarray(at, dtype=np.float64)))
         return heights
 
@@ -70,16 +68,12 @@ class Posterior:
 
 
 def posterior(a: Sequence[float] | ArrayLike, b: Sequence[float] | ArrayLike, rho: float = 0.0) -> Posterior:
-    """The mean of b - a, from pairs of scores on the same splits.
+    """Return the posterior of the mean of b - a, from pairs of scores on the same splits.
 
     >>> posterior([0.9, 0.8, 0.7], [0.9, 0.8, 0.7], rho=1 / 3).regions()
     Regions(left=0.0, rope=1.0, right=0.0)
     """
-    x, y = (np.asarray(scores, dtype=np.float64) for scores in (a, b))
-    if x.ndim != 1 or x.shape != y.shape:
-        raise BadValue(
-            f"scores of shapes {x.shape} and {y.shape} are no pairs", remedy="give one score a split for both, in order"
-        )
+    x, y = paired_scores(a, b)
     check_scores(np.column_stack([x, y]), rho)
     d = y - x
     # Two equal series may differ by a rounding each; a variance of that size is none.
@@ -87,17 +81,36 @@ def posterior(a: Sequence[float] | ArrayLike, b: Sequence[float] | ArrayLike, rh
     return Posterior(float(d.mean()), math.sqrt((1 / len(d) + rho / (1 - rho)) * variance), len(d) - 1)
 
 
+def paired_scores(a: ArrayLike, b: ArrayLike, unit: str = "split") -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return both lists of scores as arrays, or raise if they have different lengths."""
+    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise BadValue(
+            f"scores of shapes {x.shape} and {y.shape} are not paired",
+            remedy=f"give one score per {unit} for both, in order",
+        )
+    return x, y
+
+
+def check_rope(rope: float) -> None:
+    """Raise `BadValue` if the rope is negative."""
+    if rope < 0:
+        raise BadValue(f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01")
+
+
 def check_scores(scores: NDArray[np.float64], rho: float) -> None:
     """Raise `BadValue` unless there are two splits (rows), all scores are finite and rho is a correlation below 1."""
     if len(scores) < 2:
         raise BadValue(f"{len(scores)} splits are too few", remedy="give at least 2: more folds, repeats or seeds")
     if not np.isfinite(scores).all():
-        raise BadValue("a score is not finite", remedy="use the accuracy recorded when the run diverged; drop no pair")
+        raise BadValue(
+            "a score is not finite", remedy="use the accuracy recorded when the run diverged; do not drop the pair"
+        )
     if not 0 <= rho < 1:
-        raise BadValue(f"rho = {rho}", remedy="give the share of rows in a test fold, 1 / folds, or 0 without folds")
+        raise BadValue(f"rho = {rho}", remedy="give the share of test samples, 1 / folds, or 0 without folds")
 
 
 def verdict(better: float, equal: float, worse: float, threshold: float = 0.95) -> str:
-    """+ better, - worse, = practically equal, ? undecided (metrics 6.1)."""
+    """Return the sign of a verdict: + better, - worse, = practically equal, ? undecided."""
     signs = [sign for sign, p in zip("+=-", (better, equal, worse), strict=True) if p > threshold]
     return signs[0] if signs else "?"

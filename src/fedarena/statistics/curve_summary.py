@@ -1,4 +1,4 @@
-"""What a curve says (metrics 2): targets, best, final, mean. A curve is a list of (round, accuracy) in order of rounds."""
+"""Summaries of accuracy curves: rounds to a target, best so far, area. A curve is a list of (round, accuracy)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Curve = Sequence[tuple[int, float]]
 
 
 def monotone(curve: Curve) -> list[tuple[int, float]]:
-    """The best accuracy so far.
+    """Return the best accuracy so far at every round.
 
     >>> monotone([(1, 0.5), (2, 0.4), (3, 0.6)])
     [(1, 0.5), (2, 0.5), (3, 0.6)]
@@ -23,7 +23,7 @@ def monotone(curve: Curve) -> list[tuple[int, float]]:
 
 
 def rounds_to(curve: Curve, target: float, interpolate: bool = False) -> int | None:
-    """The first round with at least this accuracy; None if there is none.
+    """Return the first round with at least this accuracy; None if there is none.
 
     With `interpolate`, linear between the two rounds that bracket it on the monotone curve, rounded up (McMahan et al.).
 
@@ -38,29 +38,24 @@ def rounds_to(curve: Curve, target: float, interpolate: bool = False) -> int | N
                 return t
             t0, a0 = before
             between = t0 + (t - t0) * (target - a0) / (a - a0)
-            return max(t0 + 1, math.ceil(between - 1e-9))  # at t0 it was not there yet, by however little
+            return max(t0 + 1, math.ceil(between - 1e-9))  # the target was not reached at t0
         before = (t, a)
     return None
 
 
-def speed_up(reference: int | None, rounds: int | None) -> float | None:
-    """How many times fewer rounds than the reference."""
-    return None if reference is None or not rounds else reference / rounds
-
-
 def area(curve: Curve) -> float:
-    """Mean height of the accuracy curve over rounds (trapezoids, divided by their width)."""
+    """Return the mean height of the accuracy curve over rounds, by the trapezoidal rule."""
     t, a = (np.array(values, dtype=float) for values in zip(*curve, strict=True))
     return float(np.trapezoid(a, t) / (t[-1] - t[0])) if len(t) > 1 else float(a[0])
 
 
 def recalls(confusion: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share of each class that was recognised; NaN for a class without rows."""
+    """Return the recall of each class; NaN for a class without samples."""
     rows = confusion.sum(axis=1)
     shares: NDArray[np.float64] = np.divide(np.diag(confusion), rows, out=np.full(len(rows), np.nan), where=rows > 0)
     return shares
 
 
 def relative_accuracy(weighted: float, centralized: float) -> float:
-    """Weighted accuracy over the centralized one (Hsu et al.); may exceed 1, and is no number beside 0."""
+    """Return the weighted accuracy divided by the centralized one (Hsu et al.); NaN if that is 0."""
     return weighted / centralized if centralized else math.nan

@@ -1,4 +1,4 @@
-"""How evenly a model serves the clients (metrics 1 and 5). Accuracies are fractions; NaN is a client without test rows."""
+"""The spread of accuracy over clients. Accuracies are fractions; NaN is a client without test samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedarena.statistics.inequality import gini
 
 
 def weighted_accuracy(own: NDArray[np.float64], sizes: NDArray[np.int64]) -> float | None:
-    """Sum of n_k acc_k over sum of n_k, n_k being training rows; clients without test rows leave both sums."""
+    """Return sum(n_k acc_k) / sum(n_k), n_k being training samples; clients without test samples are left out."""
     tested = ~np.isnan(own)
     if not tested.any():
         return None
@@ -17,9 +17,9 @@ def weighted_accuracy(own: NDArray[np.float64], sizes: NDArray[np.int64]) -> flo
 
 
 def fairness(own: NDArray[np.float64], sizes: NDArray[np.int64] | None = None) -> dict[str, float]:
-    """Spread over clients, unweighted, and weighted by training rows where `sizes` gives them; empty without test rows.
+    """Return the spread over clients, unweighted, and weighted by training samples if `sizes` is given.
 
-    Variance is in squared percentage points.
+    It is empty without test samples. Variances are in squared percentage points.
     """
     spread = _unweighted(np.sort(own[~np.isnan(own)]))
     if spread and sizes is not None:

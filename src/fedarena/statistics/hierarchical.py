@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedarena.config.errors import BadValue
-from fedarena.statistics.bayes import Posterior, Regions, posterior
-from fedarena.statistics.repeats import repeat_posterior
+from fedarena.statistics.bayes import Posterior, Regions, check_rope
+from fedarena.statistics.repeats import paired_posterior
 
 Array = NDArray[np.float64]
 Distribution = Callable[[float], float]
@@ -44,7 +44,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """What several federations say about one pair of algorithms, as differences B minus A."""
+    """The posteriors of one pair of algorithms on several federations, as differences B minus A."""
 
     next: Estimate  # a further federation like these
     average: Estimate  # mu0, the mean over all federations like these
@@ -122,7 +122,7 @@ def shrunk_gains(
 
     Clients are shrunk towards each other as federations are; fewer than 3 are not. A split without test samples of a client
     is NaN. P(gain > rope) is `regions.right`. `repeats` names the repeat of every split where its folds share something
-    random; `shrink=False` judges every client by its own splits alone. A client whose difference is the same in all splits,
+    random; `shrink=False` uses only the splits of each client. A client whose difference is the same in all splits,
     as happens by chance with a few test samples, has the median spread of the clients that vary: it is not certain.
 
     >>> gains = shrunk_gains([[0.05, 0.01, 0.02], [0.07, 0.00, 0.04], [0.06, 0.02, 0.03], [0.06, 0.01, 0.03]])
@@ -137,9 +137,12 @@ def shrunk_gains(
     if few is not None:
         raise BadValue(f"client {few} has fewer than 2 splits with test samples", remedy="leave it out, or add splits")
     known = [
-        posterior(np.zeros(len(splits)), column[splits], rho)
-        if repeats is None
-        else repeat_posterior(np.zeros(len(splits)), column[splits], [repeats[i] for i in splits.tolist()], rho)
+        paired_posterior(
+            np.zeros(len(splits)),
+            column[splits],
+            rho,
+            None if repeats is None else [repeats[i] for i in splits.tolist()],
+        )
         for column, splits in zip(x.T, known_splits, strict=True)
     ]
     spreads = [p.scale for p in known if p.scale > 0]
@@ -272,8 +275,7 @@ def _shrunk(grid: _Grid, mixture: _Mixture, rope: float, level: float) -> Estima
 
 def _estimate(below: Distribution, mean: float, spread: float, rope: float, level: float) -> Estimate:
     """Return regions and interval of a distribution function with this mean and standard deviation."""
-    if rope < 0:
-        raise BadValue(f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01")
+    check_rope(rope)
     left, right = below(-rope), 1 - below(rope)
     tail = (1 - level) / 2
     interval = _quantile(below, tail, mean, spread), _quantile(below, 1 - tail, mean, spread)

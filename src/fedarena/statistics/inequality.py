@@ -1,4 +1,4 @@
-"""How unequal are the shares of several clients?"""
+"""The Gini coefficient of the shares of several clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 
 def gini(values: ArrayLike) -> float:
-    """0 when all have the same, towards 1 when one has everything.
+    """Return the Gini coefficient: 0 if all values are equal, towards 1 if one client has everything.
 
     >>> gini([1, 1, 1, 1]), gini([0, 0, 0, 1])
     (0.0, 0.75)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedarena.config.errors import BadValue
-from fedarena.statistics.bayes import ROUNDING, Posterior, check_scores
+from fedarena.statistics.bayes import ROUNDING, Posterior, check_rope, check_scores
 
 Array = NDArray[np.float64]
 DRAWS = 2**18
@@ -43,7 +43,7 @@ class JointPosterior:
         return Posterior(float(self.means[b] - self.means[a]), scale, self.df)
 
     def sample(self, draws: int = DRAWS, seed: int = 0) -> Array:
-        """Return draws of the mean scores, at least as many as asked for (the next power of two), one per row.
+        """Return draws of the mean scores, at least as many as requested (the next power of two), one per row.
 
         >>> known = joint_posterior([[0.90, 0.80], [0.92, 0.83], [0.91, 0.80]])
         >>> known.sample(draws=1000).shape
@@ -152,7 +152,7 @@ def _student(draws: int, dimensions: int, df: int, seed: int) -> Array:
 
 
 class Standing(NamedTuple):
-    """What the joint posterior says about one candidate."""
+    """The numbers of the joint posterior for one candidate."""
 
     mean: float  # sample mean of its scores
     p_best: float  # probability that no other candidate has a higher mean score; candidates that tie share it
@@ -199,8 +199,7 @@ def rank(
     >>> found.standings["fedavg"].p_best == found.standings["fedprox"].p_best  # identical scores share
     True
     """
-    if rope < 0:
-        raise BadValue(f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01")
+    check_rope(rope)
     labels = candidates(scores, references)
     known = joint_posterior(matrix({label: scores[label] for label in labels}), rho, repeats)
     return ranking(labels, known, known.gaps(draws, seed), rope, level)

@@ -20,14 +20,14 @@ F = TypeVar("F", bound=Callable[..., float])
 
 TASKS: tuple[TaskName, ...] = ("classification", "next_symbol", "regression", "survival", "custom")
 CLASSES: tuple[TaskName, ...] = ("classification", "next_symbol")
-OPTIMISTIC = "optimistic: chosen on test samples"  # said of a best round wherever it is shown
+OPTIMISTIC = "optimistic: chosen on test samples"  # shown with every best round
 RESERVED = ("client", "name", "rows", "test_rows", "classes")  # other columns of clients.parquet
 RESERVED_PREFIX = "validated_"  # of the columns of the validated round
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric by name."""
+    """A registered metric with its function, tasks, direction and rope."""
 
     name: str
     function: Callable[..., float] | None  # None: the loss that was trained on, which only the model knows
@@ -44,8 +44,13 @@ class Metric:
 
     @property
     def maximize(self) -> bool:
-        """Is a larger value better?"""
+        """Whether a larger value is better."""
         return self.direction == "maximize"
+
+    @property
+    def has_units(self) -> bool:
+        """Whether the metric is never negative and has no upper bound, so that ratios are compared (rmse, log_loss)."""
+        return self.bounds == (0.0, math.inf)
 
     def describe(self) -> dict[str, Any]:
         """Return what `fedarena list metrics --json` prints."""
@@ -105,7 +110,7 @@ def metric(
 ) -> Callable[[F], F]:
     """Register a function `f(y_true, y_pred) -> float` as a metric of classification, under its own name.
 
-    `y_pred` are predicted classes, or with `needs="probabilities"` an array with one column a class.
+    `y_pred` are predicted classes, or with `needs="probabilities"` an array with one column per class.
 
         @fa.metric(direction="minimize", rope=0.02)
         def error_rate(y_true, y_pred):
@@ -119,7 +124,7 @@ def metric(
             where=where,
         )
 
-    def keep(function: F) -> F:
+    def register(function: F) -> F:
         called = str(name or getattr(function, "__name__", ""))
         built_in = called in _known and not _known[called].own
         reserved = called in RESERVED or called.startswith(RESERVED_PREFIX)
@@ -133,7 +138,7 @@ def metric(
         _known[called] = Metric(called, function, tasks, direction, rope, bounds, needs, math.nan, own=True)
         return function
 
-    return keep
+    return register
 
 
 def adopt_metrics(own: Iterable[Metric]) -> None:

@@ -1,6 +1,6 @@
 """Metrics of predictions as short numpy functions, equal to those of scikit-learn (`c_index`: of lifelines).
 
-Labels are class indices 0, 1, ... and probabilities have one column a class. A metric that the labels leave undefined, such
+Labels are class indices 0, 1, ... and probabilities have one column per class. A metric that the labels leave undefined, such
 as the AUC of one class, is NaN. `sample_weight` gives every sample a weight. `positive` is the positive class of two; without
 it, `precision`, `recall`, `f1`, `auc` and `average_precision` are unweighted (macro) means over classes.
 """

@@ -1,8 +1,8 @@
 """How many further splits would decide an undecided pair, if mean and spread stayed as they are.
 
 More splits shrink the scale of the posterior, sqrt(1/n + rho / (1 - rho)) times the standard deviation of the differences,
-but never below sqrt(rho / (1 - rho)) times it: splits of the same samples overlap. Some pairs therefore stay undecided
-however often they are repeated.
+but never below sqrt(rho / (1 - rho)) times it: splits of the same samples overlap. Some pairs therefore stay undecided for
+any number of repeats.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from fedarena.statistics.bayes import Posterior, posterior, verdict
 from fedarena.statistics.repeats import LEAST_REPEATS, repeat_posterior
 
-MOST = 2**40  # beyond this the scale is at its floor in every sense
+MOST = 2**40  # beyond this the scale is at its floor
 
 
 class Outlook(NamedTuple):

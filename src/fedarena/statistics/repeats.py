@@ -18,7 +18,7 @@ smaller of the two numbers of degrees (Mickey & Brown 1966, Annals of Mathematic
 
     mu ~ t(R - 1, mean, sqrt(s_R^2 / R + rho / (1 - rho) s_w^2))
 
-covers at least as often as it claims, whatever sigma_b is. Repeats of unequal size weigh equally.
+covers at least as often as it claims, for any sigma_b. Repeats of unequal size weigh equally.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedarena.config.errors import BadValue
-from fedarena.statistics.bayes import Posterior, verdict
+from fedarena.statistics.bayes import Posterior, paired_scores, posterior, verdict
 from fedarena.statistics.joint import joint_posterior
 
 LEAST_REPEATS = 5
@@ -50,13 +49,12 @@ def repeat_posterior(a: ArrayLike, b: ArrayLike, repeats: Sequence[int], rho: fl
     >>> round(known.mean, 4), round(known.scale, 4), known.df
     (0.04, 0.0245, 1)
     """
-    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if x.ndim != 1 or x.shape != y.shape:
-        raise BadValue(
-            f"scores of shapes {x.shape} and {y.shape} are not paired",
-            remedy="give one score per split for both, in order",
-        )
-    return joint_posterior(np.column_stack([x, y]), rho, repeats).pair(0, 1)
+    return joint_posterior(np.column_stack(paired_scores(a, b)), rho, repeats).pair(0, 1)
+
+
+def paired_posterior(a: ArrayLike, b: ArrayLike, rho: float = 0.0, repeats: Sequence[int] | None = None) -> Posterior:
+    """Return the posterior of the mean of b - a; `repeats`, if given, adds a random effect per repeat."""
+    return posterior(a, b, rho) if repeats is None else repeat_posterior(a, b, repeats, rho)
 
 
 def repeat_verdict(

@@ -1,4 +1,4 @@
-"""When a comparison that adds repeats until it is decided may stop.
+"""The stopping rule of comparisons that add repeats until they are decided.
 
 It is decided when the smallest set with enough of P(best) has one member, or when all members of that set are within one
 rope of each other with a joint probability that is high enough. Looking after every repeat finds chance differences that a
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
-from fedarena.config.errors import BadValue
+from fedarena.statistics.bayes import check_rope
 from fedarena.statistics.joint import DRAWS, JointPosterior, candidates, joint_posterior, matrix, ranking
 from fedarena.statistics.repeats import LEAST_REPEATS
 
@@ -45,7 +45,7 @@ class Look(NamedTuple):
     reason: str
     best_set: tuple[str, ...] = ()  # the smallest set with `level` of P(best)
     p_equal: float = 0.0  # probability that all members of the set are within one rope of each other
-    level: float = 0.95  # the probability asked for at this look
+    level: float = 0.95  # the probability that this look requires
 
 
 def required_level(n: int, threshold: float = 0.95, rho: float = 0.2) -> float:
@@ -75,7 +75,7 @@ def look(
 ) -> Look:
     """Return whether the scores so far decide which candidates are the best, at 10 splits or more.
 
-    `threshold` is the probability that a single look would need; `required` says what a look among several needs.
+    `threshold` is the probability that a single look would need; `required` returns the one that a look among several needs.
 
     >>> fedavg = [0.90, 0.91, 0.93, 0.92, 0.91] * 2
     >>> look({"fedavg": fedavg, "fednova": [score - 0.1 for score in fedavg]}, rho=0.2).reason
@@ -83,8 +83,7 @@ def look(
     >>> look({"fedavg": fedavg[:5], "fednova": fedavg[:5]}, rho=0.2).reason
     '5 splits: the first look is at 10'
     """
-    if rope < 0:
-        raise BadValue(f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01")
+    check_rope(rope)
     labels = candidates(scores, references)
     x = matrix({label: scores[label] for label in labels})
     needed = required(len(x), threshold, rho)
@@ -92,11 +91,11 @@ def look(
         return Look(False, f"{len(x)} splits: the first look is at {FIRST_LOOK}", level=needed)
     if repeats is not None and len(set(repeats)) < LEAST_REPEATS:
         return Look(False, f"{len(set(repeats))} repeats: the first look is at {LEAST_REPEATS}", level=needed)
-    return _judged(labels, joint_posterior(x, rho, repeats), rope, needed, draws, seed)
+    return _decide(labels, joint_posterior(x, rho, repeats), rope, needed, draws, seed)
 
 
-def _judged(labels: Sequence[str], known: JointPosterior, rope: float, needed: float, draws: int, seed: int) -> Look:
-    """Return what a joint posterior of the candidates decides at a level."""
+def _decide(labels: Sequence[str], known: JointPosterior, rope: float, needed: float, draws: int, seed: int) -> Look:
+    """Return whether a joint posterior of the candidates decides at a level."""
     gaps = known.gaps(draws, seed)
     found = ranking(labels, known, gaps, rope, needed)
     members = gaps[:, [labels.index(label) for label in found.best_set]]
@@ -135,7 +134,7 @@ def splits_to_decide(
     def decides(count: int) -> bool:
         shrunk = known.loadings * math.sqrt((1 / count + floor) / (1 / n + floor))
         later = JointPosterior(known.means, shrunk, count - 1, known.tolerance)
-        return _judged(labels, later, rope, required_level(count, threshold, rho), draws, seed).decided
+        return _decide(labels, later, rope, required_level(count, threshold, rho), draws, seed).decided
 
     low, high = n, max(n, FIRST_LOOK)
     while not decides(high):

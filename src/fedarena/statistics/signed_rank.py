@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedarena.config.errors import BadValue
-from fedarena.statistics.bayes import Regions, check_scores
+from fedarena.statistics.bayes import Regions, check_rope, check_scores, paired_scores
 
 Array = NDArray[np.float64]
 DRAWS = 100_000
@@ -28,15 +28,9 @@ def signed_rank(
     >>> tuple(round(p, 1) for p in signed_rank([0.80, 0.82, 0.81, 0.85], [0.85, 0.88, 0.84, 0.90]))
     (0.0, 0.0, 1.0)
     """
-    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if x.ndim != 1 or x.shape != y.shape:
-        raise BadValue(
-            f"scores of shapes {x.shape} and {y.shape} are not paired",
-            remedy="give one score per federation for both, in order",
-        )
+    x, y = paired_scores(a, b, "federation")
     check_scores(np.column_stack([x, y]), 0.0)
-    if rope < 0:
-        raise BadValue(f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01")
+    check_rope(rope)
     if prior <= 0:
         raise BadValue(f"prior = {prior}", remedy="give a positive weight, e.g. 0.5")
     d = np.append(0.0, y - x)

@@ -130,7 +130,7 @@ class StoppingErrors(NamedTuple):
 
 
 def single_look_level(n: int, threshold: float, rho: float) -> float:
-    """Return the probability that a single look needs, whatever the number of looks: too low where there are several."""
+    """Return the probability that a single look needs, which is too low where there are several looks."""
     return threshold
 
 

@@ -85,7 +85,7 @@ def fit_trend(
     design = np.stack([np.ones(points), line], axis=1)
     centres = mean @ design.T  # tau x points
     spreads = np.sqrt(np.maximum(np.einsum("pi,tij,pj->tp", design, covariance, design), 0.0))
-    below = _Mixture(centres, spreads, weight)
+    below = _NormalMixtures(centres, spreads, weight)
     left, right = below(np.full(points, -rope)), 1 - below(np.full(points, rope))
     tail = (1 - level) / 2
     return Trend(
@@ -125,7 +125,7 @@ def _lines(z: Array, known: Sequence[Posterior]) -> tuple[Array, Array, Array]:
     return mean, np.linalg.inv(information), weight / weight.sum()
 
 
-class _Mixture:
+class _NormalMixtures:
     """The distribution functions of mixtures of normals over tau, one for every point of the line."""
 
     def __init__(self, centres: Array, spreads: Array, weight: Array) -> None:
@@ -140,7 +140,7 @@ class _Mixture:
         return shares
 
 
-def _quantiles(below: _Mixture, share: float, centres: Array, spreads: Array) -> Array:
+def _quantiles(below: _NormalMixtures, share: float, centres: Array, spreads: Array) -> Array:
     """Return where the distribution functions reach this share, by bisection."""
     low, high = (centres - 50 * spreads).min(axis=0), (centres + 50 * spreads).max(axis=0)
     middle: Array = (low + high) / 2

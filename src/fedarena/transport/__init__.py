@@ -1,1 +1,4 @@
-"""How messages travel between organisations: certificates and keys, gRPC with mutual TLS, the Flower link."""
+"""Messages between organisations: certificates and keys, gRPC with mutual TLS (vertical), the Flower link (federation).
+
+What the messages mean belongs in `federation` and `vertical`.
+"""

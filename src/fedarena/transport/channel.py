@@ -1,14 +1,15 @@
-"""One question of the guest, one answer of a host: the same bytes in one process and over a network.
+"""Requests of the guest and responses of the hosts: the same bytes in one process and over a network.
 
 The guest holds a `Channel` to each host, a host holds one `Session`. Every frame carries session, key and sequence
-number, and both ends hash every frame they send and accept, from the greeting on; the digests are compared at the end
-of each tree, of a prediction and of the session.
+number, and both ends hash every frame they send and accept, from the handshake (HELLO) on; the digests are compared at
+the end of each tree, of a prediction and of the session.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import secrets
 import threading
 import traceback
@@ -29,47 +30,49 @@ from fedarena.config.errors import (
 )
 from fedarena.transport.frames import NO_KEY, Fields, Frame, FrameKind, pack_fields, refused, unpack_fields
 
+LOGGER = logging.getLogger(__name__)
+
 COMPARED = (
     FrameKind.TREE_END,
     FrameKind.PREDICT_END,
     FrameKind.DONE,
-)  # where both ends show what they have seen since HELLO
+)  # both ends send the digest of all frames since HELLO
 
 
 class HostProtocol(Protocol):
-    """A host: answers one question after the other, or raises an error of `fedarena.config.errors`.
+    """A host that answers one request after the other, or raises an error of `fedarena.config.errors`.
 
-    The answer to PUBLIC_KEY has the field `fingerprint` of the key that the host read: it must be that of the frames.
-    HELLO may come at any time: the guest was restarted, or gave up a tree.
+    The response to PUBLIC_KEY has the field `fingerprint` of the key that the host read: it must be that of the frames.
+    HELLO may come at any time, because the guest was restarted or gave up a tree.
     """
 
     def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
-        """What the host has to say."""
+        """Return the fields of the response to one request."""
 
 
 class Transcript:
-    """A hash of all frames of both directions since the greeting."""
+    """A hash of all frames in both directions since the handshake."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     def add(self, raw: bytes) -> None:
-        """One frame more, its length first, so that no two lists of frames look alike."""
+        """Add a frame, with its length first, so that no two lists of frames have the same hash."""
         self._hash.update(len(raw).to_bytes(8, "little"))
         self._hash.update(raw)
 
     @property
     def digest(self) -> bytes:
-        """Of what was added so far."""
+        """Return the hash of the frames so far."""
         return self._hash.digest()
 
 
 class Channel(ABC):
-    """The guest's end of the line to one host. Questions of several threads go one after the other."""
+    """The guest's end of the connection to one host. Requests of several threads are sent one after the other."""
 
     def __init__(self, name: str, key: bytes = NO_KEY) -> None:
         self.name = name
-        self.patience = 0.0  # seconds that a greeting waits for a host that is not there
+        self.patience = 0.0  # seconds that HELLO waits for a host that cannot be reached
         self.key = key  # first eight bytes of the public key's fingerprint; set it before HELLO
         self.bytes_up = self.bytes_down = 0
         self._session = bytes(16)
@@ -79,16 +82,16 @@ class Channel(ABC):
 
     @property
     def transcript(self) -> bytes:
-        """The digest of this session's frames so far."""
+        """Return the digest of this session's frames so far."""
         return self._transcript.digest
 
     @property
-    def greeted(self) -> bool:
-        """Whether a session was ever opened here."""
+    def was_opened(self) -> bool:
+        """Return whether a session was ever opened on this channel."""
         return self._session != bytes(16)
 
     def ask(self, kind: FrameKind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
-        """Ask and wait for the answer. HELLO opens a new session; some kinds compare the transcripts by themselves."""
+        """Send a request and return the response. HELLO opens a new session; the kinds in COMPARED compare transcripts."""
         with self._turn:
             if kind is FrameKind.HELLO:
                 self._session, self._sequence, self._transcript = secrets.token_bytes(16), 0, Transcript()
@@ -110,7 +113,7 @@ class Channel(ABC):
             reply = Frame.decode(got)
             fields = unpack_fields(reply.body)
             if not reply.reply or reply.kind not in (frame.kind, FrameKind.ERROR):
-                raise refused(f"a {reply.kind.name} frame is no answer to {frame.kind.name}")
+                raise refused(f"a {reply.kind.name} frame is not a response to {frame.kind.name}")
             if reply.kind is FrameKind.ERROR and reply.session == bytes(16):
                 raise _told(fields, self.name)
             _same_place(reply, frame.session, frame.key, frame.sequence)
@@ -122,11 +125,11 @@ class Channel(ABC):
 
     @abstractmethod
     def carry(self, raw: bytes, kind: FrameKind) -> bytes:
-        """Bring a frame to the host and its answer back; PartyLost if that cannot be done."""
+        """Send a frame to the host and return its response; raise PartyLost if the host cannot be reached."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the line."""
+        """Close the connection."""
 
     def __enter__(self) -> Channel:
         return self
@@ -136,26 +139,25 @@ class Channel(ABC):
 
 
 class LocalChannel(Channel):
-    """A host in this process; the bytes are those that a network would carry."""
+    """A channel to a host in this process; the bytes are those that a network would carry."""
 
     def __init__(self, host: HostProtocol, name: str = "host", key: bytes = NO_KEY) -> None:
         super().__init__(name, key)
         self.session = Session(host)
 
     def carry(self, raw: bytes, kind: FrameKind) -> bytes:
-        """Hand it over."""
+        """Pass the frame to the session of the host."""
         return self.session.handle(raw)
 
     def close(self) -> None:
-        """There is no line."""
+        """Do nothing: there is no connection to close."""
 
 
 class Session:
-    """The host's end: refuses what is damaged, repeated or foreign, and turns questions into answers."""
+    """The host's end: refuse frames that are damaged, repeated or of another session, and answer the others."""
 
-    def __init__(self, host: HostProtocol, say: Callable[[str], None] | None = None) -> None:
+    def __init__(self, host: HostProtocol) -> None:
         self.host = host
-        self._say = say
         self._id = self._key = b""
         self._seen: set[bytes] = set()
         self._next = 0
@@ -164,14 +166,13 @@ class Session:
 
     @property
     def transcript(self) -> bytes:
-        """The digest of this session's frames so far."""
+        """Return the digest of this session's frames so far."""
         return self._transcript.digest
 
     def handle(self, raw: bytes, wanted: Callable[[], bool] = lambda: True) -> bytes:
-        """The answer to one frame, always a frame: an error is an answer, too.
+        """Return the response to one frame, which is a frame even if the host raised an error.
 
-        A frame that has waited for its turn until nobody `wanted` its answer any more is not worked on: an old greeting
-        must not undo a new one.
+        A frame whose sender has given up meanwhile (`wanted`) is not processed: an old HELLO must not undo a new one.
         """
         with self._turn:
             if not wanted():
@@ -180,7 +181,7 @@ class Session:
                 frame = Frame.decode(raw)
                 fields = unpack_fields(frame.body)
                 self._check(frame)
-            except FedarenaError as error:  # not of this session: nothing of it is kept
+            except FedarenaError as error:  # not a frame of this session: it is not part of the transcript
                 return Frame(FrameKind.ERROR, _error_body(error), reply=True).encode()
             self._next += 1
             try:
@@ -196,7 +197,7 @@ class Session:
 
     def _check(self, frame: Frame) -> None:
         if frame.reply or frame.kind is FrameKind.ERROR:
-            raise refused("an answer came where a question was expected")
+            raise refused("a response came where a request was expected")
         if frame.kind is FrameKind.HELLO:
             if frame.session in self._seen or frame.session == bytes(16) or frame.sequence:
                 raise refused("this session was opened before: the frame is repeated")
@@ -204,7 +205,7 @@ class Session:
             self._id, self._key, self._next, self._transcript = frame.session, frame.key, 0, Transcript()
         elif not self._id:
             raise PartyLost(
-                f"a {frame.kind.name} frame came before HELLO: this host was restarted, or never greeted",
+                f"a {frame.kind.name} frame came before HELLO: this host was restarted, or its session was never opened",
                 remedy="open a new session",
             )
         _same_place(frame, self._id, self._key, self._next)
@@ -218,37 +219,36 @@ class Session:
         if frame.kind in COMPARED:
             answer["digest"] = before
         if frame.kind is FrameKind.PUBLIC_KEY and str(answer.get("fingerprint", ""))[:16] != self._key.hex():
-            self._id = b""  # the session is over, and with it a key that the host may have taken
+            self._id = b""  # this ends the session, and the use of a key that the host may have accepted
             raise FrameRefused(
                 f"the public key is not the one of this session: its fingerprint is "
                 f"{str(answer.get('fingerprint', ''))[:16] or 'unknown'}, the frames say {self._key.hex()}",
-                remedy="start all parties anew",
+                remedy="restart all parties",
             )
         return pack_fields(answer)
 
     def _named(self, error: Exception) -> FedarenaError:
-        """An error of ours as it is; any other, or one with a path in it, in full here and to the guest by its kind."""
+        """Return the error that the guest may see; one that may hold a path or is not fedarena's is logged here in full."""
         of_its_files = isinstance(error, (CannotWrite, DataBroken, DataMissing))
         if isinstance(error, FedarenaError) and not of_its_files:
             return error
-        if self._say is not None:
-            self._say(str(error) if of_its_files else "".join(traceback.format_exception(error)))
+        LOGGER.info(str(error) if of_its_files else "".join(traceback.format_exception(error)))
         what = "it cannot read or write its files" if of_its_files else f"it failed with {type(error).__name__}"
         return PartyFailed(what, remedy="look at that party's own messages")
 
 
 def _same_place(frame: Frame, session: bytes, key: bytes, sequence: int) -> None:
-    """The frame belongs to this session and key, and is the next one."""
+    """Refuse a frame that is not the next one of this session, under its key."""
     if frame.session != session:
         raise FrameRefused(
             f"a {frame.kind.name} frame of another session came: {frame.session.hex()[:8]}, "
             f"this one is {session.hex()[:8]}",
-            remedy="let one guest at a time work with a host",
+            remedy="connect only one guest at a time to a host",
         )
     if frame.key != key:
         raise FrameRefused(
             f"a {frame.kind.name} frame came under another key: {frame.key.hex()}, this session's is {key.hex()}",
-            remedy="start all parties anew",
+            remedy="restart all parties",
         )
     if frame.sequence != sequence:
         repeated = "repeated" if frame.sequence < sequence else "out of order"
@@ -260,7 +260,7 @@ def _compare(theirs: Any, ours: bytes, who: str) -> None:
         told = theirs.hex() if isinstance(theirs, bytes) else "none"
         raise TranscriptDiffers(
             f"this party and {who} did not see the same frames: {ours.hex()} here, {told} there",
-            remedy="frames were changed on the way: do not trust this training, and look at the line between",
+            remedy="frames were changed on the way: do not trust this training, and check the connection between them",
         )
 
 
@@ -270,7 +270,7 @@ def _error_body(error: FedarenaError) -> bytes:
 
 
 def _told(fields: dict[str, Any], name: str) -> FedarenaError:
-    """The error that a host reported, under its own name where we know it, without what could steer a terminal."""
+    """Return the error that a host reported, of its own class if that is known, without control characters."""
     texts = (str(fields.get(n, "")) for n in ("code", "what", "remedy", "where"))
     code, what, remedy, where = ("".join(c for c in text if c.isprintable()) for text in texts)
     kind = getattr(errors, code, None)
@@ -281,7 +281,7 @@ def _told(fields: dict[str, Any], name: str) -> FedarenaError:
 
 @contextlib.contextmanager
 def _named_after(name: str) -> Iterator[None]:
-    """What is refused inside is refused by the name of the host it came from."""
+    """Name the host in the message of a `FrameRefused` that is raised inside."""
     try:
         yield
     except FrameRefused as error:

@@ -1,4 +1,4 @@
-"""Reading what another party sent: each field there, of its type and within its bounds, or refused by name."""
+"""Read the fields of a frame: each must be there, of its type and within its bounds, or the frame is refused."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fedarena.transport.frames import refused
 
 
 def whole(fields: dict[str, Any], name: str, low: int = 0, high: int = 2**31 - 1) -> int:
-    """A whole number from low to high."""
+    """Return an integer from low to high."""
     value = fields.get(name)
     if not isinstance(value, int) or not low <= value <= high:
-        raise refused(f"the field '{name}' is not a whole number from {low} to {high}")
+        raise refused(f"the field '{name}' is not an integer from {low} to {high}")
     return value
 
 
 def text(fields: dict[str, Any], name: str) -> str:
-    """A text."""
+    """Return a text field, or refuse the frame."""
     value = fields.get(name)
     if not isinstance(value, str):
         raise refused(f"the field '{name}' is not a text")
@@ -27,7 +27,7 @@ def text(fields: dict[str, Any], name: str) -> str:
 
 
 def raw(fields: dict[str, Any], name: str) -> bytes:
-    """Bytes."""
+    """Return a field of bytes, or refuse the frame."""
     value = fields.get(name)
     if not isinstance(value, bytes):
         raise refused(f"the field '{name}' is not bytes")
@@ -37,10 +37,10 @@ def raw(fields: dict[str, Any], name: str) -> bytes:
 def numbers(
     fields: dict[str, Any], name: str, low: int, high: int, length: int | None = None, most: int | None = None
 ) -> NDArray[np.int64]:
-    """A list of whole numbers from low to high, of this length, or with `most` entries at most."""
+    """Return an array of integers from low to high, of this length, or with `most` entries at most."""
     value = fields.get(name)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu" or value.ndim != 1:
-        raise refused(f"the field '{name}' is not a list of whole numbers")
+        raise refused(f"the field '{name}' is not a list of integers")
     if (length is not None and len(value) != length) or (most is not None and len(value) > most):
         raise refused(f"the field '{name}' has {len(value)} entries, {length if length is not None else most} expected")
     if len(value) and (int(value.min()) < low or int(value.max()) > high):
@@ -49,7 +49,7 @@ def numbers(
 
 
 def starts(fields: dict[str, Any], name: str, segments: int, end: int) -> NDArray[np.int64]:
-    """Where each segment begins, and the end of the last."""
+    """Return the start of each segment, and the end of the last."""
     value = numbers(fields, name, 0, end, length=segments + 1)
     if value[0] != 0 or value[-1] != end or (np.diff(value) < 0).any():
         raise refused(f"the field '{name}' does not cut {end} entries into {segments} segments")
@@ -57,7 +57,7 @@ def starts(fields: dict[str, Any], name: str, segments: int, end: int) -> NDArra
 
 
 def bits(fields: dict[str, Any], name: str, length: int) -> NDArray[np.bool_]:
-    """So many truth values, eight to a byte."""
+    """Return so many booleans, which travel as eight in a byte."""
     value = raw(fields, name)
     if len(value) != -(-length // 8):
         raise refused(f"the field '{name}' has {len(value)} bytes, {-(-length // 8)} expected")
@@ -65,5 +65,5 @@ def bits(fields: dict[str, Any], name: str, length: int) -> NDArray[np.bool_]:
 
 
 def as_bits(values: NDArray[np.bool_]) -> bytes:
-    """The form in which `bits` reads them."""
+    """Return booleans in the form that `bits` reads."""
     return np.packbits(values).tobytes()

@@ -1,7 +1,7 @@
-"""What travels between two parties: typed binary frames with a limit on every length, never pickle.
+"""Binary frames between two parties: typed fields with a limit on every length, never pickle.
 
-A frame is a header of fixed size and a body of named fields. Decoding is strict: what is not exactly a frame of this
-protocol version is refused with a reason, and no length is believed before it is checked against the bytes at hand.
+A frame is a header of fixed size and a body of named fields. Decoding is strict: bytes that are not exactly a frame of
+this protocol version are refused with a reason, and every length is checked against the bytes at hand before it is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPES = tuple(map(np.dtype, ("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i
 
 
 class FrameKind(IntEnum):
-    """What a frame asks or answers."""
+    """The request that a frame makes or answers."""
 
     HELLO = 1
     ALIGN_START = 2
@@ -70,7 +70,7 @@ LONGEST = HEADER.size + LARGE  # of any frame: the network's own limit
 
 @dataclass(frozen=True)
 class Frame:
-    """One message: who it belongs to (session, key), where it stands (tree, level, sequence), what it says."""
+    """One message: its session and key, its position (tree, level, sequence), and its body."""
 
     kind: FrameKind
     body: bytes = b""
@@ -83,7 +83,7 @@ class Frame:
     version: int = VERSION
 
     def encode(self) -> bytes:
-        """The frame as bytes; a table too large for the limits of the protocol is found here."""
+        """Return the frame as bytes, or raise BadValue where a table is too large for the limits of the protocol."""
         if len(self.body) > LIMITS[self.kind]:
             raise BadValue(
                 f"a {self.kind.name} frame would have {len(self.body)} bytes, more than the {LIMITS[self.kind]} it may have",
@@ -105,7 +105,7 @@ class Frame:
 
     @classmethod
     def decode(cls, raw: bytes) -> Frame:
-        """The frame in these bytes, all of them, or a refusal that says what is wrong."""
+        """Return the frame that these bytes are, or raise FrameRefused."""
         if len(raw) < HEADER.size or raw[:4] != MAGIC:
             raise refused("these bytes are not a frame")
         _, version, kind, reply, session, key, tree, level, sequence, length = HEADER.unpack_from(raw)
@@ -124,12 +124,12 @@ class Frame:
 
 
 def refused(what: str) -> FrameRefused:
-    """What a damaged or foreign frame gets."""
-    return FrameRefused(what, remedy="a party or the line between is faulty or hostile: stop, and compare versions")
+    """Return the error for a frame that is damaged or not of this protocol."""
+    return FrameRefused(what, remedy="a party or the connection is faulty or hostile: stop, and compare versions")
 
 
 def pack_fields(fields: Fields) -> bytes:
-    """Named values as bytes; `unpack_fields` gives them back.
+    """Return named values as bytes; `unpack_fields` reverses it.
 
     >>> unpack_fields(pack_fields({"rows": 3, "name": "bank"}))
     {'rows': 3, 'name': 'bank'}
@@ -146,7 +146,7 @@ def pack_fields(fields: Fields) -> bytes:
 
 
 def _written(value: Any) -> tuple[int, bytes, bytes]:
-    """Its code, what stands before the payload, and the payload."""
+    """Return the type code of a value, its header and its payload."""
     if isinstance(value, (bool, int, np.integer, np.bool_)):
         return 0, b"", struct.pack("<q", int(value))
     if isinstance(value, (float, np.floating)):
@@ -237,6 +237,6 @@ class _Reader:
         return self.raw[self.at - length : self.at]
 
     def align(self) -> None:
-        """Padding is zero: a frame has one form only."""
+        """Skip padding, which must be zero: a frame has one form only."""
         if any(self.bytes(-self.at % 8)):
             raise refused("a frame's fields are damaged")

@@ -1,4 +1,4 @@
-"""Values made from files, kept until a file changes. No lock is held while one is made: a slow folder delays only its own."""
+"""A cache of values made from files. No lock is held while one is made: a slow folder delays only its own pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class FileCache(Generic[Value]):
-    """Keeps the values that were asked for last, up to a total weight; requests that come together share one making."""
+    """Cache the values that were used last, up to a total weight; concurrent requests for one value share its making."""
 
     def __init__(self, budget: float = float("inf"), weigh: Callable[[Value], float] = lambda value: 1.0) -> None:
         self._budget, self._weigh = budget, weigh
@@ -23,7 +23,7 @@ class FileCache(Generic[Value]):
     def get(self, key: Hashable, stamp: Hashable, make: Callable[[Value | None], Value]) -> Value:
         """Return the value for this stamp: a known one, or what `make` makes of the one before it.
 
-        An error of `make` is raised for all who wait for it, and is not kept.
+        An error of `make` is raised in every request that waits for it, and is not cached.
         """
         with self._lock:
             known = self._known.pop(key, None)
@@ -38,7 +38,7 @@ class FileCache(Generic[Value]):
             return waiting.result()
         try:
             value = make(None if known is None else known[1])
-            self._keep(key, stamp, value)
+            self._store(key, stamp, value)
             making.set_result(value)
             return value
         except BaseException as error:
@@ -48,7 +48,7 @@ class FileCache(Generic[Value]):
             with self._lock:
                 del self._being_made[key, stamp]
 
-    def _keep(self, key: Hashable, stamp: Hashable, value: Value) -> None:
+    def _store(self, key: Hashable, stamp: Hashable, value: Value) -> None:
         weight = self._weigh(value)
         with self._lock:
             before = self._known.pop(key, None)

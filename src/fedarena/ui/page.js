@@ -1,7 +1,7 @@
-// Looks at the same address again and again, and changes on the page what has changed there, and nothing else.
+// Fetch the same address again and again, and update on the page only what has changed there.
 "use strict";
 
-const PATIENCE = 3000; // milliseconds until the next try when nobody answers
+const PATIENCE = 3000; // milliseconds until the next try when the server does not respond
 let last = "";
 let timer = 0;
 
@@ -54,10 +54,10 @@ function filter() {
   }
 }
 
-// A table that is wider than its place scrolls: say so beside it.
+// Show a hint beside a table that scrolls sideways.
 function measure() {
   for (const box of document.querySelectorAll(".scroll")) {
-    box.classList.toggle("wider", box.scrollWidth > box.clientWidth + 1);
+    box.parentNode.classList.toggle("wider", box.scrollWidth > box.clientWidth + 1);
   }
 }
 
@@ -90,7 +90,7 @@ async function look() {
   if (!document.hidden) timer = setTimeout(look, wait);
 }
 
-// Another axis is the same page with other words in its address: no need to begin anew.
+// Another axis is the same page with other words in its address: no need to load it again.
 document.addEventListener("click", (event) => {
   const tab = event.target.closest(".tabs a");
   if (!tab || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;

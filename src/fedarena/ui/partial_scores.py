@@ -1,4 +1,4 @@
-"""What may be said of a comparison before it has ended, from the runs that have: by the score of its plan."""
+"""Scores and pairwise posteriors of a comparison that is under way, from the runs that have ended."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.common.formatting import format_percent
+from fedarena.config.comparison_plan import Plan
 from fedarena.reports.charts.posteriors import PosteriorPair
-from fedarena.results.comparison import Plan
 from fedarena.results.scoring import Scoring
 from fedarena.statistics.bayes import posterior, verdict
-from fedarena.statistics.metric_registry import all_metrics
+from fedarena.statistics.metric_registry import OPTIMISTIC, all_metrics
 from fedarena.statistics.repeats import repeat_posterior
-from fedarena.ui.catalogue import ComparisonSummary, RunSummary
+from fedarena.ui.summaries import ComparisonSummary, RunSummary
 
 OVER = ("finished", "diverged")
 
 
 @dataclass(frozen=True)
-class Pairing:
+class CommonSplits:
     """Two contestants on the splits that both have finished."""
 
     pair: PosteriorPair
@@ -28,15 +29,28 @@ class Pairing:
 
 
 def scoring_of(plan: Plan) -> Scoring | None:
-    """Return how runs become scores; None where the metric is not known here."""
+    """Return how runs become scores; None where the metric is not registered."""
     return Scoring(plan.score, plan.metric, plan.evaluate_on) if plan.metric in all_metrics() else None
 
 
-def score(plan: Plan, sight: RunSummary) -> float | None:
+def score_name(plan: Plan) -> str:
+    """Return how pages name the score of a plan."""
+    scoring = scoring_of(plan)
+    return plan.metric if scoring is None else scoring.name + f" ({OPTIMISTIC})" * (plan.score == "best")
+
+
+def format_score(scoring: Scoring | None, value: float | None) -> str:
+    """Write a score in its unit; a percentage where the metric is not registered, a dash where there is no score."""
+    if value is None:
+        return "–"
+    return format_percent(value) if scoring is None else scoring.shown(value)
+
+
+def score(plan: Plan, run: RunSummary) -> float | None:
     """Return the score of a run that has ended, by the plan; None where result.json does not have it."""
-    if sight.state not in OVER:
+    if run.state not in OVER:
         return None
-    result = sight.result
+    result = run.result
     prefix = "validated_" if plan.score == "validated" else ""
     if plan.evaluate_on != "common":
         return _number(_table(result, f"{prefix}own_metrics").get(plan.metric)) if plan.evaluate_on == "own" else None
@@ -56,51 +70,51 @@ def _table(result: dict[str, Any], key: str) -> dict[str, Any]:
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < 1e300 else None  # NaN and infinity are no scores
+    return float(value) if abs(value) < 1e300 else None  # NaN and infinity are not scores
 
 
-def means(match: ComparisonSummary) -> dict[str, float | None]:
+def means(comparison: ComparisonSummary) -> dict[str, float | None]:
     """Return the mean score of every contestant over the runs that have ended.
 
-    Before one has, and where the score is the accuracy on the common test samples, that of the runs under way. A
-    contestant that failed on a split has none: a mean over the other splits would be of other samples.
+    Until one has ended it is the mean of the runs under way, if the score is the accuracy on the common test samples. A
+    contestant that failed on a split has no mean: the one over the other splits would be of other samples.
     """
-    plan = match.plan
+    plan = comparison.plan
     assert plan is not None
     follows = plan.metric == "accuracy" and plan.evaluate_on == "common"
     found: dict[str, float | None] = {}
-    for label, row in match.cells.items():
-        if any(sight.state == "failed" for sight in row):
+    for label, row in comparison.cells.items():
+        if any(run.state == "failed" for run in row):
             found[label] = None
             continue
-        over = [known for sight in row if (known := score(plan, sight)) is not None]
-        begun = [sight.accuracy for sight in row if sight.accuracy is not None and follows]
+        over = [known for run in row if (known := score(plan, run)) is not None]
+        begun = [run.accuracy for run in row if run.accuracy is not None and follows]
         values = over or begun
         found[label] = float(np.mean(values)) if values else None
     return found
 
 
-def by_mean(match: ComparisonSummary) -> list[tuple[str, float | None]]:
+def by_mean(comparison: ComparisonSummary) -> list[tuple[str, float | None]]:
     """Return every contestant with its mean score, the best first and those without one last."""
-    assert match.plan is not None
-    scoring = scoring_of(match.plan)
+    assert comparison.plan is not None
+    scoring = scoring_of(comparison.plan)
     sign = 1 if scoring is None else scoring.sign
-    return sorted(means(match).items(), key=lambda item: math.inf if item[1] is None else -sign * item[1])
+    return sorted(means(comparison).items(), key=lambda item: math.inf if item[1] is None else -sign * item[1])
 
 
-def judged(match: ComparisonSummary) -> list[str]:
+def judged(comparison: ComparisonSummary) -> list[str]:
     """Return the contestants that are compared, the best mean first."""
-    assert match.plan is not None
-    return [label for label, _ in by_mean(match) if label != match.plan.reference]
+    assert comparison.plan is not None
+    return [label for label, _ in by_mean(comparison) if label != comparison.plan.reference]
 
 
-def pairing(match: ComparisonSummary, row: str, column: str) -> Pairing | None:
+def common_splits(comparison: ComparisonSummary, row: str, column: str) -> CommonSplits | None:
     """Return row against column, if they have at least two splits in common."""
-    plan = match.plan
+    plan = comparison.plan
     assert plan is not None
     scoring = scoring_of(plan)
-    both = zip(match.cells[row], match.cells[column], plan.splits, strict=True)
-    scores = [(score(plan, a), score(plan, b), split.repeat) for a, b, split in both]
+    cells = zip(comparison.cells[row], comparison.cells[column], plan.splits, strict=True)
+    scores = [(score(plan, a), score(plan, b), split.repeat) for a, b, split in cells]
     known = [(a, b, repeat) for a, b, repeat in scores if a is not None and b is not None]
     if scoring is None or len(known) < 2:
         return None
@@ -110,5 +124,5 @@ def pairing(match: ComparisonSummary, row: str, column: str) -> Pairing | None:
     else:
         found = posterior(theirs, ours, plan.rho)
     pair = PosteriorPair(row, column, found, "?", scoring)
-    sign = "?" if plan.undecidable else verdict(*pair.chances(plan.rope), plan.threshold)
-    return Pairing(PosteriorPair(row, column, found, sign, scoring), len(known))
+    sign = "?" if plan.undecidable else verdict(*pair.probabilities(plan.rope), plan.threshold)
+    return CommonSplits(PosteriorPair(row, column, found, sign, scoring), len(known))

@@ -1,4 +1,4 @@
-"""The log of a run, rounds.jsonl, read while it grows: each line once, or a few lines of a long one for a glance."""
+"""Read the log of a run, rounds.jsonl, while it grows: each line once, or a sample of lines for a sparkline."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ COLUMNS: dict[str, Callable[[Record], Any]] = {
     },
 }  # fmt: skip
 LARGEST = 16 << 20  # bytes that are read at once; of a longer log only the end is read
-LINE = 1 << 20  # bytes of a line; a longer one is passed over
-ROUNDS = 100_000  # kept at most, the last ones
-WHOLE = 1 << 16  # bytes up to which a log is read whole for a glance
-SAMPLES = 48  # places at which a longer one is looked at
+LINE = 1 << 20  # bytes of a line; a longer one is skipped
+ROUNDS = 100_000  # held at most, the last ones
+WHOLE = 1 << 16  # bytes up to which a log is read whole for a sparkline
+SAMPLES = 48  # places at which a longer one is sampled
 STEP = 1 << 14  # bytes read at each of them
 EVALUATED = re.compile(rb'(?<=\n).*"accuracy": \d.*(?=\n)')
 
@@ -41,9 +41,9 @@ class RoundLog:
 
     def __init__(self, file: Path, open_file: Opener = open_regular) -> None:
         self.file, self._open = file, open_file
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.columns = {name: array("d") for name in COLUMNS}
         self._at, self._inode = 0, -1
         self.is_cut = False  # the log was too long, and its beginning is not here
@@ -55,20 +55,20 @@ class RoundLog:
         return len(self.columns["round"])
 
     def read(self) -> RoundLog:
-        """Take in the lines that are complete by now; start again if it is another file than before."""
+        """Read the lines that are complete by now; start again if it is another file than before."""
         try:
             with self._open(self.file) as stream:
                 stat = os.fstat(stream.fileno())
                 if stat.st_ino != self._inode or stat.st_size < self._at:
-                    self._forget()
+                    self._reset()
                 if stat.st_size - self._at > LARGEST:
-                    self._forget()
+                    self._reset()
                     self._at, self.is_cut = stat.st_size - LARGEST, True
                 self._inode = stat.st_ino
                 stream.seek(self._at)
-                self._take_in(stream)
+                self._read_lines(stream)
         except OSError:
-            self._forget()
+            self._reset()
         return self
 
     def continued(self) -> RoundLog:
@@ -78,7 +78,7 @@ class RoundLog:
         later._at, later._inode, later.is_cut = self._at, self._inode, self.is_cut
         return later.read()
 
-    def _take_in(self, stream: BinaryIO) -> None:
+    def _read_lines(self, stream: BinaryIO) -> None:
         """Read to the last line that is complete."""
         length = 0
         while part := stream.readline(LINE):
@@ -101,14 +101,14 @@ class RoundLog:
                 del values[again:]
         for name, values in self.columns.items():
             values.append(row[name])
-        if len(known) > ROUNDS * 5 // 4:  # not at every line: it moves all that is kept
+        if len(known) > ROUNDS * 5 // 4:  # not at every line: it moves all rows
             self.is_cut = True
             for values in self.columns.values():
                 del values[:-ROUNDS]
 
 
 def sample_log(file: Path, open_file: Opener = open_regular) -> list[tuple[float, float]]:
-    """(round, accuracy) at some places along the log, in order: enough for a small picture, however long the log is."""
+    """Return (round, accuracy) at some places along the log, in order: enough for a sparkline of a log of any length."""
     seen: dict[float, float] = {}
     try:
         with open_file(file) as stream:
@@ -123,7 +123,7 @@ def sample_log(file: Path, open_file: Opener = open_regular) -> list[tuple[float
 
 
 def _places(stream: BinaryIO, size: int) -> Iterator[bytes]:
-    """The whole log, or an evaluated line at each of some places that are equally far apart, and the last one."""
+    """Yield the whole log, or an evaluated line at each of some places that are equally far apart, and the last one."""
     if size <= WHOLE:
         yield stream.read()
         return
@@ -137,7 +137,7 @@ def _places(stream: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _records(lines: bytes) -> Iterator[Record]:
-    """What lines hold; one that is cut or damaged is passed over."""
+    """Yield the records in lines; one that is cut or damaged is skipped."""
     for line in lines.splitlines():
         try:
             record = json.loads(line)
@@ -155,7 +155,7 @@ def _value(column: Callable[[Record], Any], record: Record) -> Any:
 
 
 def number(value: Any) -> float:
-    """A finite number, or NaN for anything else: what is in a folder may be anything."""
+    """Return a finite number, or NaN for anything else that a file may hold."""
     if type(value) is float:
         return value if math.isfinite(value) else math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -1,38 +1,34 @@
-"""The page of a run: where it is, its curves, its clients, its text."""
+"""The page of a run: its progress, its curves, its clients and its experiment."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedarena.common.formatting import unit_of
 from fedarena.config.errors import FedarenaError
-from fedarena.reports.charts import WIDE, Series, Strip, escape, legend, line_chart, strip_chart
+from fedarena.reports.charts import WIDE, Series, line_chart, strip_chart
 from fedarena.statistics.metric_registry import OPTIMISTIC, all_metrics
-from fedarena.ui.catalogue import Catalogue, RunSummary
-from fedarena.ui.html import (
+from fedarena.ui.catalogue import Catalogue
+from fedarena.ui.metric_sections import metric_sections
+from fedarena.ui.rendering import (
     HALF,
-    badge,
-    bar,
-    both,
+    Section,
     decimal,
     duration,
-    frame,
+    format_settings,
     percent,
-    progress,
-    section,
-    settings,
+    render_page,
+    render_unreadable,
     size,
-    tabs,
-    tiles,
-    unreadable,
     when,
 )
-from fedarena.ui.metric_sections import metric_sections
 from fedarena.ui.round_log import RoundLog
+from fedarena.ui.summaries import RunSummary
 
 AXES = {
     "round": ("rounds", "round"),
@@ -41,7 +37,7 @@ AXES = {
     "clock": ("simulated time", "simulated seconds"),
 }
 TEXT = 100_000  # characters of an experiment that are shown
-POINTS = 2_000  # of a curve: more cannot be told apart
+POINTS = 2_000  # of a curve: more cannot be distinguished
 
 
 def unit_of_axis(key: str, largest: float) -> tuple[float, str]:
@@ -53,105 +49,117 @@ def unit_of_axis(key: str, largest: float) -> tuple[float, str]:
 
 
 def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
-    """All that its folder tells; None if there is no such run."""
-    sight = catalogue.run(id)
-    if sight is None:
+    """Return the page of a run; None if there is no such run."""
+    run = catalogue.run(id)
+    if run is None:
         return None
-    title = f"{sight.part('algorithm')} · {sight.name}"
+    title = f"{run.part('algorithm')} · {run.name}"
+    frame: dict[str, Any] = {"running": int(run.state == "running"), "folder": catalogue.name}
     try:
-        body = list(_body(catalogue, sight, query))
+        return render_page("run.html", title, **frame, **_values(catalogue, run, query))
     except Exception as error:  # the folder holds something that no page expects
-        body = [unreadable(sight.name, error)]
-    return frame(title, body, running=int(sight.state == "running"), folder=catalogue.name)
+        return render_unreadable(title, run.name, error, **frame)
 
 
-def _body(catalogue: Catalogue, sight: RunSummary, query: dict[str, str]) -> Iterator[str]:
-    log = catalogue.log(sight)
-    yield _head(catalogue, sight)
-    if sight.why:
-        yield f'<p class="why">{escape(sight.why)}</p>'
+def _values(catalogue: Catalogue, run: RunSummary, query: dict[str, str]) -> dict[str, Any]:
+    """Return what the template of the page shows."""
+    log, table = catalogue.log(run), run.table
+    facts = [run.part("partition"), run.part("model"), f"{table.get('clients', 'natural')} clients"]
+    facts.append(f"seed {table.get('seed', '?')}")
+    if "fold" in table:
+        facts.append(f"fold {table['fold']} of {table.get('folds')}")
+    note = ""
     if log.is_cut:
-        yield f'<p class="note">The log of this run is very long: only its last {len(log):,} rounds are shown.</p>'
-    if len(log):
-        curves = _curves(sight, log, query.get("over", "round"))
-        yield f'<div class="main-and-side">{curves}{tiles(*_facts(sight, log))}</div>'
-        yield f'<div class="halves">{_losses(log)}{_clients(catalogue, sight, log)}</div>'
-        yield from metric_sections(catalogue, sight)
-    elif sight.state == "running":
-        yield '<p class="note">The first round is under way.</p>'
-    yield _text(catalogue, sight)
-
-
-def _head(catalogue: Catalogue, sight: RunSummary) -> str:
-    home = catalogue.home(sight)
-    above = f'<a href="/comparison/{home.id}">{escape(home.name)}</a> / ' if home else ""
-    link = f'<a class="button" href="/report/{sight.id}">Report</a>' if sight.state == "finished" else ""
-    own = settings(sight.settings("algorithm"))
-    what = [sight.part("partition"), sight.part("model"), f"{sight.table.get('clients', 'natural')} clients"]
-    fold = [f"fold {sight.table['fold']} of {sight.table.get('folds')}"] if "fold" in sight.table else []
-    facts = " · ".join(map(str, [*what, f"seed {sight.table.get('seed', '?')}", *fold]))
-    return (
-        f'<nav class="path"><a href="/">All runs</a> / {above}<span>{escape(sight.name)}</span></nav>'
-        f'<div class="head"><h1>{escape(sight.part("algorithm"))} <span>on {escape(sight.part("data"))}</span></h1>'
-        f"{badge(sight.state)}{link}</div>"
-        f'<p class="facts">{escape(facts)}{f"<br>{escape(own)}" if own else ""}</p>'
-        f'<div class="rounds long">{bar(sight.share, sight.state, "rounds")}<span>round {progress(sight)}</span></div>'
-    )
-
-
-def _facts(sight: RunSummary, log: RoundLog) -> tuple[dict[str, str], dict[str, str]]:
-    best = sight.best
-    best_round = next((int(r) for r, a in zip(log["round"], log["accuracy"], strict=True) if a == best), None)
-    wall = log["wall_seconds"][-1]
-    facts = {
-        "accuracy": percent(sight.accuracy),
-        "best": percent(best),
-        "loss": decimal(_last(log, "loss")),
-        "uploads": decimal(log["uploads"][-1]) if log["uploads"][-1] < 1e4 else f"{log['uploads'][-1]:,.0f}",
-        "sent": size(1e6 * log["sent"][-1]),
-        "time": duration(wall),
+        note = f"The log of this run is very long: only its last {len(log):,} rounds are shown."
+    elif not len(log) and run.state == "running":
+        note = "The first round is under way."
+    return {
+        "run": run,
+        "comparison": catalogue.comparison_of(run),
+        "algorithm": run.part("algorithm"),
+        "data": run.part("data"),
+        "facts": " · ".join(facts),
+        "settings": format_settings(run.settings("algorithm")),
+        "note": note,
+        "curve": _curve(run, log, query.get("over", "round")) if len(log) else None,
+        "tiles": _tiles(run, log) if len(log) else [],
+        "rows": _rows(catalogue, run, log) if len(log) else [],
+        "experiment": _experiment(catalogue, run),
     }
-    notes = {"best": f"round {best_round}; {OPTIMISTIC}"} if best_round is not None else {}
+
+
+def _rows(catalogue: Catalogue, run: RunSummary, log: RoundLog) -> list[list[Section]]:
+    """Return the sections below the curve: those of a row stand side by side."""
+    halves = (_losses(log), _clients(catalogue, run, log))
+    return [[section for section in halves if section], *metric_sections(catalogue, run)]
+
+
+def _tiles(run: RunSummary, log: RoundLog) -> list[tuple[str, str, str]]:
+    """Return numbers with their names; each may have a note below it."""
+    best = run.best
+    best_round = next((int(r) for r, a in zip(log["round"], log["accuracy"], strict=True) if a == best), None)
+    uploads, wall = log["uploads"][-1], log["wall_seconds"][-1]
+    tiles = [
+        ("accuracy", percent(run.accuracy), ""),
+        ("best", percent(best), "" if best_round is None else f"round {best_round}; {OPTIMISTIC}"),
+        ("loss", decimal(_last(log, "loss")), ""),
+        ("uploads", decimal(uploads) if uploads < 1e4 else f"{uploads:,.0f}", ""),
+        ("sent", size(1e6 * log["sent"][-1]), ""),
+        ("time", duration(wall), _time_note(run, wall)),
+    ]
     if log["clock"][-1] > 0:
-        facts["simulated time"] = duration(log["clock"][-1])
+        tiles.append(("simulated time", duration(log["clock"][-1]), ""))
     if (worst := _last(log, "client_worst")) is not None:
-        facts["worst clients"], notes["worst clients"] = percent(worst), "the worst tenth, on own samples"
+        tiles.append(("worst clients", percent(worst), "the worst tenth, on own samples"))
     if dropped := sum(d for d in log["dropped"] if d > 0):
-        facts["dropped"] = f"{dropped:.0f}"
-    if sight.state == "running" and sight.rounds and math.isfinite(wall):
-        left = wall / max(sight.round, 1) * max(sight.rounds - sight.round, 0)
-        notes["time"] = f"about {duration(left)} left" if left >= 5 else "nearly done"
-    elif sight.state != "running":
-        notes["time"] = when(sight.changed)
-    return facts, notes
+        tiles.append(("dropped", f"{dropped:.0f}", ""))
+    return tiles
+
+
+def _time_note(run: RunSummary, wall: float) -> str:
+    """Return how long a run will still take, or when it ended."""
+    if run.state != "running":
+        return when(run.changed)
+    if not run.rounds or not math.isfinite(wall):
+        return ""
+    left = wall / max(run.round, 1) * max(run.rounds - run.round, 0)
+    return f"about {duration(left)} left" if left >= 5 else "nearly done"
 
 
 def _last(log: RoundLog, name: str) -> float | None:
     return next((value for value in reversed(log[name]) if math.isfinite(value)), None)
 
 
-def _curves(sight: RunSummary, log: RoundLog, over: str) -> str:
+def _curve(run: RunSummary, log: RoundLog, over: str) -> Section:
     known = {key: axis for key, axis in AXES.items() if len(log[key]) and log[key][-1] > 0}
     over = over if over in known else "round"
-    evaluate = sight.table.get("evaluate")
+    evaluate = run.table.get("evaluate")
     evaluate = evaluate if isinstance(evaluate, dict) else {}
-    metric, column, is_share = followed(str(evaluate.get("metric") or "accuracy"), [log])
-    at = _seen(log, over, column)
-    times, label = unit_of_axis(over, log[over][-1])
-    x, y = [times * log[over][i] for i in at], [log[column][i] for i in at]
+    metric, column, is_share = curve_metric(str(evaluate.get("metric") or "accuracy"), [log])
+    at = _known_rounds(log, over, column)
+    factor, label = unit_of_axis(over, log[over][-1])
+    x, y = [factor * log[over][i] for i in at], [log[column][i] for i in at]
     best = [log["best_accuracy"][i] for i in at] if metric == "accuracy" else []
     lines = [Series(metric, x, y, best=best if all(map(math.isfinite, best)) else ())]
-    wish = evaluate.get("target") if metric == "accuracy" else None
-    shown: dict[str, Any] = {
-        "x_label": label, "y_label": metric, "fractions": is_share, "target": wish if isinstance(wish, float) else None,
-    }  # fmt: skip
-    drawn = both(lambda width: line_chart(lines, width=width, height=_height(width), **shown), WIDE)
-    choice = tabs({key: axis[0] for key, axis in known.items()}, over, "over") if len(known) > 1 else ""
-    note = "on the common test samples" + (f"; thin line: the best round so far ({OPTIMISTIC})" if best else "")
-    return section("curve", metric.replace("_", " ").capitalize(), choice, drawn, note=note)
+    target = evaluate.get("target") if metric == "accuracy" else None
+    target = target if isinstance(target, float) else None
+    return Section(
+        "curve",
+        metric.replace("_", " ").capitalize(),
+        "on the common test samples" + (f"; thin line: the best round so far ({OPTIMISTIC})" if best else ""),
+        tabs={key: axis[0] for key, axis in known.items()} if len(known) > 1 else {},
+        chosen=over,
+        charts=[partial(_draw, lines, x_label=label, y_label=metric, fractions=is_share, target=target)],
+        width=WIDE,
+    )
 
 
-def followed(metric: str, logs: Sequence[RoundLog]) -> tuple[str, str, bool]:
+def _draw(lines: Sequence[Series], width: float, **how: Any) -> Any:
+    height = 400 if width == WIDE else 300 if width == HALF else 260
+    return line_chart(lines, width=width, height=height, **how)
+
+
+def curve_metric(metric: str, logs: Sequence[RoundLog]) -> tuple[str, str, bool]:
     """Return the metric of the curves, its column in the logs, and whether it is a share of 1."""
     column = metric if metric in ("accuracy", "loss") else "metric"
     known = all_metrics().get(metric)
@@ -160,42 +168,38 @@ def followed(metric: str, logs: Sequence[RoundLog]) -> tuple[str, str, bool]:
     return metric, column, known.bounds == (0.0, 1.0)
 
 
-def _losses(log: RoundLog) -> str:
+def _columns(log: RoundLog, columns: dict[str, tuple[str, int]]) -> list[Series]:
+    """Return columns of the log that have values as lines over rounds, each with its name and colour."""
     lines = []
-    for index, (name, label) in enumerate((("loss", "test"), ("train_loss", "clients"))):
-        at = _seen(log, "round", name)
-        lines.append(Series(label, [log["round"][i] for i in at], [log[name][i] for i in at], index=index))
-    drawn = both(
-        lambda width: line_chart(
-            lines, x_label="round", y_label="loss", width=width, height=_height(width), fractions=False
-        ),
-        HALF,
-    )
+    for column, (label, index) in columns.items():
+        at = _known_rounds(log, "round", column)
+        lines.append(Series(label, [log["round"][i] for i in at], [log[column][i] for i in at], index=index))
+    return lines
+
+
+def _losses(log: RoundLog) -> Section:
+    lines = _columns(log, {"loss": ("test", 0), "train_loss": ("clients", 1)})
+    charts = [partial(_draw, lines, x_label="round", y_label="loss", fractions=False)]
     note = "on the common test samples, and of clients while they train"
-    return section("loss", "Loss", legend(lines), drawn, note=note)
+    return Section("loss", "Loss", note, keys=lines, charts=charts, width=HALF)
 
 
-def _clients(catalogue: Catalogue, sight: RunSummary, log: RoundLog) -> str:
-    """Who suffers: as it grows, and in the end client by client."""
-    lines = []
-    for index, (name, label) in enumerate((("weighted_accuracy", "mean"), ("client_worst", "worst tenth"))):
-        at = _seen(log, "round", name)
-        if len(at):
-            lines.append(Series(label, [log["round"][i] for i in at], [log[name][i] for i in at], index=(2, 1)[index]))
+def _clients(catalogue: Catalogue, run: RunSummary, log: RoundLog) -> Section | None:
+    """Return the accuracy on clients' own samples over rounds, and in the end that of every client."""
+    lines = _columns(log, {"weighted_accuracy": ("mean", 2), "client_worst": ("worst tenth", 1)})
+    lines = [line for line in lines if len(line.x)]
     if not lines:
-        return ""
-    grown = both(lambda width: line_chart(lines, x_label="round", width=width, height=_height(width)), HALF)
-    file = sight.folder / "clients.parquet"
-    values = catalogue.remembered("clients", sight.folder, [file], lambda: _accuracies(catalogue, file))
-    strip = [Strip("", values, index=2)]
-    spread = (
-        both(lambda width: strip_chart(strip, x_label="accuracy of each client", width=width), HALF) if values else ""
-    )
-    return section("clients", "Clients", legend(lines), grown, spread, note="each on its own test samples")
+        return None
+    charts: list[Any] = [partial(_draw, lines, x_label="round")]
+    file = run.folder / "clients.parquet"
+    if values := catalogue.cached("clients", run.folder, [file], lambda: _accuracies(catalogue, file)):
+        strip = [Series("", y=values, index=2)]
+        charts.append(lambda width: strip_chart(strip, x_label="accuracy of each client", width=width))
+    return Section("clients", "Clients", "each on its own test samples", keys=lines, charts=charts, width=HALF)
 
 
 def _accuracies(catalogue: Catalogue, file: Path) -> list[float]:
-    """Of every client at the end; nothing while it runs, or if the file is damaged or too large."""
+    """Return the final accuracy of every client; nothing while the run is under way, or if the file cannot be read."""
     if not file.exists():
         return []
     import pyarrow.parquet as pq
@@ -209,30 +213,25 @@ def _accuracies(catalogue: Catalogue, file: Path) -> list[float]:
         return []
 
 
-def _seen(log: RoundLog, *names: str) -> list[int]:
-    """Rounds in which all of these are known; some of them, equally far apart, where there are very many."""
+def _known_rounds(log: RoundLog, *names: str) -> list[int]:
+    """Return the rounds in which all of these are known; of very many, some that are equally far apart."""
     known = [i for i in range(len(log)) if all(math.isfinite(log[name][i]) for name in names)]
     if len(known) <= POINTS:
         return known
     return [known[(len(known) - 1) * k // (POINTS - 1)] for k in range(POINTS)]
 
 
-def _height(width: float) -> float:
-    return 400 if width == WIDE else 300 if width == HALF else 260
-
-
-def _text(catalogue: Catalogue, sight: RunSummary) -> str:
+def _experiment(catalogue: Catalogue, run: RunSummary) -> Section:
     try:
-        with catalogue.files.open(sight.folder / "experiment.toml") as stream:
+        with catalogue.files.open(run.folder / "experiment.toml") as stream:
             text = stream.read(TEXT).decode("utf-8", errors="replace")
     except (OSError, FedarenaError):
         text = ""
-    folder = shlex.quote(catalogue.path(sight.folder))
+    path = catalogue.path(run.folder)
+    verify = ("Run it again and compare bit by bit:", f"fedarena verify {shlex.quote(path)}")
     command = {
-        "interrupted": f"fedarena run --resume {folder}",
-        "finished": f"fedarena verify {folder}",
-        "diverged": f"fedarena verify {folder}",
-    }.get(sight.state, "")
-    hint = {"interrupted": "Resume it:", "finished": "Run it again and compare bit by bit:"}
-    told = f"<p>{hint.get(sight.state, hint['finished'])}</p><pre>{escape(command)}</pre>" if command else ""
-    return section("experiment", "Experiment", told, f"<pre>{escape(text)}</pre>", note=catalogue.path(sight.folder))
+        "interrupted": [("Resume it:", f"fedarena run --resume {shlex.quote(path)}")],
+        "finished": [verify],
+        "diverged": [verify],
+    }.get(run.state, [])
+    return Section("experiment", "Experiment", path, blocks=[*command, ("", text)])

@@ -1,4 +1,4 @@
-"""The files of the folder that is shown, opened with care: anything may lie there under the name of a result.
+"""Open the files of the folder that is shown with care: anything may lie there under the name of a result.
 
 A pipe would block, a device never ends, and a link may lead to files that have nothing to do with runs: these are refused
 before they are opened. What is read whole must be small.
@@ -120,7 +120,7 @@ def _refused(what: str) -> FedarenaError:
 
 
 def reason(error: BaseException) -> str:
-    """Return why something cannot be read, in a line."""
+    """Return why something cannot be read, on one line."""
     if isinstance(error, FedarenaError):
         text = error.what
     elif isinstance(error, OSError) and error.strerror:

@@ -1,4 +1,4 @@
-"""The server behind the page: this machine only, reading only, standard library only.
+"""The web server of `fedarena ui`: local and read-only, with the standard library only.
 
 A page in another tab must not be able to read runs through a name that it points at 127.0.0.1: the Host header is
 checked. Folders are asked for by id, never by path. Nothing on a page may load or send anything elsewhere.
@@ -25,13 +25,13 @@ from fedarena.reports.charts import style_sheet
 from fedarena.ui import comparison_page, overview, run_page
 from fedarena.ui.cache import FileCache
 from fedarena.ui.catalogue import Catalogue
-from fedarena.ui.html import ICON, problem
+from fedarena.ui.rendering import ICON, render_problem
 
 PORT = 8765
 TRIES = 50  # ports looked at if that one is taken
 NAMES = ("127.0.0.1", "localhost")
 OURS = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'"
-# A report is a page of its own, with its style and script inside: it may use those, and reach nothing.
+# A report is a page of its own, with its style and script inside: it may use those, and load nothing else.
 REPORT = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 )
@@ -41,35 +41,33 @@ Found = tuple[str, str, str]  # media type, body, what it may load
 
 
 class UiServer(ThreadingHTTPServer):
-    """Serves one folder."""
+    """Serve the runs and comparisons of one folder."""
 
     daemon_threads = True
     request_queue_size = 1024  # connections that may wait: a browser with many tabs asks for all of them at once
-    allow_reuse_address = os.name != "nt"  # there it would let two servers have one port
+    allow_reuse_address = os.name != "nt"  # on Windows it would let two servers share a port
 
     def __init__(self, folder: Path, port: int) -> None:
         self.catalogue = Catalogue(folder)
-        self.pages: FileCache[Found | None] = FileCache(
-            0
-        )  # none is kept, but who asks for one that is being made gets the same
+        self.pages: FileCache[Found | None] = FileCache(0)  # none is cached, but concurrent requests share one
         super().__init__((NAMES[0], port), RequestHandler)
 
     @property
     def address(self) -> str:
-        """What to type into a browser."""
+        """Return the address to open in a browser."""
         return f"http://{NAMES[0]}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that hangs up is no news."""
+        """Ignore browsers that close the connection, and report other errors."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 def open_server(folder: Path, port: int | None) -> UiServer:
-    """A server for the folder: on this port, or on the first free one from `PORT` on."""
+    """Open a server for the folder: on this port, or on the first free one from `PORT` on."""
     if not folder.is_dir():
         raise BadValue(
-            f"there is no folder {folder}" if not folder.exists() else f"{folder} is no folder",
+            f"there is no folder {folder}" if not folder.exists() else f"{folder} is not a folder",
             remedy="name a folder with runs, or start one: fedarena run digits",
             where="FOLDER",
         )
@@ -86,7 +84,7 @@ def open_server(folder: Path, port: int | None) -> UiServer:
 
 
 def serve(server: UiServer, show: bool | None) -> None:
-    """Until Ctrl-C; in a browser if asked, or if there is a screen."""
+    """Serve until Ctrl-C; open a browser if asked, or if there is a display."""
     screen = sys.stdout.isatty() and (os.name == "nt" or sys.platform == "darwin" or _has_display())
     if screen if show is None else show:
         import webbrowser
@@ -101,7 +99,7 @@ def _has_display() -> bool:
 
 
 class RequestHandler(BaseHTTPRequestHandler):
-    """One request and its answer."""
+    """One request and its response."""
 
     server: UiServer
     protocol_version = "HTTP/1.1"
@@ -110,7 +108,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     timeout = 20  # seconds for a request to arrive
 
     def do_GET(self) -> None:
-        """A page."""
+        """Send the page at the address of the request."""
         host = self.headers.get("Host", "")
         if host.rpartition(":")[0] not in NAMES and host not in NAMES:
             self._send(HTTPStatus.FORBIDDEN, _problem("This page is for this machine", "Open it as 127.0.0.1."))
@@ -122,7 +120,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         except FedarenaError as error:  # e.g. the report of a run that has not finished
             self._send(HTTPStatus.CONFLICT, _problem(error.what, error.remedy))
             return
-        except Exception as error:  # a mistake of ours; the other pages still work
+        except Exception as error:  # a bug; the other pages still work
             traceback.print_exc()
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, _problem("This page cannot be made", repr(error)))
             return
@@ -134,17 +132,17 @@ class RequestHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def __getattr__(self, name: str) -> Callable[[], None]:
-        """Every other verb: nothing here can be changed."""
+        """Refuse every other method: nothing can be changed from here."""
         if not name.startswith("do_"):
             raise AttributeError(name)
         return self._only_reading
 
     def _only_reading(self) -> None:
-        self.close_connection = True  # what it wanted to send is not read
+        self.close_connection = True  # the body of the request is not read
         self._send(HTTPStatus.METHOD_NOT_ALLOWED, _problem("Only reading", "Nothing can be changed from here."))
 
     def _find(self, path: str) -> Callable[[dict[str, str]], Found | None] | None:
-        """What is at an address: a file of ours, or a page about an id."""
+        """Return the maker of what is at an address: a file of this package, or a page about an id."""
         catalogue = self.server.catalogue
         kind, _, id = path.removeprefix("/").partition("/")
         files: dict[str, Callable[[], Found]] = {
@@ -169,7 +167,7 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _send(self, status: HTTPStatus, found: Found) -> None:
         kind, text, may_load = found
-        body = text.encode(errors="replace")  # names of folders may be no text
+        body = text.encode(errors="replace")  # names of folders may be invalid text
         mark = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
         if status == HTTPStatus.OK and self.headers.get("If-None-Match") == mark:
             status, body = HTTPStatus.NOT_MODIFIED, b""
@@ -191,7 +189,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are no news."""
+        """Do not log requests, which a page repeats all the time."""
 
 
 def _values(query: str) -> dict[str, str]:
@@ -203,7 +201,7 @@ def _html(text: str | None, may_load: str) -> Found | None:
 
 
 def _problem(what: str, remedy: str) -> Found:
-    return "text/html", problem(what, remedy), OURS
+    return "text/html", render_problem(what, remedy), OURS
 
 
 def _file(name: str) -> str:

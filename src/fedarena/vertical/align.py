@@ -1,50 +1,60 @@
-"""Which people do both parties know? Private set intersection on ids, over the same channel as everything else.
+"""Align the rows of parties by private set intersection on ids, over the same channel as the training.
 
-The elliptic-curve Diffie-Hellman protocol is openmined-psi's. The guest learns which of its ids a host has, and tells
-every host the ids common to all, as salted hashes; nothing else about ids leaves a party, but their number. Both end
-with the same order, sorted by id, and compare its hash.
+The elliptic-curve Diffie-Hellman protocol is that of openmined-psi. The guest learns which of its ids a host has, and
+sends every host the ids common to all parties, as salted hashes; apart from these, only the number of ids leaves a
+party. All parties end with the same order, sorted by id, and compare its hash.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import BadValue, DataMissing, FrameRefused, PartyLost
+from fedarena.common.optional_imports import import_optional
+from fedarena.config.errors import BadValue, FrameRefused, PartyLost
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel
 from fedarena.transport.frames import CHUNK, Fields, FrameKind, refused
 
-SMALLEST = 50  # common rows; below that, sums over a bin are sums over single people
+SMALLEST = 50  # common rows; with fewer, the sum of a bin is the sum of a few people
 BATCH = 10_000  # ids in one request
-HASH = 32
+HASH = 32  # bytes
 MOST_IDS = 50_000_000  # of one party
 ID_BYTES = 64  # of a host's set, for each id: a point of the curve has 33, a hash 32
-TIMES_OWN = 10  # ids that a host is asked about, for each of its own, unless it says otherwise
+TIMES_OWN = 10  # ids that a guest may query by default, for each id of the host
 METHODS = ("psi", "hashed", "same")
 Rows = NDArray[np.int64]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """The rows of a party's own table that all parties know, in the common order."""
+    """The rows of a party's own table that all parties have, in the common order."""
 
     rows: Rows
     digest: str  # of the common order, the same at all parties
     counts: dict[str, int]  # rows of each party before, by name
 
+    def summary(self) -> str:
+        """Return the number of common rows and of each party's rows as text."""
+        counts = ", ".join(f"{name} {count}" for name, count in self.counts.items())
+        return f"{len(self.rows)} people in common: {counts}"
+
 
 def check_ids(ids: Sequence[str], smallest: int = SMALLEST) -> list[str]:
-    """Ids as they are compared, each once and none empty; anything else is refused with counts."""
+    """Return ids as text, and refuse empty or repeated ids with their number."""
     found = [str(i) for i in ids]
     empty = sum(not i for i in found)
     if empty:
@@ -54,7 +64,7 @@ def check_ids(ids: Sequence[str], smallest: int = SMALLEST) -> list[str]:
         rows = sum(repeated.values())
         raise BadValue(
             f"{len(repeated)} ids occur more than once, in {rows} of {len(found)} rows",
-            remedy="keep one row for each id",
+            remedy="leave one row for each id",
         )
     if len(found) < smallest:
         raise BadValue(f"there are only {len(found)} rows", remedy=f"at least {smallest} are needed")
@@ -67,29 +77,28 @@ def align(
     *,
     insecure_hashed_ids: bool = False,
     smallest: int = SMALLEST,
-    say: Callable[[str], None] = lambda _: None,
 ) -> Alignment:
-    """The guest's part: find the ids that every host has, and tell the hosts. HELLO must have been said."""
+    """Find the ids that every host has, and send them to the hosts; the sessions must be open."""
     ours = check_ids(ids, smallest)
     find = _by_hashes if insecure_hashed_ids else _by_psi
     method = METHODS[insecure_hashed_ids]
     with ThreadPoolExecutor(len(channels)) as pool:
-        found = list(pool.map(lambda channel: find(channel, ours, method, say), channels))
+        found = list(pool.map(lambda channel: find(channel, ours, method), channels))
     common = set.intersection(*(known for _, known in found))
     counts = {"guest": len(ours), **{c.name: count for c, (count, _) in zip(channels, found, strict=True)}}
     if len(common) < smallest:
-        _tell_too_few(channels, len(common), smallest)
+        _report_too_few(channels, len(common), smallest)
     _check_size(len(common), counts, smallest)
     order = sorted(common, key=lambda i: ours[i].encode())
     rows = np.array(order, dtype=np.int64)
     digest = order_digest([ours[i] for i in order])
     with ThreadPoolExecutor(len(channels)) as pool:
-        list(pool.map(lambda channel: _tell(channel, [ours[i] for i in order], digest), channels))
+        list(pool.map(lambda channel: _send_order(channel, [ours[i] for i in order], digest), channels))
     return Alignment(rows, digest, counts)
 
 
 def order_digest(ids: Sequence[str]) -> str:
-    """Of ids in their order."""
+    """Return a hash of ids in their order."""
     whole = hashlib.sha256()
     for i in ids:
         whole.update(hashlib.sha256(i.encode()).digest())
@@ -98,18 +107,18 @@ def order_digest(ids: Sequence[str]) -> str:
 
 def _check_size(common: int, counts: dict[str, int], smallest: int) -> None:
     if common < smallest:
-        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        by_party = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise BadValue(
-            f"only {common} ids are known to all parties ({told}); at least {smallest} are needed"
+            f"only {common} ids are known to all parties ({by_party}); at least {smallest} are needed"
             if common
-            else f"no id is known to all parties ({told})",
-            remedy="check that all write ids alike ('007' is not '7')"
-            + (", or lower --min-rows knowing that sums over few rows tell much" if common else ""),
+            else f"no id is known to all parties ({by_party})",
+            remedy="check that all parties write ids alike ('007' is not '7')"
+            + (", or lower --min-rows; sums over few rows reveal more" if common else ""),
         )
 
 
-def _by_psi(channel: Channel, ids: list[str], method: str, say: Callable[[str], None]) -> tuple[int, set[int]]:
-    """How many ids a host has, and which of ours are among them. Its own set comes first: it cannot adapt it."""
+def _by_psi(channel: Channel, ids: list[str], method: str) -> tuple[int, set[int]]:
+    """Return how many ids a host has, and which of ours are among them; it must send its set before our requests."""
     psi = psi_library()
     count = _start(channel, method, len(ids))
     setup = psi.ServerSetup()
@@ -122,20 +131,20 @@ def _by_psi(channel: Channel, ids: list[str], method: str, say: Callable[[str], 
             response = psi.Response()
             response.ParseFromString(read.raw(channel.ask(FrameKind.ALIGN_REQUEST, {"request": request}), "response"))
             known |= {start + int(i) for i in client.GetIntersection(setup, response)}
-            say(f"aligning with {channel.name}: {min(start + BATCH, len(ids))} of {len(ids)} ids")
+            log.info("aligning with %s: %d of %d ids", channel.name, min(start + BATCH, len(ids)), len(ids))
     except (RuntimeError, ValueError, psi.DecodeError):
         raise refused(f"host '{channel.name}': its part of the intersection is damaged") from None
     return count, known
 
 
-def _by_hashes(channel: Channel, ids: list[str], method: str, say: Callable[[str], None]) -> tuple[int, set[int]]:
-    """The same by plain hashes, which anyone can reverse who can guess ids."""
+def _by_hashes(channel: Channel, ids: list[str], method: str) -> tuple[int, set[int]]:
+    """Do the same with plain hashes, which can be reversed by guessing ids."""
     count = _start(channel, method, len(ids))
     raw = _parts(channel, FrameKind.ALIGN_HASHES, count)
     if len(raw) != HASH * count:
         raise refused(f"host '{channel.name}': its part of the intersection is damaged")
     theirs = {raw[i : i + HASH] for i in range(0, len(raw), HASH)}
-    say(f"aligning with {channel.name}: {len(ids)} of {len(ids)} ids")
+    log.info("aligning with %s: %d of %d ids", channel.name, len(ids), len(ids))
     return count, {i for i, name in enumerate(ids) if salted(b"", name) in theirs}
 
 
@@ -144,7 +153,7 @@ def _start(channel: Channel, method: str, count: int) -> int:
 
 
 def _parts(channel: Channel, kind: FrameKind, count: int) -> bytes:
-    """A host's set, no larger than the ids that it says it has can be."""
+    """Receive a host's set, which may not be larger than its number of ids allows."""
     first = channel.ask(kind, {"part": 0})
     parts = read.whole(first, "parts", 1, 1 + ID_BYTES * count // CHUNK)
     rest = (read.raw(channel.ask(kind, {"part": i}), "data") for i in range(1, parts))
@@ -156,55 +165,55 @@ def _parts(channel: Channel, kind: FrameKind, count: int) -> bytes:
     return b"".join(found)
 
 
-def _tell_too_few(channels: Sequence[Channel], common: int, needed: int) -> None:
-    """Their administrators want to know why nothing happens; no id is named."""
-    nobody = {"salt": b"", "data": b"", "first": True, "last": True, "common": common, "needed": needed}
+def _report_too_few(channels: Sequence[Channel], common: int, needed: int) -> None:
+    """Report to the hosts' administrators why the training does not start, without naming an id."""
+    no_ids = {"salt": b"", "data": b"", "first": True, "last": True, "common": common, "needed": needed}
     for channel in channels:
-        with contextlib.suppress(BadValue, PartyLost):  # the host's answer says that they are too few
-            channel.ask(FrameKind.ALIGN_ROWS, nobody)
+        with contextlib.suppress(BadValue, PartyLost):  # the host responds with the same error
+            channel.ask(FrameKind.ALIGN_ROWS, no_ids)
 
 
-def _tell(channel: Channel, ids: list[str], digest: str) -> None:
-    """The common ids in their order, to one host."""
+def _send_order(channel: Channel, ids: list[str], digest: str) -> None:
+    """Send the common ids in their order to one host."""
     salt = secrets.token_bytes(16)
     step = CHUNK // HASH
     for start in range(0, len(ids), step):
         data = b"".join(salted(salt, i) for i in ids[start : start + step])
         last = start + step >= len(ids)
-        reply = channel.ask(FrameKind.ALIGN_ROWS, {"salt": salt, "data": data, "last": last, "first": start == 0})
-    theirs = read.text(reply, "digest")
+        response = channel.ask(FrameKind.ALIGN_ROWS, {"salt": salt, "data": data, "last": last, "first": start == 0})
+    theirs = read.text(response, "digest")
     if theirs != digest:
         raise FrameRefused(
-            f"host '{channel.name}' has another order of rows: {theirs}, here it is {digest}",
+            f"host '{channel.name}' has a different order of rows: {theirs}, here it is {digest}",
             remedy="run the alignment again",
         )
 
 
 def salted(salt: bytes, name: str) -> bytes:
-    """The hash of an id under a salt."""
+    """Return the hash of an id with a salt."""
     return hashlib.sha256(salt + name.encode()).digest()
 
 
 def align_same(channels: Sequence[Channel], rows: int) -> Alignment:
-    """Tables without ids, whose rows are the same people in the same order already: only their number is compared."""
+    """Compare the number of rows of tables without ids, whose rows must already be in the same order."""
     counts = {"guest": rows, **{channel.name: _start(channel, "same", rows) for channel in channels}}
     return same_rows(rows, counts)
 
 
 def same_rows(rows: int, counts: dict[str, int]) -> Alignment:
-    """All rows as they are."""
+    """Return the alignment that leaves all rows in place."""
     return Alignment(np.arange(rows), f"{rows} rows as they are", counts)
 
 
 class SameRows:
-    """A host's part where it has no ids."""
+    """The host's side of the alignment of a table without ids."""
 
     def __init__(self, rows: int, name: str = "host") -> None:
         self._rows, self._name = rows, name
         self.result: Alignment | None = None
 
     def answer(self, kind: FrameKind, fields: dict[str, Any]) -> Fields:
-        """The number of rows, if the guest has as many."""
+        """Return the number of rows, if the guest has as many."""
         if kind is not FrameKind.ALIGN_START or read.text(fields, "method") != "same":
             raise BadValue("this host was started without ids", remedy="start it with --id, or the guest without")
         count = read.whole(fields, "count")
@@ -218,9 +227,9 @@ class SameRows:
 
 
 class HostAlignment:
-    """A host's part: answers the ALIGN frames, and knows its rows in the common order when they are done.
+    """The host's side of an alignment by ids: answer the ALIGN frames, and set `result` after the last one.
 
-    A guest may ask about `most_ids` ids as long as this party lives, however often it begins anew.
+    A guest may query `most_ids` ids during the life of this process, however often it starts an alignment.
     """
 
     def __init__(
@@ -241,7 +250,7 @@ class HostAlignment:
         self.result: Alignment | None = None
 
     def answer(self, kind: FrameKind, fields: dict[str, Any]) -> Fields:
-        """One step of it."""
+        """Return the response to one ALIGN frame."""
         if kind is FrameKind.ALIGN_START:
             return self._begin(read.text(fields, "method"), read.whole(fields, "count", 1, MOST_IDS))
         if kind is FrameKind.ALIGN_REQUEST:
@@ -260,9 +269,11 @@ class HostAlignment:
 
     def _begin(self, method: str, count: int) -> Fields:
         if method not in METHODS:
-            raise refused(f"there is no alignment by '{method}'")
+            raise refused(f"there is no alignment method '{method}'")
         if method == "same":
-            raise BadValue("this host aligns by ids", remedy="start the guest with --id, too, or this host without")
+            raise BadValue(
+                "this host aligns by ids", remedy="start the guest with --id as well, or this host without it"
+            )
         if method == "hashed" and not self._insecure:
             raise BadValue(
                 "the guest wants to align by hashed ids, which can be reversed by guessing",
@@ -270,8 +281,8 @@ class HostAlignment:
             )
         if method == "psi" and count > self._left:
             raise BadValue(
-                f"the guest wants to ask about {count} ids, and this host answers about {self._left} more",
-                remedy="start this host with a larger --most-ids, if the guest may ask so much",
+                f"the guest wants to query {count} ids, and this host answers {self._left} more",
+                remedy="start this host with a larger --most-ids, if the guest may query so many",
                 where="--most-ids",
             )
         self.result, self._asked, self._allowed = None, 0, count
@@ -287,7 +298,7 @@ class HostAlignment:
     def _part(self, part: int) -> Fields:
         parts = max(1, -(-len(self._setup) // CHUNK))
         if not self._setup or not 0 <= part < parts:
-            raise refused("an alignment was asked for a part that is not there")
+            raise refused("a part of an alignment was requested that does not exist")
         return {"data": self._setup[part * CHUNK : (part + 1) * CHUNK], "parts": parts}
 
     def _respond(self, raw: bytes) -> Fields:
@@ -300,7 +311,7 @@ class HostAlignment:
             asked = len(request.encrypted_elements)
             self._asked, self._left = self._asked + asked, self._left - asked
             if self._asked > self._allowed or self._left < 0:
-                raise refused("the guest asks about more ids than it has")
+                raise refused("the guest queries more ids than it has")
             return {"response": self._server.ProcessRequest(request).SerializeToString()}
         except (RuntimeError, ValueError, psi.DecodeError):
             raise refused("an ALIGN_REQUEST frame is damaged") from None
@@ -311,30 +322,27 @@ class HostAlignment:
             raise refused("the guest names more common ids than this host has")
         if not last:
             return {}
-        place = {salted(salt, name): row for row, name in enumerate(self._ids)}
+        row_of = {salted(salt, name): row for row, name in enumerate(self._ids)}
         hashes = [self._order[i : i + HASH] for i in range(0, len(self._order), HASH)]
-        strange = sum(h not in place for h in hashes)
-        if strange or len(set(hashes)) < len(hashes):
-            raise refused(f"{strange} of {len(hashes)} common ids are not known here, or are repeated")
+        unknown = sum(h not in row_of for h in hashes)
+        if unknown or len(set(hashes)) < len(hashes):
+            raise refused(f"{unknown} of {len(hashes)} common ids are not known here, or are repeated")
         _check_size(len(hashes), self._counts, self._smallest)
-        rows = np.array([place[h] for h in hashes], dtype=np.int64)
+        rows = np.array([row_of[h] for h in hashes], dtype=np.int64)
         digest = order_digest([self._ids[row] for row in rows])
         self.result = Alignment(rows, digest, self._counts)
         return {"digest": digest}
 
 
 def psi_library() -> Any:
-    """openmined-psi, or how to get it."""
-    try:
-        import private_set_intersection.python as psi
-        from google.protobuf.message import DecodeError
-    except ImportError:
-        raise DataMissing(
-            "private set intersection needs the package openmined-psi",
-            remedy="pip install 'fedarena[vertical]' (Linux on x86-64 or macOS, Python 3.11 to 3.13), or align by hashes "
-            "that can be guessed: --insecure-hashed-ids",
-        ) from None
-    from types import SimpleNamespace
+    """Return the names of openmined-psi that an alignment uses, and protobuf's error for damaged messages."""
+    psi = import_optional(
+        "private_set_intersection.python",
+        needed_by="private set intersection",
+        install="'fedarena[vertical]' (Linux on x86-64 or macOS, Python 3.11 to 3.13)",
+        alternative="align by hashes that can be guessed: --insecure-hashed-ids",
+    )
+    from google.protobuf.message import DecodeError
 
     names = ("client", "server", "ServerSetup", "Request", "Response", "DataStructure")
     return SimpleNamespace(DecodeError=DecodeError, **{name: getattr(psi, name) for name in names})

@@ -1,4 +1,4 @@
-"""Each party's own columns as small codes: quantile bins of the training rows, and one more for what is missing."""
+"""Each party's own columns as bin codes: quantile bins of the training rows, and one more bin for missing values."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue
+from fedarena.vertical.settings import BoostSettings
 
 Codes = NDArray[np.uint16]
 
@@ -22,11 +23,11 @@ class Bins:
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """Bins of each column, the one for missing values not counted."""
+        """The number of bins of each column, without the bin for missing values."""
         return np.array([len(c) + 1 for c in self.cuts], dtype=np.int64)
 
     def codes(self, x: NDArray[np.floating]) -> Codes:
-        """[columns, rows]; a missing value has the code after the last bin."""
+        """Return codes [columns, rows]; a missing value has the code after the last bin."""
         out = np.empty((len(self.cuts), len(x)), dtype=np.uint16)
         for f, cuts in enumerate(self.cuts):
             column = x[:, f].astype(np.float64)
@@ -34,14 +35,14 @@ class Bins:
         return out
 
 
-def checked_columns(x: NDArray[np.floating], names: Sequence[str] | None, party: str) -> NDArray[np.float64]:
-    """A table of numbers with two dimensions; missing values are NaN, and infinity is refused by column."""
+def check_columns(x: NDArray[np.floating], names: Sequence[str] | None, party: str) -> NDArray[np.float64]:
+    """Return a two-dimensional table of numbers; missing values are NaN, and infinity is refused by column."""
     try:
         table = np.asarray(x, dtype=np.float64)
     except (TypeError, ValueError):
-        raise BadValue(f"the columns of {party} are not all numbers", remedy="turn texts into numbers first") from None
+        raise BadValue(f"the columns of {party} are not all numbers", remedy="encode text as numbers first") from None
     if table.ndim != 2:
-        raise BadValue(f"the columns of {party} have {table.ndim} dimensions", remedy="give rows x columns")
+        raise BadValue(f"the columns of {party} have {table.ndim} dimensions", remedy="use an array [rows, columns]")
     infinite = np.flatnonzero(np.isinf(table).any(axis=0))
     if len(infinite):
         name = names[infinite[0]] if names else f"column {infinite[0]}"
@@ -53,7 +54,7 @@ def checked_columns(x: NDArray[np.floating], names: Sequence[str] | None, party:
 
 
 def make_bins(x: NDArray[np.float64], training: NDArray[np.bool_], bins: int, min_count: int = 1) -> Bins:
-    """Quantile bins of the training rows; a column with few distinct values has a bin for each.
+    """Return quantile bins of the training rows; a column with few distinct values has a bin for each.
 
     >>> make_bins(np.array([[1.0], [2.0], [3.0], [np.nan]]), np.ones(4, bool), bins=2).cuts
     (array([2.]),)
@@ -64,35 +65,35 @@ def make_bins(x: NDArray[np.float64], training: NDArray[np.bool_], bins: int, mi
 def _cuts(column: NDArray[np.float64], bins: int, min_count: int) -> NDArray[np.float64]:
     values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
     if len(values) > bins:
-        upto = np.cumsum(counts)
+        cumulative = np.cumsum(counts)
         # The smallest value with at least a share i / bins of the rows at or below it: a cut is always a value that
         # occurs, hence no bin is empty.
-        wanted = np.arange(1, bins) * upto[-1] / bins
-        last = np.unique(np.searchsorted(upto, wanted - 1e-9))
+        wanted = np.arange(1, bins) * cumulative[-1] / bins
+        last = np.unique(np.searchsorted(cumulative, wanted - 1e-9))
     else:
         last = np.arange(len(values))
     last = last[last < len(values) - 1]
-    return values[_merged(last, np.cumsum(counts), min_count)] if len(last) else values[:0]
+    return values[_merge_small(last, np.cumsum(counts), min_count)] if len(last) else values[:0]
 
 
-def _merged(last: NDArray[np.intp], upto: NDArray[np.intp], min_count: int) -> NDArray[np.intp]:
-    """Only those cuts that leave at least `min_count` rows on each side up to the next."""
-    kept: list[int] = []
+def _merge_small(last: NDArray[np.intp], cumulative: NDArray[np.intp], min_count: int) -> NDArray[np.intp]:
+    """Return the cuts that leave at least `min_count` rows between neighbours."""
+    cuts: list[int] = []
     below = 0
     for cut in last.tolist():
-        if upto[cut] - below >= min_count and upto[-1] - upto[cut] >= min_count:
-            kept.append(cut)
-            below = int(upto[cut])
-    return np.array(kept, dtype=np.intp)
+        if cumulative[cut] - below >= min_count and cumulative[-1] - cumulative[cut] >= min_count:
+            cuts.append(cut)
+            below = int(cumulative[cut])
+    return np.array(cuts, dtype=np.intp)
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """All splits that a party can offer, in the order in which ties are settled.
+    """All splits that a party can offer, in the order that breaks ties.
 
     Column by column: first the cuts from low to high with missing values to the right, then from high to low with
-    missing values to the left, as XGBoost goes through them. `bin` is the last bin on the left; -1 means that only
-    missing values go left.
+    missing values to the left, in the order of XGBoost. `bin` is the last bin on the left; -1 means that only missing
+    values go left.
     """
 
     column: NDArray[np.int64]
@@ -103,19 +104,19 @@ class Candidates:
         return len(self.column)
 
 
-def candidates_of(bins: Bins, codes: Codes, training: NDArray[np.bool_], min_count: int = 1) -> Candidates:
-    """A column without missing values has one candidate less than bins: a constant one has none.
+def list_candidates(bins: Bins, codes: Codes, training: NDArray[np.bool_], min_count: int = 1) -> Candidates:
+    """Return all candidate splits; a column without missing values has one less than bins, a constant one none.
 
-    Fewer than `min_count` missing values stay with the last bin: no candidate tells them apart from it.
+    Fewer than `min_count` missing values stay with the last bin: no candidate separates them from it.
     """
     column: list[int] = []
     last: list[int] = []
     missing: list[bool] = []
     for f, count in enumerate(bins.counts.tolist()):
         known = int(np.count_nonzero(codes[f, training] < count))
-        gaps, any_value = np.count_nonzero(training) - known >= min_count, known > 0
-        forward = list(range(count if gaps else count - 1)) if any_value else []
-        backward = list(range(count - 2, -2, -1)) if gaps and any_value else []
+        has_missing, any_value = np.count_nonzero(training) - known >= min_count, known > 0
+        forward = list(range(count if has_missing else count - 1)) if any_value else []
+        backward = list(range(count - 2, -2, -1)) if has_missing and any_value else []
         column += [f] * (len(forward) + len(backward))
         last += forward + backward
         missing += [False] * len(forward) + [True] * len(backward)
@@ -123,15 +124,55 @@ def candidates_of(bins: Bins, codes: Codes, training: NDArray[np.bool_], min_cou
 
 
 def goes_left(codes: Codes, bins: Bins, column: int, last: int, missing_left: bool) -> NDArray[np.bool_]:
-    """Which rows a split sends to the left."""
+    """Return which rows a split sends to the left."""
     code = codes[column].astype(np.int64)
     missing = code > len(bins.cuts[column])
     return np.where(missing, missing_left, code <= last)
 
 
 def threshold(bins: Bins, column: int, last: int) -> float:
-    """The split as a value: rows at or below it go left."""
+    """Return the value of a split: rows at or below it go left."""
     cuts = bins.cuts[column]
     if last < 0:
         return -np.inf
     return float(cuts[last]) if last < len(cuts) else np.inf
+
+
+@dataclass(frozen=True)
+class ColumnSplit:
+    """One split of a party's own column: values at or below the threshold go left."""
+
+    column: int
+    bin: int
+    threshold: float
+    missing_left: bool
+
+    def left(self, values: NDArray[np.floating]) -> NDArray[np.bool_]:
+        """Return which of these values of the column go left."""
+        return np.where(np.isnan(values), self.missing_left, values <= self.threshold)
+
+
+@dataclass(frozen=True)
+class BinnedColumns:
+    """A party's columns during training: their bins, the codes of all rows and the candidate splits."""
+
+    bins: Bins
+    codes: Codes
+    candidates: Candidates
+
+    @classmethod
+    def of(cls, x: NDArray[np.float64], training: NDArray[np.bool_], settings: BoostSettings) -> BinnedColumns:
+        """Return these columns in bins of the training rows."""
+        bins = make_bins(x, training, settings.bins, settings.min_bin_count)
+        codes = bins.codes(x)
+        return cls(bins, codes, list_candidates(bins, codes, training, settings.min_bin_count))
+
+    def split(self, candidate: int) -> ColumnSplit:
+        """Return the split that this candidate number stands for."""
+        column, last = int(self.candidates.column[candidate]), int(self.candidates.bin[candidate])
+        missing_left = bool(self.candidates.missing_left[candidate])
+        return ColumnSplit(column, last, threshold(self.bins, column, last), missing_left)
+
+    def goes_left(self, rows: NDArray[np.int64], split: ColumnSplit) -> NDArray[np.bool_]:
+        """Return which of these rows a split sends to the left."""
+        return goes_left(self.codes[:, rows], self.bins, split.column, split.bin, split.missing_left)

@@ -20,10 +20,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, check_X_y, validate_data
 
 from fedarena.vertical.guest import Cipher
-from fedarena.vertical.model import GuestModel, HostModel, joined
+from fedarena.vertical.model import GuestModel, HostModel, join_models
 from fedarena.vertical.prediction import predictions
 from fedarena.vertical.settings import Algorithm, BoostSettings, Exponents, TreeMode
-from fedarena.vertical.simulation import Simulated, simulate
+from fedarena.vertical.simulation import SimulatedModel, simulate
 
 Array = NDArray[Any]
 Parties = Sequence[str] | None
@@ -31,10 +31,11 @@ FINITE: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
 
 
 class _SecureBoost(BaseEstimator):  # type: ignore[misc]
-    """What the classifier and the regressor share. The constructor only stores; `fit` checks."""
+    """The parts that the classifier and the regressor share. The constructor only stores its arguments; `fit` checks them."""
 
     parties: Parties
     cipher: Cipher
+    _numeric_labels = False
 
     def __init__(
         self,
@@ -74,30 +75,40 @@ class _SecureBoost(BaseEstimator):  # type: ignore[misc]
         for name in type(self)._get_param_names():
             setattr(self, name, given[name])
 
+    def _fit_labels(self, labels: Array) -> tuple[Array, BoostSettings]:
+        """Return the labels as training targets, and the settings with their objective."""
+        raise NotImplementedError
+
     def _settings(self, **more: Any) -> BoostSettings:
         given = {n: v for n, v in self.get_params(deep=False).items() if n not in ("parties", "cipher")}
-        return BoostSettings.of({**given, **more})
+        return BoostSettings(**given, **more)
 
-    def _train(
+    def fit(
         self,
-        tables: list[Array],
-        y: Array,
-        settings: BoostSettings,
-        weights: Array | None,
-        valid: Array | None,
-        folder: Path | str | None,
+        X: Any,
+        y: Any,
+        *,
+        parties: Parties = None,
+        sample_weight: Array | None = None,
+        valid: Array | None = None,
+        folder: Path | str | None = None,
     ) -> Self:
+        """Train; rows marked in `valid` are held out for early stopping."""
+        tables, labels = self._checked(X, y, parties, y_numeric=self._numeric_labels)
+        targets, settings = self._fit_labels(labels)
         training = None if valid is None else ~np.asarray(valid, bool)
-        w = None if weights is None else _check_sample_weight(weights, tables[0], dtype=np.float64)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, tables[0], dtype=np.float64)
         hosts = list(dict.fromkeys(p for p in self.parties_ if p != "guest"))
-        called = getattr(self, "feature_names_in_", None)
-        self.model_: Simulated = simulate(
+        column_names = getattr(self, "feature_names_in_", None)
+        self.model_: SimulatedModel = simulate(
             tables,
-            y,
+            targets,
             settings,
-            names=None if called is None else [list(called[place]) for place in self._places],
+            names=None if column_names is None else [list(column_names[own]) for own in self._owned],
             hosts=hosts or None,
-            weights=w,
+            weights=weights,
             training=training,
             folder=folder,
             cipher=self.cipher,
@@ -105,31 +116,31 @@ class _SecureBoost(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _checked(self, X: Any, y: Any, parties: Parties, **more: Any) -> tuple[list[Array], Array]:
-        """One table per party, the guest's first, and the labels, as scikit-learn checks them."""
+        """Return one table per party, the guest's first, and the labels, after the checks of scikit-learn."""
         named = parties if parties is not None else self.parties
-        if _one_each(X):
+        if _is_table_list(X):
             if named is not None:
-                raise ValueError("parties are named, and there is a table for each already: give one of the two")
+                raise ValueError("parties is given together with one table for each party: use one of the two")
             self.parties_: list[str] = []
             checked = [check_X_y(part, y, **FINITE, **more) for part in X]
             widths = np.array([t.shape[1] for t, _ in checked])
             self.n_features_in_ = int(widths.sum())
-            self._places = np.split(np.arange(self.n_features_in_), np.cumsum(widths)[:-1])
+            self._owned = np.split(np.arange(self.n_features_in_), np.cumsum(widths)[:-1])
             return [table for table, _ in checked], checked[0][1]
         table, labels = validate_data(self, X, y, **FINITE, **more)
         self.parties_ = _owners(table.shape[1], named)
         owner = np.array(self.parties_)
-        self._places = [np.flatnonzero(owner == name) for name in dict.fromkeys(["guest", *self.parties_])]
-        return [table[:, place] for place in self._places], labels
+        self._owned = [np.flatnonzero(owner == name) for name in dict.fromkeys(["guest", *self.parties_])]
+        return [table[:, own] for own in self._owned], labels
 
     def _margins(self, X: Any) -> Array:
         check_is_fitted(self)
         if not self.parties_:
-            if not _one_each(X) or len(X) != len(self._places):
-                raise ValueError(f"give {len(self._places)} tables, one for each party, as in fit")
+            if not _is_table_list(X) or len(X) != len(self._owned):
+                raise ValueError(f"pass {len(self._owned)} tables, one for each party, as in fit")
             return self.model_.predict_margins([check_array(part, **FINITE) for part in X])
         table = validate_data(self, X, reset=False, **FINITE)
-        return self.model_.predict_margins([table[:, place] for place in self._places])
+        return self.model_.predict_margins([table[:, own] for own in self._owned])
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
@@ -141,33 +152,33 @@ class _SecureBoost(BaseEstimator):  # type: ignore[misc]
 
     @property
     def guest_(self) -> GuestModel:
-        """The guest's half."""
+        """The guest's part of the model."""
         return self.model_.guest
 
     @property
     def hosts_(self) -> tuple[HostModel, ...]:
-        """The hosts' halves."""
+        """The hosts' parts of the model."""
         return self.model_.hosts
 
     @property
     def feature_importances_(self) -> Array:
-        """Share of the gain, by column as given to `fit`: only a simulation can tell a host's columns apart."""
+        """The share of the gain of each column passed to `fit`; only a simulation knows the columns of hosts."""
         check_is_fitted(self)
         gain = np.zeros(self.n_features_in_)
-        for tree, splits in zip(self.guest_.used_trees, joined(self.guest_, self.hosts_), strict=False):
+        for tree, splits in zip(self.guest_.used_trees, join_models(self.guest_, self.hosts_), strict=False):
             for node, known in zip(tree.nodes, splits, strict=True):
                 if known is not None:
-                    gain[self._places[known[0]][known[1].column]] += node.gain
+                    gain[self._owned[known[0]][known[1].column]] += node.gain
         return gain / gain.sum() if gain.any() else gain
 
 
-def _one_each(X: Any) -> bool:
-    """Whether there is a table for each party already."""
+def _is_table_list(X: Any) -> bool:
+    """Return whether X is a list with one table for each party."""
     return isinstance(X, (list, tuple)) and len(X) > 0 and np.ndim(X[0]) == 2
 
 
 def _owners(columns: int, parties: Parties) -> list[str]:
-    """The party of each column; if nobody says, the first half is the guest's."""
+    """Return the party of each column; by default the first half of the columns is the guest's."""
     if parties is None:
         half = -(-columns // 2)
         return ["guest"] * half + ["host"] * (columns - half)
@@ -183,38 +194,27 @@ class SecureBoostClassifier(ClassifierMixin, _SecureBoost):  # type: ignore[misc
     columns is the guest's, the rest the host's), or a list of tables, the guest's first.
     """
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        parties: Parties = None,
-        sample_weight: Array | None = None,
-        valid: Array | None = None,
-        folder: Path | str | None = None,
-    ) -> Self:
-        """Train; rows marked in `valid` are held out and watched by early stopping."""
-        tables, labels = self._checked(X, y, parties)
+    def _fit_labels(self, labels: Array) -> tuple[Array, BoostSettings]:
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError("all rows are of one class: there is nothing to tell apart")
+            raise ValueError("all rows are of one class: a single class cannot be learned")
         several = len(self.classes_) > 2
         settings = self._settings(objective="softmax" if several else "logistic", classes=len(self.classes_))
-        return self._train(tables, codes, settings, sample_weight, valid, folder)
+        return codes, settings
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of all classes, [rows, classes]."""
+        """Return the probabilities of all classes, [rows, classes]."""
         margins = self._margins(X)
         return predictions(self.guest_, margins)
 
     def decision_function(self, X: Any) -> Array:
-        """Margins: [rows], or [rows, classes] for more than two."""
+        """Return the margins: [rows], or [rows, classes] for more than two classes."""
         margins = self._margins(X)
         return margins[:, 0] if margins.shape[1] == 1 else margins
 
     def predict(self, X: Any) -> Array:
-        """The most likely class."""
+        """Return the most likely class of each row."""
         margins = self._margins(X)
         best = (margins[:, 0] > 0).astype(int) if margins.shape[1] == 1 else margins.argmax(axis=1)
         found: Array = self.classes_[best]
@@ -224,21 +224,11 @@ class SecureBoostClassifier(ClassifierMixin, _SecureBoost):  # type: ignore[misc
 class SecureBoostRegressor(RegressorMixin, _SecureBoost):  # type: ignore[misc]
     """Gradient boosting with squared error; see `SecureBoostClassifier` for `X` and `parties`."""
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        parties: Parties = None,
-        sample_weight: Array | None = None,
-        valid: Array | None = None,
-        folder: Path | str | None = None,
-    ) -> Self:
-        """Train; rows marked in `valid` are held out and watched by early stopping."""
-        tables, labels = self._checked(X, y, parties, y_numeric=True)
-        settings = self._settings(objective="squared_error")
-        return self._train(tables, labels, settings, sample_weight, valid, folder)
+    _numeric_labels = True
+
+    def _fit_labels(self, labels: Array) -> tuple[Array, BoostSettings]:
+        return labels, self._settings(objective="squared_error")
 
     def predict(self, X: Any) -> Array:
-        """The expected values."""
+        """Return the expected value of each row."""
         return self._margins(X)[:, 0]

@@ -1,7 +1,7 @@
-"""g and h as whole numbers in slots of 64 bits, so that sums of ciphertexts are exact.
+"""Encode g and h as integers in slots of 64 bits, so that sums of ciphertexts are exact.
 
-G = round(g 2^s), shifted by an offset that makes it positive: the guest takes offset x count off again. A slot never
-overflows: before anything is encrypted, rows x largest value is checked to stay below 2^63. Hence all sums fit numpy's
+G = round(g 2^s), shifted by an offset that makes it positive: the guest subtracts offset x count from a sum. A slot
+never overflows: before encryption, rows x largest value is checked to stay below 2^63. Hence all sums fit numpy's
 integers, at both ends.
 """
 
@@ -23,38 +23,37 @@ Sums = NDArray[np.int64]  # [..., outputs, 2]: g and h
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """How this tree's g and h become whole numbers: value = whole / 2^shift."""
+    """How the g and h of a tree are encoded as integers: value = integer / 2^shift."""
 
     g_shift: int
     h_shift: int
     offset: int  # added to each G
     top: tuple[int, int]  # the largest G + offset, and the largest H
 
-    def whole(self, g: NDArray[np.floating], h: NDArray[np.floating]) -> Sums:
-        """[rows, outputs, 2]."""
+    def encode(self, g: NDArray[np.floating], h: NDArray[np.floating]) -> Sums:
+        """Return g and h as integers [rows, outputs, 2]."""
         scaled = (np.ldexp(np.asarray(g, np.float64), self.g_shift), np.ldexp(np.asarray(h, np.float64), self.h_shift))
         return np.stack([np.rint(s) for s in scaled], axis=-1).astype(np.int64)
 
-    def values(self, sums: Sums) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """G and H of sums, each rounded once."""
-        return np.ldexp(sums[..., 0].astype(np.float64), -self.g_shift), np.ldexp(
-            sums[..., 1].astype(np.float64), -self.h_shift
-        )
+    def decode(self, sums: Sums) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return G and H of sums as floats, each rounded once."""
+        g, h = sums[..., 0].astype(np.float64), sums[..., 1].astype(np.float64)
+        return np.ldexp(g, -self.g_shift), np.ldexp(h, -self.h_shift)
 
-    def slots(self, whole: Sums) -> NDArray[np.uint64]:
-        """[rows, 2 outputs]: positive words, ready for encryption."""
-        shifted: Sums = whole + np.array([self.offset, 0])
-        return shifted.reshape(len(whole), -1).astype(np.uint64)
+    def to_slots(self, integers: Sums) -> NDArray[np.uint64]:
+        """Return positive words [rows, 2 outputs] for encryption."""
+        shifted: Sums = integers + np.array([self.offset, 0])
+        return shifted.reshape(len(integers), -1).astype(np.uint64)
 
     def from_slots(self, slots: NDArray[np.uint64], counts: NDArray[np.int64]) -> Sums:
-        """Sums of so many rows each, from the slots of their ciphertexts [..., 2 outputs]."""
+        """Return sums from the slots of their ciphertexts [..., 2 outputs], given the number of rows of each."""
         sums: Sums = slots.astype(np.int64).reshape(*counts.shape, slots.shape[-1] // 2, 2)
         offsets: Sums = counts[..., None, None] * np.array([self.offset, 0])
         return sums - offsets
 
 
 def fixed_point(g: NDArray[np.floating], h: NDArray[np.floating], precision: int | None) -> FixedPoint:
-    """The finest fixed point whose sums over all these rows fit a slot.
+    """Return the finest fixed point whose sums over all these rows fit a slot.
 
     >>> fixed_point(np.array([-1.0, 1.0]), np.array([0.25, 0.25]), None).g_shift
     59
@@ -62,7 +61,7 @@ def fixed_point(g: NDArray[np.floating], h: NDArray[np.floating], precision: int
     rows = max(len(g), 1)
     g_top, h_top = float(np.abs(g).max(initial=0)), float(np.abs(h).max(initial=0))
     if not (math.isfinite(g_top) and math.isfinite(h_top)):
-        raise BadValue("the gradients are no longer finite", remedy="lower lr, or look for extreme labels or weights")
+        raise BadValue("the gradients are no longer finite", remedy="lower lr, or check for extreme labels or weights")
     # |value| <= 2^(exponent): with the offset G is below 2^(exponent + 1)
     g_exp, h_exp = (math.frexp(top)[1] if top > 0 else 0 for top in (g_top, h_top))
     room = SLOT - 2 - rows.bit_length()
@@ -81,51 +80,51 @@ def fixed_point(g: NDArray[np.floating], h: NDArray[np.floating], precision: int
 
 
 class ExactSums:
-    """Sums of whole numbers by group, exact: floating-point sums of halves that cannot round."""
+    """Exact sums of integers by group: floating-point sums of their high and low bits, which do not round."""
 
-    HALF = 24
+    LOW_BITS = 24
 
-    def __init__(self, whole: Sums) -> None:
-        flat = whole.reshape(len(whole), -1)
-        self.shape = whole.shape[1:]
-        self._high = [np.ascontiguousarray(c) for c in (flat >> self.HALF).astype(np.float64).T]
-        self._low = [np.ascontiguousarray(c) for c in (flat & ((1 << self.HALF) - 1)).astype(np.float64).T]
+    def __init__(self, integers: Sums) -> None:
+        flat = integers.reshape(len(integers), -1)
+        self.shape = integers.shape[1:]
+        self._high = [np.ascontiguousarray(c) for c in (flat >> self.LOW_BITS).astype(np.float64).T]
+        self._low = [np.ascontiguousarray(c) for c in (flat & ((1 << self.LOW_BITS) - 1)).astype(np.float64).T]
 
     def by_group(self, group: NDArray[np.integer], groups: int, rows: NDArray[np.integer] | None = None) -> Sums:
-        """[groups, outputs, 2] for the rows named (or all), `group` saying which one each belongs to."""
+        """Return the sums [groups, outputs, 2] of these rows (or all); `group` is the group of each."""
         out = np.empty((groups, len(self._high)), dtype=np.int64)
         for i, (high, low) in enumerate(zip(self._high, self._low, strict=True)):
             a, b = (high, low) if rows is None else (high[rows], low[rows])
             upper = np.bincount(group, a, groups).astype(np.int64)
-            out[:, i] = (upper << self.HALF) + np.bincount(group, b, groups).astype(np.int64)
+            out[:, i] = (upper << self.LOW_BITS) + np.bincount(group, b, groups).astype(np.int64)
         return out.reshape(groups, *self.shape)
 
 
-def parts_of(settings: BoostSettings, capacity: int) -> tuple[int, int]:
-    """Ciphertexts of a row, and slots of each: g and h apart, or packed with those of the other outputs.
+def ciphertext_layout(settings: BoostSettings, capacity: int) -> tuple[int, int]:
+    """Return the ciphertexts of a row and the slots of each: g and h apart, or packed together for all outputs.
 
-    >>> parts_of(BoostSettings(), 2047), parts_of(BoostSettings(algorithm="secureboost"), 2047)
+    >>> ciphertext_layout(BoostSettings(), 2047), ciphertext_layout(BoostSettings(algorithm="secureboost"), 2047)
     ((1, 2), (2, 1))
     """
     slots = 2 * (settings.outputs if settings.multi_output else 1)
-    if not settings.on("packing"):
+    if not settings.uses("packing"):
         return slots, 1
     parts = -(-slots // (capacity // SLOT))
     return parts, -(-slots // parts)
 
 
 def candidate_bits(settings: BoostSettings, capacity: int) -> int:
-    """Bits of each candidate's sum that a guest gets to read: its slots, or whole plaintexts without compression.
+    """Return the bits of each candidate's sum that a guest can read: its slots, or plaintexts without compression.
 
     >>> candidate_bits(BoostSettings(), 2047), candidate_bits(BoostSettings(algorithm="secureboost"), 2047)
     (128, 4094)
     """
-    parts, slots = parts_of(settings, capacity)
-    return parts * (SLOT * slots if settings.on("compression") else capacity)
+    parts, slots = ciphertext_layout(settings, capacity)
+    return parts * (SLOT * slots if settings.uses("compression") else capacity)
 
 
 def split_slots(slots: NDArray[np.uint64], parts: int, each: int) -> NDArray[np.uint64]:
-    """[rows, parts, each], the last one filled up with zeros."""
+    """Return slots as [rows, parts, each], padded with zeros."""
     out = np.zeros((len(slots), parts * each), np.uint64)
     out[:, : slots.shape[1]] = slots
     return out.reshape(len(slots), parts, each)

@@ -1,101 +1,89 @@
-"""A host's sums of ciphertexts: first by column, node and bin, then by candidate."""
+"""Sums of ciphertexts at a host: first by column, node and bin, then by candidate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.vertical.bins import Bins, Candidates, Codes
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts
+from fedarena.vertical.crypto.keys import PublicKey
+from fedarena.vertical.crypto.plain import PlainPublicKey
 
-Places = NDArray[np.int64]
-
-
-class CiphertextAdder(Protocol):
-    """What a host can do with ciphertexts: it has the public key alone."""
-
-    def sums(self, c: Ciphertexts, rows: NDArray[np.int32], starts: Places) -> Ciphertexts:
-        """The sum of each segment of rows."""
-
-    def add(self, a: Ciphertexts, b: Ciphertexts) -> Ciphertexts:
-        """Pairwise."""
-
-    def subtract(self, a: Ciphertexts, b: Ciphertexts) -> Ciphertexts:
-        """Pairwise."""
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class HistogramLayout:
-    """Where the sum of a (column, node, bin) stands: column by column, in it node by node, the missing bin last."""
+    """The index of each (column, node, bin): column by column, in it node by node, the bin of missing values last."""
 
     bins: Bins
     nodes: int
 
     @property
-    def width(self) -> Places:
-        """Bins of each column, the missing one included."""
+    def width(self) -> Indices:
+        """The number of bins of each column, with the bin of missing values."""
         return self.bins.counts + 1
 
     @property
-    def first(self) -> Places:
-        """Where each column starts; the length of all at the end."""
+    def first(self) -> Indices:
+        """The index where each column starts, and the total length."""
         return np.concatenate([[0], np.cumsum(self.width)]) * self.nodes
 
-    def at(self, column: Places, node: Places, code: Places) -> Places:
-        """The place of these."""
+    def index(self, column: Indices, node: Indices, code: Indices) -> Indices:
+        """Return the indices of these columns, nodes and codes."""
         return self.first[column] + node * self.width[column] + code
 
-    def pairs(self) -> tuple[Places, Places]:
-        """Every (column, node), in order."""
+    def pairs(self) -> tuple[Indices, Indices]:
+        """Return every (column, node) in order."""
         columns = len(self.bins.counts)
         return np.repeat(np.arange(columns), self.nodes), np.tile(np.arange(self.nodes), columns)
 
-    def places(self, candidates: Candidates) -> tuple[Places, Places, NDArray[np.bool_]]:
-        """For each node and candidate: its last bin on the left, its missing bin, and whether both go left."""
+    def candidate_bins(self, candidates: Candidates) -> tuple[Indices, Indices, NDArray[np.bool_]]:
+        """Return for each node and candidate its last bin on the left, its missing bin, and whether both go left."""
         node = np.repeat(np.arange(self.nodes), len(candidates))
         column, last = (np.tile(a, self.nodes) for a in (candidates.column, candidates.bin))
-        missing = self.at(column, node, self.bins.counts[column])
-        base = np.where(last >= 0, self.at(column, node, np.maximum(last, 0)), missing)
+        missing = self.index(column, node, self.bins.counts[column])
+        base = np.where(last >= 0, self.index(column, node, np.maximum(last, 0)), missing)
         return base, missing, np.tile(candidates.missing_left, self.nodes) & (last >= 0)
 
-    def steps(self) -> list[Places]:
-        """The bins to cumulate, one step after the other: all second bins, all third ones, ..."""
+    def steps(self) -> list[Indices]:
+        """Return the bins to cumulate, step by step: all second bins, all third bins, ..."""
         column, node = self.pairs()
         steps = []
         for code in range(1, int(self.bins.counts.max(initial=1))):
             has = self.bins.counts[column] > code
-            steps.append(self.at(column[has], node[has], np.full(int(has.sum()), code)))
+            steps.append(self.index(column[has], node[has], np.full(int(has.sum()), code)))
         return steps
 
     def by_candidate(self, sums: NDArray[np.int64], candidates: Candidates) -> NDArray[np.int64]:
-        """[nodes, candidates, ...] from plain sums of bins [bins, ...]: what each candidate sends left."""
-        upto = sums.copy()
-        for place in self.steps():
-            upto[place] += upto[place - 1]
-        base, missing, both = self.places(candidates)
-        left = upto[base]
-        left[both] += upto[missing[both]]
+        """Return the sums that candidates send left, [nodes, candidates, ...], from plain sums of bins [bins, ...]."""
+        cumulative = sums.copy()
+        for step in self.steps():
+            cumulative[step] += cumulative[step - 1]
+        base, missing, both = self.candidate_bins(candidates)
+        left = cumulative[base]
+        left[both] += cumulative[missing[both]]
         return left.reshape(self.nodes, len(candidates), *sums.shape[1:])
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Which rows make up each bin."""
+    """The rows of each bin of each node."""
 
     layout: HistogramLayout
-    counts: Places  # rows of each bin
+    counts: Indices  # rows of each bin
     rows: NDArray[np.int32]  # ciphertexts to sum, bin after bin
-    starts: Places
-    left_out: Places | None  # [columns x nodes]: the code of the most common bin, which is never summed
+    starts: Indices
+    left_out: Indices | None  # [columns x nodes]: the code of the most common bin, which is not summed
 
     @classmethod
     def of(
-        cls, codes: Codes, bins: Bins, node: NDArray[np.integer], nodes: int, place: NDArray[np.int32], sparse: bool
+        cls, codes: Codes, bins: Bins, node: NDArray[np.integer], nodes: int, position: NDArray[np.int32], sparse: bool
     ) -> Histogram:
-        """Sort rows into bins. `node` says where each row is, `place` which ciphertext it has; codes are [columns, rows]."""
+        """Sort rows with codes [columns, rows] into bins; `node` is the node of each row, `position` its ciphertext."""
         counts, lengths, rows, left_out = [], [], [], []
         for column, width in zip(codes, (bins.counts + 1).tolist(), strict=True):
             group = node.astype(np.int64) * width + column
@@ -105,12 +93,12 @@ class Histogram:
             counts.append(count.reshape(-1))
             if sparse:
                 common = count.argmax(axis=1)
-                kept = np.flatnonzero(column != common.astype(np.uint16)[node])
-                group, own, count = group[kept], place[kept], count.copy()
+                summed = np.flatnonzero(column != common.astype(np.uint16)[node])
+                group, own, count = group[summed], position[summed], count.copy()
                 count[np.arange(nodes), common] = 0
                 left_out.append(common)
             else:
-                own = place
+                own = position
             rows.append(own[np.argsort(group, kind="stable")])
             lengths.append(count.reshape(-1))
         return cls(
@@ -121,30 +109,30 @@ class Histogram:
             np.concatenate(left_out) if sparse else None,
         )
 
-    def candidate_counts(self, candidates: Candidates) -> Places:
-        """[nodes, candidates]: rows that each would send left."""
+    def candidate_counts(self, candidates: Candidates) -> Indices:
+        """Return the number of rows that each candidate sends left, [nodes, candidates]."""
         return self.layout.by_candidate(self.counts, candidates)
 
     def candidate_sums(
-        self, public: CiphertextAdder, c: Ciphertexts, totals: Ciphertexts | None, candidates: Candidates
+        self, public: PublicKey | PlainPublicKey, c: Ciphertexts, totals: Ciphertexts | None, candidates: Candidates
     ) -> Ciphertexts:
-        """The same of ciphertexts, node by node; `totals` are those of the nodes, if a bin was left out."""
+        """Return the same sums of ciphertexts, node by node; `totals` are those of the nodes, if a bin was left out."""
         data = public.sums(c, self.rows, self.starts).data.copy()
         if self.left_out is not None and totals is not None:
             self._fill_in(public, data, totals)
-        for place in self.layout.steps():
-            data[place] = public.add(Ciphertexts(data[place - 1]), Ciphertexts(data[place])).data
-        base, missing, both = self.layout.places(candidates)
+        for step in self.layout.steps():
+            data[step] = public.add(Ciphertexts(data[step - 1]), Ciphertexts(data[step])).data
+        base, missing, both = self.layout.candidate_bins(candidates)
         out = data[base]
         if both.any():
             out[both] = public.add(Ciphertexts(out[both]), Ciphertexts(data[missing[both]])).data
         return Ciphertexts(out)
 
-    def _fill_in(self, public: CiphertextAdder, data: NDArray[np.uint64], totals: Ciphertexts) -> None:
-        """The bin that was left out = node total - all other bins."""
+    def _fill_in(self, public: PublicKey | PlainPublicKey, data: NDArray[np.uint64], totals: Ciphertexts) -> None:
+        """Compute the bin that was left out: the total of the node minus all other bins."""
         assert self.left_out is not None
         column, node = self.layout.pairs()
-        edges = np.append(self.layout.at(column, node, np.zeros_like(node)), len(data))
+        edges = np.append(self.layout.index(column, node, np.zeros_like(node)), len(data))
         others = public.sums(Ciphertexts(data), np.arange(len(data), dtype=np.int32), edges)
         rest = public.subtract(totals.take(node), others)
-        data[self.layout.at(column, node, self.left_out)] = rest.data
+        data[self.layout.index(column, node, self.left_out)] = rest.data

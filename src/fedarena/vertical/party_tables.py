@@ -1,9 +1,8 @@
-"""Tables whose columns belong to parties: one file for a simulation, or a party's own file."""
+"""Load tables whose columns belong to parties: one file for a simulation, or a party's own file."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +14,13 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, DataMissing, UnknownName, suggest
 from fedarena.data import published_files
+from fedarena.data.table_reader import holds_numbers, read_column, read_csv, read_numbers, read_parquet, require_columns
+from fedarena.transport.certificates import check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Numbered = Callable[[NDArray[Any]], tuple[NDArray[np.float64], tuple[str, ...]]]  # labels, and names of classes
+LabelEncoder = Callable[[NDArray[Any]], tuple[NDArray[np.float64], tuple[str, ...]]]  # labels, and names of classes
 GUEST = "guest"
 MOST_CLASSES = 20
 EMBEDDED = "breast_cancer"
@@ -28,26 +29,26 @@ NAMED = ("give_me_some_credit", "default_credit", "kdd04_bio", "higgs_11k")  # w
 
 @dataclass(frozen=True)
 class PartyTable:
-    """Columns of numbers (NaN where a value is missing), and what is known of rows and owners."""
+    """Numeric columns (NaN for a missing value), and labels, row ids and column owners where they are known."""
 
     name: str
     x: NDArray[np.float64]
     names: tuple[str, ...]
     y: NDArray[np.float64] | None = None  # classes are numbered
-    class_names: tuple[str, ...] = ()  # empty where the label is a quantity
+    class_names: tuple[str, ...] = ()  # empty for regression
     ids: tuple[str, ...] | None = None
-    parties: tuple[str, ...] = ()  # owner of each column, where the table says so
+    parties: tuple[str, ...] = ()  # owner of each column, where the table names them
 
     def __len__(self) -> int:
         return len(self.x)
 
     @property
     def objective(self) -> str:
-        """What fits the labels: two classes, more, or a quantity."""
+        """The objective that fits the labels: two classes, more classes, or regression."""
         return {0: "squared_error", 2: "logistic"}.get(len(self.class_names), "softmax")
 
-    def rows(self, rows: NDArray[np.int64]) -> PartyTable:
-        """These rows, in this order."""
+    def take(self, rows: NDArray[np.int64]) -> PartyTable:
+        """Return these rows, in this order."""
         y = None if self.y is None else self.y[rows]
         ids = None if self.ids is None else tuple(self.ids[i] for i in rows)
         return dataclasses.replace(self, x=self.x[rows], y=y, ids=ids)
@@ -63,93 +64,86 @@ def load_table(
     classes: Sequence[str] = (),
     only: Sequence[str] | None = None,
 ) -> PartyTable:
-    """A table by the name of a data set or by its file: .csv, .parquet, or .npz with X, y, feature_names and party.
+    """Load a data set by name, or a file: .csv, .parquet, or .npz with X, y, feature_names and party.
 
-    `quantity` says that the label is a number to be predicted as such, not a class; `classes` are those of a training,
-    `only` its columns: others of the file are not read.
+    With `quantity` the label is a number to be predicted, not a class. For a prediction, `classes` are the classes of
+    the training and `only` its columns: other columns of the file are not read.
     """
-    numbered = partial(_labels, quantity=quantity, classes=tuple(classes))
+    encode = partial(_encode_labels, quantity=quantity, classes=tuple(classes))
     if source == EMBEDDED:
-        return _breast_cancer()
+        return _load_breast_cancer()
     if source in NAMED:
-        return _arrays(source, _find(source), ids, numbered)
+        return _load_arrays(source, _find_named(source), ids, encode)
     path = Path(source)
     if path.suffix not in (".csv", ".parquet", ".npz"):
         known = (EMBEDDED, *NAMED)
         raise UnknownName(
-            f"no table is called '{source}'",
+            f"there is no table '{source}'",
             remedy=suggest(source, known, f"name a .csv, .parquet or .npz file, or one of {', '.join(known)}"),
         )
     if path.suffix == ".npz":
         if not path.is_file():
             raise DataMissing(f"there is no file {path}", remedy="check the path")
-        return _arrays(path.stem, path, ids, numbered)
-    return _file(path, label, ids, numbered, drop, only)
+        return _load_arrays(path.stem, path, ids, encode)
+    return _load_file(path, label, ids, encode, drop, only)
 
 
 def load_ids(source: str, ids: str) -> PartyTable:
-    """The ids of a table, and nothing else of it."""
+    """Load the ids of a table without its columns."""
     if not source.endswith((".csv", ".parquet")):
         return load_table(source, ids=ids)
-    table = _checked(Path(source), ids, {"--id": [ids]})
-    return PartyTable(Path(source).stem, np.zeros((len(table), 0)), (), ids=_ids(table, ids))
+    table = _read_file(Path(source), ids, {"--id": [ids]})
+    return PartyTable(Path(source).stem, np.zeros((len(table), 0)), (), ids=_read_ids(table, ids))
 
 
 def split_columns(table: PartyTable, columns: Sequence[str] = (), hosts: int | None = None) -> dict[str, list[int]]:
-    """The columns of each party, guest first: as asked, as the table says, or in equal runs to guest and hosts.
+    """Assign the columns to parties, guest first: as given, as the table names them, or in equal consecutive blocks.
 
-    `columns` are texts like `bank=income,debt`; a star stands for all columns that nobody else has.
+    `columns` are texts such as `bank=income,debt`; a star stands for all columns that no other party has.
     """
-    from fedarena.transport.party_identity import check_name
-
     if columns:
-        return _asked(table, columns)
+        return _parse_owners(table, columns)
     if not table.parties:
-        runs = np.array_split(np.arange(len(table.names)), (hosts or 1) + 1)
-        return {party: run.tolist() for party, run in zip(_names(hosts or 1), runs, strict=True) if _some(run)}
-    found: dict[str, list[int]] = {GUEST: []}
+        return _equal_blocks([GUEST, *_host_names(hosts or 1)], list(range(len(table.names))))
+    owned: dict[str, list[int]] = {GUEST: []}
     for i, party in enumerate(table.parties):
-        found.setdefault(check_name(party), []).append(i)
+        owned.setdefault(check_name(party), []).append(i)
     if hosts is None:
-        return found
-    theirs = [i for party, own in found.items() if party != GUEST for i in own]
-    runs = np.array_split(np.array(theirs), hosts)
-    return {
-        GUEST: found[GUEST],
-        **{party: run.tolist() for party, run in zip(_names(hosts)[1:], runs, strict=True) if _some(run)},
-    }
+        return owned
+    host_columns = [i for party, own in owned.items() if party != GUEST for i in own]
+    return {GUEST: owned[GUEST], **_equal_blocks(_host_names(hosts), host_columns)}
 
 
-def _names(hosts: int) -> list[str]:
-    return [GUEST, *(["host"] if hosts == 1 else [f"host-{i + 1}" for i in range(hosts)])]
+def _host_names(hosts: int) -> list[str]:
+    return ["host"] if hosts == 1 else [f"host-{i + 1}" for i in range(hosts)]
 
 
-def _some(run: NDArray[Any]) -> bool:
-    if not len(run):
-        raise BadValue("there are more parties than columns", remedy="ask for fewer hosts", where="--hosts")
-    return True
+def _equal_blocks(parties: Sequence[str], columns: Sequence[int]) -> dict[str, list[int]]:
+    if len(columns) < len(parties):
+        raise BadValue("there are more parties than columns", remedy="use fewer hosts", where="--hosts")
+    blocks = np.array_split(np.array(columns), len(parties))
+    return {party: block.tolist() for party, block in zip(parties, blocks, strict=True)}
 
 
-def _asked(table: PartyTable, columns: Sequence[str]) -> dict[str, list[int]]:
-    from fedarena.transport.party_identity import check_name
-
+def _parse_owners(table: PartyTable, columns: Sequence[str]) -> dict[str, list[int]]:
+    """Read texts such as `bank=income,debt` and check that every column has exactly one owner."""
     owner: dict[str, str] = {}
     rest = ""
     parties = []
     for text in columns:
         party, sign, listed = text.partition("=")
         if not sign or party in parties:
-            raise BadValue(f"'{text}' does not say whose columns", remedy="write e.g. --columns bank=income,debt")
+            raise BadValue(f"'{text}' does not assign columns to a party", remedy="e.g. --columns bank=income,debt")
         parties.append(check_name(party))
         for name in listed.split(","):
             if name == "*" and not rest:
                 rest = party
             elif name in owner:
-                raise BadValue(f"column '{name}' is given to two parties", remedy="name it once", where="--columns")
+                raise BadValue(f"column '{name}' is assigned to two parties", remedy="list it once", where="--columns")
             elif name not in table.names:
-                told = f"{table.name} has: {', '.join(table.names[:20])}"
+                known = f"{table.name} has: {', '.join(table.names[:20])}"
                 raise UnknownName(
-                    f"{table.name} has no column '{name}'", remedy=suggest(name, table.names, told), where="--columns"
+                    f"{table.name} has no column '{name}'", remedy=suggest(name, table.names, known), where="--columns"
                 )
             else:
                 owner[name] = party
@@ -158,8 +152,8 @@ def _asked(table: PartyTable, columns: Sequence[str]) -> dict[str, list[int]]:
     free = [name for name in table.names if name not in owner]
     if free and not rest:
         raise BadValue(
-            f"nobody has column '{free[0]}'",
-            remedy=f"give it to a party, or drop it: --drop {free[0]}",
+            f"no party has column '{free[0]}'",
+            remedy=f"assign it to a party, or drop it: --drop {free[0]}",
             where="--columns",
         )
     owner |= dict.fromkeys(free, rest)
@@ -167,7 +161,7 @@ def _asked(table: PartyTable, columns: Sequence[str]) -> dict[str, list[int]]:
     return {party: [i for i, name in enumerate(table.names) if owner[name] == party] for party in parties}
 
 
-def _breast_cancer() -> PartyTable:
+def _load_breast_cancer() -> PartyTable:
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
@@ -178,152 +172,109 @@ def _breast_cancer() -> PartyTable:
     )
 
 
-def _find(name: str) -> Path:
+def _find_named(name: str) -> Path:
     for folder in published_files.data_folders():
         if (folder / f"{name}.npz").is_file():
             return folder / f"{name}.npz"
     raise DataMissing(
         f"'{name}' is not on this machine",
-        remedy=f"point FEDARENA_DATA at a folder with {name}.npz (arrays X, y, feature_names and party)",
+        remedy=f"set FEDARENA_DATA to a folder with {name}.npz (arrays X, y, feature_names and party)",
         where=f"looked in {', '.join(map(str, published_files.data_folders()))}",
     )
 
 
-def _arrays(name: str, path: Path, ids: str | None, numbered: Numbered) -> PartyTable:
+def _load_arrays(name: str, path: Path, ids: str | None, encode: LabelEncoder) -> PartyTable:
     with published_files.reading(
-        path, remedy="it needs arrays X [rows, columns] and feature_names; y and party may be there"
+        path, remedy="it needs arrays X [rows, columns] and feature_names; y and party are optional"
     ):
         found: Mapping[str, NDArray[Any]] = published_files.read_npz(path)
         x = found["X"].astype(np.float64)
         names = tuple(map(str, found["feature_names"]))
         parties = tuple(map(str, found.get("party", ())))
         if x.ndim != 2 or x.shape[1] != len(names) or len(parties) not in (0, len(names)):
-            raise ValueError("X, feature_names and party do not fit together")
+            raise ValueError("the shapes of X, feature_names and party do not match")
         if ids is not None and (ids not in found or found[ids].shape != (len(x),)):
             raise ValueError(f"it has no ids called '{ids}'")
-        y, classes = numbered(found["y"]) if "y" in found else (None, ())
+        y, classes = encode(found["y"]) if "y" in found else (None, ())
     return PartyTable(name, x, names, y, classes, None if ids is None else tuple(map(str, found[ids])), parties)
 
 
-def _file(
+def _load_file(
     path: Path,
     label: str | None,
     ids: str | None,
-    numbered: Numbered,
+    encode: LabelEncoder,
     drop: Sequence[str],
     only: Sequence[str] | None,
 ) -> PartyTable:
-    aside = {label, ids, *drop} if only is None else set()
-    table = _checked(path, ids, {"--label": [label], "--id": [ids], "--drop": drop if only is None else ()})
-    names = tuple(name for name in table.column_names if name not in aside and (only is None or name in only))
+    other = {label, ids, *drop} if only is None else set()
+    table = _read_file(path, ids, {"--label": [label], "--id": [ids], "--drop": drop if only is None else ()})
+    names = tuple(name for name in table.column_names if name not in other and (only is None or name in only))
     if not names and only is None:
-        raise BadValue(f"{path} has no column of features", remedy="drop fewer columns", where="--drop")
-    x = np.stack([_numbers(table, name) for name in names], axis=1) if names else np.zeros((len(table), 0))
-    y, classes = numbered(_complete(table, label)) if label else (None, ())
-    return PartyTable(path.stem, x, names, y, classes, _ids(table, ids) if ids else None)
+        raise BadValue(f"{path} has no feature column", remedy="drop fewer columns", where="--drop")
+    for name in names:
+        if not holds_numbers(table, name):
+            raise BadValue(f"column '{name}' is not numeric", remedy=f"encode it as numbers, or use --drop {name}")
+    x = np.stack([read_numbers(table, name) for name in names], axis=1) if names else np.zeros((len(table), 0))
+    y, classes = encode(read_column(table, label, allow_empty_text=True)) if label else (None, ())
+    return PartyTable(path.stem, x, names, y, classes, _read_ids(table, ids) if ids else None)
 
 
-def _checked(path: Path, ids: str | None, named: Mapping[str, Sequence[str | None]]) -> pa.Table:
-    """The table in a file, with rows and with the columns that options name."""
-    if not path.is_file():
-        raise DataMissing(f"there is no file {path}", remedy="check the path")
-    with published_files.reading(path, remedy="check that it is a table with a header and rows"):
-        table = _arrow(path, ids)
-        twice = [name for name, times in Counter(table.column_names).items() if times > 1]
-        if not len(table) or twice:
-            raise ValueError(f"it has two columns '{twice[0]}'" if twice else "it has no rows")
-    for option, names in named.items():
-        for missing in (name for name in names if name is not None and name not in table.column_names):
-            told = f"it has: {', '.join(table.column_names[:20])}"
-            raise UnknownName(
-                f"{path} has no column '{missing}'", remedy=suggest(missing, table.column_names, told), where=option
-            )
+def _read_file(path: Path, ids: str | None, named: Mapping[str, Sequence[str | None]]) -> pa.Table:
+    if path.suffix == ".parquet":
+        table = read_parquet(path)
+    else:
+        table = read_csv(path, text_columns=[ids] if ids else ())  # as text: 007 is not 7
+    require_columns(path, table, named)
     return table
 
 
-def _arrow(path: Path, ids: str | None) -> pa.Table:
-    if path.suffix == ".parquet":
-        from pyarrow import parquet
-
-        return parquet.read_table(path)
-    import pyarrow as pa
-    from pyarrow import csv
-
-    whole = min(path.stat().st_size + 1, 2**30)  # types are inferred from the first block: let it be all
-    as_written = csv.ConvertOptions(column_types={ids: pa.string()} if ids else None)  # 007 is not 7
-    return csv.read_csv(path, csv.ReadOptions(block_size=whole), convert_options=as_written)
-
-
-def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
-    import pyarrow as pa
-
-    kind = table.schema.field(name).type
-    known = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_null)
-    if not any(is_kind(kind) for is_kind in known):
-        raise BadValue(
-            f"column '{name}' is not numeric", remedy=f"encode it as numbers, or leave it out: --drop {name}"
-        )
-    values: NDArray[np.float64] = table[name].cast(pa.float64(), safe=False).to_numpy()
-    return values
-
-
-def _complete(table: pa.Table, name: str) -> NDArray[Any]:
-    import pyarrow.compute as pc
-
-    at = pc.index(pc.is_null(table[name], nan_is_null=True), True).as_py()
-    if at >= 0:
-        raise BadValue(f"the label '{name}' is empty in row {at + 1}", remedy="fill it, or delete that row")
-    values: NDArray[Any] = table[name].to_numpy()
-    return values
-
-
-def _labels(
+def _encode_labels(
     values: NDArray[Any], quantity: bool, classes: tuple[str, ...]
 ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """Classes by number, or a quantity as it is."""
+    """Return class numbers and class names, or the numbers of a regression target."""
     if quantity:
-        y = _quantity(values)
+        y = _to_numbers(values)
         if not np.isfinite(y).all():
             raise BadValue("a label is not a finite number", remedy="correct it, or delete that row", where="--label")
         return y, ()
-    kinds, codes = np.unique(values, return_inverse=True)
+    found, codes = np.unique(values, return_inverse=True)
     if classes:
-        strange = [str(kind) for kind in kinds if str(kind) not in classes]
-        if strange:
+        unknown = [str(name) for name in found if str(name) not in classes]
+        if unknown:
             raise BadValue(
-                f"the label '{strange[0]}' is not one of the training's: {', '.join(classes)}",
+                f"the label '{unknown[0]}' is not a class of the training: {', '.join(classes)}",
                 remedy="write labels as in the training, or leave out --label",
                 where="--label",
             )
-        return np.array([classes.index(str(kind)) for kind in kinds], dtype=np.float64)[codes], classes
-    if len(kinds) < 2:
+        return np.array([classes.index(str(name)) for name in found], dtype=np.float64)[codes], classes
+    if len(found) < 2:
         raise BadValue("all rows have the same label", remedy="train on rows of at least two classes", where="--label")
-    if len(kinds) > MOST_CLASSES:
+    if len(found) > MOST_CLASSES:
         raise BadValue(
-            f"the label has {len(kinds)} distinct values",
-            remedy="for a quantity say --objective squared_error",
+            f"the label has {len(found)} distinct values",
+            remedy="for regression use --objective squared_error",
             where="--label",
         )
-    return codes.astype(np.float64), tuple(map(str, kinds))
+    return codes.astype(np.float64), tuple(map(str, found))
 
 
-def _quantity(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Labels as numbers."""
+def _to_numbers(values: NDArray[Any]) -> NDArray[np.float64]:
     try:
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise BadValue(
             f"a label is not a number: {error}",
-            remedy="for classes say --objective logistic or softmax, or name another column",
+            remedy="for classes use --objective logistic or softmax, or name another column",
             where="--label",
         ) from None
 
 
-def _ids(table: pa.Table, name: str) -> tuple[str, ...]:
-    """As text; a number is written without a point."""
+def _read_ids(table: pa.Table, name: str) -> tuple[str, ...]:
+    """Return ids as text; an integer is written without a decimal point."""
     import pyarrow as pa
 
     kind = table.schema.field(name).type
     if not any(fits(kind) for fits in (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)):
-        raise BadValue(f"ids in column '{name}' are neither whole numbers nor text", remedy="store them as text")
+        raise BadValue(f"the ids in column '{name}' are neither integers nor text", remedy="store them as text")
     return tuple("" if value is None else str(value) for value in table[name].to_pylist())

@@ -1,7 +1,7 @@
-"""The same trees from pooled data: XGBoost `hist` on the same bins, compared split by split.
+"""Compare the trees of a simulation with XGBoost `hist` on the pooled columns in the same bins, split by split.
 
-Only where all tables are in one place, as in a simulation, can that be asked. It is what "lossless" means: no split is
-another, and no margin, because the parties did not show each other their columns.
+This is possible only where all tables are in one place, as in a simulation. It shows what "lossless" means: every split
+and every margin is the same as if the parties had pooled their columns.
 """
 
 from __future__ import annotations
@@ -9,23 +9,25 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import BadValue, DataMissing
-from fedarena.vertical.bins import checked_columns, make_bins
-from fedarena.vertical.model import joined
-from fedarena.vertical.objective import checked_labels, checked_weights, objective_of, scores
+from fedarena.common.optional_imports import import_optional
+from fedarena.config.errors import BadValue
+from fedarena.vertical.bins import check_columns, make_bins
+from fedarena.vertical.model import join_models
+from fedarena.vertical.objective import check_labels, check_weights, make_objective, scores
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.simulation import Simulated
+from fedarena.vertical.simulation import SimulatedModel
 
 if TYPE_CHECKING:
     import xgboost
 
-Place = tuple[int, int, bool]  # pooled column, last bin on the left, missing values to the left
-LOSSY = "the trees are then not those of pooled boosting"
+PooledSplit = tuple[int, int, bool]  # pooled column, last bin on the left, missing values to the left
+DepthFirst = list[PooledSplit | None]  # the nodes of a tree in depth-first order, None for a leaf
 
 
 @dataclass(frozen=True)
@@ -41,21 +43,21 @@ class PooledCheck:
 
     @property
     def splits_equal(self) -> bool:
-        """All of them, in all trees."""
+        """Whether all splits of all trees are equal."""
         return self.equal == self.splits
 
 
 def pooled_codes(tables: Sequence[NDArray[Any]], settings: BoostSettings, training: NDArray[np.bool_]) -> NDArray[Any]:
-    """All parties' columns side by side, the guest's first, as bin numbers; NaN is missing."""
+    """Return the columns of all parties side by side, the guest's first, as bin codes; NaN is missing."""
     parts = []
     for table in tables:
-        x = checked_columns(table, None, "a party")
+        x = check_columns(table, None, "a party")
         bins = make_bins(x, training, settings.bins, settings.min_bin_count)
         codes = bins.codes(x).T
         missing = codes >= bins.counts
-        gaps = np.count_nonzero(missing[training], axis=0)
-        rare = (gaps > 0) & (gaps < settings.min_bin_count)
-        codes = np.where(missing & rare, bins.counts - 1, codes)  # too few to be told apart from the last bin
+        missing_rows = np.count_nonzero(missing[training], axis=0)
+        rare = (missing_rows > 0) & (missing_rows < settings.min_bin_count)
+        codes = np.where(missing & rare, bins.counts - 1, codes)  # too few for a bin of their own
         parts.append(np.where(missing & ~rare, np.nan, codes).astype(np.float32))
     return np.concatenate(parts, axis=1)
 
@@ -67,12 +69,12 @@ def pooled_xgboost(
     weights: NDArray[Any] | None = None,
     training: NDArray[np.bool_] | None = None,
 ) -> tuple[xgboost.Booster, NDArray[np.float32]]:
-    """XGBoost's trees on these codes, and its margins of all rows [rows, outputs]."""
+    """Return XGBoost's trees on these codes, and its margins of all rows [rows, outputs]."""
     refuse_lossy(settings)
     xgboost = need_xgboost()
     used = np.ones(len(codes), bool) if training is None else training
-    labels, w = checked_labels(y, settings, used), checked_weights(weights, len(codes))
-    start = objective_of(settings).start(labels[used], w[used])
+    labels, w = check_labels(y, settings, used), check_weights(weights, len(codes))
+    start = make_objective(settings).start(labels[used], w[used])
     rows = xgboost.DMatrix(codes[used], labels[used], weight=None if weights is None else w[used])
     booster = xgboost.train(_parameters(settings, start), rows, num_boost_round=settings.trees)
     margins = booster.predict(xgboost.DMatrix(codes), output_margin=True)
@@ -80,18 +82,17 @@ def pooled_xgboost(
 
 
 def need_xgboost() -> Any:
-    """The library, or what to do without it."""
-    try:
-        import xgboost
-    except ImportError:
-        raise DataMissing(
-            "the comparison with pooled data needs xgboost",
-            remedy="pip install xgboost, or xgboost-cpu, which is smaller",
-        ) from None
-    return xgboost
+    """Return the module XGBoost, or raise `MissingDependency`."""
+    return import_optional(
+        "xgboost",
+        needed_by="the comparison with pooled data",
+        install="xgboost",
+        alternative="xgboost-cpu, which is smaller",
+    )
 
 
 def refuse_lossy(settings: BoostSettings) -> None:
+    """Refuse settings with which the trees are not those of pooled boosting."""
     for name, on in {
         "goss": settings.goss,
         "first_tree_guest_only": settings.first_tree_guest_only,
@@ -101,11 +102,13 @@ def refuse_lossy(settings: BoostSettings) -> None:
     }.items():
         if on:
             raise BadValue(
-                f"{name} cannot be compared with pooled XGBoost: {LOSSY}", remedy="leave it out to compare", where=name
+                f"{name} cannot be compared with pooled XGBoost: it changes the trees",
+                remedy="leave it out to compare",
+                where=name,
             )
     if settings.multi_output and settings.min_child_weight > 0:
         raise BadValue(
-            "XGBoost's releases do not agree on what min_child_weight means for a tree with several outputs",
+            "min_child_weight of a tree with several outputs differs between releases of XGBoost",
             remedy="set min_child_weight = 0 to compare",
             where="min_child_weight",
         )
@@ -133,66 +136,67 @@ def _parameters(settings: BoostSettings, start: float) -> dict[str, Any]:
     }
 
 
-def xgboost_places(booster: xgboost.Booster, bins: Sequence[int]) -> list[list[Place | None]]:
-    """For each tree the split of each node in order of depth-first visits, None for a leaf."""
+def xgboost_splits(booster: xgboost.Booster, bins: Sequence[int]) -> list[DepthFirst]:
+    """Return the splits of each tree of XGBoost; `bins` are the numbers of bins of the columns."""
     content = json.loads(bytes(booster.save_raw("json")))
-    found: list[list[Place | None]] = []
+    found = []
     for tree in content["learner"]["gradient_booster"]["model"]["trees"]:
-        nodes: list[Place | None] = []
-
-        def visit(i: int, tree: dict[str, Any] = tree, nodes: list[Place | None] = nodes) -> None:
-            if tree["left_children"][i] < 0:
-                nodes.append(None)
-                return
-            column = tree["split_indices"][i]
-            last = min(int(np.ceil(tree["split_conditions"][i])) - 1, bins[column] - 1)  # codes below it go left
-            nodes.append((column, max(last, -1), bool(tree["default_left"][i])))
-            visit(tree["left_children"][i])
-            visit(tree["right_children"][i])
-
-        visit(0)
-        found.append(nodes)
+        splits: DepthFirst = []
+        for i, left in enumerate(tree["left_children"]):
+            if left < 0:
+                splits.append(None)
+                continue
+            column, condition = tree["split_indices"][i], tree["split_conditions"][i]
+            last = min(int(np.ceil(condition)) - 1, bins[column] - 1)  # codes below the condition go left
+            splits.append((column, max(last, -1), bool(tree["default_left"][i])))
+        found.append(_depth_first(splits, tree["left_children"], tree["right_children"]))
     return found
 
 
-def own_places(model: Simulated, columns: Sequence[int]) -> list[list[Place | None]]:
-    """The same of a simulated training; `columns` are the numbers of columns of each party, the guest's first."""
+def model_splits(model: SimulatedModel, columns: Sequence[int]) -> list[DepthFirst]:
+    """Return the splits of each tree of a simulation; `columns` are the numbers of columns, the guest's first."""
     first = np.concatenate([[0], np.cumsum(columns)])
-    found: list[list[Place | None]] = []
-    for tree, splits in zip(model.guest.trees, joined(model.guest, model.hosts), strict=True):
-        nodes: list[Place | None] = []
-        waiting = [0]
-        while waiting:
-            i = waiting.pop()
-            if (known := splits[i]) is None:
-                nodes.append(None)
-                continue
-            owner, split = known
-            nodes.append((int(first[owner]) + split.column, split.bin, split.missing_left))
-            waiting += [tree.nodes[i].right, tree.nodes[i].left]
-        found.append(nodes)
+    found = []
+    for tree, known in zip(model.guest.trees, join_models(model.guest, model.hosts), strict=True):
+        splits: DepthFirst = [
+            node and (int(first[node[0]]) + node[1].column, node[1].bin, node[1].missing_left) for node in known
+        ]
+        found.append(_depth_first(splits, [n.left for n in tree.nodes], [n.right for n in tree.nodes]))
+    return found
+
+
+def _depth_first(splits: DepthFirst, left: Sequence[int], right: Sequence[int]) -> DepthFirst:
+    """Return the nodes of a tree that are reached from its root, in depth-first order."""
+    found: DepthFirst = []
+    waiting = [0]
+    while waiting:
+        i = waiting.pop()
+        found.append(splits[i])
+        if splits[i] is not None:
+            waiting += [right[i], left[i]]
     return found
 
 
 def check_pooled(
-    model: Simulated,
+    model: SimulatedModel,
     tables: Sequence[NDArray[Any]],
     y: NDArray[Any],
     weights: NDArray[Any] | None = None,
     training: NDArray[np.bool_] | None = None,
 ) -> PooledCheck:
-    """Train XGBoost on the pooled bins, and compare every split, margin and the score."""
+    """Train XGBoost on the pooled bins, and compare every split, every margin and the metric."""
     settings = model.guest.settings
     used = np.ones(len(y), bool) if training is None else training
     codes = pooled_codes(tables, settings, used)
     booster, margins = pooled_xgboost(codes, y, settings, weights, training)
     bins = [int(np.nanmax(c, initial=-1)) + 1 for c in codes[used].T]
-    theirs, ours = xgboost_places(booster, bins), own_places(model, [t.shape[1] for t in tables])
-    pairs = [(a, b) for s, t in zip(ours, theirs, strict=True) for a, b in _side_by_side(s, t)]
+    theirs, ours = xgboost_splits(booster, bins), model_splits(model, [t.shape[1] for t in tables])
+    no_node = (-1, -1, False)  # trees of different shape: the nodes of the larger one are unequal
+    pairs = [pair for s, t in zip(ours, theirs, strict=True) for pair in zip_longest(s, t, fillvalue=no_node)]
     splits = [(a, b) for a, b in pairs if a is not None or b is not None]
-    judged = used if used.all() else ~used
-    labels, w = checked_labels(y, settings, used), checked_weights(weights, len(y))
-    mine, pooled = (scores(settings, m[judged], labels[judged], w[judged]) for m in (model.margins, margins))
+    rows = used if used.all() else ~used
+    labels, w = check_labels(y, settings, used), check_weights(weights, len(y))
+    mine, pooled = (scores(settings, m[rows], labels[rows], w[rows]) for m in (model.margins, margins))
     metric = next(iter(mine))
     return PooledCheck(
         splits=len(splits),
@@ -202,12 +206,3 @@ def check_pooled(
         value=mine[metric],
         pooled=pooled[metric],
     )
-
-
-def _side_by_side(ours: list[Place | None], theirs: list[Place | None]) -> list[tuple[Place | None, Place | None]]:
-    """Node by node; trees of unlike shape are compared as far as they go, and what is left over is unequal."""
-    longest = max(len(ours), len(theirs))
-    filler: list[Place | None] = [(-1, -1, False)]
-    mine = ours + filler * (longest - len(ours))
-    other = theirs + filler * (longest - len(theirs))
-    return list(zip(mine, other, strict=True))

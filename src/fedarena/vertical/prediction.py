@@ -1,4 +1,4 @@
-"""Prediction: the guest walks all trees at once and asks the owners for directions, at most `depth` times a batch."""
+"""Predict: the guest walks all trees at once and asks the owners of splits for directions, `depth` times at most."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from fedarena.config.errors import BadValue
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel
 from fedarena.transport.frames import Fields, FrameKind, refused
-from fedarena.vertical.bins import checked_columns
-from fedarena.vertical.model import GUEST, ColumnSplit, GuestModel, HostModel
-from fedarena.vertical.objective import objective_of
+from fedarena.vertical.bins import ColumnSplit, check_columns
+from fedarena.vertical.model import GUEST, GuestModel, HostModel
+from fedarena.vertical.objective import make_objective
 
-BATCH = 1 << 21  # (row, tree) pairs that are walked at once
-Single = NDArray[np.float32]
+BATCH = 1 << 21  # (row, tree) pairs that are processed at once
+Float32Array = NDArray[np.float32]
 
 
 class PredictingHost:
-    """A host that has its half of a model, and columns of rows to predict."""
+    """A host with its part of a model, and its columns of the rows to predict."""
 
     def __init__(self, model: HostModel, x: NDArray[np.floating]) -> None:
         self.model = model
-        self.x = checked_columns(x, model.columns, model.name)
+        self.x = check_columns(x, model.columns, model.name)
         if self.x.shape[1] != len(model.columns):
             raise BadValue(
                 f"{model.name} was trained on {len(model.columns)} columns, these rows have {self.x.shape[1]}",
-                remedy="give the same columns in the same order",
+                remedy="use the same columns in the same order",
             )
 
     def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
-        """Directions, and nothing else."""
+        """Return the response to one request of the guest: directions, and nothing else."""
         if kind is FrameKind.HELLO:
             return {"name": self.model.name, "rows": len(self.x), "trees": len(self.model.trees)}
         if kind is FrameKind.PREDICT_START:
@@ -53,12 +53,12 @@ class PredictingHost:
         if read.whole(fields, "trees") > len(self.model.trees):
             raise BadValue(
                 f"the guest's model has {fields['trees']} trees, this host's {len(self.model.trees)}",
-                remedy="use the halves of one training",
+                remedy="use the models of one training",
             )
         if read.text(fields, "training_id") != self.model.training_id:
             raise BadValue(
-                "the guest's half of the model is of another training than this host's",
-                remedy="use the halves of one training",
+                "the guest's model is from another training than this host's",
+                remedy="use the models of one training",
             )
         return {}
 
@@ -70,8 +70,8 @@ class PredictingHost:
         return {"left": read.as_bits(_directions(self.model.records, self.x, records, starts, rows))}
 
 
-class _Walk:
-    """All used trees as flat arrays: node i of tree t is at first[t] + i."""
+class _FlatTrees:
+    """All used trees as flat arrays: node i of tree t has the index first[t] + i."""
 
     def __init__(self, model: GuestModel) -> None:
         trees = model.used_trees
@@ -82,57 +82,60 @@ class _Walk:
         self.record = np.array([n.record for n in nodes], np.int64)
         self.left = np.array([n.left for n in nodes], np.int64) + offset
         self.right = np.array([n.right for n in nodes], np.int64) + offset
-        wide = model.settings.outputs
-        self.weights = np.zeros((len(nodes), wide), np.float32)
+        self.weights = np.zeros((len(nodes), model.settings.outputs), np.float32)
         outputs = [t.output for t in trees for _ in t.nodes]
         for i, (node, output) in enumerate(zip(nodes, outputs, strict=True)):
             if node.owner < 0:
                 self.weights[i, slice(None) if output < 0 else slice(output, output + 1)] = node.weights
 
 
-def predict_margins(model: GuestModel, x: NDArray[np.floating], channels: Sequence[Channel] = ()) -> Single:
-    """The margins of these rows, [rows, outputs]; each host answers for the same rows in the same order."""
-    table = checked_columns(x, model.columns or None, "the guest")
+def predict_margins(model: GuestModel, x: NDArray[np.floating], channels: Sequence[Channel] = ()) -> Float32Array:
+    """Return the margins of these rows, [rows, outputs]; each host must have the same rows in the same order."""
+    table = check_columns(x, model.columns or None, "the guest")
     if tuple(c.name for c in channels) != model.hosts:
         raise BadValue(
-            f"the model was trained with hosts {', '.join(model.hosts) or 'none'}, asked are "
+            f"the model was trained with hosts {', '.join(model.hosts) or 'none'}, connected are "
             f"{', '.join(c.name for c in channels) or 'none'}",
             remedy="connect the same hosts in the same order",
         )
     for channel in channels:
-        question = {"rows": len(table), "trees": len(model.trees), "training_id": model.training_id}
-        channel.ask(FrameKind.PREDICT_START, question)
-    walk = _Walk(model)
+        request = {"rows": len(table), "trees": len(model.trees), "training_id": model.training_id}
+        channel.ask(FrameKind.PREDICT_START, request)
+    trees = _FlatTrees(model)
     margins = np.full((len(table), model.settings.outputs), model.start, np.float32)
-    step = max(BATCH // max(len(walk.first), 1), 1)
-    for start in range(0, len(table) if len(walk.first) else 0, step):
+    step = max(BATCH // max(len(trees.first), 1), 1)
+    for start in range(0, len(table) if len(trees.first) else 0, step):
         rows = np.arange(start, min(start + step, len(table)))
-        leaves = _leaves(model, walk, table, rows, channels)
+        leaves = _find_leaves(model, trees, table, rows, channels)
         for tree in range(leaves.shape[1]):  # one tree after the other, as in training: the same rounding
-            margins[rows] += walk.weights[leaves[:, tree]]
+            margins[rows] += trees.weights[leaves[:, tree]]
     for channel in channels:
         channel.ask(FrameKind.PREDICT_END, {})
     return margins
 
 
-def predictions(model: GuestModel, margins: Single) -> Single:
-    """Probabilities, or values."""
-    return objective_of(model.settings).predictions(margins)
+def predictions(model: GuestModel, margins: Float32Array) -> Float32Array:
+    """Return probabilities of classes, or the values of a regression."""
+    return make_objective(model.settings).predictions(margins)
 
 
-def _leaves(
-    model: GuestModel, walk: _Walk, table: NDArray[np.float64], rows: NDArray[np.int64], channels: Sequence[Channel]
+def _find_leaves(
+    model: GuestModel,
+    trees: _FlatTrees,
+    table: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    channels: Sequence[Channel],
 ) -> NDArray[np.int64]:
-    """[rows, trees]: the leaf of each, as a place in `walk`."""
-    at = np.tile(walk.first, (len(rows), 1)).reshape(-1)
-    row = np.repeat(rows, len(walk.first))
+    """Return the leaf of each row in each tree as an index of the flat trees, [rows, trees]."""
+    node = np.tile(trees.first, (len(rows), 1)).reshape(-1)
+    row = np.repeat(rows, len(trees.first))
     with ThreadPoolExecutor(max(len(channels), 1)) as pool:
-        while len(going := np.flatnonzero(walk.owner[at] >= 0)):
+        while len(going := np.flatnonzero(trees.owner[node] >= 0)):
             left = np.zeros(len(going), bool)
-            asked = []
-            for owner in np.unique(walk.owner[at[going]]).tolist():
-                mine = np.flatnonzero(walk.owner[at[going]] == owner)
-                record = walk.record[at[going[mine]]]
+            requests = []
+            for owner in np.unique(trees.owner[node[going]]).tolist():
+                mine = np.flatnonzero(trees.owner[node[going]] == owner)
+                record = trees.record[node[going[mine]]]
                 order = np.argsort(record, kind="stable")
                 mine, record = mine[order], record[order]
                 records, starts = np.unique(record, return_index=True)
@@ -141,11 +144,11 @@ def _leaves(
                 if owner == GUEST:
                     left[mine] = _directions(model.splits, table, records, ends, where)
                 else:
-                    asked.append((mine, pool.submit(_ask, channels[owner - 1], records, ends, where)))
-            for mine, answer in asked:
-                left[mine] = answer.result()
-            at[going] = np.where(left, walk.left[at[going]], walk.right[at[going]])
-    return at.reshape(len(rows), -1)
+                    requests.append((mine, pool.submit(_request_directions, channels[owner - 1], records, ends, where)))
+            for mine, request in requests:
+                left[mine] = request.result()
+            node[going] = np.where(left, trees.left[node[going]], trees.right[node[going]])
+    return node.reshape(len(rows), -1)
 
 
 def _directions(
@@ -155,15 +158,15 @@ def _directions(
     ends: NDArray[np.int64],
     rows: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Which of these rows each split sends left; of a row only the one column is read."""
+    """Return which of these rows each split sends left; only the column of the split is read."""
     left = [np.zeros(0, bool)]
     for record, start, end in zip(records.tolist(), ends[:-1], ends[1:], strict=True):
         left.append(splits[record].left(table[rows[start:end], splits[record].column]))
     return np.concatenate(left)
 
 
-def _ask(
+def _request_directions(
     channel: Channel, records: NDArray[np.int64], ends: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    question = {"records": records.astype(np.int32), "starts": ends.astype(np.int64), "rows": rows.astype(np.int32)}
-    return read.bits(channel.ask(FrameKind.PREDICT_STEP, question), "left", len(rows))
+    request = {"records": records.astype(np.int32), "starts": ends.astype(np.int64), "rows": rows.astype(np.int32)}
+    return read.bits(channel.ask(FrameKind.PREDICT_STEP, request), "left", len(rows))

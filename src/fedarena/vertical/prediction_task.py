@@ -1,8 +1,9 @@
-"""A prediction as a user asks for it: with all halves of a model in one place, or as the guest or a host."""
+"""Run a prediction task: with the models of all parties in one folder, or as the guest or a host."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,80 +12,81 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.errors import CannotWrite, UnknownName
+from fedarena.transport.certificates import Identity
 from fedarena.transport.frames import FrameKind
-from fedarena.transport.party_identity import Identity
 from fedarena.vertical.handshake import HostParty, Matching, align_guest
-from fedarena.vertical.host_service import common, serve
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.party_tables import PartyTable
-from fedarena.vertical.task_file import METRICS, PartyConnection, Say, TableSource, TrainingTask
+from fedarena.vertical.task_file import METRICS, PartyConnection, TableSource, TrainingTask
+
+log = logging.getLogger(__name__)
 
 
 def serve_prediction(
-    source: TableSource, line: PartyConnection, folder: Path, matching: Matching, say: Say
+    source: TableSource, connection: PartyConnection, folder: Path, matching: Matching
 ) -> dict[str, Any]:
-    """Give directions until the guest is done."""
+    """Answer the guest's prediction requests as a host until the guest is done."""
     from fedarena.vertical.prediction import PredictingHost
 
-    identity = Identity.load(line.keys)
+    identity = Identity.load(connection.keys)
     model = HostModel.load(folder)
-    table = _same_columns(source.load(model.columns), model.columns)
-    how: dict[str, Any] = {"name": identity.name, "purpose": "predict", "say": say}
-    party = HostParty(table, lambda rows: PredictingHost(model, rows.x), matching, **how)
-    serve(party, line, identity, say)
+    table = _select_columns(source.load(model.columns), model.columns)
+    make = lambda rows: PredictingHost(model, rows.x)
+    party = HostParty(table, make, matching, name=identity.name, purpose="predict")
+    connection.serve(party, identity)
     return {"party": identity.name, "rows": 0 if party.alignment is None else len(party.alignment.rows)}
 
 
 def predict(
-    source: TableSource, line: PartyConnection | None, folder: Path, matching: Matching, say: Say
+    source: TableSource, connection: PartyConnection | None, folder: Path, matching: Matching
 ) -> tuple[dict[str, Any], str]:
-    """Predictions with what can be said of them, and as lines of CSV."""
+    """Return a summary of the predictions with metrics if there are labels, and the predictions as CSV text."""
     from fedarena.vertical.prediction import predict_margins
 
     trained = TrainingTask.load(folder).source
-    if line is None:
+    if connection is None:
         ids = source.ids or trained.ids
         return _predict_simulated(dataclasses.replace(trained, table=source.table, label=source.label, ids=ids), folder)
     model = GuestModel.load(folder)
     table = dataclasses.replace(source, quantity=trained.quantity, classes=trained.classes).load(model.columns)
-    with line.channels(say) as channels:
-        found = align_guest(channels, table, matching, purpose="predict", say=say)
-        say(common(found))
-        rows = _same_columns(table.rows(found.rows), model.columns)
+    with connection.channels() as channels:
+        alignment = align_guest(channels, table, matching, purpose="predict")
+        log.info(alignment.summary())
+        rows = _select_columns(table.take(alignment.rows), model.columns)
         margins = predict_margins(model, rows.x, channels)
         for channel in channels:
             channel.ask(FrameKind.DONE)
-    return _predicted(model, margins, rows, trained.classes)
+    return _format_predictions(model, margins, rows, trained.classes)
 
 
 def _predict_simulated(source: TableSource, folder: Path) -> tuple[dict[str, Any], str]:
-    """All halves are in one folder, as `train` left them."""
-    from fedarena.vertical.simulation import Simulated
+    """Predict with the models of all parties, which a simulated training wrote to one folder."""
+    from fedarena.vertical.simulation import SimulatedModel
 
-    model = Simulated.load(folder)
-    halves = [model.guest.columns, *(host.columns for host in model.hosts)]
-    table = source.load([name for half in halves for name in half])
-    margins = model.predict_margins([_same_columns(table, half).x for half in halves])
-    return _predicted(model.guest, margins, table, source.classes)
+    model = SimulatedModel.load(folder)
+    columns = [model.guest.columns, *(host.columns for host in model.hosts)]
+    table = source.load([name for own in columns for name in own])
+    margins = model.predict_margins([_select_columns(table, own).x for own in columns])
+    return _format_predictions(model.guest, margins, table, source.classes)
 
 
-def _same_columns(table: PartyTable, names: Sequence[str]) -> PartyTable:
-    """The columns of the training, by name; others that a table may have are left out."""
+def _select_columns(table: PartyTable, names: Sequence[str]) -> PartyTable:
+    """Return the columns of the training by name; other columns of the table are left out."""
     missing = [name for name in names if name not in table.names]
     if missing:
         raise UnknownName(
             f"{table.name} has no column '{missing[0]}', which the model was trained on",
-            remedy="give the columns of the training, under the same names",
+            remedy="use a table with the columns of the training, under the same names",
         )
     return dataclasses.replace(
         table, x=table.x[:, [table.names.index(n) for n in names]], names=tuple(names), parties=()
     )
 
 
-def _predicted(
+def _format_predictions(
     model: GuestModel, margins: NDArray[np.float32], table: PartyTable, classes: Sequence[str]
 ) -> tuple[dict[str, Any], str]:
-    """A line for each row: its id, the prediction and, of classes, their probabilities."""
+    """Return the summary, and a line for each row: its id, the prediction and the probabilities of classes."""
     from fedarena.vertical.objective import scores
     from fedarena.vertical.prediction import predictions
 
@@ -94,20 +96,20 @@ def _predicted(
     for name, row in zip(ids, values.tolist(), strict=True):
         numbers = [f"{v:.9g}" for v in row]
         lines.append([name, classes[int(np.argmax(row))], *numbers] if classes else [name, *numbers])
-    found: dict[str, Any] = {"rows": len(table), "trees": len(model.used_trees)}
+    summary: dict[str, Any] = {"rows": len(table), "trees": len(model.used_trees)}
     if table.y is not None:
-        judged = scores(model.settings, margins, table.y, np.ones(len(table)))
-        found |= {name: judged[name] for name in METRICS if name in judged}
-    return found, "".join(",".join(map(_quoted, line)) + "\n" for line in lines)
+        metrics = scores(model.settings, margins, table.y, np.ones(len(table)))
+        summary |= {name: metrics[name] for name in METRICS if name in metrics}
+    return summary, "".join(",".join(map(_quote, line)) + "\n" for line in lines)
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"' if set(name) & set(',"\n\r') else name
+def _quote(field: str) -> str:
+    return '"' + field.replace('"', '""') + '"' if set(field) & set(',"\n\r') else field
 
 
 def write_text(path: Path, text: str) -> None:
-    """A result file."""
+    """Write a result file, or raise an error that names it."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {error}", remedy="name a file in a folder that is there") from None
+        raise CannotWrite(f"cannot write {path}: {error}", remedy="name a file in a folder that exists") from None

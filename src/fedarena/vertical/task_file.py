@@ -1,32 +1,35 @@
-"""What a user asks for: which table, which line to the other parties, which settings; kept so that it can go on."""
+"""The task of a party: its table, its connection to the other parties and the settings, stored for a restart."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from fedarena.config.errors import BadValue, DataBroken, DataMissing
+from fedarena.transport.certificates import Identity
 from fedarena.transport.channel import Channel
-from fedarena.transport.grpc_channel import DEADLINE, PATIENCE, NetworkChannel
-from fedarena.transport.party_identity import Identity
-from fedarena.vertical.handshake import Matching
+from fedarena.transport.grpc_channel import DEADLINE, PATIENCE, HostServer, NetworkChannel
+from fedarena.vertical.handshake import HostParty, Matching
 from fedarena.vertical.model import write_json
 from fedarena.vertical.party_tables import GUEST, PartyTable, load_ids, load_table
 
 FILE = "task.json"
-DONE = "finished.json"  # the training is over, and nobody waits any more
+DONE = "finished.json"  # the training is over, and no host waits for the guest
 METRICS = ("auc", "accuracy", "rmse")
-Say = Callable[[str], None]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TableSource:
-    """Where a party's rows come from, or those of all parties."""
+    """Where the rows of one party, or of all parties of a simulation, come from."""
 
     table: str
     label: str | None = None
@@ -38,24 +41,24 @@ class TableSource:
     classes: tuple[str, ...] = ()  # of the training, for a prediction
 
     def load(self, only: Sequence[str] | None = None) -> PartyTable:
-        """The table, or only these columns of it, beside label and ids."""
-        how: dict[str, Any] = {"label": self.label, "ids": self.ids, "drop": self.drop, "only": only}
-        return load_table(self.table, quantity=self.quantity, classes=self.classes, **how)
+        """Load the table, or only these columns of it with label and ids."""
+        options: dict[str, Any] = {"label": self.label, "ids": self.ids, "drop": self.drop, "only": only}
+        return load_table(self.table, quantity=self.quantity, classes=self.classes, **options)
 
     def load_ids(self) -> PartyTable:
-        """The table's ids alone."""
+        """Load the ids of the table without its columns."""
         assert self.ids is not None
         return load_ids(self.table, self.ids)
 
     @property
     def name(self) -> str:
-        """Of the data set, without folders."""
+        """The name of the data set, without folders."""
         return Path(self.table).stem
 
 
 @dataclass(frozen=True)
 class PartyConnection:
-    """How a party reaches the others."""
+    """How a party reaches the other parties."""
 
     keys: str
     peers: tuple[str, ...] = ()  # guest: name=machine:port
@@ -65,29 +68,39 @@ class PartyConnection:
     patience: float = PATIENCE
 
     @contextmanager
-    def channels(self, say: Say) -> Iterator[list[Channel]]:
-        """The guest's lines to all hosts, closed at the end."""
+    def channels(self) -> Iterator[list[Channel]]:
+        """Open the guest's channels to all hosts, and close them at the end."""
         identity = Identity.load(self.keys)
         if identity.name != self.guest:
             raise BadValue(
-                f"the certificate in {self.keys} bears the name '{identity.name}', the guest's is '{self.guest}'",
-                remedy="name the guest's folder, or say its name with --guest",
+                f"the certificate in {self.keys} has the name '{identity.name}', the guest's name is '{self.guest}'",
+                remedy="name the guest's folder, or set the guest's name with --guest",
                 where="--keys",
             )
         pairs = [peer.partition("=") for peer in self.peers]
         names = [name for name, _, _ in pairs]
         if not pairs or not all(sign for _, sign, _ in pairs) or len(set(names)) < len(names):
-            raise BadValue(
-                "each host is named once, with its address", remedy="e.g. --peers bank=bank.example.org:7001"
-            )
-        waits: dict[str, Any] = {"deadline": self.deadline, "patience": self.patience, "say": say}
+            raise BadValue("list each host once, with its address", remedy="e.g. --peers bank=bank.example.org:7001")
+        options: dict[str, Any] = {"deadline": self.deadline, "patience": self.patience}
         with ExitStack() as stack:
-            yield [stack.enter_context(NetworkChannel(name, at, identity, **waits)) for name, _, at in pairs]
+            yield [stack.enter_context(NetworkChannel(name, at, identity, **options)) for name, _, at in pairs]
+
+    def serve(self, party: HostParty, identity: Identity) -> None:
+        """Answer the guest's requests as a host until the guest is done."""
+        with HostServer(party, self.listen, identity, self.guest) as server:
+            machine = self.listen.rpartition(":")[0]
+            log.info("host '%s' listens on %s:%d for '%s'", identity.name, machine, server.port, self.guest)
+            try:
+                while not party.finished.wait(1.0):  # in steps, so that Ctrl-C interrupts
+                    pass
+            except KeyboardInterrupt as stopped:
+                stopped.add_note("start this host again with the same command, and the guest continues")
+                raise
 
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """A training, complete: kept beside the model, so that it can go on."""
+    """A complete description of a training, stored beside the model so that it can be resumed."""
 
     source: TableSource
     settings: dict[str, Any]
@@ -97,22 +110,15 @@ class TrainingTask:
     check_pooled: bool = False
 
     def save(self, folder: Path) -> None:
-        """As task.json."""
+        """Write the task to task.json in this folder."""
         write_json(folder / FILE, dataclasses.asdict(self))
 
     @classmethod
     def load(cls, folder: Path) -> TrainingTask:
-        """What `save` wrote."""
+        """Read the task that `save` wrote to this folder."""
         try:
-            found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            source, matching = TableSource(**_tuples(found.pop("source"))), Matching(**found.pop("matching"))
-            line = found.pop("line")
-            return cls(source=source, matching=matching, line=line and PartyConnection(**_tuples(line)), **found)
+            return TypeAdapter(cls).validate_json((folder / FILE).read_bytes())
         except OSError:
-            raise DataMissing(f"there is no training in {folder}", remedy="name the folder of one") from None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataBroken(f"{folder / FILE} is damaged: {error}", remedy="start anew") from None
-
-
-def _tuples(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+            raise DataMissing(f"there is no training in {folder}", remedy="name the folder of a training") from None
+        except ValueError as error:
+            raise DataBroken(f"{folder / FILE} is damaged: {error}", remedy="start a new training") from None

@@ -1,8 +1,9 @@
-"""A training as a user asks for it: simulated from one table, or as the guest or a host of several parties."""
+"""Run a training task: simulate it from one table, or take part in it as the guest or a host."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,189 +14,181 @@ from numpy.typing import NDArray
 from fedarena.common.files import writing
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.seeds import stream
+from fedarena.transport.certificates import Identity
 from fedarena.transport.channel import Channel, HostProtocol
-from fedarena.transport.frames import FrameKind
-from fedarena.transport.party_identity import Identity
-from fedarena.vertical.bins import checked_columns
-from fedarena.vertical.handshake import HostParty, Matching, align_guest, kept_alignment
-from fedarena.vertical.host_service import common, serve
+from fedarena.vertical.bins import check_columns
+from fedarena.vertical.handshake import HostParty, Matching, align_guest, load_alignment
 from fedarena.vertical.model import FILE as MODEL
 from fedarena.vertical.model import GuestModel, write_json
 from fedarena.vertical.party_tables import GUEST, PartyTable, split_columns
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.task_file import DONE, FILE, METRICS, PartyConnection, Say, TableSource, TrainingTask
+from fedarena.vertical.task_file import DONE, FILE, METRICS, PartyConnection, TableSource, TrainingTask
 
 if TYPE_CHECKING:
+    from fedarena.vertical.guest import TreeRecord
     from fedarena.vertical.host import HostPolicy
-    from fedarena.vertical.simulation import Simulated
 
-OnTree = Callable[[Any], None]
-Place = Callable[[], Path]  # makes the folder of a training, once everything else is known to be well
+log = logging.getLogger(__name__)
 
 
-def train(task: TrainingTask, place: Place, *, resume: bool, on_tree: OnTree, say: Say) -> dict[str, Any]:
-    """Simulate, or train as the guest; go on where the folder's training stopped. What `--json` prints."""
+def train(task: TrainingTask, choose_folder: Callable[[], Path], *, resume: bool) -> dict[str, Any]:
+    """Simulate a training or run it as the guest, resume it if asked, and return what `--json` prints.
+
+    `choose_folder` is called after all checks, so that a mistake leaves no folder behind.
+    """
     if task.line is not None and task.check_pooled:
         raise BadValue(
             "only a simulation has all columns in one place to compare with",
             remedy="leave out --check-pooled, or --party",
         )
     table = task.source.load()
-    settings = fitted(task.settings, table)
-    checked_columns(table.x, table.names, table.name)
-    check_share(task.test_share)
-    dealt = {} if task.line is not None else split_columns(table, task.source.columns, task.source.hosts)
+    settings = complete_settings(task.settings, table)
+    check_columns(table.x, table.names, table.name)
+    if not 0 <= task.test_share < 1:
+        raise BadValue(
+            f"a share of {task.test_share} test rows leaves none to train",
+            remedy="choose from 0 to below 1",
+            where="--test-share",
+        )
+    columns = {} if task.line is not None else split_columns(table, task.source.columns, task.source.hosts)
     if task.check_pooled:
         from fedarena.vertical.pooled_check import refuse_lossy
 
         refuse_lossy(settings)
-    folder = place()
+    folder = choose_folder()
     if not resume:
-        _take(folder)
+        _create_folder(folder)
         source = dataclasses.replace(task.source, classes=table.class_names)
         dataclasses.replace(task, source=source).save(folder)
-    elif task.line is not None and (model := _complete(folder)) is not None:
+    elif task.line is not None and (model := _load_finished(folder)) is not None:
         if not (folder / DONE).exists():
-            _say_goodbye(task.line, folder, len(model.trees), say)
-        return {**_figures(task, _rows_of(folder, table), model), "model_dirs": [str(folder)]}
+            _end_sessions(task.line, folder, len(model.trees))
+        alignment = load_alignment(folder, table)
+        rows = table if alignment is None else table.take(alignment.rows)
+        return {**_summarise(task, rows, model), "model_dirs": [str(folder)]}
     try:
         if task.line is None:
-            return _simulated(task, table, dealt, settings, folder, resume, on_tree)
-        with task.line.channels(say) as channels:
-            alignment = align_guest(channels, table, task.matching, folder=folder, say=say)
-            say(common(alignment))
-            return _as_guest(task, table.rows(alignment.rows), settings, channels, folder, resume, on_tree)
+            return _simulate(task, table, columns, settings, folder, resume)
+        with task.line.channels() as channels:
+            alignment = align_guest(channels, table, task.matching, folder=folder)
+            log.info(alignment.summary())
+            return _train_as_guest(task, table.take(alignment.rows), settings, channels, folder, resume)
     except KeyboardInterrupt as stopped:
-        stopped.add_note(f"go on with: fedarena vertical train --resume {folder}")
+        stopped.add_note(f"resume with: fedarena vertical train --resume {folder}")
         raise
 
 
-def _complete(folder: Path) -> GuestModel | None:
-    """The model of a folder, if all its trees are there."""
+def _load_finished(folder: Path) -> GuestModel | None:
+    """Return the model of a folder, if all its trees are there."""
     if not (folder / MODEL).exists():
         return None
     model = GuestModel.load(folder)
     return model if model.finished else None
 
 
-def _say_goodbye(line: PartyConnection, folder: Path, trees: int, say: Say) -> None:
-    """The guest stopped after its last tree: hosts may be waiting still, or have been told and gone."""
-    from fedarena.vertical.guest import send_goodbye
+def _end_sessions(connection: PartyConnection, folder: Path, trees: int) -> None:
+    """End the training at the hosts: the guest stopped after its last tree, and some of them may still wait."""
+    from fedarena.vertical.guest import end_training
 
-    with line.channels(say) as channels:
-        send_goodbye(channels)
+    with connection.channels() as channels:
+        end_training(channels)
     write_json(folder / DONE, {"trees": trees})
 
 
-def _rows_of(folder: Path, table: PartyTable) -> PartyTable:
-    """The rows that a training used."""
-    kept = kept_alignment(folder, table)
-    return table if kept is None else table.rows(kept.rows)
-
-
-def fitted(settings: dict[str, Any], table: PartyTable) -> BoostSettings:
-    """The settings, with the objective that fits the labels unless one is named."""
+def complete_settings(settings: dict[str, Any], table: PartyTable) -> BoostSettings:
+    """Return validated settings, with the objective that fits the labels unless one is set."""
     if table.y is None:
         raise BadValue("the guest's table has no label", remedy="name its column: --label", where="--label")
-    asked = {"objective": table.objective, **settings}
-    if asked["objective"] != "squared_error":
-        asked["classes"] = max(len(table.class_names), 2)
-    return BoostSettings.of(asked)
-
-
-def check_share(test_share: float) -> None:
-    """Some rows must be left to train."""
-    if not 0 <= test_share < 1:
-        raise BadValue(
-            f"a share of {test_share} test rows leaves none to train",
-            remedy="choose from 0 to below 1",
-            where="--test-share",
-        )
+    complete = {"objective": table.objective, **settings}
+    if complete["objective"] != "squared_error":
+        complete["classes"] = max(len(table.class_names), 2)
+    return BoostSettings(**complete)
 
 
 def training_rows(rows: int, test_share: float, seed: int) -> NDArray[np.bool_]:
-    """Which rows the trees are grown from; the others judge them."""
+    """Return which rows the trees are grown from; the others are test rows."""
     training = np.ones(rows, dtype=bool)
     training[stream(seed, "split").permutation(rows)[: round(rows * test_share)]] = False
     return training
 
 
-def _take(folder: Path) -> None:
-    """A folder of its own for a new training."""
+def _create_folder(folder: Path) -> None:
     if (folder / FILE).exists():
         raise CannotWrite(
-            f"{folder} holds a training already", remedy=f"go on with it: --resume {folder}, or choose another folder"
+            f"{folder} already holds a training", remedy=f"resume it: --resume {folder}, or choose another folder"
         )
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def _as_guest(
+def _train_as_guest(
     task: TrainingTask,
     table: PartyTable,
     settings: BoostSettings,
     channels: Sequence[Channel],
     folder: Path,
     resume: bool,
-    on_tree: OnTree,
 ) -> dict[str, Any]:
     from fedarena.vertical.guest import Guest
 
     assert table.y is not None
-    training = training_rows(len(table), task.test_share, settings.seed)
-    kept: dict[str, Any] = {"names": table.names, "folder": folder, "resume": resume}
-    model = Guest(table.x, table.y, channels, settings, training=training, on_tree=on_tree, **kept).train()
+    guest = Guest(
+        table.x,
+        table.y,
+        channels,
+        settings,
+        names=table.names,
+        training=training_rows(len(table), task.test_share, settings.seed),
+        folder=folder,
+        resume=resume,
+        on_tree=_log_tree,
+    )
+    model = guest.train()
     write_json(folder / DONE, {"trees": len(model.trees)})
-    return {**_figures(task, table, model), "model_dirs": [str(folder)]}
+    return {**_summarise(task, table, model), "model_dirs": [str(folder)]}
 
 
-def _simulated(
+def _simulate(
     task: TrainingTask,
     table: PartyTable,
-    dealt: dict[str, list[int]],
+    columns: dict[str, list[int]],
     settings: BoostSettings,
     folder: Path,
     resume: bool,
-    on_tree: OnTree,
 ) -> dict[str, Any]:
-    """All parties in this process; each still has a folder of its own."""
+    """Run all parties in this process; each still has a folder of its own."""
     from fedarena.vertical.simulation import simulate
 
     assert table.y is not None
     training = training_rows(len(table), task.test_share, settings.seed)
-    names = [[table.names[i] for i in own] for own in dealt.values()]
-    tables = [table.x[:, own] for own in dealt.values()]
-    found = simulate(
+    tables = [table.x[:, own] for own in columns.values()]
+    model = simulate(
         tables,
         table.y,
         settings,
-        names=names,
-        hosts=list(dealt)[1:],
+        names=[[table.names[i] for i in own] for own in columns.values()],
+        hosts=list(columns)[1:],
         training=training,
         folder=folder,
         resume=resume,
-        on_tree=on_tree,
+        on_tree=_log_tree,
     )
-    pooled = _pooled(found, tables, table.y, training) if task.check_pooled else {}
-    return {**_figures(task, table, found.guest), **pooled, "model_dirs": [str(folder / party) for party in dealt]}
+    pooled: dict[str, Any] = {}
+    if task.check_pooled:
+        from fedarena.vertical.pooled_check import check_pooled
+
+        check = check_pooled(model, tables, table.y, training=training)
+        pooled = {
+            f"{check.metric}_pooled": check.pooled,
+            "splits_equal": check.splits_equal,
+            "splits": check.splits,
+            "margin_difference": check.margin_difference,
+        }
+    return {**_summarise(task, table, model.guest), **pooled, "model_dirs": [str(folder / party) for party in columns]}
 
 
-def _pooled(
-    found: Simulated, tables: Sequence[NDArray[np.float64]], y: NDArray[np.float64], training: NDArray[np.bool_]
-) -> dict[str, Any]:
-    from fedarena.vertical.pooled_check import check_pooled
-
-    check = check_pooled(found, tables, y, training=training)
-    return {
-        f"{check.metric}_pooled": check.pooled,
-        "splits_equal": check.splits_equal,
-        "splits": check.splits,
-        "margin_difference": check.margin_difference,
-    }
-
-
-def _figures(task: TrainingTask, table: PartyTable, model: GuestModel) -> dict[str, Any]:
-    """A training in numbers, the same names for all; what was measured before a restart counts."""
+def _summarise(task: TrainingTask, table: PartyTable, model: GuestModel) -> dict[str, Any]:
+    """Return the results of a training under the same names for all; trees from before a restart count."""
     last = model.history[(model.best_round or 0) * model.settings.trees_per_round - 1]
     return {
         "algorithm": model.settings.algorithm,
@@ -215,8 +208,8 @@ def _figures(task: TrainingTask, table: PartyTable, model: GuestModel) -> dict[s
     }
 
 
-def tree_line(record: Any) -> str:
-    """A finished tree on one line."""
+def tree_line(record: TreeRecord) -> str:
+    """Return a finished tree as one line of text."""
     width = len(str(record.trees))
     return (
         f"tree {record.tree:>{width}}/{record.trees}  gain {record.gain:10.4f}  {record.metric} {record.value:.5f}  "
@@ -224,16 +217,24 @@ def tree_line(record: Any) -> str:
     )
 
 
-def counted(trees: int) -> str:
-    """In words."""
+def _log_tree(record: TreeRecord) -> None:
+    log.info(tree_line(record))
+
+
+def format_trees(trees: int) -> str:
+    """Return a number of trees with its noun.
+
+    >>> format_trees(1), format_trees(3)
+    ('1 tree', '3 trees')
+    """
     return "1 tree" if trees == 1 else f"{trees} trees"
 
 
 def training_summary(found: dict[str, Any]) -> str:
-    """A training for people."""
+    """Return the result of `train` as text for the terminal."""
     metric = next(name for name in METRICS if found.get(name) is not None)
     lines = [
-        f"{found['algorithm']} on {found['dataset']}: {counted(found['trees'])} of depth {found['depth']}, "
+        f"{found['algorithm']} on {found['dataset']}: {format_trees(found['trees'])} of depth {found['depth']}, "
         f"{found['key_bits']} bits, {' and '.join(found['parties'])}",
         f"  {metric} {found[metric]:.5f}   {found['seconds_per_tree']:.2f} s a tree, "
         f"{found['bytes_up'] / 1e6:.1f} MB up, {found['bytes_down'] / 1e6:.1f} MB down",
@@ -241,23 +242,22 @@ def training_summary(found: dict[str, Any]) -> str:
     if found.get("splits_equal") is not None:
         same = "the same trees" if found["splits_equal"] else "NOT the same trees"
         lines.append(f"  pooled {metric} {found[metric + '_pooled']:.5f}: {same} ({found['splits']} splits compared)")
-    return "\n".join([*lines, *(f"  {place}" for place in found["model_dirs"])])
+    return "\n".join([*lines, *(f"  {folder}" for folder in found["model_dirs"])])
 
 
 def serve_training(
     source: TableSource,
-    line: PartyConnection,
-    place: Callable[[str], Path],
+    connection: PartyConnection,
+    choose_folder: Callable[[str], Path],
     policy: HostPolicy,
     matching: Matching,
-    say: Say,
 ) -> dict[str, Any]:
-    """Be a host until the guest says that the training is over."""
+    """Take part in a training as a host until the guest ends it."""
     from fedarena.vertical.host import Host
 
-    identity, table = Identity.load(line.keys), source.load()
-    checked_columns(table.x, table.names, identity.name)
-    folder = place(identity.name)
+    identity, table = Identity.load(connection.keys), source.load()
+    check_columns(table.x, table.names, identity.name)
+    folder = choose_folder(identity.name)
     if (folder / DONE).exists():
         raise CannotWrite(f"{folder} holds a finished training", remedy="choose another folder", where="--out")
     hosts: list[Host] = []
@@ -266,13 +266,8 @@ def serve_training(
         hosts.append(Host(table.x, table.names, name=identity.name, folder=folder, policy=policy))
         return hosts[-1]
 
-    def watch(kind: FrameKind, tree: int, level: int) -> None:
-        if kind is FrameKind.TREE_END:
-            say(f"tree {tree + 1} finished")
-
-    party = HostParty(table, make, matching, name=identity.name, folder=folder, watch=watch, say=say)
-    serve(party, line, identity, say)
+    connection.serve(HostParty(table, make, matching, name=identity.name, folder=folder), identity)
     trees = len(hosts[-1].model.trees)
-    if trees:  # else the guest left before the first one, and may come again
+    if trees:  # else the guest left before the first tree, and may come back
         write_json(folder / DONE, {"trees": trees})
     return {"party": identity.name, "trees": trees, "model_dirs": [str(folder)]}

@@ -1,4 +1,4 @@
-"""One tree, level by level: every owner shows its candidates, the best gain wins, its owner splits."""
+"""Grow one tree, level by level: every party sums its candidates, the best gain wins, and its owner splits."""
 
 from __future__ import annotations
 
@@ -11,24 +11,32 @@ from numpy.typing import NDArray
 
 from fedarena.vertical.fixed_point import Sums
 from fedarena.vertical.model import GUEST, Tree, TreeNode
-from fedarena.vertical.party_columns import CandidateSums, ColumnOwner, MadeSplits, Rows, TreeLevel, TreeSource, faulty
+from fedarena.vertical.party_columns import (
+    CandidateSums,
+    ColumnOwner,
+    MadeSplits,
+    Rows,
+    TreeGradients,
+    TreeLevel,
+    faulty_host,
+)
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.split_gain import gains, leaf_weights, may_split, worth_it
+from fedarena.vertical.split_gain import is_worth_splitting, leaf_weights, may_split, split_gains
 
 
-def owners(settings: BoostSettings, parties: int, tree: int, level: int) -> list[int]:
-    """Who may split on this level of this tree; the guest is 0.
+def splitting_parties(settings: BoostSettings, parties: int, tree: int, level: int) -> list[int]:
+    """Return the parties that may split on this level of this tree; the guest is 0.
 
-    >>> owners(BoostSettings(tree_mode="layered", host_depth=2), 3, tree=4, level=1)
+    >>> splitting_parties(BoostSettings(tree_mode="layered", host_depth=2), 3, tree=4, level=1)
     [1, 2]
-    >>> [owners(BoostSettings(tree_mode="mix"), 3, tree, 0) for tree in range(4)]
+    >>> [splitting_parties(BoostSettings(tree_mode="mix"), 3, tree, 0) for tree in range(4)]
     [[0], [1], [2], [0]]
     """
-    turn = tree // settings.trees_per_round
-    if parties == 1 or (settings.first_tree_guest_only and turn == 0):
+    boosting_round = tree // settings.trees_per_round
+    if parties == 1 or (settings.first_tree_guest_only and boosting_round == 0):
         return [GUEST]
     if settings.tree_mode == "mix":
-        return [turn // settings.trees_per_party % parties]
+        return [boosting_round // settings.trees_per_party % parties]
     if settings.tree_mode == "layered":
         return list(range(1, parties)) if level < settings.host_depth else [GUEST]
     return list(range(parties))
@@ -36,119 +44,122 @@ def owners(settings: BoostSettings, parties: int, tree: int, level: int) -> list
 
 @dataclass(frozen=True)
 class GrownTree:
-    """A tree, and the leaf that each row of the table has come to."""
+    """A finished tree, and the leaf of each row of the table."""
 
     tree: Tree
     leaf: Rows
 
     def margins(self) -> NDArray[np.float32]:
-        """[rows, outputs of the tree]: what the tree adds."""
-        wide = max(len(n.weights) for n in self.tree.nodes)
-        table = np.array([n.weights or (0.0,) * wide for n in self.tree.nodes], np.float32)
+        """Return what the tree adds to the margins, [rows, outputs of the tree]."""
+        outputs = max(len(n.weights) for n in self.tree.nodes)
+        table = np.array([n.weights or (0.0,) * outputs for n in self.tree.nodes], np.float32)
         return table[self.leaf]
 
 
 @dataclass(frozen=True)
 class BestSplit:
-    """The best split of a node: whose it is, and those of its owner's candidates that reach this gain."""
+    """The best split of a node: its owner, and those of the owner's candidates that reach this gain."""
 
     owner: int
     gain: np.float32
     tied: Rows
-    sums: Sums  # [tied, outputs, 2]: what they are said to send left
+    sums: Sums  # [tied, outputs, 2]: of the rows that go left, by the owner's response
     rows: Rows  # [tied]
 
 
 class TreeGrowth:
-    """A tree under way."""
+    """A tree during its growth, as the guest sees it."""
 
     def __init__(
         self,
         settings: BoostSettings,
         parties: Sequence[ColumnOwner],
         names: Sequence[str],
-        source: TreeSource,
+        gradients: TreeGradients,
         rows: int,
     ) -> None:
-        self.settings, self.parties, self.names, self.source = settings, parties, names, source
-        self.nodes: list[TreeNode] = [TreeNode(rows=len(source.chosen))]
-        self.at: Rows = np.zeros(rows, np.int64)  # of each row of the table: its node in the tree
-        self.place: Rows = np.full(rows, -1, np.int64)  # of each row: where it stands among those chosen
-        self.place[source.chosen] = np.arange(len(source.chosen))
+        self.settings, self.parties, self.names, self.gradients = settings, parties, names, gradients
+        self.nodes: list[TreeNode] = [TreeNode(rows=len(gradients.chosen))]
+        self.node_of: Rows = np.zeros(rows, np.int64)  # of each row of the table: its node in the tree
+        self.position: Rows = np.full(rows, -1, np.int64)  # of each row: its position among the chosen rows
+        self.position[gradients.chosen] = np.arange(len(gradients.chosen))
 
     def grow(self, tree: int, output: int) -> GrownTree:
-        """All levels, then the leaves."""
+        """Grow all levels, then set the weights of the leaves."""
         frontier, parents = [0], np.zeros(0, np.int64)
         with ThreadPoolExecutor(max(len(self.parties), 1)) as pool:
-            for level in range(self.settings.depth):
-                stage = self._stage(tree, level, frontier, parents)
-                who = owners(self.settings, len(self.parties), tree, level)
-                best = self._best(pool, stage, who) if stage.open.any() else {}
+            for depth in range(self.settings.depth):
+                level = self._make_level(tree, depth, frontier, parents)
+                owners = splitting_parties(self.settings, len(self.parties), tree, depth)
+                best = self._find_best(pool, level, owners) if level.open.any() else {}
                 parents = np.array(sorted(best), np.int64)
-                frontier = self._split(pool, stage, frontier, best)
+                frontier = self._split(pool, level, frontier, best)
                 if not frontier:
                     break
-        self._weigh()
-        return GrownTree(Tree(tuple(self.nodes), output), self.at)
+        self._set_leaf_weights()
+        return GrownTree(Tree(tuple(self.nodes), output), self.node_of)
 
-    def _stage(self, tree: int, level: int, frontier: list[int], parents: Rows) -> TreeLevel:
-        place = np.full(len(self.nodes), -1)
-        place[frontier] = np.arange(len(frontier))
-        node = place[self.at]
-        inside = np.flatnonzero(node[self.source.chosen] >= 0)
-        group = node[self.source.chosen][inside]
-        totals = self.source.exact.by_group(group, len(frontier), inside)
+    def _make_level(self, tree: int, depth: int, frontier: list[int], parents: Rows) -> TreeLevel:
+        number = np.full(len(self.nodes), -1)
+        number[frontier] = np.arange(len(frontier))
+        node = number[self.node_of]
+        inside = np.flatnonzero(node[self.gradients.chosen] >= 0)
+        group = node[self.gradients.chosen][inside]
+        totals = self.gradients.exact.by_group(group, len(frontier), inside)
         rows = np.bincount(group, minlength=len(frontier)).astype(np.int64)
-        large = [may_split(self.settings, self.source.point, t, int(n)) for t, n in zip(totals, rows, strict=True)]
-        return TreeLevel(tree, level, node, totals, rows, parents, np.array(large))
+        large = [may_split(self.settings, self.gradients.point, t, int(n)) for t, n in zip(totals, rows, strict=True)]
+        return TreeLevel(tree, depth, node, totals, rows, parents, np.array(large))
 
-    def _best(self, pool: ThreadPoolExecutor, stage: TreeLevel, who: list[int]) -> dict[int, BestSplit]:
-        """The best split of each node that is worth one; of equal gains, that of the first party."""
-        asked = [pool.submit(self.parties[p].show, stage) for p in who if p != GUEST]
-        shown = {GUEST: self.parties[GUEST].show(stage)} if GUEST in who else {}
-        shown |= dict(zip([p for p in who if p != GUEST], (a.result() for a in asked), strict=True))
+    def _find_best(self, pool: ThreadPoolExecutor, level: TreeLevel, owners: list[int]) -> dict[int, BestSplit]:
+        """Return the best split of each node that is worth one; of equal gains, that of the first party."""
+        requests = {p: pool.submit(self.parties[p].sum_candidates, level) for p in owners if p != GUEST}
+        sums = {GUEST: self.parties[GUEST].sum_candidates(level)} if GUEST in owners else {}
+        sums |= {party: request.result() for party, request in requests.items()}
         best: dict[int, BestSplit] = {}
-        for node in np.flatnonzero(stage.open).tolist():
-            for owner in who:
-                self._consider(best, stage, node, owner, shown[owner])
-        return {node: b for node, b in best.items() if worth_it(self.settings, b.gain)}
+        for node in np.flatnonzero(level.open).tolist():
+            for owner in owners:
+                self._consider(best, level, node, owner, sums[owner])
+        return {node: b for node, b in best.items() if is_worth_splitting(self.settings, b.gain)}
 
     def _consider(
-        self, best: dict[int, BestSplit], stage: TreeLevel, node: int, owner: int, shown: CandidateSums
+        self, best: dict[int, BestSplit], level: TreeLevel, node: int, owner: int, found: CandidateSums
     ) -> None:
-        if not shown.rows.shape[1]:
+        if not found.rows.shape[1]:
             return
-        total, rows = stage.totals[node], int(stage.rows[node])
-        gain = gains(self.settings, self.source.point, shown.sums[node], shown.rows[node], total, rows)
+        total, rows = level.totals[node], int(level.rows[node])
+        gain = split_gains(self.settings, self.gradients.point, found.sums[node], found.rows[node], total, rows)
         top = gain.max()
         if node not in best or top > best[node].gain:
             tied = np.flatnonzero(gain == top)
-            best[node] = BestSplit(owner, top, tied, shown.sums[node][tied], shown.rows[node][tied])
+            best[node] = BestSplit(owner, top, tied, found.sums[node][tied], found.rows[node][tied])
 
     def _split(
-        self, pool: ThreadPoolExecutor, stage: TreeLevel, frontier: list[int], best: dict[int, BestSplit]
+        self, pool: ThreadPoolExecutor, level: TreeLevel, frontier: list[int], best: dict[int, BestSplit]
     ) -> list[int]:
-        """Let the owners split; the nodes of the next level, in pairs."""
-        mine = {
+        """Let the owners split; return the nodes of the next level, in pairs."""
+        own = {
             owner: {n: best[n].tied for n in sorted(best) if best[n].owner == owner}
             for owner in range(len(self.parties))
         }
-        asked = {o: pool.submit(self.parties[o].split, stage, tied) for o, tied in mine.items() if tied}
+        requests = {o: pool.submit(self.parties[o].split, level, tied) for o, tied in own.items() if tied}
         made: dict[int, tuple[MadeSplits, int]] = {}
-        for owner, answer in asked.items():
-            made |= {node: (answer.result(), i) for i, node in enumerate(mine[owner])}
+        for owner, request in requests.items():
+            made |= {node: (request.result(), i) for i, node in enumerate(own[owner])}
         following: list[int] = []
         for node in sorted(best):
-            following += self._divide(stage, frontier[node], node, best[node], *made[node])
+            following += self._apply_split(level, frontier[node], node, best[node], *made[node])
         return following
 
-    def _divide(self, stage: TreeLevel, number: int, node: int, best: BestSplit, made: MadeSplits, i: int) -> list[int]:
-        rows, left = np.flatnonzero(stage.node == node), made.left[i]
-        place = self.place[rows[left]]
-        place = place[place >= 0]
-        counted, sums = len(place), self.source.whole[place].sum(axis=0)
-        if not ((best.rows == counted) & (best.sums == sums).all(axis=(1, 2))).any():
-            raise faulty(self.names[best.owner], "the rows it sends left are not those it summed")
+    def _apply_split(
+        self, level: TreeLevel, number: int, node: int, best: BestSplit, made: MadeSplits, i: int
+    ) -> list[int]:
+        """Move the rows of a node to its children, after a check that their sums are those of the winning candidate."""
+        rows, left = np.flatnonzero(level.node == node), made.left[i]
+        position = self.position[rows[left]]
+        position = position[position >= 0]
+        count, sums = len(position), self.gradients.integers[position].sum(axis=0)
+        if not ((best.rows == count) & (best.sums == sums).all(axis=(1, 2))).any():
+            raise faulty_host(self.names[best.owner], "the rows it sends left are not those it summed")
         children = [len(self.nodes), len(self.nodes) + 1]
         self.nodes[number] = replace(
             self.nodes[number],
@@ -159,14 +170,14 @@ class TreeGrowth:
             left=children[0],
             right=children[1],
         )
-        self.nodes += [TreeNode(rows=counted), TreeNode(rows=int(stage.rows[node]) - counted)]
-        self.at[rows] = np.where(left, children[0], children[1])
+        self.nodes += [TreeNode(rows=count), TreeNode(rows=int(level.rows[node]) - count)]
+        self.node_of[rows] = np.where(left, children[0], children[1])
         return children
 
-    def _weigh(self) -> None:
-        """Weights of the leaves, from the rows that are in them and not from what anybody says."""
-        totals = self.source.exact.by_group(self.at[self.source.chosen], len(self.nodes))
+    def _set_leaf_weights(self) -> None:
+        """Set the weights of the leaves from the guest's own sums over their rows, not from a host's response."""
+        totals = self.gradients.exact.by_group(self.node_of[self.gradients.chosen], len(self.nodes))
         for number, node in enumerate(self.nodes):
             if node.owner < 0:
-                weights = leaf_weights(self.settings, self.source.point, totals[number])
+                weights = leaf_weights(self.settings, self.gradients.point, totals[number])
                 self.nodes[number] = replace(node, weights=tuple(weights.tolist()))

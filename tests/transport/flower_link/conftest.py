@@ -1,4 +1,4 @@
-"""One SuperLink for all tests of a module, and participants as processes of their own."""
+"""One SuperLink for all tests of a module, and clients as processes of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from fedarena.transport.federation_keys import ServerKeys, make_keys
+from tests.support.log_messages import MessageRecorder
+
+from fedarena.transport.certificates import ServerKeys, make_federation_keys
 from fedarena.transport.flower_link import ReceivedMessage, open_link
 
 ROOT = Path(__file__).parents[3]
@@ -21,17 +23,19 @@ NAMES = ["ash", "birch", "cedar", "elm", "oak"]
 
 
 class Federation:
-    """A link and its participants."""
+    """A link, its clients, and the messages that are logged."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.heard = folder, list[str]()
-        self.keys = make_keys(folder / "keys", NAMES)
-        self.organiser = ServerKeys.load(self.keys["organiser"])
-        self.link: Any = open_link(folder, "127.0.0.1:0", self.organiser, limit=LIMIT, say=self.heard.append)
+        self.folder, self.messages = folder, list[str]()
+        self._recorder = MessageRecorder("fedarena.transport", lambda name, text: self.messages.append(text))
+        self._recorder.start()
+        self.keys = make_federation_keys(folder / "keys", NAMES)
+        self.server_keys = ServerKeys.load(self.keys["organiser"])
+        self.link: Any = open_link(folder, "127.0.0.1:0", self.server_keys, limit=LIMIT)
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
     def start(self, name: str, server: str = "", limit: int = LIMIT) -> subprocess.Popen[str]:
-        """A participant, not yet connected."""
+        """Start a client, without waiting until it is connected."""
         command = [sys.executable, "-m", "tests.support.flower_client"]
         process = subprocess.Popen(
             [*command, server or self.link.address, str(self.keys[name]), str(limit)],
@@ -43,7 +47,7 @@ class Federation:
         return process
 
     def up(self, *names: str) -> list[int]:
-        """The numbers of these participants, started if need be, as soon as they answer."""
+        """Start these clients if necessary, and return their numbers when they answer."""
         for name in names:
             if name not in self.processes or self.processes[name].poll() is not None:
                 self.start(name)
@@ -54,19 +58,19 @@ class Federation:
         return [numbers[name] for name in names]
 
     def answers(self, node: int) -> bool:
-        """Whether it does, soon."""
+        """Return whether a client answers within two seconds."""
         self.link.send(node, b"there?", 2.0)
         return any(arrival.content == b"there?" for arrival in self.gather(1, 2.0))
 
     def gather(self, count: int, seconds: float) -> list[ReceivedMessage]:
-        """So many arrivals, or what came in that time."""
+        """Return so many responses, or those that came in that time."""
         until, got = time.monotonic() + seconds, list[ReceivedMessage]()
         while len(got) < count and time.monotonic() < until:
             got += self.link.receive(until - time.monotonic())
         return got
 
     def ask(self, node: int, content: bytes, seconds: float = 20.0) -> ReceivedMessage:
-        """The answer to a message."""
+        """Return the response to a message."""
         ticket = self.link.send(node, content, seconds)
         (arrival,) = self.gather(1, seconds)
         assert (arrival.node, arrival.ticket) == (node, ticket)
@@ -74,23 +78,24 @@ class Federation:
 
     @staticmethod
     def until(true: Callable[[], bool], seconds: float = 40.0) -> None:
-        """Wait until something is so."""
+        """Wait until a condition holds."""
         end = time.monotonic() + seconds
         while not true():
-            assert time.monotonic() < end, "it did not come to pass"
+            assert time.monotonic() < end, "the condition did not hold in time"
             time.sleep(0.05)
 
     def stop(self, name: str) -> None:
-        """Kill one."""
+        """Kill the process of a client."""
         process = self.processes.pop(name)
         process.kill()
         process.wait()
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """End all processes."""
         for name in list(self.processes):
             self.stop(name)
         self.link.close()
+        self._recorder.stop()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The door before the SuperLink, with an application behind it that does as little as possible."""
+"""Access control in front of an application that does as little as possible."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import base64
 import time
 from typing import Any
 
+import pytest
+
 from fedarena.transport.flower_link.access_control import (
     ACTIVATE,
-    ORGANISER_PULL,
     PULL,
     PUSH,
     PUSH_PART,
+    SERVER_PULL,
     AccessControl,
     AccessRules,
 )
@@ -22,14 +24,13 @@ RULES = AccessRules(secret="s3cret", names={b"key of ash": "ash", b"key of elm":
 
 
 class Behind:
-    """Answers `answers[path]`, and remembers who was put out."""
+    """An application that answers `answers[path]`, and records which nodes were deactivated."""
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, bytes]] = {}
         self.asked: list[str] = []
-        self.put_out: list[bytes] = []
-        self.told: list[str] = []
-        self.door = AccessControl(self, RULES, self.told.append, self.put_out.append)
+        self.deactivated: list[bytes] = []
+        self.control = AccessControl(self, RULES, self.deactivated.append)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -39,7 +40,7 @@ class Behind:
         await send({"type": "http.response.body", "body": body})
 
     async def call(self, path: str, body: bytes = b"", gone: asyncio.Event | None = None, **more: str) -> Any:
-        """Status, why it was refused, body."""
+        """Return the status, the reason of a refusal and the body of a response."""
         headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
         scope = {"type": "http", "path": path, "headers": headers, "client": ("10.0.0.9", 1)}
         events, sent = [{"type": "http.request", "body": body, "more_body": False}], list[dict[str, Any]]()
@@ -53,7 +54,7 @@ class Behind:
         async def send(event: Any) -> None:
             sent.append(event)
 
-        await self.door(scope, receive, send)
+        await self.control(scope, receive, send)
         if not sent:
             return None
         return sent[0]["status"], dict(sent[0]["headers"]).get(b"fedarena-refused", b"").decode(), sent[1]["body"]
@@ -64,11 +65,11 @@ def of(name: str, instance: str = "1") -> dict[str, str]:
 
 
 def pushed(node: int, *writers: int, reply_to: str = "question") -> bytes:
-    """A call of a node with messages that these are said to have written."""
+    """Return a call of a node with messages in the names of these writers."""
     request = PushMessagesRequest(node=Node(node_id=node))
     for writer in writers:
-        told = request.messages_list.add().metadata
-        told.src_node_id, told.reply_to_message_id = writer, reply_to
+        metadata = request.messages_list.add().metadata
+        metadata.src_node_id, metadata.reply_to_message_id = writer, reply_to
     content: bytes = request.SerializeToString()
     return content
 
@@ -76,7 +77,7 @@ def pushed(node: int, *writers: int, reply_to: str = "question") -> bytes:
 OWNER = {"fedarena_organiser": "s3cret"}
 
 
-def test_a_held_call_hears_the_bell_and_only_its_own() -> None:
+def test_a_held_call_is_woken_by_its_own_notifications_only() -> None:
     async def story() -> None:
         behind = Behind()
         held = asyncio.create_task(behind.call(PULL, **of("ash"), fedarena_hold="10"))
@@ -110,15 +111,15 @@ def test_a_held_call_ends_with_its_time_or_its_caller() -> None:
     asyncio.run(story())
 
 
-def test_an_answer_wakes_the_organiser_but_a_participant_wakes_nobody_else() -> None:
+def test_an_answer_wakes_the_server_and_no_other_client() -> None:
     async def story() -> None:
         behind = Behind()
-        organiser = asyncio.create_task(behind.call(ORGANISER_PULL, **OWNER, fedarena_hold="10"))
+        server = asyncio.create_task(behind.call(SERVER_PULL, **OWNER, fedarena_hold="10"))
         elm = asyncio.create_task(behind.call(PULL, **of("elm"), fedarena_hold="10"))
         await asyncio.sleep(0.05)
         began = time.monotonic()
         await behind.call(PUSH_PART, **of("ash"), fedarena_ring="elm")
-        assert (await organiser)[0] == 200
+        assert (await server)[0] == 200
         assert time.monotonic() - began < 5.0
         assert behind.asked.count(PULL) == 1
         elm.cancel()
@@ -126,7 +127,9 @@ def test_an_answer_wakes_the_organiser_but_a_participant_wakes_nobody_else() -> 
     asyncio.run(story())
 
 
-def test_strangers_stay_outside_and_do_not_flood_the_organiser() -> None:
+def test_unknown_callers_are_refused_and_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "fedarena")
+
     async def story() -> None:
         behind = Behind()
         assert (await behind.call(PULL, **of("oak")))[:2] == (403, "unknown key")
@@ -134,7 +137,7 @@ def test_strangers_stay_outside_and_do_not_flood_the_organiser() -> None:
         for i in range(50):
             assert (await behind.call(f"/v1/control/{i}", fedarena_organiser="guess"))[0] == 403
         assert behind.asked == []
-        assert len(behind.told) == 2
+        assert len(caplog.messages) == 2
 
     asyncio.run(story())
 
@@ -147,8 +150,8 @@ def test_the_newer_process_replaces_one_that_flower_still_thinks_connected() -> 
         await asyncio.sleep(0.05)
         behind.answers[ACTIVATE] = 412, b""
         await behind.call(ACTIVATE, **of("ash", "2"))
-        assert behind.put_out == [b"key of ash"]
-        assert behind.door._instances == {"ash": "1"}  # it did not get in
+        assert behind.deactivated == [b"key of ash"]
+        assert behind.control._instances == {"ash": "1"}  # it did not get in
         behind.answers[ACTIVATE] = 200, b""
         await behind.call(ACTIVATE, **of("ash", "2"))
         assert (await held)[:2] == (409, "taken over")
@@ -174,13 +177,15 @@ def test_what_a_message_weighs_is_limited_once_the_key_is_proved() -> None:
     asyncio.run(story())
 
 
-def test_a_participant_answers_for_itself_alone() -> None:
+def test_a_client_answers_for_itself_alone(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "fedarena")
+
     async def story() -> None:
         behind = Behind()
         for body in (pushed(7, 8), pushed(7), pushed(7, 7, 7), pushed(7, 7, reply_to=""), b"", b"\xff garbage"):
             assert (await behind.call(PUSH, body, **of("ash")))[:2] == (403, "not its own")
         assert behind.asked == []
-        assert behind.told == ["refused a message of 'ash': it is no answer of its own"]
+        assert caplog.messages == ["refused a message of 'ash': it is not a reply of its own"]
         assert (await behind.call(PUSH, pushed(7, 7), **of("ash")))[0] == 200
 
     asyncio.run(story())

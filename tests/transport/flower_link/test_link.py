@@ -1,4 +1,4 @@
-"""A real SuperLink and real participants, each a process: messages travel, and whatever breaks is told in time."""
+"""A real SuperLink and real clients, each a process: messages travel, and every failure is reported in time."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from tests.transport.flower_link.conftest import LIMIT, ROOT, Federation
 
 from fedarena.config.errors import BadValue, PartyFailed, PartyLost, UnknownName
-from fedarena.transport.certificates import CertificateAuthority
-from fedarena.transport.federation_keys import ClientKeys, ServerKeys, make_keys, number
+from fedarena.transport.certificates import CertificateAuthority, ClientKeys, ServerKeys, make_federation_keys, number
 from fedarena.transport.flower_link import FederationEnded, join, open_link
 
 
-def test_two_participants_echo_within_a_second_or_so(federation: Federation) -> None:
+def test_two_clients_echo_within_a_second_or_so(federation: Federation) -> None:
     """With TLS and node authentication; Flower's defaults take six seconds for this."""
     nodes = federation.up("ash", "birch")
     assert [federation.link.nodes()[node] for node in nodes] == ["ash", "birch"]
@@ -38,7 +38,7 @@ def test_two_participants_echo_within_a_second_or_so(federation: Federation) -> 
         assert {(a.node, a.ticket, a.content, a.problem) for a in got} == {
             (node, ticket, b"hello %d" % exchange, "") for node, ticket in zip(nodes, tickets, strict=True)
         }
-    print(f"\nexchange with two participants: {sorted(seconds)[2]:.3f} s (median of 5)")
+    print(f"\nexchange with two clients: {sorted(seconds)[2]:.3f} s (median of 5)")
     assert min(seconds) < 3.0
 
 
@@ -50,7 +50,7 @@ def test_every_byte_comes_back(federation: Federation, content: bytes) -> None:
     print(f"\n{len(content)} bytes there and back: {time.monotonic() - began:.2f} s")
 
 
-def test_an_error_of_a_participant_is_told_and_it_goes_on(federation: Federation) -> None:
+def test_an_error_of_a_client_is_reported_and_it_continues(federation: Federation) -> None:
     (node,) = federation.up("ash")
     told = federation.ask(node, b"raise")
     assert (told.content, told.problem) == (None, "ValueError: not today")
@@ -88,7 +88,7 @@ def test_one_that_is_stopped_yields_nothing_and_late_answers_are_not_taken(feder
 
 
 def test_one_that_is_not_there_is_told_at_once(federation: Federation) -> None:
-    absent = number(federation.organiser.participants["oak"])
+    absent = number(federation.server_keys.clients["oak"])
     told = federation.ask(absent, b"hello")
     assert (told.content, told.problem) == (None, "'oak' is not connected")
     with pytest.raises(UnknownName):
@@ -105,7 +105,7 @@ def test_the_newer_of_two_processes_with_the_same_keys_counts(federation: Federa
     assert federation.ask(node, b"which?").content == b"which?"
 
 
-def test_the_last_message_ends_a_participant(federation: Federation) -> None:
+def test_the_last_message_ends_a_client(federation: Federation) -> None:
     (node,) = federation.up("birch")
     assert federation.ask(node, b"over").content == b"farewell"
     assert federation.processes.pop("birch").wait(10.0) == 0
@@ -121,7 +121,7 @@ def test_messages_that_are_too_long_are_refused_by_name(federation: Federation) 
     assert federation.ask(node, b"fine").content == b"fine"
 
 
-def test_one_with_a_larger_limit_keeps_to_the_organisers(federation: Federation) -> None:
+def test_a_client_with_a_larger_limit_respects_the_servers(federation: Federation) -> None:
     federation.start("cedar", limit=1 << 30)
     (cedar,) = federation.up("cedar")
     told = federation.ask(cedar, b"long %d" % (LIMIT + 1))
@@ -200,38 +200,38 @@ def never(content: bytes) -> bytes:
     raise FederationEnded
 
 
-def test_an_organiser_of_another_authority_is_not_joined(federation: Federation, tmp_path: Path) -> None:
-    foreign = ClientKeys.load(make_keys(tmp_path, ["cedar"])["cedar"])
+def test_a_server_of_another_authority_is_not_joined(federation: Federation, tmp_path: Path) -> None:
+    foreign = ClientKeys.load(make_federation_keys(tmp_path, ["cedar"])["cedar"])
     with pytest.raises(BadValue, match=r"its certificate is not from the authority in ca\.pem"):
         join(federation.link.address, foreign, never, patience=5.0)
 
 
-def test_an_organiser_of_another_name_is_not_joined(federation: Federation) -> None:
-    keys = ClientKeys.load(federation.keys["cedar"], organiser="somebody-else")
+def test_a_server_of_another_name_is_not_joined(federation: Federation) -> None:
+    keys = ClientKeys.load(federation.keys["cedar"], server="another-name")
     with pytest.raises(BadValue, match="its certificate bears another name"):
         join(federation.link.address, keys, never, patience=5.0)
 
 
-def test_a_key_that_the_organiser_does_not_know_is_refused_on_both_sides(
-    federation: Federation, tmp_path: Path
-) -> None:
-    stranger = ClientKeys.load(make_keys(tmp_path, ["stranger"])["stranger"])
-    stranger = ClientKeys("stranger", federation.organiser.ca, stranger.key)
+def test_a_key_that_the_server_does_not_know_is_refused_on_both_sides(federation: Federation, tmp_path: Path) -> None:
+    stranger = ClientKeys.load(make_federation_keys(tmp_path, ["stranger"])["stranger"])
+    stranger = ClientKeys("stranger", federation.server_keys.ca, stranger.key)
     with pytest.raises(BadValue, match="does not know the key of 'stranger'"):
         join(federation.link.address, stranger, never, patience=5.0)
-    federation.until(lambda: any("its key" in text and "is not known here" in text for text in federation.heard))
+    federation.until(lambda: any("its key" in text and "is not known here" in text for text in federation.messages))
 
 
-def test_clocks_that_differ_are_told(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_that_differ_are_reported(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower's signatures bear the time; a node may be five seconds ahead."""
     from fedarena.transport.flower_link import superlink_calls
 
     late = lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=2)
     monkeypatch.setattr("flwr.supernode.node_auth_http_interceptor.now", late)
-    monkeypatch.setattr(superlink_calls, "now", late)
-    with pytest.raises(BadValue, match=r"refuses the signature of 'oak': this clock differs from its by 1[12]\d s"):
+    monkeypatch.setattr(superlink_calls, "time", SimpleNamespace(time=lambda: late().timestamp()))
+    with pytest.raises(
+        BadValue, match=r"refuses the signature of 'oak': the clocks of the two machines differ by 1[12]\d s"
+    ):
         join(federation.link.address, keys_of(federation, "oak"), never, patience=5.0)
-    federation.until(lambda: any("refused 'oak'" in text and "clocks" in text for text in federation.heard))
+    federation.until(lambda: any("refused 'oak'" in text and "clocks" in text for text in federation.messages))
 
 
 @pytest.fixture
@@ -262,18 +262,20 @@ def test_an_expired_certificate_is_refused(federation: Federation, tmp_path: Pat
         ServerKeys.load(expired)
 
 
-def test_an_organiser_that_is_away_is_waited_for_only_so_long(federation: Federation) -> None:
+def test_a_server_that_cannot_be_reached_is_waited_for_only_so_long(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fedarena")
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    said: list[str] = []
     began = time.monotonic()
-    with pytest.raises(PartyLost, match=f"the organiser at 127.0.0.1:{port} cannot be reached"):
-        join(f"127.0.0.1:{port}", keys_of(federation, "oak"), never, patience=1.0, say=said.append)
+    with pytest.raises(PartyLost, match=f"the server at 127.0.0.1:{port} cannot be reached"):
+        join(f"127.0.0.1:{port}", keys_of(federation, "oak"), never, patience=1.0)
     assert time.monotonic() - began < 5.0
-    assert said == [f"waiting for the organiser at 127.0.0.1:{port}"]
+    assert caplog.messages == [f"waiting for the server at 127.0.0.1:{port}"]
 
 
-def test_a_machine_that_does_not_speak_tls_is_told(federation: Federation, listener: socket.socket) -> None:
+def test_a_machine_that_does_not_speak_tls_is_reported(federation: Federation, listener: socket.socket) -> None:
     def answer() -> None:
         line, _ = listener.accept()
         with line:
@@ -290,9 +292,9 @@ def test_a_machine_that_does_not_speak_tls_is_told(federation: Federation, liste
 @pytest.mark.parametrize(
     "path", ["/v1/control/register-node", "/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/"]
 )
-def test_only_the_organiser_may_make_the_owners_calls(federation: Federation, path: str) -> None:
+def test_only_the_server_may_make_the_owners_calls(federation: Federation, path: str) -> None:
     trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trust.load_verify_locations(cadata=federation.organiser.ca.decode())
+    trust.load_verify_locations(cadata=federation.server_keys.ca.decode())
     with httpx.Client(verify=trust, trust_env=False) as client:
         for headers in ({}, {"fedarena-organiser": "guess"}):
             told = client.post(
@@ -300,16 +302,16 @@ def test_only_the_organiser_may_make_the_owners_calls(federation: Federation, pa
                 headers={"content-type": "application/protobuf", **headers},
                 content=b"",
             )
-            assert (told.status_code, told.json()["detail"]) == (403, "this call is the organiser's")
-    federation.until(lambda: any("which is only the organiser's" in text for text in federation.heard))
+            assert (told.status_code, told.json()["detail"]) == (403, "this call is only for the server")
+    federation.until(lambda: any("which is only for the server" in text for text in federation.messages))
 
 
 def test_a_port_that_is_taken_is_told(federation: Federation, tmp_path: Path) -> None:
     with pytest.raises(BadValue, match=f"cannot listen on {federation.link.address}"):
-        open_link(tmp_path, federation.link.address, federation.organiser)
+        open_link(tmp_path, federation.link.address, federation.server_keys)
 
 
-def test_a_superlink_that_dies_is_started_anew_and_found_again(federation: Federation) -> None:
+def test_a_superlink_that_dies_is_started_again_and_found(federation: Federation) -> None:
     """Twice in a row is given up; between the two, everybody is back under the same number and address."""
     nodes = federation.up("ash", "cedar")
     address, died = federation.link.address, federation.link.pid
@@ -321,26 +323,26 @@ def test_a_superlink_that_dies_is_started_anew_and_found_again(federation: Feder
     assert federation.link.pid != died
     assert federation.link.address == address
     assert federation.up("ash", "cedar") == nodes
-    assert any("started anew" in text for text in federation.heard)
+    assert any("started again" in text for text in federation.messages)
     os.kill(federation.link.pid, signal.SIGKILL)
-    with pytest.raises(PartyFailed, match="again and again"):
+    with pytest.raises(PartyFailed, match="repeatedly"):
         federation.gather(1, 20.0)
 
 
-def test_a_superlink_ends_with_its_organiser(tmp_path: Path) -> None:
-    """Also when the organiser is killed without a chance to say so: the port is free for the one that resumes."""
-    make_keys(tmp_path / "keys", ["ash"])
+def test_a_superlink_ends_with_its_server(tmp_path: Path) -> None:
+    """Also when the server is killed: the port is free for the one that resumes."""
+    make_federation_keys(tmp_path / "keys", ["ash"])
     code = (
         "import sys, time; from fedarena.transport.flower_link import open_link;"
-        "from fedarena.transport.federation_keys import ServerKeys;"
-        f"link = open_link({str(tmp_path)!r}, '127.0.0.1:0', OrganiserKeys.load({str(tmp_path / 'keys/organiser')!r}));"
+        "from fedarena.transport.certificates import ServerKeys;"
+        f"link = open_link({str(tmp_path)!r}, '127.0.0.1:0', ServerKeys.load({str(tmp_path / 'keys/organiser')!r}));"
         "print(link.address, link.pid, flush=True); time.sleep(60)"
     )
-    organiser = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    assert organiser.stdout is not None
-    address, pid = organiser.stdout.readline().split()
-    organiser.kill()
-    organiser.wait()
+    server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert server.stdout is not None
+    address, pid = server.stdout.readline().split()
+    server.kill()
+    server.wait()
     Federation.until(lambda: not Path(f"/proc/{pid}").exists() if sys.platform == "linux" else True)
     machine, _, port = address.rpartition(":")
     with socket.create_server((machine, int(port))):

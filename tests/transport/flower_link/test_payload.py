@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from fedarena.config.errors import BadValue, DataMissing
+from flwr.proto.message_pb2 import ObjectTree
+
+from fedarena.config.errors import BadValue, MissingDependency
 from fedarena.transport.flower_link import flower_internals
-from fedarena.transport.flower_link.flower_internals import ConfigRecord, ObjectTree, RecordDict
+from fedarena.transport.flower_link.flower_internals import ConfigRecord, RecordDict
 from fedarena.transport.flower_link.payload import PART, Incoming, UnreadableMessage, wrap
 
 LIMIT = 3 * PART
@@ -93,5 +95,5 @@ def test_without_flower_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch
         raise PackageNotFoundError
 
     monkeypatch.setattr(flower_internals, "version", missing)
-    with pytest.raises(DataMissing, match="needs the package flwr"):
+    with pytest.raises(MissingDependency, match="needs the package flwr"):
         flower_internals.check_version()

@@ -1,4 +1,4 @@
-"""Ways to deal rows to clients. Importing this package registers them all."""
+"""Partitions of samples among clients. Importing this package registers them all."""
 
 from fedarena.data.partitions.dirichlet import ClientDirichlet, LabelDirichlet, QuantityDirichlet
 from fedarena.data.partitions.features import FeatureNoise

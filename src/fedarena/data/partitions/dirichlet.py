@@ -1,4 +1,4 @@
-"""Dirichlet draws: classes within a client (family A), clients within a class (family B), and sizes."""
+"""Partitions by Dirichlet samples: of classes within a client (family A), of clients within a class (B), and of sizes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from numpy.typing import NDArray
 
 from fedarena.config.registry import register
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.data.partitions.assignment import class_rows, finished, grouped, impossible, need_rows
+from fedarena.data.partitions.assignment import class_rows, finished, group_by_client, impossible, need_rows
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-CERTAIN = 1e6  # an alpha from which on the Dirichlet draw is its mean
-BLOCK = 16_384  # draws at a time: large enough for numpy, small enough that a redrawn rest costs little
+CERTAIN = 1e6  # alpha from which the Dirichlet sample is replaced by its mean
+BLOCK = 16_384  # draws at a time: large enough for numpy, small enough that drawing the rest again costs little
 
 
 @register("partition", "client_dirichlet", paper="Hsu et al. 2019, arXiv 1909.06335")
 @dataclass(frozen=True)
 class ClientDirichlet:
-    """Family A: every client has its own class mixture q_k ~ Dirichlet, and all have the same number of rows.
+    """Family A: every client has its own class distribution q_k ~ Dirichlet, and all have the same number of rows.
 
     Convention `hsu`: concentration alpha p(y), sum alpha. `symmetric`: alpha for each of J classes, sum J alpha.
-    Rows are drawn one by one: client after client in random order or, `interleaved`, one for each client in turn,
-    so that the leftovers are not the lot of the last. At alpha = 0, one class a client, it is client after client.
+    Rows are drawn one by one: client after client in random order or, `interleaved`, one for each client in turn, so
+    that not only the last clients get the remaining classes. At alpha = 0, one class per client, it is client after client.
     """
 
     alpha: Annotated[float, Ge(0)] = 0.5
@@ -41,18 +41,18 @@ class ClientDirichlet:
         stock = np.array([len(pool) for pool in pools])
         q = self.mixtures(stock / data.n_train, clients, rng)
         turns = np.arange(data.n_train) % clients
-        # At alpha = 0 turns would empty a class for all who chose it at once: hardly a client would keep to one.
+        # At alpha = 0, turns would exhaust a class for all its clients at once, and most clients would get a second one.
         if self.order == "client" or self.alpha == 0:
             turns = rng.permutation(clients)[np.sort(turns)]
         drawn = _classes_in_turn(q, stock, turns, rng)
         rows = np.empty(data.n_train, dtype=np.int64)
         rows[np.argsort(drawn, kind="stable")] = np.concatenate(pools)
-        law = "alpha p(y), sum alpha" if self.alpha_convention == "hsu" else "alpha a class"
+        law = "alpha p(y), sum alpha" if self.alpha_convention == "hsu" else "alpha per class"
         note = f"alpha = {self.alpha:g} in convention '{self.alpha_convention}' (concentration {law}); equal sizes"
-        return finished(data, grouped(rows, turns, clients), notes=(note,))
+        return finished(data, group_by_client(rows, turns, clients), notes=(note,))
 
     def mixtures(self, p: Floats, clients: int, rng: np.random.Generator) -> Floats:
-        """q_k, the class probabilities of each client: clients x classes."""
+        """Return q_k, the class probabilities of each client, clients x classes."""
         classes = len(p)
         mean, total = (p, 1) if self.alpha_convention == "hsu" else (np.full(classes, 1 / classes), classes)
         if self.alpha >= CERTAIN:
@@ -68,10 +68,10 @@ class ClientDirichlet:
 
 
 def _classes_in_turn(q: Floats, stock: Ints, turns: Ints, rng: np.random.Generator) -> Ints:
-    """The class of every draw, in order: client turns[i] draws from q of that client among the classes with stock.
+    """Return the class of every draw, in order: client turns[i] draws from its q among the classes that have rows left.
 
-    Until a class runs out the draws are independent, so they are made in blocks; a block is cut at the draw that
-    empties a class and the rest is drawn anew. That happens once a class; the law is that of one draw at a time.
+    Until a class is exhausted the draws are independent, so they are made in blocks; a block is cut at the draw that
+    exhausts a class, and the rest is drawn again. That happens once per class, and does not change the distribution.
     """
     q, stock = q.copy(), stock.copy()
     drawn = np.empty(len(turns), dtype=np.int64)
@@ -88,16 +88,16 @@ def _classes_in_turn(q: Floats, stock: Ints, turns: Ints, rng: np.random.Generat
         stock -= np.bincount(pick, minlength=len(stock))
         if len(spent):
             q[:, stock == 0] = 0
-            q[q.sum(axis=1) == 0] = stock  # a client none of whose classes is left
+            q[q.sum(axis=1) == 0] = stock  # a client with none of its classes left
     return drawn
 
 
 @register("partition", "label_dirichlet", paper="Li et al. 2022, arXiv 2102.02079")
 @dataclass(frozen=True)
 class LabelDirichlet:
-    """Family B: the rows of each class are shared out by a draw of Dirichlet(beta) over the clients; sizes differ.
+    """Family B: the rows of each class are divided among clients by a sample of Dirichlet(beta); sizes differ.
 
-    Clients that hold n/K rows get no more, so the result depends on the order of the classes, which is ascending.
+    Clients that have n/K rows get no more, so the result depends on the order of the classes, which is ascending.
     """
 
     beta: Annotated[float, Gt(0)] = 0.5
@@ -106,14 +106,14 @@ class LabelDirichlet:
 
     def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
         need_rows(data.n_train, clients, self.min_size)
-        pools = list(class_rows(data, rng).values())  # shuffled once: which rows does not bear on how many
+        pools = list(class_rows(data, rng).values())  # shuffled once: the counts do not depend on the order
         for _ in range(self.retries):
             counts = self._counts([len(pool) for pool in pools], clients, rng)
             if counts.sum(axis=0).min() >= self.min_size:
                 owner = np.concatenate([np.repeat(np.arange(clients), row) for row in counts])
                 return finished(
                     data,
-                    grouped(np.concatenate(pools), owner, clients),
+                    group_by_client(np.concatenate(pools), owner, clients),
                     notes=(f"beta = {self.beta:g} over the clients of each class; unequal sizes",),
                 )
         raise impossible(
@@ -123,7 +123,7 @@ class LabelDirichlet:
         )
 
     def _counts(self, class_sizes: list[int], clients: int, rng: np.random.Generator) -> Ints:
-        """Rows of each class and client."""
+        """Return the number of rows of each class and client."""
         counts = np.zeros((len(class_sizes), clients), dtype=np.int64)
         for row, size in zip(counts, class_sizes, strict=True):
             pi = rng.dirichlet(np.full(clients, self.beta))
@@ -140,7 +140,7 @@ class QuantityDirichlet:
     beta: Annotated[float, Gt(0)] = 0.5
     min_size: Annotated[int, Ge(1)] = 10
     max_draws: Annotated[int, Ge(1), Le(1_000_000)] = 100_000
-    fallback: bool = True  # after max_draws: a free draw; the largest client gives a row to each empty one
+    fallback: bool = True  # after max_draws: an unconditional sample; the largest client gives a row to each empty one
 
     def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
         need_rows(data.n_train, clients, self.min_size)
@@ -150,7 +150,7 @@ class QuantityDirichlet:
             sizes, note = _cut(q, data.n_train), "unequal sizes"
         elif self.fallback:
             sizes = _none_empty(_cut(rng.dirichlet(np.full(clients, self.beta)), data.n_train))
-            note = f"unequal sizes; no draw of {self.max_draws} gave all clients {self.min_size} rows: 1 was asked"
+            note = f"unequal sizes; no draw of {self.max_draws} gave all clients {self.min_size} rows: 1 is required"
         else:
             raise impossible(
                 f"beta = {self.beta:g} left a client with less than {self.min_size} rows in {self.max_draws} draws",
@@ -160,11 +160,11 @@ class QuantityDirichlet:
         return finished(data, np.split(rows, np.cumsum(sizes)[:-1]), notes=(note,))
 
     def shares(self, rows: int, clients: int, rng: np.random.Generator) -> Floats | None:
-        """q ~ Dirichlet(beta) given min(q) rows >= min_size, or none after max_draws draws.
+        """Return q ~ Dirichlet(beta), given min(q) rows >= min_size, or None after max_draws draws.
 
-        Drawn plainly, one vector in 200,000 passes for 100 clients and 50,000 rows. But q = g / S, g ~ Gamma(beta),
-        is independent of the sum S, so we may ask for S >= K beta as well. What passes both then has all
-        g >= min_size / rows * K beta: smaller gammas are left out first, and every third vector of the rest passes.
+        Without a trick, one vector in 200,000 passes for 100 clients and 50,000 rows. But q = g / S, g ~ Gamma(beta), is
+        independent of the sum S, so S >= K beta may be required as well. A vector that passes both has all
+        g >= min_size / rows * K beta: smaller gammas are discarded first, and every third vector of the rest passes.
         """
         least, mean = self.min_size / rows, clients * self.beta
         vectors = min(self.max_draws, 1000)
@@ -181,7 +181,7 @@ class QuantityDirichlet:
 
 
 def _cut(share: Floats, size: int) -> Ints:
-    """Cut `size` rows at floor(cumsum(share) size): the length of each piece."""
+    """Cut `size` rows at floor(cumsum(share) size), and return the length of each piece."""
     upto = np.cumsum(share)
     pieces: Ints = np.diff(np.floor(upto / upto[-1] * size).astype(np.int64), prepend=0)
     return pieces

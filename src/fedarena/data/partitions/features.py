@@ -1,4 +1,4 @@
-"""Clients that see the same things through different noise."""
+"""Partition in which the features of clients have different noise."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fedarena.data.partitions.iid import Iid
 @register("partition", "feature_noise", paper="Li et al. 2022, arXiv 2102.02079")
 @dataclass(frozen=True)
 class FeatureNoise:
-    """Equal parts as in `iid`; client i sees x + N(0, s_i), s growing linearly from 0 to sigma at the last client.
+    """Equal parts as in `iid`; client i trains on x + N(0, s_i), where s grows linearly from 0 to sigma.
 
     The global test set has no noise. Pixels are in [0, 1] when noise is added, and are not clipped.
     """
 
     sigma: Annotated[float, Ge(0)] = 0.1
-    noise_as: Literal["std", "var"] = "std"  # is sigma the largest standard deviation, or the largest variance?
-    frozen: bool = True  # the same noise at every look, or a new draw each round
+    noise_as: Literal["std", "var"] = "std"  # whether sigma is the largest standard deviation or the largest variance
+    frozen: bool = True  # the same noise in all rounds, or new noise in each round
 
     def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
         if data.x.dtype.kind not in "fu":
@@ -36,5 +36,5 @@ class FeatureNoise:
 
 
 def client_noise(shape: tuple[int, ...], std: float, rng: np.random.Generator) -> NDArray[np.float32]:
-    """What a client adds to rows of this shape: N(0, std) at every pixel."""
+    """Return the noise of a client for rows of this shape, N(0, std) at every pixel."""
     return rng.standard_normal(shape, dtype=np.float32) * np.float32(std)

@@ -1,4 +1,4 @@
-"""Clients that are all alike."""
+"""Partitions in which all clients have the same distribution."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class IidStratified:
 
     def split(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
         need_rows(data.n_train, clients)
-        deck = np.concatenate(list(class_rows(data, rng).values()))
-        return finished(data, [deck[k::clients] for k in range(clients)])
+        by_class = np.concatenate(list(class_rows(data, rng).values()))
+        return finished(data, [by_class[k::clients] for k in range(clients)])

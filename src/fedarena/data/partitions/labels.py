@@ -1,4 +1,4 @@
-"""Clients that know only some of the classes."""
+"""Partitions in which clients have only some of the classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.registry import register
 from fedarena.data.dataset import Dataset, Partition, Rows
-from fedarena.data.partitions.assignment import class_rows, dealt_round, finished, impossible, need_rows
+from fedarena.data.partitions.assignment import assign_in_turns, class_rows, finished, impossible, need_rows
 from fedarena.data.partitions.iid import IidStratified
 from fedarena.data.partitions.shards import sorted_shards
 
@@ -19,9 +19,9 @@ from fedarena.data.partitions.shards import sorted_shards
 @register("partition", "non_iid")
 @dataclass(frozen=True)
 class NonIid:
-    """Equal parts as in `iid_stratified`; then each client keeps 1 to 7 random classes and the rest is discarded.
+    """Equal parts as in `iid_stratified`, of which each client keeps 1 to 7 random classes and discards the rest.
 
-    Balanced between the classes of a client, not between clients: with CIFAR-10 and 100 clients n_k = 50 c_k.
+    The classes of a client are balanced, the sizes of clients are not: with CIFAR-10 and 100 clients n_k = 50 c_k.
     """
 
     min_classes: Annotated[int, Ge(1)] = 1
@@ -47,8 +47,8 @@ class NonIid:
 class NonIidEqual:
     """1 to 7 random classes for each client as in `non_iid`, but the same number of rows for every client.
 
-    Classes are drawn among those that can still give an equal share; if too few can, clients take what is there.
-    Without rows_per_client it is n/K max_classes/J, the most that `non_iid` gives: 350 for CIFAR-10, 100 clients.
+    Classes are sampled among those with enough rows for an equal share; if there are too few, clients get what is left.
+    Without rows_per_client it is n/K max_classes/J, the largest size in `non_iid`: 350 for CIFAR-10, 100 clients.
     """
 
     rows_per_client: Annotated[int, Ge(1)] | None = None
@@ -69,10 +69,10 @@ class NonIidEqual:
         return finished(data, parts, notes=_shortfall(parts, wanted))
 
     def _take(self, stock: NDArray[np.int64], wanted: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """How many rows of each class the next client takes."""
+        """Return how many rows of each class the next client gets."""
         c_k = min(int(rng.integers(self.min_classes, self.max_classes, endpoint=True)), wanted)
         share = np.full(c_k, wanted // c_k) + (np.arange(c_k) < wanted % c_k)
-        # To draw among the classes with stock is to redraw until all of them have stock.
+        # Sampling among the classes with enough rows equals sampling again until all of them have enough.
         able = np.flatnonzero(stock >= share[0])
         fullest = np.argsort(-stock, kind="stable")
         chosen = rng.choice(able, c_k, replace=False) if len(able) >= c_k else fullest[:c_k]
@@ -84,11 +84,11 @@ class NonIidEqual:
 @register("partition", "classes_per_client", paper="Zhao et al. 2018, arXiv 1806.00582; Li et al. 2022, 2102.02079")
 @dataclass(frozen=True)
 class ClassesPerClient:
-    """Exactly c classes for each client; the rows of a class are shared equally by the clients that hold it.
+    """Exactly c classes for each client; the rows of a class are divided equally among the clients that have it.
 
-    `niid_bench`: client i holds class i mod J (for c = 1: of the classes in random order) and c - 1 others.
+    `niid_bench`: client i has class i mod J (for c = 1: of the classes in random order) and c - 1 others.
     `sorted`, for c > 1: c K equal shards of the rows sorted by label, c of different classes for each client; a
-    shard on the border of two classes counts as the one that has most of it.
+    shard on the border of two classes counts as the class of most of its rows.
     """
 
     c: Annotated[int, Ge(1)] = 1
@@ -98,7 +98,7 @@ class ClassesPerClient:
         need_rows(data.n_train, clients, self.c)
         classes = len(np.unique(data.train_labels))
         if self.c > classes:
-            raise impossible(f"a client cannot hold {self.c} of {classes} classes", f"use c <= {classes}", "c")
+            raise impossible(f"a client cannot have {self.c} of {classes} classes", f"use c <= {classes}", "c")
         if self.variant == "sorted" and self.c > 1:
             return self._by_shards(data, clients, rng)
         return self._by_class(data, clients, rng)
@@ -111,30 +111,30 @@ class ClassesPerClient:
         for k, row in enumerate(held):
             own = first[k % len(pools)]
             row[own] = row[rng.choice(np.delete(classes, own), self.c - 1, replace=False)] = True
-        return finished(data, dealt_round(pools, [np.flatnonzero(column) for column in held.T], clients))
+        return finished(data, assign_in_turns(pools, [np.flatnonzero(column) for column in held.T], clients))
 
     def _by_shards(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
         count = clients * self.c
         shards = sorted_shards(data.train_labels, count, data.n_train // count, True, rng)
         middle = data.y[shards[:, shards.shape[1] // 2]]
-        hands = _without_pairs(rng.permutation(count).reshape(clients, self.c), middle, rng)
-        return finished(data, [shards[hand].ravel() for hand in hands])
+        assignment = _without_pairs(rng.permutation(count).reshape(clients, self.c), middle, rng)
+        return finished(data, [shards[own].ravel() for own in assignment])
 
 
 def _without_pairs(
-    hands: NDArray[np.int64], label: NDArray[np.int64], rng: np.random.Generator, tries: int = 10_000
+    assignment: NDArray[np.int64], label: NDArray[np.int64], rng: np.random.Generator, tries: int = 10_000
 ) -> NDArray[np.int64]:
-    """Swap shards at random until no client holds two of one class."""
+    """Swap shards at random until no client has two of the same class."""
     for _ in range(tries):
-        held = np.sort(label[hands], axis=1)
+        held = np.sort(label[assignment], axis=1)
         pairs = np.flatnonzero((held[:, 1:] == held[:, :-1]).any(axis=1))
         if not len(pairs):
-            return hands
-        here = pairs[0], rng.integers(hands.shape[1])
-        there = rng.integers(len(hands)), rng.integers(hands.shape[1])
-        hands[here], hands[there] = hands[there], hands[here]
+            return assignment
+        first = pairs[0], rng.integers(assignment.shape[1])
+        second = rng.integers(len(assignment)), rng.integers(assignment.shape[1])
+        assignment[first], assignment[second] = assignment[second], assignment[first]
     raise impossible(
-        f"no deal of {hands.shape[1]} shards of different classes to each client was found in {tries} swaps",
+        f"no assignment of {assignment.shape[1]} shards of different classes to each client was found in {tries} swaps",
         "use variant = 'niid_bench' or a smaller c",
         "variant",
     )
@@ -143,7 +143,7 @@ def _without_pairs(
 def _check_range(low: int, high: int, classes: int) -> None:
     if not low <= high <= classes:
         raise impossible(
-            f"clients cannot hold {low} to {high} of {classes} classes",
+            f"clients cannot have {low} to {high} of {classes} classes",
             f"use min_classes <= max_classes <= {classes}",
             "max_classes",
         )

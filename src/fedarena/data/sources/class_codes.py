@@ -1,4 +1,4 @@
-"""What all sources need: labels as numbers, and rows dealt into train and test."""
+"""Labels and clients as numbers, and the split into training and test rows, for all data sets."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ TestShare = Annotated[float, Interval(gt=0, lt=1)]
 SplitSeed = Annotated[int, Ge(0)]
 MOST_CLASSES = 1000
 NO_CLASS = ("inf", "-inf", "+inf", "infinity", "-infinity", "+infinity", "nan", "-nan", "+nan")
-WHOLE = 2.0**63  # numbers from here on are no 64-bit integers
+WHOLE = 2.0**63  # larger numbers are not 64-bit integers
 
 
 def numbered(
     values: NDArray[Any], what: str = "client", first_row: int = 0
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Names or numbers of any kind -> 0..J-1 in sorted order, and what each stands for."""
+    """Return names or numbers of any kind as 0..J-1 in sorted order, and the name of each code."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int(np.argmin(np.isfinite(values)))
         raise BadValue(
             f"{what} is {values[row]} in row {row + first_row}", remedy="correct that value, or remove that row"
         )
-    if values.dtype.kind in "SO":  # bytes in another encoding stay readable
+    if values.dtype.kind in "SO":  # bytes of another encoding stay readable
         words = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist()]
         values = np.array(words)
     if values.dtype.kind == "f" and (values == np.trunc(values)).all() and (np.abs(values) < WHOLE).all():
-        values = values.astype(np.int64)  # 1.0, 2.0: whole numbers that met a gap or a spreadsheet
+        values = values.astype(np.int64)  # integers that missing values or a spreadsheet turned into 1.0, 2.0
     kinds, codes = np.unique(values, return_inverse=True)
     return codes.astype(np.int64), tuple(str(k) for k in kinds)
 
 
 def labels(values: NDArray[Any], what: str, first_row: int = 0) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """`numbered`, for values that must be classes."""
+    """Return the codes and names of classes, like `numbered`; raise `BadValue` for values that are not classes."""
     codes, names = numbered(values, what, first_row)
     for code, name in enumerate(names):
         if values.dtype.kind != "f" and name.strip().casefold() in NO_CLASS:
             row = int(np.argmax(codes == code))
             raise BadValue(
-                f"{what} is '{name}' in row {row + first_row}, which is no class", remedy="fill it, or remove that row"
+                f"{what} is '{name}' in row {row + first_row}, which is not a class",
+                remedy="fill it, or remove that row",
             )
     whole = values.dtype.kind != "f" or bool((values == np.trunc(values)).all())
     if not whole or len(names) > MOST_CLASSES:
@@ -59,7 +60,7 @@ def labels(values: NDArray[Any], what: str, first_row: int = 0) -> tuple[NDArray
 
 
 def names_alike(names: tuple[str, ...], what: str) -> tuple[str, ...]:
-    """Return a note about names that differ only in surrounding spaces, which are rarely meant as two."""
+    """Return a note about names that differ only in surrounding spaces, which is usually a mistake."""
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(name.strip(), []).append(name)
@@ -71,10 +72,10 @@ def names_alike(names: tuple[str, ...], what: str) -> tuple[str, ...]:
 
 
 def split_rows(codes: Rows, owner: Rows | None, share: float, seed: int) -> tuple[Rows, Rows]:
-    """Training and test rows, each in file order, with the same share of test rows for every owner, or else class.
+    """Return training and test rows, each in file order, with the same share of test rows for every owner, or else class.
 
-    Every owner (class) keeps at least one training row. The rest is lined up by owner and class, in random order
-    within, and test rows are taken at equal distances.
+    Every owner (class) has at least one training row. The others are ordered by owner and class, at random within, and
+    test rows are taken at equal distances.
     """
     strata = codes if owner is None else owner
     shuffled = seeds.stream(seed, "split").permutation(len(codes))

@@ -1,4 +1,4 @@
-"""Sets of images: kept as bytes, N x C x H x W, and scaled on the way into a model."""
+"""Data sets of images, stored as bytes N x C x H x W and scaled when a batch is prepared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedarena.data.dataset import Dataset, Preparation
 from fedarena.data.sources.class_codes import split_rows
 
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-PixelStats = tuple[tuple[float, ...], tuple[float, ...]]  # channel means and deviations
+PixelStats = tuple[tuple[float, ...], tuple[float, ...]]  # means and standard deviations of the channels
 SHAPES = {"digits": (1, 8), "mnist": (1, 28), "cifar10": (3, 32)}  # channels, and pixels on a side
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -24,9 +24,9 @@ THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse
 @register("dataset", "digits", paper="Alpaydin and Kaynak 1998, UCI optical recognition of handwritten digits")
 @dataclass(frozen=True)
 class Digits:
-    """1,797 handwritten digits of 8 x 8 pixels, inside scikit-learn: nothing to download.
+    """1,797 handwritten digits of 8 x 8 pixels, part of scikit-learn: nothing to download.
 
-    `like` gives them the shape of another set, enlarged on a black ground, for networks that are made for that.
+    `like` gives them the shape of another data set, enlarged on a black background, for models made for that shape.
     """
 
     like: Literal["digits", "mnist", "cifar10"] = "digits"
@@ -42,9 +42,11 @@ class Digits:
     }
 
     def load(self, seed: int) -> Dataset:
-        """Four fifths to train, one fifth to test, the same for every seed."""
+        """Return four fifths for training and one fifth for testing, the same for every seed."""
         x, y, n_train = _digits()
-        return Dataset("digits", _enlarged(x, *SHAPES[self.like]), y.copy(), n_train, 10, class_names=tuple("0123456789"))
+        return Dataset(
+            "digits", _enlarged(x, *SHAPES[self.like]), y.copy(), n_train, 10, class_names=tuple("0123456789")
+        )
 
 
 @register("dataset", "mnist", paper="LeCun et al. 1998")
@@ -66,14 +68,14 @@ class Mnist:
     }
 
     def load(self, seed: int) -> Dataset:
-        """The published 60,000 training and 10,000 test images, or one in so many."""
+        """Return the published 60,000 training and 10,000 test images, or one in `one_in` of them."""
         return _published("mnist", self.prepare, self.one_in, ((0.1307,), (0.3081,)), tuple("0123456789"))
 
 
 @register("dataset", "fashion_mnist", paper="Xiao et al. 2017, arXiv:1708.07747")
 @dataclass(frozen=True)
 class FashionMnist:
-    """70,000 pictures of clothes of 28 x 28 pixels. `one_in = 4` keeps every fourth of the training and test images."""
+    """70,000 images of clothes of 28 x 28 pixels. `one_in = 4` keeps every fourth of the training and test images."""
 
     prepare: Literal["scale", "standardise"] = "scale"
     one_in: Annotated[int, Ge(1)] = 1
@@ -85,17 +87,17 @@ class FashionMnist:
     }
 
     def load(self, seed: int) -> Dataset:
-        """The published 60,000 training and 10,000 test images, or one in so many."""
+        """Return the published 60,000 training and 10,000 test images, or one in `one_in` of them."""
         return _published("fashion_mnist", self.prepare, self.one_in, ((0.2860,), (0.3530,)), CLOTHES)
 
 
 @register("dataset", "cifar10", paper="Krizhevsky 2009, technical report")
 @dataclass(frozen=True)
 class Cifar10:
-    """60,000 colour pictures of animals and vehicles of 32 x 32 pixels.
+    """60,000 colour images of animals and vehicles of 32 x 32 pixels.
 
     `prepare = "mcmahan"` trains on random 24 x 24 crops, mirrored, jittered and whitened (arXiv:1602.05629), "niid"
-    on random crops of the reflected picture, mirrored (arXiv:2102.02079). `one_in = 4` keeps every fourth of the
+    on random crops of the reflected image, mirrored (arXiv:2102.02079). `one_in = 4` keeps every fourth of the
     training and test images.
     """
 
@@ -113,7 +115,7 @@ class Cifar10:
     }
 
     def load(self, seed: int) -> Dataset:
-        """The published 50,000 training and 10,000 test images, or one in so many."""
+        """Return the published 50,000 training and 10,000 test images, or one in `one_in` of them."""
         stats = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
         return _published("cifar10", self.prepare, self.one_in, stats, THINGS)
 
@@ -132,7 +134,7 @@ def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
 
 
 def _enlarged(x: NDArray[np.float32], channels: int, side: int) -> NDArray[np.float32]:
-    """Grey pictures with every pixel a square, as large as goes, in the middle."""
+    """Enlarge grey images by the largest whole factor that fits, centred on black."""
     times = side // x.shape[-1]
     border = (side - times * x.shape[-1]) // 2
     large = x.repeat(times, axis=2).repeat(times, axis=3)

@@ -1,4 +1,4 @@
-"""Data that is already in memory."""
+"""Data sets from arrays in memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedarena.data.sources.class_codes import SplitSeed, TestShare, labels, name
 
 
 @register("dataset", "arrays")
-@dataclass(frozen=True, eq=False)  # arrays have no single answer to ==
+@dataclass(frozen=True, eq=False)  # == of arrays is not a single value
 class Arrays:
-    """Numpy arrays or torch tensors: rows `x`, labels `y`, and perhaps the `client` of each row.
+    """Numpy arrays or torch tensors: rows `x`, labels `y`, and optionally the `client` of each row.
 
     x is a table (N x features), grey images (N x H x W) or images (N x C x H x W); bytes are scaled to [0, 1],
-    other numbers stay as they are. Whole numbers N x length with y of the same shape are texts.
+    other numbers do not change. Integers N x length with y of the same shape are texts.
     """
 
     x: Any = field(repr=False)
@@ -34,21 +34,21 @@ class Arrays:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Every client its own rows, or ten equal clients; a model for what the rows are."""
+        """Return the defaults of an experiment: the given clients or ten equal ones, and a model that fits the rows."""
         iid = {"partition": {"name": "iid"}, "clients": 10}
         owned = iid if self.client is None else {"partition": {"name": "natural"}}
         model = "char_lstm" if _numpy("y", self.y).ndim == 2 else "mlp_2nn"
         return {**owned, "model": model, "rounds": 20, "local": {"lr": 0.05, "epochs": 1, "batch": 16}}
 
     def load(self, seed: int) -> Dataset:
-        """Check the arrays and, unless test rows are given, deal rows into train and test."""
+        """Check the arrays and, unless test rows are given, split them into training and test rows."""
         x, y = _joined("x", self.x, self.x_test), _complete("y", _joined("y", self.y, self.y_test))
         _same_length("y", y, x)
         rows = _rows(x, y)
         codes, classes, class_names = _classes(rows, y)
         owner, owner_names = self._owners(x)
         n_train: int = len(self.x)
-        order: Rows | slice = slice(None)  # in order already: no second copy of what may be large
+        order: Rows | slice = slice(None)  # already in order, so large arrays are not copied
         if self.x_test is None:
             strata = codes if codes.ndim == 1 else np.zeros(len(codes), dtype=np.int64)
             train, test = split_rows(strata, owner, self.test, self.split_seed)
@@ -79,18 +79,18 @@ class Arrays:
 
 
 def _numpy(name: str, value: Any) -> NDArray[Any]:
-    """Return the values as an array; what is under a mask is not used in silence."""
+    """Return the values as an array; raise `BadValue` for masked values, which would be used silently."""
     if _has_masked(value):
         raise BadValue(
             f"{name} has masked values", remedy="fill them, or remove these rows: x[~mask]", where=f"data.{name}"
         )
     try:
-        if hasattr(value, "detach"):  # a torch tensor, without importing torch to ask
+        if hasattr(value, "detach"):  # a torch tensor, tested without importing torch
             value = value.detach().cpu().numpy()
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         raise BadValue(
-            f"{name} cannot be made an array: {quoted(str(error))}",
+            f"{name} cannot be converted to an array: {quoted(str(error))}",
             remedy="give rows of one length, of numbers or of names",
             where=f"data.{name}",
         ) from None
@@ -103,7 +103,7 @@ def _has_masked(value: Any) -> bool:
 
 
 def _joined(name: str, train: Any, test: Any) -> NDArray[Any]:
-    """Training values and, where there are any, test values behind them."""
+    """Return the training values, followed by the test values if there are any."""
     first = _numpy(name, train)
     if test is None:
         return first
@@ -118,7 +118,7 @@ def _joined(name: str, train: Any, test: Any) -> NDArray[Any]:
 
 
 def _one_each(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Return one name or number a row, none of them missing."""
+    """Return one name or number per row; raise `BadValue` if any is missing."""
     if values.ndim != 1:
         raise BadValue(
             f"{name} has shape {values.shape}", remedy=f"give one {name} for each row of x", where=f"data.{name}"
@@ -127,7 +127,7 @@ def _one_each(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _complete(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Return labels or clients, none of them missing."""
+    """Return labels or clients; raise `BadValue` if any is missing."""
     if values.dtype.kind in "mM":
         missing = np.flatnonzero(np.isnat(values)).tolist() if values.ndim == 1 else []
     else:
@@ -142,7 +142,7 @@ def _complete(name: str, values: NDArray[Any]) -> NDArray[Any]:
 def _is_missing(value: Any) -> bool:
     try:
         return value is None or bool(value != value)
-    except (TypeError, ValueError):  # pandas' NA, of which nothing is true or false
+    except (TypeError, ValueError):  # pandas' NA, whose comparisons have no truth value
         return True
 
 
@@ -157,7 +157,7 @@ def _same_length(name: str, values: NDArray[Any], x: NDArray[Any]) -> None:
 
 
 def _rows(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
-    """x in the shape and type of a Dataset."""
+    """Return x in the shape and type of a `Dataset`."""
     problem, remedy = "", ""
     if x.ndim not in (2, 3, 4) or not x.size:
         problem, remedy = f"shape {x.shape}", "give N x features, N x H x W or N x C x H x W"
@@ -177,14 +177,14 @@ def _rows(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
 
 
 def _classes(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.int64], int, tuple[str, ...]]:
-    """Labels as numbers, how many classes, and their names; symbols of a text keep their numbers."""
+    """Return labels as numbers, the number of classes, and their names; symbols of a text keep their numbers."""
     if y.ndim == 1:
         codes, names = labels(y, "y")
         return codes, len(names), names
     if y.shape != x.shape or x.dtype != np.int64 or y.dtype.kind not in "iu":
         raise BadValue(
             f"y has shape {y.shape} and type {y.dtype}",
-            remedy="give one label a row, or for texts whole numbers x and y of one shape",
+            remedy="give one label per row, or for texts integers x and y of the same shape",
             where="data.y",
         )
     if x.min() < 0 or y[y != PADDING].min(initial=0) < 0:

@@ -1,9 +1,8 @@
-"""Tables: one row a case, float32 features standardised on the training rows."""
+"""Tables, one sample per row, with float32 features that are standardised on the training rows."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import BadValue, DataMissing, UnknownName, quoted, quoted_list, suggest
+from fedarena.config.errors import BadValue, UnknownName, quoted
 from fedarena.config.registry import register
 from fedarena.config.seeds import stream
 from fedarena.data import published_files
 from fedarena.data.dataset import Dataset, Rows
 from fedarena.data.sources.class_codes import SplitSeed, TestShare, labels, names_alike, numbered, split_rows
 from fedarena.data.stratification import blocks_in_time, cells_of, whole_groups
+from fedarena.data.table_reader import (
+    holds_numbers,
+    read_column,
+    read_csv,
+    read_numbers,
+    read_parquet,
+    require_columns,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +37,7 @@ MOST_CATEGORIES = 20
 @register("dataset", "breast_cancer", paper="Street, Wolberg and Mangasarian 1993")
 @dataclass(frozen=True)
 class BreastCancer:
-    """569 tumours, 30 features, benign or malignant; inside scikit-learn: nothing to download."""
+    """569 tumours, 30 features, benign or malignant; part of scikit-learn: nothing to download."""
 
     defaults: ClassVar[dict[str, Any]] = {
         "model": "logreg",
@@ -43,7 +50,7 @@ class BreastCancer:
     }
 
     def load(self, seed: int) -> Dataset:
-        """Four fifths to train, one fifth to test, the same for every seed."""
+        """Return four fifths for training and one fifth for testing, the same for every seed."""
         from sklearn.datasets import load_breast_cancer
 
         bunch = load_breast_cancer()
@@ -69,7 +76,7 @@ class HeartDisease:
     }
 
     def load(self, seed: int) -> Dataset:
-        """Four fifths of each hospital to train, the rest to test; gaps get the mean of the training rows."""
+        """Return four fifths of each hospital for training; missing values become the mean of the training rows."""
         arrays = published_files.load_published("heart_disease")
         y, owner = arrays["y"].astype(np.int64), arrays["site"].astype(np.int64)
         train, test = split_rows(y, owner, 0.2, seed=0)
@@ -89,7 +96,7 @@ class HeartDisease:
 
 @dataclass(frozen=True)
 class TableFile(ABC):
-    """A table in a file: a column of labels, features, and perhaps columns that name client, group or time of a row."""
+    """A table in a file: labels, features, and optionally columns with the client, group or time of a row."""
 
     path: str
     label: str
@@ -101,31 +108,33 @@ class TableFile(ABC):
     standardise: bool = True
     one_hot: bool = False
     split_seed: SplitSeed = 0
-    group: str | None = None  # samples of one group are never on both sides of a division
-    time: str | None = None  # no division trains on samples that are later than those it tests
+    group: str | None = None  # samples of one group are never in both parts of a split
+    time: str | None = None  # no split trains on later samples than it tests
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Every client its own rows, or ten equal clients where the table names none."""
+        """Return the defaults of an experiment: the clients of the table, or ten equal ones."""
         owned = {"partition": {"name": "natural"}} if self.client else {"partition": {"name": "iid"}, "clients": 10}
         return {**owned, "model": "logreg", "rounds": 20, "local": {"lr": 0.05, "epochs": 1, "batch": 16}}
 
     def load(self, seed: int) -> Dataset:
-        """Read and check it, number labels and clients, and deal rows into train and test."""
+        """Read and check the table, number labels and clients, and split it into training and test rows."""
         if self.group and self.time:
             raise BadValue(
-                "a table has groups or times, not both", remedy="leave out data.group or data.time", where="data.time"
+                "a table has groups or times, not both", remedy="remove data.group or data.time", where="data.time"
             )
         table, n_first = self._rows()
         label, client = f"column '{quoted(self.label)}'", f"column '{quoted(self.client)}'"
-        y, class_names = labels(column(table, self.label), label, first_row=1)
-        owner, owner_names = numbered(column(table, self.client), client, first_row=1) if self.client else (None, ())
-        group = numbered(column(table, self.group), f"column '{quoted(self.group)}'")[0] if self.group else None
+        y, class_names = labels(read_column(table, self.label), label, first_row=1)
+        owner, owner_names = (
+            numbered(read_column(table, self.client), client, first_row=1) if self.client else (None, ())
+        )
+        group = numbered(read_column(table, self.group), f"column '{quoted(self.group)}'")[0] if self.group else None
         time = _moments(table, self.time) if self.time else None
         if self.test_path:
             train, test = np.split(np.arange(len(y)), [n_first])
         else:
-            train, test = self._division(y, owner, group, time)
+            train, test = self._split(y, owner, group, time)
         x = features(self.feature_columns(table), train, test, self.missing, self.standardise)
         order = np.concatenate([train, test])
         return Dataset(
@@ -142,8 +151,8 @@ class TableFile(ABC):
             time=None if time is None else time[order],
         )
 
-    def _division(self, y: Rows, owner: Rows | None, group: Rows | None, time: Rows | None) -> tuple[Rows, Rows]:
-        """Training and test rows: whole groups, or the latest rows for testing, where the table has such columns."""
+    def _split(self, y: Rows, owner: Rows | None, group: Rows | None, time: Rows | None) -> tuple[Rows, Rows]:
+        """Return training and test rows; by whole groups or by time if the table has such columns."""
         shares = np.array([1 - self.test, self.test])
         if group is not None:
             part = whole_groups(cells_of(y, owner), group, shares, stream(self.split_seed, "split"))
@@ -154,18 +163,18 @@ class TableFile(ABC):
         return np.flatnonzero(part == 0), np.flatnonzero(part == 1)
 
     @abstractmethod
-    def read(self, path: str) -> pa.Table:
-        """The file as an arrow table."""
+    def whole(self, path: str) -> pa.Table:
+        """Return the table in a file, with rows, and no column twice."""
 
     def _rows(self) -> tuple[pa.Table, int]:
-        """All rows, those of `test_path` last, and how many come before them."""
+        """Return all rows, those of `test_path` last, and the number of rows before them."""
         first = self._checked(self.path)
         if self.test_path is None:
             return first, len(first)
         return self.joined(first, self._checked(self.test_path), self.test_path), len(first)
 
     def joined(self, first: pa.Table, second: pa.Table, test_path: str) -> pa.Table:
-        """The rows of a test file behind those to train on."""
+        """Return the training rows followed by the rows of a test file."""
         import pyarrow as pa
 
         for name in first.column_names:
@@ -179,55 +188,30 @@ class TableFile(ABC):
         with published_files.reading(test_path, remedy=f"give its columns the types they have in {self.path}"):
             return pa.concat_tables([first.select(shared), second.select(shared)], promote_options="permissive")
 
-    def whole(self, path: str) -> pa.Table:
-        """The table in a file, with rows, and no column twice."""
-        if not Path(path).is_file():
-            raise DataMissing(f"there is no file {path}", remedy="check the path", where="data.path")
-        kind = type(self).__name__.lower()
-        with published_files.reading(path, remedy=f"check that it is a {kind} file with a header and rows"):
-            table = self.read(path)
-            if not len(table):
-                raise ValueError("it has no rows")
-            twice = [name for name, times in Counter(table.column_names).items() if times > 1]
-            if twice:
-                raise ValueError(f"it has two columns '{quoted(twice[0])}'")
-        return table
-
     def _checked(self, path: str) -> pa.Table:
-        """The same, with the columns that the settings name."""
+        """Return the table in a file; raise `UnknownName` if a column of the settings is missing."""
         table = self.whole(path)
         own = {"label": self.label, "client": self.client, "group": self.group, "time": self.time}
         named = {key: [name] if name or key == "label" else [] for key, name in own.items()}
         if path == self.path:  # a test file may lack what is dropped anyway
             named["drop"] = [*self.drop]
-        for setting, names in named.items():
-            for name in names:
-                if name not in table.column_names:
-                    listed = f"it has: {quoted_list(table.column_names)}"
-                    if len(table.column_names) == 1 and any(sign in table.column_names[0] for sign in ";\t|"):
-                        listed += "; is its separator another one? set data.separator"
-                    raise UnknownName(
-                        f"{path} has no column '{quoted(name)}'",
-                        remedy=suggest(name, table.column_names, listed),
-                        where=f"data.{setting}",
-                    )
+        columns = {f"data.{setting}": names for setting, names in named.items()}
+        require_columns(path, table, columns, "data.separator" if hasattr(self, "separator") else "")
         return table
 
     def feature_names(self, table: pa.Table) -> list[str]:
-        """Columns that a model learns from, in the order of the table."""
+        """Return the columns that are features, in the order of the table."""
         aside = {self.label, self.client, self.group, self.time, *self.drop}
         return [name for name in table.column_names if name not in aside]
 
     def feature_columns(
         self, table: pa.Table, words: Mapping[str, Sequence[str]] | None = None
     ) -> dict[str, NDArray[np.float64]]:
-        """Columns as numbers; `words` are those that a column may hold, where more than this table decides that."""
-        import pyarrow as pa
-
+        """Return the features as numbers; `words` are the categories of columns, if more than this table determines them."""
         columns: dict[str, NDArray[np.float64]] = {}
         for name in self.feature_names(table):
             if holds_numbers(table, name):
-                columns[name] = table[name].cast(pa.float64(), safe=False).to_numpy()
+                columns[name] = read_numbers(table, name)
             else:
                 codes, kinds = self.categories(table, name)
                 at = {kind: code for code, kind in enumerate(kinds)}
@@ -236,7 +220,7 @@ class TableFile(ABC):
         return columns
 
     def categories(self, table: pa.Table, name: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """A column of words as numbers, and what each stands for; refused unless they are few, and to be encoded."""
+        """Return a column of words as codes, and their names; raise `BadValue` without `one_hot` or with too many words."""
         codes, kinds = numbered(table[name].to_numpy())
         if not self.one_hot or len(kinds) > MOST_CATEGORIES:
             encode = f"set one_hot = true (at most {MOST_CATEGORIES} distinct values; it has {len(kinds)})"
@@ -254,33 +238,28 @@ class TableFile(ABC):
 @register("dataset", "csv")
 @dataclass(frozen=True)
 class Csv(TableFile):
-    """A table in a CSV file of yours; columns `label` and `client` say what to predict and who owns a row."""
+    """A table in a CSV file of yours; `label` is the column to predict, `client` the column with the client of a row."""
 
     separator: str = ","
 
-    def read(self, path: str) -> pa.Table:
-        """The file, with the types of its columns inferred."""
-        from pyarrow import csv
-
-        whole = min(Path(path).stat().st_size + 1, 2**30)  # types are inferred from the first block: let it be all
-        return csv.read_csv(path, csv.ReadOptions(block_size=whole), csv.ParseOptions(delimiter=self.separator))
+    def whole(self, path: str) -> pa.Table:
+        """Return the table in a CSV file, with the types of its columns inferred."""
+        return read_csv(path, separator=self.separator, where="data.path")
 
 
 @register("dataset", "parquet")
 @dataclass(frozen=True)
 class Parquet(TableFile):
-    """A table in a Parquet file of yours; columns `label` and `client` say what to predict and who owns a row."""
+    """A table in a Parquet file of yours; `label` is the column to predict, `client` the column with the client of a row."""
 
-    def read(self, path: str) -> pa.Table:
-        """The file."""
-        from pyarrow import parquet
-
-        return parquet.read_table(path)
+    def whole(self, path: str) -> pa.Table:
+        """Return the table in a Parquet file."""
+        return read_parquet(path, where="data.path")
 
 
 def _moments(table: pa.Table, name: str) -> Rows:
     """Number the times of a column in ascending order: numbers, dates, or texts that sort like dates."""
-    values = column(table, name)
+    values = read_column(table, name)
     if values.dtype.kind == "f":
         sortable = values
     elif values.dtype.kind in "iubM":
@@ -299,29 +278,6 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def holds_numbers(table: pa.Table, name: str) -> bool:
-    """Can this column be a feature as it is?"""
-    import pyarrow as pa
-
-    types = pa.types
-    numeric = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
-    return any(is_kind(table.schema.field(name).type) for is_kind in numeric)
-
-
-def column(table: pa.Table, name: str) -> NDArray[Any]:
-    """A column of labels or clients, complete."""
-    import pyarrow.compute as pc
-
-    empty = pc.is_null(table[name], nan_is_null=True)
-    if str(table.schema.field(name).type) in ("string", "large_string"):
-        empty = pc.or_kleene(empty, pc.equal(table[name], ""))
-    at = pc.index(empty, True).as_py()
-    if at >= 0:
-        raise BadValue(f"column '{quoted(name)}' is empty in row {at + 1}", remedy="fill it, or delete that row")
-    values: NDArray[Any] = table[name].to_numpy()
-    return values
-
-
 def features(
     columns: Mapping[str, NDArray[Any]],
     train: Rows,
@@ -330,7 +286,7 @@ def features(
     standardise: bool = True,
     known: Mapping[str, tuple[float, float]] | None = None,
 ) -> NDArray[np.float32]:
-    """Columns as a matrix, training rows first; means and deviations are those of the training rows, or `known` ones."""
+    """Return the columns as a matrix, training rows first, standardised by the training rows or by `known` values."""
     if not columns:
         raise BadValue("there is no feature column", remedy="drop fewer columns", where="data.drop")
     order = np.concatenate([train, test])
@@ -351,7 +307,7 @@ def features(
 def filled(
     name: str, values: NDArray[np.float64], train: Rows, missing: Missing, mean: float | None = None
 ) -> NDArray[np.float64]:
-    """A column without gaps: refused if it has any, or with the mean of its training rows (or this one) in them."""
+    """Fill missing values with the mean of the training rows, or with `mean`; raise `BadValue` unless `missing` is "mean"."""
     infinite, empty = np.isinf(values), np.isnan(values)
     if infinite.any():
         raise BadValue(
@@ -362,7 +318,7 @@ def filled(
     if missing == "error":
         raise BadValue(
             f"column '{quoted(name)}' is empty in row {empty.argmax() + 1}",
-            remedy='set missing = "mean" to fill gaps with the mean of the training rows, or drop the column',
+            remedy='set missing = "mean" to fill missing values with the mean of the training rows, or drop the column',
             where="data.missing",
         )
     if mean is not None:

@@ -1,8 +1,8 @@
-"""Texts by speaker, to predict the next character.
+"""Texts by speaker, for the prediction of the next character.
 
-A line becomes windows of `length` characters: x are the characters, y the next ones, and a newline ends the line.
-Symbol 0 fills x after the end (y is PADDING there), symbol 1 stands for characters that no training line has (no
-model can learn to predict it), and the characters of the training lines follow in code order.
+A line becomes windows of `length` characters: x are the characters, y the next ones, and a newline ends the line. Symbol 0
+fills x after the end (y is PADDING there), symbol 1 stands for characters that are in no training line (no model can learn
+to predict it), and the characters of the training lines follow in the order of their codes.
 After McMahan et al. 2017, arXiv:1602.05629.
 """
 
@@ -43,7 +43,7 @@ class TinyShakespeare:
     defaults: ClassVar[dict[str, Any]] = DEFAULTS
 
     def load(self, seed: int) -> Dataset:
-        """The first four fifths of each role's speeches to train, at least one, the rest to test."""
+        """Return the first four fifths of each role's speeches, at least one, for training and the rest for testing."""
         play = published_files.load_published("tiny_shakespeare")
         text = np.append(play["text"], ord("\n")).astype(np.uint32)
         start, end, role = (play[f"speech_{k}"].astype(np.int64) for k in ("start", "end", "role"))
@@ -54,9 +54,9 @@ class TinyShakespeare:
 @register("dataset", "lines", paper="after McMahan et al. 2017, arXiv:1602.05629")
 @dataclass(frozen=True)
 class Lines:
-    """A text file of your own, `SPEAKER: what is said` a line; every speaker is a client.
+    """A text file of yours with lines `SPEAKER: TEXT`; every speaker is a client.
 
-    Another `separator` (a tab, say) and other columns for `speaker` and `text` read other files.
+    Set `separator` (for example a tab) and the columns `speaker` and `text` for other formats.
     """
 
     path: str
@@ -69,7 +69,7 @@ class Lines:
     defaults: ClassVar[dict[str, Any]] = {**DEFAULTS, "share": 1.0, "partition": {"name": "natural", "min_samples": 1}}
 
     def load(self, seed: int) -> Dataset:
-        """The first lines of each speaker to train, the last `test` of them to test."""
+        """Return the first lines of each speaker for training, and the last share `test` of them for testing."""
         pairs = self._pairs()
         joined = "".join(f"{said}\n" for _, said in pairs)
         text = np.frombuffer(joined.encode("utf-32-le"), np.uint32)
@@ -89,7 +89,7 @@ class Lines:
             parts = line.split(self.separator, last)
             if line.strip() and len(parts) <= last:
                 raise BadValue(
-                    f"line {number} of {self.path} names no speaker: '{quoted(line[:40])}'",
+                    f"line {number} of {self.path} has no speaker: '{quoted(line[:40])}'",
                     remedy=f"write SPEAKER{self.separator}TEXT, or set separator, speaker and text",
                     where="data.separator",
                 )
@@ -108,7 +108,7 @@ def windows(
     length: int,
     test: float,
 ) -> Dataset:
-    """Lines text[start:end], with a newline after each, as rows of `length` characters and their successors."""
+    """Return the lines text[start:end], with a newline after each, as windows of `length` characters and their successors."""
     train = _first_lines(owner, test)
     if train.all():
         raise BadValue(
@@ -122,8 +122,8 @@ def windows(
     spoken = at < end[line][:, None]
     at = np.where(spoken, at, 0)
     n_train = int(train[line].sum())
-    heard = at[:n_train][spoken[:n_train]]
-    known = np.unique(np.concatenate([text[heard], text[heard + 1]]))
+    in_training = at[:n_train][spoken[:n_train]]
+    known = np.unique(np.concatenate([text[in_training], text[in_training + 1]]))
     place = np.minimum(np.searchsorted(known, text), len(known) - 1)
     symbols = np.where(known[place] == text, place + 2, 1)
     return Dataset(
@@ -139,7 +139,10 @@ def windows(
 
 
 def _first_lines(owner: Rows, test: float) -> NDArray[np.bool_]:
-    """True for the first 1 - test of each owner's lines, at least one, in the order of the text (partitions 11)."""
+    """True for the first 1 - test of each owner's lines, at least one, in the order of the text.
+
+    See docs/reference/partitions.md#natural-clients.
+    """
     counts = np.bincount(owner)
     nth = np.empty_like(owner)
     nth[np.argsort(owner, kind="stable")] = _count(counts)
@@ -149,5 +152,5 @@ def _first_lines(owner: Rows, test: float) -> NDArray[np.bool_]:
 
 
 def _count(amounts: Rows) -> Rows:
-    """0, 1, .. amounts[0] - 1, 0, 1, .. amounts[1] - 1, ..."""
+    """Return 0, 1, .. amounts[0] - 1, 0, 1, .. amounts[1] - 1, and so on."""
     return np.arange(amounts.sum()) - np.repeat(np.cumsum(amounts) - amounts, amounts)

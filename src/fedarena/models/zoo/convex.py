@@ -1,4 +1,4 @@
-"""Losses that theorems speak of: no classes, a least value that is known, and a start at 0.
+"""Convex losses of theory: no classes, a known minimum, and a start at 0.
 
 The last number of a row is what these models are about; labels are not looked at.
 """
@@ -46,9 +46,9 @@ class LeastSquaresModule(nn.Module):
         self.w = nn.Parameter(torch.zeros(features))
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of a batch."""
+        """Return the mean loss of a batch."""
         rows = x.flatten(1)
-        # A sum of products, not torch's matrix product: that one's rounding depends on who made the processor.
+        # A sum of products, not torch's matrix product: the rounding of that depends on the vendor of the processor.
         residual: Tensor = (rows[:, :-1] * self.w).sum(dim=1) - rows[:, -1]
         return residual.square().mean() / 2
 
@@ -62,7 +62,7 @@ class PiecewiseQuadraticModule(nn.Module):
         self.mu, self.high, self.bent = mu, high, bent
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of a batch."""
+        """Return the mean loss of a batch."""
         z = x.flatten(1)[:, -1].mean()
         a, b, c = self.w - 1
         plain: Tensor = self.mu * a.square() + self.high * b.square()

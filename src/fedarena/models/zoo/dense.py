@@ -1,4 +1,4 @@
-"""Models without convolutions. They flatten whatever numbers they are given: tables and images alike."""
+"""Models without convolutions. They flatten their input, so that tables and images both fit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedarena.models.zoo.layers import Shape, dense
 def logreg(shape: Shape, classes: int, *, binary: bool = False) -> nn.Module:
     """Logistic regression: one linear layer.
 
-    With `binary` one score z tells two classes apart. The logits are (0, z): their softmax cross-entropy is the
+    With `binary` one score z separates two classes. The logits are (0, z): their softmax cross-entropy is the
     logistic loss of z.
     """
     if not binary:
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
     if classes != 2:
         raise ModelMismatch(
-            f"binary logistic regression tells 2 classes apart, these data have {classes}",
+            f"binary logistic regression needs 2 classes, these data have {classes}",
             remedy="leave out binary = true",
             where="model.binary",
         )

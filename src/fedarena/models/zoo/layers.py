@@ -1,4 +1,4 @@
-"""What the models share: blocks, norms, the classifier on top, the LSTM layer, and the check of a row's shape."""
+"""Parts that the models share: blocks, norms, the classifier on top, the LSTM layer, and the check of a row's shape."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Positive = Annotated[int, Ge(1), Le(4096)]
 
 
 def image(model: str, shape: Shape, least: int = 1) -> tuple[int, int, int]:
-    """Channels, height and width of a row; an error if rows are no images, or smaller than `least` x `least`."""
+    """Return channels, height and width of a row; raise an error if rows are no images, or too small."""
     size = " x ".join(map(str, shape))
     if len(shape) != 3:
         raise ModelMismatch(
@@ -42,7 +42,7 @@ def image(model: str, shape: Shape, least: int = 1) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Norm:
-    """What stands between a convolution and its activation: nothing, batch norm or group norm."""
+    """The normalization between a convolution and its activation: none, batch norm or group norm."""
 
     kind: NormName = "plain"
     groups: int | None = None
@@ -63,7 +63,7 @@ class Norm:
             )
 
     def __call__(self, channels: int) -> list[nn.Module]:
-        """The layers (none or one) after a convolution with this many channels."""
+        """Return the layers (none or one) after a convolution with this many channels."""
         match self.kind:
             case "plain":
                 return []
@@ -73,7 +73,7 @@ class Norm:
                 return [nn.GroupNorm(self._groups(channels), channels)]
 
     def _groups(self, channels: int) -> int:
-        """As set, else the largest divisor of the channels that is at most 32 and at most half of them."""
+        """Return the groups as set, or the largest divisor of the channels up to 32 and up to half of them."""
         part = self.groups or self.group_size
         if part is None:
             return max(g for g in range(1, 33) if channels % g == 0 and (g == 1 or 2 * g <= channels))
@@ -100,7 +100,7 @@ def block(
     pool: nn.Module | None = None,
     act: Callable[[], nn.Module] = nn.ReLU,
 ) -> list[nn.Module]:
-    """Convolution, norm, max-pool (2 x 2 unless given) and activation.
+    """Return convolution, norm, max-pool (2 x 2 unless given) and activation.
 
     The papers print the activation before the pool. ReLU and ELU never decrease, so the largest number of a window
     stays the largest: both orders give the same values and gradients, and this one activates a quarter as many.
@@ -109,7 +109,7 @@ def block(
 
 
 def dense(widths: Sequence[int], *, act: Callable[[], nn.Module] = nn.ReLU, dropout: float = 0.0) -> list[nn.Module]:
-    """Fully connected layers of these widths, input and output included; dropout stands before each of them."""
+    """Return fully connected layers of these widths, input and output included, with dropout before each."""
     layers: list[nn.Module] = []
     for inside, outside in itertools.pairwise(widths):
         layers += [*([nn.Dropout(dropout)] if dropout else []), nn.Linear(inside, outside), act()]
@@ -124,25 +124,25 @@ def classifier(
     act: Callable[[], nn.Module] = nn.ReLU,
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    """The body, flattened, with fully connected layers of these widths on top."""
+    """Return the body, flattened, with fully connected layers of these widths on top."""
     top = dense([flat_size(body, shape), *widths], act=act, dropout=dropout)
     return nn.Sequential(*body, nn.Flatten(), *top)
 
 
 def flat_size(body: Sequence[nn.Module], shape: Shape) -> int:
-    """How many numbers the body makes of a row. A copy is asked: batch norms remember what they see."""
+    """Return the number of outputs of the body for one row, computed on a copy: batch norms have state."""
     with torch.no_grad():
         out: Tensor = copy.deepcopy(nn.Sequential(*body)).eval()(torch.zeros(1, *shape))
     return out.numel()
 
 
 def same_max_pool(height: int, width: int) -> nn.MaxPool2d:
-    """3 x 3, stride 2, with TensorFlow's SAME padding: right and below for even sizes, all around for odd ones."""
+    """Pool 3 x 3, stride 2, with TensorFlow's SAME padding: right and below for even sizes, all around for odd ones."""
     return nn.MaxPool2d(3, stride=2, padding=(height % 2, width % 2), ceil_mode=True)
 
 
 def local_response_norm() -> nn.LocalResponseNorm:
-    """TensorFlow's LRN: depth radius 4, bias 1, alpha 0.001 / 9, beta 0.75; torch itself divides alpha by 9."""
+    """Return TensorFlow's LRN: depth radius 4, bias 1, alpha 0.001 / 9, beta 0.75; torch itself divides alpha by 9."""
     return nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
 
 
@@ -163,7 +163,7 @@ class LSTM(nn.Module):
             nn.init.uniform_(weight, -1 / math.sqrt(hidden), 1 / math.sqrt(hidden))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The hidden state after every step."""
+        """Return the hidden state after every step."""
         zero = x.new_zeros(len(x), self.weight_hh.shape[1])
         if self.peephole is not None:
             return self._scan(x, zero, self.peephole)
@@ -182,6 +182,6 @@ class LSTM(nn.Module):
         return torch.stack(outputs, dim=1)
 
     def extra_repr(self) -> str:
-        """Inputs, hidden units, peepholes."""
+        """Return inputs, hidden units and peepholes as text."""
         hidden = self.weight_hh.shape[1]
         return f"{self.weight_ih.shape[1]}, {hidden}" + (", peephole=True" if self.peephole is not None else "")

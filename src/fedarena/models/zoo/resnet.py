@@ -56,5 +56,5 @@ class Residual(nn.Module):
         self.shortcut = nn.Sequential(*change)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Body and shortcut, added and rectified."""
+        """Return body and shortcut, added and rectified."""
         return nn.functional.relu(self.body(x) + self.shortcut(x))

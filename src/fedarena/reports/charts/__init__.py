@@ -1,7 +1,9 @@
-"""Charts for pages: from plain numbers to SVG text that needs nothing but the style sheet.
+"""Charts for pages: from plain numbers to SVG that needs nothing but the style sheet charts.css.
+
+The report and the pages of `fedarena ui` use the same charts; how a page is put together is not their concern.
 
 >>> line_chart([Series("fedavg", [1, 2, 3], [0.5, 0.7, 0.8])], x_label="round")[:18]
-'<svg class="chart"'
+Markup('<svg class="chart"')
 """
 
 from __future__ import annotations
@@ -9,23 +11,20 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-from fedarena.reports.charts.distributions import Strip, bar_chart, dot_plot, heat_map, strip_chart
-from fedarena.reports.charts.lines import Series, legend, line_chart
+from fedarena.reports.charts.distributions import bar_chart, dot_plot, heat_map, histogram, strip_chart
+from fedarena.reports.charts.lines import Series, line_chart
 from fedarena.reports.charts.posteriors import PosteriorPair, posterior_chart, posterior_rows
-from fedarena.reports.charts.svg import NARROW, WIDE, breakable, escape
+from fedarena.reports.charts.svg import NARROW, WIDE
 
 __all__ = [
     "NARROW",
     "WIDE",
     "PosteriorPair",
     "Series",
-    "Strip",
     "bar_chart",
-    "breakable",
     "dot_plot",
-    "escape",
     "heat_map",
-    "legend",
+    "histogram",
     "line_chart",
     "posterior_chart",
     "posterior_rows",
@@ -36,5 +35,5 @@ __all__ = [
 
 @cache
 def style_sheet() -> str:
-    """What charts look like, in light and in dark: charts.css."""
+    """Return charts.css: the colours and fonts of the charts, in light and in dark."""
     return (resources.files("fedarena.reports.charts") / "charts.css").read_text(encoding="utf-8")

@@ -1,4 +1,8 @@
-"""Charts of posterior distributions of mean differences, with the region of practical equivalence marked."""
+"""Posterior distributions of mean differences: what is drawn of them, and their charts.
+
+The report, the pages of `fedarena ui` and the figures for papers share the numbers (ranges, regions, densities); the
+first two share the charts as well.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
 
 from fedarena.reports.charts.svg import (
     LETTER,
+    MINUS,
     ROOMY,
     WIDE,
     AxisScale,
-    box,
+    circle,
+    format_difference,
     group,
     line,
     path,
     picture,
-    shortened,
-    spread,
-    ticks,
+    range_within,
+    rope_region,
+    shorten,
+    spread_apart,
+    text,
     title,
-    words,
+    x_axis,
 )
 from fedarena.results.scoring import Scoring
 from fedarena.statistics.bayes import Posterior
@@ -37,31 +47,63 @@ class PosteriorPair:
 
     row: str
     column: str
-    known: Posterior
+    posterior: Posterior
     sign: str
     scoring: Scoring = Scoring()
     is_reference: bool = False  # one of them is a baseline: it does not choose the range of the axis
 
-    def chances(self, rope: float) -> tuple[float, float, float]:
+    def probabilities(self, rope: float) -> tuple[float, float, float]:
         """Return the probabilities that the row is better, practically equal, and worse."""
-        below, equal, above = self.known.regions(rope)
+        below, equal, above = self.posterior.regions(rope)
         return (above, equal, below) if self.scoring.sign > 0 else (below, equal, above)
 
-    def told(self, rope: float) -> str:
-        """Return what is known in one sentence."""
-        better, equal, worse = self.chances(rope)
-        low, high = map(self.scoring.signed, self.known.interval(0.9))
+    def summary(self, rope: float) -> str:
+        """Return the probabilities, the mean difference and its interval in one sentence."""
+        better, equal, worse = map(format_probability, self.probabilities(rope))
+        low, high = map(self.scoring.signed, self.posterior.interval(0.9))
         return (
-            f"{self.row} against {self.column}: better {chance(better)}, practically equal {chance(equal)}, "
-            f"worse {chance(worse)}; mean difference {self.scoring.signed(self.known.mean, unit=True)}, "
-            f"90% between {low} and {high}"
+            f"{self.row} against {self.column}: better {better}, practically equal {equal}, worse {worse}; mean "
+            f"difference {self.scoring.signed(self.posterior.mean, unit=True)}, 90% between {low} and {high}"
         )
 
+    def regions(self, rope: float, low: float, high: float) -> list[tuple[str, float, float]]:
+        """Return the three regions of an axis, from left to right, each with its kind: better, equal or worse."""
+        left, right = ("worse", "better") if self.scoring.sign > 0 else ("better", "worse")
+        return [(left, low, -rope), ("equal", -rope, rope), (right, rope, high)]
 
-def chance(p: float) -> str:
-    """A probability; 1.00 and 0.00 are kept for what is certain.
+    def kind(self, rope: float) -> str:
+        """Return the region in which the mean lies: better, equal or worse."""
+        return next(kind for kind, _, end in self.regions(rope, -np.inf, np.inf) if self.posterior.mean <= end)
 
-    >>> [chance(p) for p in (0.0, 0.0004, 0.379, 0.9996, 1.0)]
+    def density(self, rope: float, low: float, high: float, points: int) -> tuple[NDArray[np.float64], ...]:
+        """Return places on the axis, the ends of the rope among them, and the density there as a share of its peak."""
+        x = np.unique(np.concatenate([np.linspace(low, high, points), [-rope, rope]]))
+        return x, self.posterior.density(x) / float(self.posterior.density([self.posterior.mean])[0])
+
+    def far_side(self, low: float, high: float) -> int:
+        """Return 1 if the mean lies beyond the right end of the axis, -1 beyond the left one, else 0."""
+        return int(self.posterior.mean > high) - int(self.posterior.mean < low)
+
+    @property
+    def far_text(self) -> str:
+        """Return what stands in place of a curve that lies beyond the axis: its mean difference and its 90% interval."""
+        low, high = map(self.scoring.signed, self.posterior.interval(0.9))
+        return f"{self.scoring.signed(self.posterior.mean, unit=True)} ({low} to {high})"
+
+    def arrow(self, side: int) -> str:
+        """Return the text of a pair beyond the axis, with an arrow to its side."""
+        return f"{self.far_text} \N{RIGHTWARDS ARROW}" if side > 0 else f"\N{LEFTWARDS ARROW} {self.far_text}"
+
+    def axis_label(self, room: float = 1000) -> str:
+        """Name the axis: which difference, in which unit, and which direction is good where that is the smaller one."""
+        smaller = "" if self.scoring.sign > 0 else " (smaller is better)"
+        return f"{shorten(self.row, room)} minus the other, {self.scoring.unit}{smaller}"
+
+
+def format_probability(p: float) -> str:
+    """Write a probability with two digits; 1.00 and 0.00 are reserved for certainty.
+
+    >>> [format_probability(p) for p in (0.0, 0.0004, 0.379, 0.9996, 1.0)]
     ['0.00', '<0.01', '0.38', '>0.99', '1.00']
     """
     if p in (0.0, 1.0):
@@ -69,169 +111,112 @@ def chance(p: float) -> str:
     return "<0.01" if p < 0.005 else ">0.99" if p > 0.995 else f"{p:.2f}"
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Where things stand in the rows: names and chances beside the drawing, or on a line above it."""
-
-    width: float
-    names: float  # width of the column of names; none where they stand above
-    row: float
-    top: float
-    text: float  # of a row, above its base line
-
-    @classmethod
-    def of(cls, pairs: Sequence[PosteriorPair], width: float) -> _Layout:
-        longest = max(len(p.column) for p in pairs) * LETTER + 12
-        return cls(width, min(longest, 190), 58, 40, 12) if width >= ROOMY else cls(width, 0, 80, 58, 52)
-
-    @property
-    def columns(self) -> tuple[float, float, float]:
-        """Right ends of the three chances."""
-        gap = 50 if self.names else 44
-        return self.width - 30 - 2 * gap, self.width - 30 - gap, self.width - 30
-
-    def scale(self, low: float, high: float) -> AxisScale:
-        """From differences to places."""
-        return AxisScale(low, high, self.names + 6, self.columns[0] - 45 if self.names else self.width - 6)
-
-
-def posterior_rows(pairs: Sequence[PosteriorPair], rope: float, *, width: float = WIDE) -> str:
-    """Draw one algorithm against all others, a row each on a common axis; arrows at its edge stand for far-off ones."""
-    at = _Layout.of(pairs, width)
-    scoring = pairs[0].scoring
-    bottom = at.top + at.row * len(pairs)
-    x = at.scale(*shown_range(pairs, rope))
-    body = _region(x, rope, at.top - 8, bottom)
-    middle = min(max((x(-rope) + x(rope)) / 2, x.start + 50), x.end - 50)
-    body.append(words(middle, at.top - 26, "practically equal", "small", "middle"))
-    body.append(words(middle, at.top - 13, f"within {scoring.difference(rope)}", "small quiet", "middle"))
-    heads = zip(at.columns, ("better", "equal", "worse"), strict=True)
-    body += [words(place, at.top - 13 if at.names else 10, text, "small quiet", "end") for place, text in heads]
-    for k, pair in enumerate(pairs):
-        base = at.top + at.row * (k + 1) - 12
-        body.append(group([title(pair.told(rope)), *_row(pair, rope, x, base, at)], "row"))
-        body.append(line(0, base + 12, width, base + 12, "grid"))
-    body += _axis(x, bottom, axis_label(pairs[0], 160 if at.names else 110), scoring)
-    told = "; ".join(p.told(rope) for p in pairs)
-    return picture(width, bottom + 44, f"Posterior distributions of mean differences. {told}", body)
-
-
-def axis_label(pair: PosteriorPair, room: float = 1000) -> str:
-    """Name the axis: which difference, in which unit, and which direction is good where that is the smaller one."""
-    smaller = "" if pair.scoring.sign > 0 else " (smaller is better)"
-    return f"{shortened(pair.row, room)} minus the other, {pair.scoring.unit}{smaller}"
-
-
-def _row(pair: PosteriorPair, rope: float, x: AxisScale, base: float, at: _Layout) -> list[str]:
-    y = base - at.text
-    drawn = [*_density(pair, rope, x, base, 38), words(0, y, shortened(pair.column, at.names or 190), "name")]
-    for place, p in zip(at.columns, pair.chances(rope), strict=True):
-        drawn.append(words(place, y, chance(p), "value", "end"))
-    drawn.append(words(at.width - 11, y + 1, typeset(pair.sign), "sign", "middle"))
-    if (side := far_side(pair, x.low, x.high)) > 0:
-        drawn.append(words(x.end - 4, base - 6, f"{far_text(pair)} \N{RIGHTWARDS ARROW}", "far", "end"))
-    elif side < 0:
-        drawn.append(words(x.start + 4, base - 6, f"\N{LEFTWARDS ARROW} {far_text(pair)}", "far"))
-    return drawn
-
-
-def far_side(pair: PosteriorPair, low: float, high: float) -> int:
-    """Return 1 if the mean lies beyond the right end of the axis, -1 beyond the left one, else 0."""
-    return int(pair.known.mean > high) - int(pair.known.mean < low)
-
-
-def far_text(pair: PosteriorPair) -> str:
-    """Return what stands beside the arrow of a far-off pair: its mean difference and its 90 % interval."""
-    low, high = map(pair.scoring.signed, pair.known.interval(0.9))
-    return f"{pair.scoring.signed(pair.known.mean, unit=True)} ({low} to {high})"
-
-
-def posterior_chart(pair: PosteriorPair, rope: float, *, width: float = 236, height: float = 150) -> str:
-    """Draw one pair by itself, on an axis of its own."""
-    low, high = shown_range([pair], rope)
-    x = AxisScale(low, high, 6, width - 6)
-    base = height - 40
-    body = [*_region(x, rope, 22, base), *_density(pair, rope, x, base, base - 48)]
-    centres = spread([x((low - rope) / 2), x(0.0), x((rope + high) / 2)], 40, 0, width)
-    regions = zip(centres, pair.known.regions(rope), strict=True)
-    body += [words(c, 36, chance(p), "value", "middle") for c, p in regions]
-    body.append(words(6, 12, shortened(f"{pair.row} \N{MINUS SIGN} {pair.column}", width - 30), "name"))
-    body.append(words(width - 12, 13, typeset(pair.sign), "sign", "middle"))
-    body += _axis(x, base, pair.scoring.unit, pair.scoring, about=4)
-    return picture(width, height, pair.told(rope), [title(pair.told(rope)), *body])
-
-
-def typeset(sign: str) -> str:
-    """A verdict as it is printed: a minus is no hyphen."""
-    return "\N{MINUS SIGN}" if sign == "-" else sign
+def format_sign(sign: str) -> str:
+    """Return the sign of a verdict as it is printed: a minus is no hyphen."""
+    return MINUS if sign == "-" else sign
 
 
 def shown_range(pairs: Sequence[PosteriorPair], rope: float) -> tuple[float, float]:
     """Return the ends of the axis, chosen by the pairs of candidates.
 
     It holds nearly all of their distributions, but reaches at most three times as far as the lower median of them: a
-    baseline or an algorithm that lies far off must not squeeze the others. The same range serves the report, the page of
-    `fedarena ui` and the figures of a paper.
+    baseline or an algorithm that lies far off must not squeeze the others.
     """
-    judged = [p for p in pairs if not p.is_reference] or list(pairs)
-    ends = [p.known.interval(SHOWN) for p in judged]
-    reach = np.abs(ends).max(axis=1)
-    typical = float(np.quantile(reach, 0.5, method="lower"))
-    least = 1e-4 if rope or typical else 1.0
-    limit = max(FAR * typical, 4 * rope, least)
-    room = max(1.8 * rope, least)
-    low = min(-room, max(-limit, min(low for low, _ in ends)))
-    high = max(room, min(limit, max(high for _, high in ends)))
-    return low, high
+    candidates = [p for p in pairs if not p.is_reference] or list(pairs)
+    ends = [p.posterior.interval(SHOWN) for p in candidates]
+    typical = float(np.quantile(np.abs(ends).max(axis=1), 0.5, method="lower"))
+    return range_within(ends, rope, FAR * typical, least=1e-4 if rope or typical else 1.0)
 
 
-def _region(x: AxisScale, rope: float, top: float, bottom: float) -> list[str]:
-    left, right = x(-rope), x(rope)
-    return [
-        box(left, top, right - left, bottom - top, "rope"),
-        line(left, top, left, bottom, "rope-edge"),
-        line(right, top, right, bottom, "rope-edge"),
-        line(x(0), top, x(0), bottom, "zero"),
+@dataclass(frozen=True)
+class VerdictRows:
+    """The layout of rows with a name, a drawing, three probabilities and a sign: side by side, or the texts above."""
+
+    width: float
+    names: float  # width of the column of names; 0 where they stand above the drawing
+
+    @classmethod
+    def of(cls, names: Sequence[str], width: float, most: float = 190) -> VerdictRows:
+        """Return the layout for rows of these names, in a chart of this width."""
+        return cls(width, min(max(map(len, names)) * LETTER + 12, most) if width >= ROOMY else 0)
+
+    @property
+    def columns(self) -> tuple[float, float, float]:
+        """Return the right ends of the three probabilities."""
+        gap = 50 if self.names else 44
+        return self.width - 30 - 2 * gap, self.width - 30 - gap, self.width - 30
+
+    def scale(self, low: float, high: float) -> AxisScale:
+        """Return the scale of the differences."""
+        return AxisScale(low, high, self.names + 7, self.columns[0] - 45 if self.names else self.width - 7)
+
+    def heads(self, y: float) -> list[str]:
+        """Write the names of the three probabilities above the rows, or at the top of the chart."""
+        heads = zip(self.columns, ("better", "equal", "worse"), strict=True)
+        return [text(place, y if self.names else 10, head, "small quiet", "end") for place, head in heads]
+
+    def texts(self, y: float, name: str, probabilities: Sequence[float], sign: str) -> list[str]:
+        """Write the name, the probabilities and the sign of one row; without probabilities only the other two."""
+        columns = zip(self.columns, probabilities, strict=False)
+        values = [text(place, y, format_probability(p), "value", "end") for place, p in columns]
+        shown = text(self.width - 11, y + 1, format_sign(sign), "sign", "middle")
+        return [text(0, y, shorten(name, self.names or 190), "name"), *values, shown]
+
+
+def posterior_rows(pairs: Sequence[PosteriorPair], rope: float, *, width: float = WIDE) -> Markup:
+    """Draw one algorithm against all others, a row each on a common axis; arrows at its edge stand for far-off ones."""
+    rows = VerdictRows.of([pair.column for pair in pairs], width)
+    row, top, above = (58, 40, 12) if rows.names else (80, 58, 52)
+    scoring = pairs[0].scoring
+    bottom = top + row * len(pairs)
+    x = rows.scale(*shown_range(pairs, rope))
+    middle = min(max(x(0), x.start + 50), x.end - 50)
+    body = [
+        *rope_region(x, (-rope, rope), top - 8, bottom),
+        text(middle, top - 26, "practically equal", "small", "middle"),
+        text(middle, top - 13, f"within {scoring.difference(rope)}", "small quiet", "middle"),
+        *rows.heads(top - 13),
     ]
+    for k, pair in enumerate(pairs):
+        base = top + row * (k + 1) - 12
+        texts = rows.texts(base - above, pair.column, pair.probabilities(rope), pair.sign)
+        body.append(group([title(pair.summary(rope)), *_density(pair, rope, x, base, 38), *texts], "row"))
+        body.append(line(0, base + 12, width, base + 12, "grid"))
+    body += x_axis(x, bottom, pairs[0].axis_label(160 if rows.names else 110), format_difference, factor=scoring.scale)
+    summaries = "; ".join(pair.summary(rope) for pair in pairs)
+    return picture(width, bottom + 44, f"Posterior distributions of mean differences. {summaries}", body)
 
 
-def areas(pair: PosteriorPair, rope: float, low: float, high: float) -> list[tuple[str, float, float]]:
-    """Return the three regions of the axis, from left to right, each with its kind: better, equal or worse."""
-    left, right = ("worse", "better") if pair.scoring.sign > 0 else ("better", "worse")
-    return [(left, low, -rope), ("equal", -rope, rope), (right, rope, high)]
-
-
-def kind_of(pair: PosteriorPair, rope: float) -> str:
-    """Return the region in which the mean lies: better, equal or worse."""
-    return next(kind for kind, _, end in areas(pair, rope, -np.inf, np.inf) if pair.known.mean <= end)
+def posterior_chart(pair: PosteriorPair, rope: float, *, width: float = 236, height: float = 150) -> Markup:
+    """Draw one pair by itself, on an axis of its own."""
+    low, high = shown_range([pair], rope)
+    x = AxisScale(low, high, 6, width - 6)
+    base = height - 40
+    body = [*rope_region(x, (-rope, rope), 22, base), *_density(pair, rope, x, base, base - 48)]
+    centres = spread_apart([x((low - rope) / 2), x(0.0), x((rope + high) / 2)], 40, 0, width)
+    regions = zip(centres, pair.posterior.regions(rope), strict=True)
+    body += [text(centre, 36, format_probability(p), "value", "middle") for centre, p in regions]
+    body.append(text(6, 12, shorten(f"{pair.row} {MINUS} {pair.column}", width - 30), "name"))
+    body.append(text(width - 12, 13, format_sign(pair.sign), "sign", "middle"))
+    body += x_axis(x, base, pair.scoring.unit, format_difference, about=4, factor=pair.scoring.scale)
+    return picture(width, height, pair.summary(rope), [title(pair.summary(rope)), *body])
 
 
 def _density(pair: PosteriorPair, rope: float, x: AxisScale, base: float, height: float) -> list[str]:
-    """Draw three areas under a curve, the 90 % interval and the mean; a single point is a needle."""
-    known = pair.known
-    if far_side(pair, x.low, x.high):
-        return []
+    """Draw three areas under a curve, the 90 % interval and the mean; a single point is a needle, a far pair an arrow."""
+    known = pair.posterior
+    if side := pair.far_side(x.low, x.high):
+        place, anchor = (x.end - 4, "end") if side > 0 else (x.start + 4, "start")
+        return [text(place, base - 6, pair.arrow(side), "far", anchor)]
     if known.scale == 0:
-        return [line(x(known.mean), base, x(known.mean), base - height, f"needle {kind_of(pair, rope)}")]
-    at = np.unique(np.concatenate([np.linspace(x.low, x.high, FINE), [-rope, rope]]))
-    heights = known.density(at) / float(known.density([known.mean])[0]) * height
+        return [line(x(known.mean), base, x(known.mean), base - height, f"needle {pair.kind(rope)}")]
+    at, shares = pair.density(rope, x.low, x.high, FINE)
+    curve = [(x(v), base - height * share) for v, share in zip(at.tolist(), shares.tolist(), strict=True)]
     drawn = []
-    for kind, low, high in areas(pair, rope, x.low, x.high):
-        part = (at >= low) & (at <= high)
-        edge = [(x(v), base - h) for v, h in zip(at[part], heights[part], strict=True)]
+    for kind, low, high in pair.regions(rope, x.low, x.high):
+        edge = [point for point, v in zip(curve, at, strict=True) if low <= v <= high]
         if edge:
             drawn.append(path([(edge[0][0], base), *edge, (edge[-1][0], base)], f"area {kind}", closed=True))
-    drawn.append(path([(x(v), base - h) for v, h in zip(at, heights, strict=True)], "density"))
-    low, high = (min(max(v, x.low), x.high) for v in known.interval(0.9))
-    drawn.append(line(x(low), base, x(high), base, "interval"))
-    drawn.append(f'<circle cx="{x(known.mean):.1f}" cy="{base:.1f}" r="3.5" class="mean"/>')
-    return drawn
-
-
-def _axis(x: AxisScale, y: float, label: str, scoring: Scoring, about: int = 6) -> list[str]:
-    drawn, times = [line(x.start, y, x.end, y, "axis")], scoring.scale
-    for v in ticks(times * x.low, times * x.high, about):
-        text = f"{v:+g}".replace("-", "\N{MINUS SIGN}") if v else "0"
-        place = x(v / times)
-        drawn += [line(place, y, place, y + 4, "axis"), words(place, y + 17, text, "tick", "middle")]
-    return [*drawn, words((x.start + x.end) / 2, y + 34, label, "label", "middle")]
+    drawn.append(path(curve, "density"))
+    low, high = map(x.clamp, known.interval(0.9))
+    return [*drawn, line(low, base, high, base, "interval"), circle(x(known.mean), base, 3.5, "mean")]

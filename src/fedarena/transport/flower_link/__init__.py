@@ -1,10 +1,10 @@
-"""How messages travel between an organiser and its participants: over Flower's SuperLink and SuperNodes, with TLS.
+"""Messages between a server and its clients over Flower's SuperLink and SuperNodes, with TLS.
 
-The link carries bytes and knows nothing of what they mean. This folder is the only place that imports flwr.
+The link carries bytes and knows nothing of what they mean.
 
-keys.py says who is who; organiser.py (with run.py) and node.py are the two ends; child.py starts the SuperLink,
-superlink.py is that process, door.py stands before it; line.py makes the calls, parcel.py packs bytes into Flower's
-messages; flower.py holds what we use of Flower beyond its documented interface.
+server_link.py (with superlink_run.py) is the server's end, supernode.py a client's; superlink_process.py starts the
+SuperLink, superlink.py is that process, access_control.py protects it; superlink_calls.py makes the calls, payload.py
+packs bytes into Flower's messages; flower_internals.py holds the names of Flower beyond its documented interface.
 """
 
 from __future__ import annotations
@@ -15,54 +15,52 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from fedarena.transport.federation_keys import ClientKeys, ServerKeys
+    from fedarena.transport.certificates import ClientKeys, ServerKeys
 
-LIMIT = 1 << 30  # bytes of one message, unless the caller says otherwise
-PATIENCE = 600.0  # seconds that a participant waits for an organiser that is not there, or gone
-
-Say = Callable[[str], None]
+LIMIT = 1 << 30  # bytes of one message, unless the caller chooses another limit
+PATIENCE = 600.0  # seconds that a client waits for a server that cannot be reached
 
 
 @dataclass(frozen=True)
 class ReceivedMessage:
-    """What came back from a participant."""
+    """The response of a client, or the reason why there is none."""
 
     node: int
     ticket: str  # of the message that it answers
-    content: bytes | None  # None: nothing usable
-    problem: str = ""  # then: what went wrong, in words
+    content: bytes | None  # None: there is no usable response
+    problem: str = ""  # why not
 
 
 class Link(Protocol):
-    """The organiser's end; one thread at a time may use it."""
+    """The server's end of a link; one thread at a time may use it."""
 
     @property
     def address(self) -> str:
-        """Where participants find it, `machine:port`: the port may have been chosen by the system."""
+        """Return the address for clients, `machine:port`; the system may have chosen the port."""
         ...
 
     def nodes(self) -> dict[int, str]:
-        """Who is connected: number and name. A number belongs to a key, and stays the same for good."""
+        """Return number and name of the clients that are connected. A number belongs to a key and never changes."""
         ...
 
     def send(self, node: int, content: bytes, deadline: float) -> str:
-        """A message to a participant, which may be answered within so many seconds; gives a ticket."""
+        """Send a message to a client, which may answer within so many seconds; return a ticket."""
         ...
 
     def receive(self, timeout: float) -> list[ReceivedMessage]:
-        """What has come in; waits at most so many seconds for the first."""
+        """Return the responses that have arrived; wait at most so many seconds for the first."""
         ...
 
     def close(self) -> None:
-        """End the SuperLink."""
+        """Close the link and end the SuperLink."""
         ...
 
 
 class FederationEnded(Exception):
-    """Raised by a participant's `handle`: the federation is over. `answer` is still sent."""
+    """Raised by a client's `handle` when the federation has ended; `answer` is still sent."""
 
     def __init__(self, answer: bytes = b"") -> None:
-        super().__init__("the federation is over")
+        super().__init__("the federation has ended")
         self.answer = answer
 
 
@@ -73,18 +71,17 @@ def open_link(
     allowed: Mapping[str, bytes] | None = None,
     *,
     limit: int = LIMIT,
-    say: Say | None = None,
 ) -> Link:
-    """Start a SuperLink at `address` (port 0: any that is free) for the participants with these public keys.
+    """Start a SuperLink at `address` (port 0: any that is free) for the clients with these public keys.
 
-    `allowed` maps names to public keys, by default all in the organiser's keys. The SuperLink is a process of its own,
-    which writes `superlink.log` in the folder, keeps messages in memory only, and ends when this process ends. One that
-    dies is started anew; what it carried then comes back as problems. `say` hears of that, and of who was refused, also
-    from another thread.
+    `allowed` maps names to public keys, by default those of all clients in the server's keys. The SuperLink is a process
+    of its own, which writes `superlink.log` in the folder, keeps messages in memory only, and ends when this process
+    ends. One that dies is started again; the messages that it carried are returned as problems. This is logged, and so
+    are refused calls.
     """
     from fedarena.transport.flower_link.server_link import FlowerLink
 
-    return FlowerLink(Path(folder), address, keys, allowed or keys.participants, limit=limit, say=say)
+    return FlowerLink(Path(folder), address, keys, allowed or keys.clients, limit=limit)
 
 
 def join(
@@ -94,14 +91,14 @@ def join(
     *,
     limit: int = LIMIT,
     patience: float = PATIENCE,
-    say: Say | None = None,
 ) -> None:
-    """Be a SuperNode of the organiser at `server`: answer each message by `handle`, here, until it raises `Over`.
+    """Be a SuperNode of the server: answer each message by `handle`, in this thread, until it raises `FederationEnded`.
 
-    An organiser that is away is looked for again and again, for `patience` seconds; one that refuses us, or that is
-    not who it should be, is an error at once. An exception in `handle` is told to the organiser, and work goes on.
+    A server that cannot be reached is tried again for `patience` seconds; one that refuses this client, or whose
+    certificate is not valid, is an error at once. An exception in `handle` is reported to the server, and the next message
+    is waited for.
     """
     from fedarena.transport.flower_link.supernode import SuperNode
 
-    with SuperNode(server, keys, limit=limit, patience=patience, say=say) as node:
+    with SuperNode(server, keys, limit=limit, patience=patience) as node:
         node.serve(handle)

@@ -1,9 +1,9 @@
-"""The door before Flower's SuperLink, in its process: who may come in, how much they may bring, and a bell.
+"""Access control in front of Flower's SuperLink, in its process: known callers only, limits on sizes, and long polling.
 
-A SuperLink serves participants and its own owner on one port, and takes anyone for the owner. The door lets only the
-organiser at the owner's calls, only the holders of known keys at the participants' calls, limits what they send, and
-tells the organiser whom it refused. It also holds back an empty answer for a while: who asks for messages hears of one
-at once, without asking many times a second.
+A SuperLink serves clients and its own owner on one port, and accepts the owner's calls from anyone. This ASGI application
+around it admits only the server to the owner's calls and only holders of known keys to the clients' calls, limits the
+bytes that they send, and logs whom it refused. It also holds back an empty response for a while: a caller that waits for
+messages gets one at once, without asking many times a second.
 """
 
 from __future__ import annotations
@@ -14,32 +14,35 @@ import binascii
 import hashlib
 import hmac
 import json
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+LOGGER = logging.getLogger(__name__)
+
 FLEET = "/v1/fleet/"
 ACTIVATE, PULL = FLEET + "activate-node", FLEET + "pull-messages"
 PUSH, PUSH_PART = FLEET + "push-messages", FLEET + "push-object"
-ORGANISER_PULL = "/v1/runtime/pull-messages"
+SERVER_PULL = "/v1/runtime/pull-messages"
 KEY = "flwr-public-key"
 
-# Headers between us and the door; a SuperLink without a door ignores them.
-HOLD = "fedarena-hold"  # seconds that an empty answer may be held back, in case something comes
-RING = "fedarena-ring"  # whom to wake when this call is done
-SECRET = "fedarena-organiser"  # proves that a call is the organiser's own
+# Headers between fedarena and this application; a SuperLink on its own ignores them.
+HOLD = "fedarena-hold"  # seconds that an empty response may be held back, in case a message comes
+NOTIFY = "fedarena-ring"  # the caller to wake when this call is done
+SECRET = "fedarena-organiser"  # proves that a call is the server's own
 INSTANCE = "fedarena-instance"  # the process that uses a key now
-REFUSED = "fedarena-refused"  # in an answer: why a call was not let in
-LIMIT = "fedarena-limit"  # in the answer to who joins: bytes that a message may have
+REFUSED = "fedarena-refused"  # in a response: why a call was refused
+LIMIT = "fedarena-limit"  # in the response to a client that joins: bytes that a message may have
 UNKNOWN, TAKEN_OVER, TOO_LONG = "unknown key", "taken over", "too long"
 NOT_ITS_OWN = "not its own"
 
 LONGEST_HOLD = 60.0
-LOOK = 1.0  # seconds after which the organiser's held call looks anyway: not everyone rings
-REPEAT = 60.0  # seconds before the same refusal is told again
-ORGANISER = ""  # whom a participant's ring wakes
+LOOK = 1.0  # seconds after which the server's held call looks anyway: other Flower clients do not notify
+REPEAT = 60.0  # seconds before the same refusal is logged again
+SERVER = ""  # the caller that is woken by a client
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -48,7 +51,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True)
 class AccessRules:
-    """Who may come in, and what they may bring."""
+    """The callers that are admitted, and the bytes that they may send."""
 
     secret: str
     names: Mapping[bytes, str]  # by public key
@@ -57,130 +60,131 @@ class AccessRules:
 
 
 class Notifier:
-    """Something came for someone."""
+    """Wakes the held calls of one caller when a message for it arrives."""
 
     def __init__(self) -> None:
-        self.rung = 0
+        self.count = 0
         self._event = asyncio.Event()
 
-    def ring(self) -> None:
-        """Wake all who wait."""
-        self.rung += 1
+    def notify(self) -> None:
+        """Wake all calls that wait."""
+        self.count += 1
         self._event.set()
         self._event = asyncio.Event()
 
     async def wait(self, seen: int, seconds: float, receive: Receive) -> bool:
-        """Wait until it has rung more than `seen` times, or so long; False: who asked has gone."""
-        if self.rung > seen:
+        """Wait for more than `seen` notifications, or so many seconds; return False if the caller has disconnected."""
+        if self.count > seen:
             return True
-        gone, rings = asyncio.ensure_future(receive()), asyncio.ensure_future(self._event.wait())
+        gone, notified = asyncio.ensure_future(receive()), asyncio.ensure_future(self._event.wait())
         try:
-            await asyncio.wait({gone, rings}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({gone, notified}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             return not (gone.done() and gone.result()["type"] == "http.disconnect")
         finally:
             gone.cancel()
-            rings.cancel()
+            notified.cancel()
 
 
 @dataclass
 class BufferedResponse:
-    """What Flower answered."""
+    """A response of Flower's application, held in memory."""
 
     status: int = 500
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytes = b""
 
-    async def hear(self, event: MutableMapping[str, Any]) -> None:
-        """Take in what the application sends."""
+    async def receive(self, event: MutableMapping[str, Any]) -> None:
+        """Add an event that the application sends."""
         if event["type"] == "http.response.start":
             self.status, self.headers = event["status"], list(event.get("headers", []))
         elif event["type"] == "http.response.body":
             self.body += event.get("body", b"")
 
-    async def give(self, send: Send) -> None:
-        """Pass it on."""
+    async def forward(self, send: Send) -> None:
+        """Send the response to the caller."""
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         await send({"type": "http.response.body", "body": self.body})
 
 
 class AccessDenied(Exception):
-    """Why a call is not let in."""
+    """A call that is refused, with the reason for fedarena's clients and a text for people."""
 
-    def __init__(self, status: int, why: str, said: str) -> None:
-        super().__init__(said)
-        self.status, self.why, self.said = status, why, said
+    def __init__(self, status: int, why: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.why, self.detail = status, why, detail
 
-    def answer(self) -> BufferedResponse:
-        """In Flower's form of an error, with a word for our own participants."""
-        body = json.dumps({"detail": self.said}).encode()
+    def response(self) -> BufferedResponse:
+        """Return the refusal in Flower's form of an error, with the reason in a header."""
+        body = json.dumps({"detail": self.detail}).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         return BufferedResponse(self.status, [*headers, (REFUSED.encode(), self.why.encode())], body)
 
 
 class AccessControl:
-    """An ASGI application around Flower's."""
+    """An ASGI application around Flower's that refuses calls against the rules.
 
-    def __init__(
-        self, app: Any, rules: AccessRules, tell: Callable[[str], None], put_out: Callable[[bytes], None]
-    ) -> None:
-        self._app, self._rules, self._tell, self._put_out = app, rules, tell, put_out
-        self._bells: defaultdict[str, Notifier] = defaultdict(Notifier)
+    `deactivate` removes the registration of the node with a public key, so that it can register again.
+    """
+
+    def __init__(self, app: Any, rules: AccessRules, deactivate: Callable[[bytes], None]) -> None:
+        self._app, self._rules, self._deactivate = app, rules, deactivate
+        self._notifiers: defaultdict[str, Notifier] = defaultdict(Notifier)
         self._instances: dict[str, str] = {}
-        self._brought: defaultdict[str, int] = defaultdict(int)
-        self._told: dict[str, float] = {}
+        self._received: defaultdict[str, int] = defaultdict(int)  # bytes of the message that a client is sending
+        self._logged: dict[str, float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One call."""
+        """Answer one call."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
         try:
-            answer = await self._serve(scope, receive)
+            response = await self._serve(scope, receive)
         except AccessDenied as refusal:
-            answer = refusal.answer()
-        if answer is not None:
-            await answer.give(send)
+            response = refusal.response()
+        if response is not None:
+            await response.forward(send)
 
     async def _serve(self, scope: Scope, receive: Receive) -> BufferedResponse | None:
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:  # of two with the same name Flower takes the first, and so do we
             headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
-        who = self._who(scope, headers)
-        body = await self._read(receive, headers, who)
+        caller = self._identify(scope, headers)
+        body = await self._read(receive, headers, caller)
         path = scope["path"]
-        if path in (PULL, ORGANISER_PULL):
-            return await self._held(scope, body, receive, who, headers)
+        if path in (PULL, SERVER_PULL):
+            return await self._hold(scope, body, receive, caller, headers)
         if path == PUSH_PART:
-            self._weigh(len(body), who)
-        if path == PUSH and not _is_own_answer(body):
-            self._tell_once(f"a message of '{who}'", "it is no answer of its own")
-            raise AccessDenied(403, NOT_ITS_OWN, "a participant sends answers of its own, one at a time")
-        answer = await self._ask(scope, body)
-        if answer.status == 200 and path in (PUSH, PUSH_PART):  # only now do we know that it was `who`
-            self._brought[who] = len(body) + (self._brought[who] if path == PUSH_PART else 0)
+            self._check_size(len(body), caller)
+        if path == PUSH and not _is_own_reply(body):
+            self._log_once(f"a message of '{caller}'", "it is not a reply of its own")
+            raise AccessDenied(403, NOT_ITS_OWN, "a client sends replies of its own, one at a time")
+        response = await self._forward(scope, body)
+        if response.status == 200 and path in (PUSH, PUSH_PART):  # only now Flower has checked the caller's key
+            self._received[caller] = len(body) + (self._received[caller] if path == PUSH_PART else 0)
         if path == ACTIVATE:
-            answer = await self._activated(scope, body, headers, who, answer)
-        if answer.status == 200 and RING in headers:
-            self._bells[headers[RING] if who == ORGANISER else ORGANISER].ring()
-        return answer
+            response = await self._activate(scope, body, headers, caller, response)
+        if response.status == 200 and NOTIFY in headers:
+            self._notifiers[headers[NOTIFY] if caller == SERVER else SERVER].notify()
+        return response
 
-    def _who(self, scope: Scope, headers: Mapping[str, str]) -> str:
-        """The name of the caller; Flower itself checks that it holds the key."""
+    def _identify(self, scope: Scope, headers: Mapping[str, str]) -> str:
+        """Return the name of the caller; Flower itself checks that it holds the key."""
         if not scope["path"].startswith(FLEET):
             if not hmac.compare_digest(headers.get(SECRET, "").encode(), self._rules.secret.encode()):
-                place = _place(scope)
-                self._tell_once(f"a call from {place}", f"to {scope['path'][:80]!r}, which is only the organiser's")
-                raise AccessDenied(403, "not the organiser", "this call is the organiser's")
-            return ORGANISER
+                machine = _machine(scope)
+                self._log_once(f"a call from {machine}", f"to {scope['path'][:80]!r}, which is only for the server")
+                raise AccessDenied(403, "not the organiser", "this call is only for the server")
+            return SERVER
         try:
             key = base64.b64decode(headers.get(KEY, ""), validate=True)
         except binascii.Error:
             key = b""
         name = self._rules.names.get(key)
         if name is None:
-            self._tell_once(f"a participant from {_place(scope)}", f"its key {_short(key)} is not known here")
-            raise AccessDenied(403, UNKNOWN, "the organiser does not know this key")
+            self._log_once(f"a client from {_machine(scope)}", f"its key {_short(key)} is not known here")
+            raise AccessDenied(403, UNKNOWN, "the server does not know this key")
         if scope["path"] != ACTIVATE:
             self._check_instance(name, headers)
         return name
@@ -190,53 +194,53 @@ class AccessControl:
         if known and headers.get(INSTANCE, known) != known:
             raise AccessDenied(409, TAKEN_OVER, f"another process has joined as '{name}'")
 
-    async def _activated(
-        self, scope: Scope, body: bytes, headers: Mapping[str, str], who: str, answer: BufferedResponse
+    async def _activate(
+        self, scope: Scope, body: bytes, headers: Mapping[str, str], caller: str, response: BufferedResponse
     ) -> BufferedResponse:
-        """A participant that was killed returns before Flower thinks that it is gone: the newer process counts."""
-        if answer.status == 412:
-            self._put_out(base64.b64decode(headers[KEY]))
-            answer = await self._ask(scope, body)
-        if answer.status == 200:
-            self._instances[who] = headers.get(INSTANCE, "")
-            self._bells[who].ring()
-            answer.headers.append((LIMIT.encode(), str(self._rules.limit).encode()))
-        elif answer.status == 401:
-            self._tell_once(f"'{who}' from {_place(scope)}", "its signature is not valid now; do the clocks agree?")
-        return answer
+        """Let the newer process take over: a client that was killed returns before Flower has noticed that it is gone."""
+        if response.status == 412:
+            self._deactivate(base64.b64decode(headers[KEY]))
+            response = await self._forward(scope, body)
+        if response.status == 200:
+            self._instances[caller] = headers.get(INSTANCE, "")
+            self._notifiers[caller].notify()
+            response.headers.append((LIMIT.encode(), str(self._rules.limit).encode()))
+        elif response.status == 401:
+            self._log_once(f"'{caller}' from {_machine(scope)}", "its signature is not valid now; do the clocks agree?")
+        return response
 
-    async def _held(
-        self, scope: Scope, body: bytes, receive: Receive, who: str, headers: Mapping[str, str]
+    async def _hold(
+        self, scope: Scope, body: bytes, receive: Receive, caller: str, headers: Mapping[str, str]
     ) -> BufferedResponse | None:
-        """Ask Flower for messages; if there are none, again when the bell rings, until the time is up."""
-        bell, until = self._bells[who], time.monotonic() + _seconds(headers.get(HOLD, ""))
-        first = bell.rung
+        """Ask Flower for messages; if there are none, ask again at each notification, until the time is up."""
+        notifier, until = self._notifiers[caller], time.monotonic() + _seconds(headers.get(HOLD, ""))
+        first = notifier.count
         while True:
-            seen = bell.rung
-            answer = await self._ask(scope, body)
+            seen = notifier.count
+            response = await self._forward(scope, body)
             left = until - time.monotonic()
-            news = bell.rung > first and who == ORGANISER  # perhaps the rest of an answer that it knows
-            if answer.status != 200 or answer.body or left <= 0 or news:
-                return answer
-            if not await bell.wait(seen, min(left, LOOK) if who == ORGANISER else left, receive):
+            notified = notifier.count > first and caller == SERVER  # perhaps the rest of a reply that it knows
+            if response.status != 200 or response.body or left <= 0 or notified:
+                return response
+            if not await notifier.wait(seen, min(left, LOOK) if caller == SERVER else left, receive):
                 return None
-            self._check_instance(who, headers)  # a message is for the newer process
+            self._check_instance(caller, headers)  # a message is for the newer process
 
-    async def _ask(self, scope: Scope, body: bytes) -> BufferedResponse:
-        """Flower's answer."""
-        answer, given = BufferedResponse(), False
+    async def _forward(self, scope: Scope, body: bytes) -> BufferedResponse:
+        """Pass a call on to Flower's application and return its response."""
+        response, given = BufferedResponse(), False
 
         async def receive() -> MutableMapping[str, Any]:
             nonlocal given
             if given:
-                await asyncio.Event().wait()  # who asked is still there
+                await asyncio.Event().wait()  # the caller is still connected
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self._app({**scope, "state": dict(scope.get("state", {}))}, receive, answer.hear)
-        return answer
+        await self._app({**scope, "state": dict(scope.get("state", {}))}, receive, response.receive)
+        return response
 
-    async def _read(self, receive: Receive, headers: Mapping[str, str], who: str) -> bytes:
+    async def _read(self, receive: Receive, headers: Mapping[str, str], caller: str) -> bytes:
         longest = self._rules.longest_call
         body, more = bytearray(), True
         too_long = headers.get("content-length", "").isdigit() and int(headers["content-length"]) > longest
@@ -247,27 +251,27 @@ class AccessControl:
             body += event.get("body", b"")
             more, too_long = event.get("more_body", False), len(body) > longest
         if too_long:
-            self._tell_once(f"a call of '{who}'", f"more than {longest} bytes")
+            self._log_once(f"a call of '{caller}'", f"more than {longest} bytes")
             raise AccessDenied(413, TOO_LONG, f"a call may have {longest} bytes")
         return bytes(body)
 
-    def _weigh(self, size: int, who: str) -> None:
-        """A message may come in many calls, but not without end."""
-        if self._brought[who] + size > self._rules.limit + self._rules.longest_call:
-            self._tell_once(f"a message of '{who}'", f"more than {self._rules.limit} bytes")
+    def _check_size(self, size: int, caller: str) -> None:
+        """Limit the bytes of a message that comes in many calls."""
+        if self._received[caller] + size > self._rules.limit + self._rules.longest_call:
+            self._log_once(f"a message of '{caller}'", f"more than {self._rules.limit} bytes")
             raise AccessDenied(413, TOO_LONG, f"a message may have {self._rules.limit} bytes")
 
-    def _tell_once(self, what: str, why: str) -> None:
-        """Tell the organiser, but not as often as somebody may like to knock."""
+    def _log_once(self, what: str, why: str) -> None:
+        """Log a refusal, but only once a minute, and not an unlimited number of different ones."""
         now = time.monotonic()
-        self._told = {old: when for old, when in self._told.items() if now - when < REPEAT}
-        if what not in self._told and len(self._told) < 100:
-            self._told[what] = now
-            self._tell(f"refused {what}: {why}")
+        self._logged = {old: when for old, when in self._logged.items() if now - when < REPEAT}
+        if what not in self._logged and len(self._logged) < 100:
+            self._logged[what] = now
+            LOGGER.info("refused %s: %s", what, why)
 
 
-def _is_own_answer(body: bytes) -> bool:
-    """Is it one answer, by the node that calls? Flower checks whose node that is, but not who is said to have written."""
+def _is_own_reply(body: bytes) -> bool:
+    """Return whether this is one reply by the node that calls: Flower does not check the sender named in the message."""
     from google.protobuf.message import DecodeError
 
     from fedarena.transport.flower_link.flower_internals import PushMessagesRequest
@@ -276,8 +280,8 @@ def _is_own_answer(body: bytes) -> bool:
         pushed = PushMessagesRequest.FromString(body)
     except DecodeError:
         return False
-    told = [message.metadata for message in pushed.messages_list]
-    return len(told) == 1 and told[0].src_node_id == pushed.node.node_id and bool(told[0].reply_to_message_id)
+    sent = [message.metadata for message in pushed.messages_list]
+    return len(sent) == 1 and sent[0].src_node_id == pushed.node.node_id and bool(sent[0].reply_to_message_id)
 
 
 def _seconds(text: str) -> float:
@@ -287,8 +291,8 @@ def _seconds(text: str) -> float:
         return 0.0
 
 
-def _place(scope: Scope) -> str:
-    return str((scope.get("client") or ("somewhere",))[0])
+def _machine(scope: Scope) -> str:
+    return str((scope.get("client") or ("an unknown machine",))[0])
 
 
 def _short(key: bytes) -> str:

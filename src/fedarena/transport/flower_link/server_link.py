@@ -1,7 +1,8 @@
-"""The organiser's end of the link: what Flower calls a ServerApp, without a process of its own."""
+"""The server's end of the link: what Flower calls a ServerApp, without a process of its own."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.errors import BadValue, PartyFailed, UnknownName
-from fedarena.transport.federation_keys import ServerKeys, number
-from fedarena.transport.flower_link import ReceivedMessage, Say
+from fedarena.transport.addresses import check_address
+from fedarena.transport.certificates import ServerKeys, number
+from fedarena.transport.flower_link import ReceivedMessage
 from fedarena.transport.flower_link.flower_internals import (
     SUPERLINK_NODE_ID,
     ErrorCode,
@@ -21,17 +23,18 @@ from fedarena.transport.flower_link.flower_internals import (
     PushAppMessagesRequest,
     make_message,
     message_from_proto,
-    now,
 )
 from fedarena.transport.flower_link.payload import LONGEST_CALL, Incoming, Outgoing, UnreadableMessage, wrap
-from fedarena.transport.flower_link.superlink_calls import READ, CallRefused, ConnectionLost, call, check_address, plain
+from fedarena.transport.flower_link.superlink_calls import READ, CallRefused, ConnectionLost, call, plain
 from fedarena.transport.flower_link.superlink_process import LOG, SuperLinkProcess
-from fedarena.transport.flower_link.superlink_run import OURS, SuperLinkRun
+from fedarena.transport.flower_link.superlink_run import SERVER_NODE, SuperLinkRun
 
-HOLD = 10.0  # seconds that one call waits for answers
-LOOK = 0.2  # seconds, if a part of an answer is still on its way, or nothing is awaited
+LOGGER = logging.getLogger(__name__)
+
+HOLD = 10.0  # seconds that one call waits for replies
+LOOK = 0.2  # seconds, if a part of a reply is still on its way, or no reply is awaited
 QUICK = 5.0  # seconds in which a SuperLink on this machine answers
-BREATH = 30.0  # seconds: one that was started anew and dies within them is given up
+RESTART_INTERVAL = 30.0  # seconds: a SuperLink that was started again and dies within them is given up
 EXPIRED = ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 GONE = "it is no longer connected"
 
@@ -45,7 +48,7 @@ class PendingMessage:
 
 
 class FlowerLink:
-    """A link (see `Link`) that starts its SuperLink, and starts it anew when it dies."""
+    """A link (see `Link`) that starts its SuperLink, and starts it again when it dies."""
 
     def __init__(
         self,
@@ -55,52 +58,51 @@ class FlowerLink:
         allowed: Mapping[str, bytes],
         *,
         limit: int,
-        say: Say | None,
     ) -> None:
         self._host, self._port = _split(address)
         self._folder, self._keys, self._allowed = folder, keys, dict(allowed)
-        self._limit, self._say = limit, say or (lambda _: None)
+        self._limit = limit
         self._names = {number(key): name for name, key in self._allowed.items()}
         self._numbers = {name: node for node, name in self._names.items()}
         self._sent: dict[str, PendingMessage] = {}
         self._coming: dict[str, Incoming] = {}
         self._ready: list[ReceivedMessage] = []
-        self._packed: tuple[bytes, Any] | None = None  # the same content often goes to many
-        self._revived = -BREATH
+        self._packed: tuple[bytes, Any] | None = None  # the same content often goes to several clients
+        self._restarted = -RESTART_INTERVAL
         self._run = self._open()
         self._port = self._run.child.port
 
     def _open(self) -> SuperLinkRun:
-        rules = self._keys, self._allowed, self._limit, LONGEST_CALL, self._say
+        rules = self._keys, self._allowed, self._limit, LONGEST_CALL
         child = SuperLinkProcess(self._folder, self._host, self._port, *rules)
         try:
             return SuperLinkRun(child, self._host, self._keys, self._allowed)
         except (ConnectionLost, CallRefused) as error:
             raise PartyFailed(
-                f"the SuperLink does not answer its organiser: {error}", remedy=f"look into {self._folder / LOG}"
+                f"the SuperLink does not answer the server: {error}", remedy=f"see {self._folder / LOG}"
             ) from None
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Return the address on which the SuperLink listens."""
         return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
 
     @property
     def pid(self) -> int:
-        """Of the SuperLink's process."""
+        """Return the number of the SuperLink's process."""
         return self._run.child.pid
 
     def nodes(self) -> dict[int, str]:
-        """Who is connected; Flower notices within 20 s that one has gone without a word."""
+        """Return number and name of the connected clients; Flower notices within 20 s that one has died."""
         found = self._try(lambda run: call(run.client.GetNodes, GetNodesRequest()))
         names = self._run.names
-        here = sorted(names[node.node_id] for node in found.nodes if node.node_id in names) if found else []
-        return {self._numbers[name]: name for name in here}
+        connected = sorted(names[node.node_id] for node in found.nodes if node.node_id in names) if found else []
+        return {self._numbers[name]: name for name in connected}
 
     def send(self, node: int, content: bytes, deadline: float) -> str:
-        """A message; a participant that is not connected gives an arrival with a problem."""
+        """Send a message; for a client that is not connected, `receive` returns a problem."""
         if node not in self._names:
-            raise UnknownName(f"no participant has the number {node}", remedy="`nodes()` names them")
+            raise UnknownName(f"no client has the number {node}", remedy="use a number that `nodes()` returns")
         name = self._names[node]
         if len(content) > self._limit:
             raise BadValue(
@@ -126,24 +128,24 @@ class FlowerLink:
             dst_node_id=run.ids[name],
             reply_to_message_id="",
             group_id="",
-            created_at=now().timestamp(),
+            created_at=time.time(),
             ttl=deadline,
             message_type="query",
         )
         metadata.delivered_at = ""
         if self._packed is None or self._packed[0] is not content:
             self._packed = content, wrap(content)
-        parcel = Outgoing(make_message(metadata=metadata, content=self._packed[1]))
-        announcement = PushAppMessagesRequest(messages_list=[parcel.proto], message_object_trees=[parcel.tree])
+        outgoing = Outgoing(make_message(metadata=metadata, content=self._packed[1]))
+        announcement = PushAppMessagesRequest(messages_list=[outgoing.proto], message_object_trees=[outgoing.tree])
         read = min(READ, deadline + QUICK)
-        told = call(run.client.PushMessages, announcement, read=read)
-        if not told.message_ids[0]:
-            return parcel.ticket, f"'{name}' is not connected"
-        parcel.push(run.client, OURS, told, ring=name, read=read)
-        return parcel.ticket, ""
+        response = call(run.client.PushMessages, announcement, read=read)
+        if not response.message_ids[0]:
+            return outgoing.ticket, f"'{name}' is not connected"
+        outgoing.push(run.client, SERVER_NODE, response, notify=name, read=read)
+        return outgoing.ticket, ""
 
     def receive(self, timeout: float) -> list[ReceivedMessage]:
-        """What has come in; an answer after its deadline is not taken."""
+        """Return the replies that have arrived; one after its deadline is dropped."""
         until = time.monotonic() + timeout
         while True:
             self._drop_late()
@@ -159,24 +161,24 @@ class FlowerLink:
         return arrived
 
     def _hold(self, left: float) -> float:
-        """How long a look may wait for something to see."""
+        """Return how long one call may wait for replies."""
         if self._ready:
             return 0.0
         first = min(sent.until for sent in self._sent.values()) - time.monotonic()
         return max(0.0, min(left, first, LOOK if self._coming else HOLD))
 
     def _collect(self, run: SuperLinkRun, hold: float, until: float) -> None:
-        """One look at what the SuperLink has for us."""
+        """Fetch the replies that the SuperLink has for the server."""
         waiting = [ticket for ticket in self._sent if ticket not in self._coming]
-        told = call(run.client.PullMessages, PullAppMessagesRequest(message_ids=waiting), hold=hold, read=QUICK)
-        for proto, tree in zip(told.messages_list, told.message_object_trees, strict=True):
+        found = call(run.client.PullMessages, PullAppMessagesRequest(message_ids=waiting), hold=hold, read=QUICK)
+        for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             self._announced(run, message_from_proto(proto), tree)
-        for ticket, parcel in list(self._coming.items()):
+        for ticket, incoming in list(self._coming.items()):
             try:
-                if parcel.pull(run.client, OURS, max(until, time.monotonic() + 1.0), QUICK):
-                    self._done(run, ticket, parcel.message, parcel.content())
+                if incoming.pull(run.client, SERVER_NODE, max(until, time.monotonic() + 1.0), QUICK):
+                    self._done(run, ticket, incoming.message, incoming.content())
             except UnreadableMessage as error:
-                self._done(run, ticket, parcel.message, None, f"its answer cannot be used: {error}")
+                self._done(run, ticket, incoming.message, None, f"its answer cannot be used: {error}")
 
     def _announced(self, run: SuperLinkRun, message: Any, tree: Any) -> None:
         ticket = message.metadata.reply_to_message_id
@@ -204,12 +206,12 @@ class FlowerLink:
         late = [ticket for ticket, sent in self._sent.items() if sent.until <= time.monotonic()]
         for ticket in late:
             del self._sent[ticket]
-            parcel = self._coming.pop(ticket, None)
-            names = [ticket, *([parcel.message.metadata.message_id] if parcel is not None else [])]
+            incoming = self._coming.pop(ticket, None)
+            names = [ticket, *([incoming.message.metadata.message_id] if incoming is not None else [])]
             self._try(lambda run, names=names: run.forget(*names))  # type: ignore[misc]
 
     def _try(self, work: Callable[[SuperLinkRun], Any]) -> Any:
-        """Work with the run; if its SuperLink is dead or has dropped the run, open another, and give None."""
+        """Call `work` with the run; if its SuperLink has died or dropped the run, open another and return None."""
         try:
             if self._run.child.alive:
                 return work(self._run)
@@ -217,19 +219,19 @@ class FlowerLink:
             pass  # dead, or too busy to answer in time
         except CallRefused as error:
             if error.status != 401:
-                raise PartyFailed(f"the SuperLink refused a call: {error}", remedy=f"look into {LOG}") from None
-            self._revive("has dropped the run")
+                raise PartyFailed(f"the SuperLink refused a call: {error}", remedy=f"see {LOG}") from None
+            self._restart("has dropped the run")
             return None
         if not self._run.child.alive:
-            self._revive("has died")
+            self._restart("has died")
         return None
 
-    def _revive(self, why: str) -> None:
+    def _restart(self, why: str) -> None:
         self._run.end()
-        if time.monotonic() - self._revived < BREATH:
-            raise PartyFailed(f"the SuperLink {why} again and again", remedy=f"look into {self._folder / LOG}")
-        self._revived = time.monotonic()
-        self._say(f"the SuperLink {why}; it is started anew")
+        if time.monotonic() - self._restarted < RESTART_INTERVAL:
+            raise PartyFailed(f"the SuperLink {why} repeatedly", remedy=f"see {self._folder / LOG}")
+        self._restarted = time.monotonic()
+        LOGGER.info("the SuperLink %s; it is started again", why)
         for ticket, sent in self._sent.items():
             if sent.until > time.monotonic():
                 self._ready.append(ReceivedMessage(sent.node, ticket, None, f"the SuperLink {why} with the message"))
@@ -237,7 +239,7 @@ class FlowerLink:
         self._run = self._open()
 
     def close(self) -> None:
-        """End the SuperLink; what was not answered is dropped."""
+        """End the SuperLink; messages without a reply are dropped."""
         self._run.end()
 
 

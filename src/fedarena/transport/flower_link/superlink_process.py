@@ -1,29 +1,32 @@
-"""The organiser's hand on the process of its SuperLink."""
+"""Start the process of the SuperLink, pass on its messages, and end it."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from fedarena.config.errors import BadValue, CannotWrite, PartyFailed
-from fedarena.transport.federation_keys import ServerKeys
+from fedarena.transport.certificates import ServerKeys
 from fedarena.transport.flower_link.superlink_calls import plain
+
+LOGGER = logging.getLogger(__name__)
 
 LOG = "superlink.log"
 START = 60.0  # seconds until it listens: on a busy machine Python alone takes many
 
 
 class SuperLinkProcess:
-    """A SuperLink that listens, or an error that says why not."""
+    """A SuperLink process that listens; the constructor raises an error if it does not."""
 
     def __init__(
         self,
@@ -34,13 +37,12 @@ class SuperLinkProcess:
         names: Mapping[str, bytes],
         limit: int,
         longest_call: int,
-        say: Callable[[str], None],
     ) -> None:
         self.secret = secrets.token_hex(32)
-        self._say, self._log = say, folder / LOG
+        self._log = folder / LOG
         self._first: SimpleQueue[dict[str, Any]] = SimpleQueue()
         self._process = self._spawn(folder)
-        orders = {
+        settings = {
             "host": host,
             "port": port,
             "cert": str(keys.folder / "cert.pem"),
@@ -53,8 +55,8 @@ class SuperLinkProcess:
         threading.Thread(target=self._listen, daemon=True).start()
         assert self._process.stdin is not None
         try:
-            with suppress(OSError):  # it has ended: the next line says so
-                self._process.stdin.write(json.dumps(orders) + "\n")
+            with suppress(OSError):  # it has ended: _wait reports it
+                self._process.stdin.write(json.dumps(settings) + "\n")
                 self._process.stdin.flush()
             self.port = self._wait(f"{host}:{port}")
         except BaseException:
@@ -77,51 +79,52 @@ class SuperLinkProcess:
                 stderr=log,
                 text=True,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for us: we may still have to say farewell
+                start_new_session=True,  # Ctrl-C ends the server, which may still have messages to send
             )
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            told = json.loads(line)
-            if told["kind"] == "refused":
-                self._say(told["text"])
+            report = json.loads(line)
+            if report["kind"] == "refused":
+                LOGGER.info(report["text"])
             else:
-                self._first.put(told)
+                self._first.put(report)
         self._first.put({"kind": "ended"})
 
     def _wait(self, address: str) -> int:
         try:
-            told = self._first.get(timeout=START)
+            report = self._first.get(timeout=START)
         except Empty:
-            told = {"kind": "late"}
-        if told["kind"] == "listening":
-            return int(told["port"])
-        if told["kind"] == "failed" and told["port_taken"]:
+            report = {"kind": "late"}
+        kind = report["kind"]
+        if kind == "listening":
+            return int(report["port"])
+        if kind == "failed" and report["port_taken"]:
             raise BadValue(
-                f"cannot listen on {address}: {told['why']}",
+                f"cannot listen on {address}: {report['why']}",
                 remedy="name a free port of this machine",
                 where="--address",
             )
-        if told["kind"] == "failed":
+        if kind == "failed":
             raise BadValue(
-                f"the organiser's certificate cannot be used: {told['why']}", remedy="make a new one", where="--keys"
+                f"the server's certificate cannot be used: {report['why']}", remedy="make a new one", where="--keys"
             )
-        last = self._log.read_text(errors="replace").strip().rpartition("\n")[2] if told["kind"] == "ended" else "late"
-        raise PartyFailed(f"the SuperLink did not start: {plain(last, 200)}", remedy=f"look into {self._log}")
+        last = self._log.read_text(errors="replace").strip().rpartition("\n")[2] if kind == "ended" else "timeout"
+        raise PartyFailed(f"the SuperLink did not start: {plain(last, 200)}", remedy=f"see {self._log}")
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Return the number of the process."""
         return self._process.pid
 
     def close(self) -> None:
-        """End it, politely at first."""
+        """End the process; kill it if it does not end within five seconds."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()

@@ -1,4 +1,4 @@
-"""A run at a SuperLink, as its ServerApp sees it."""
+"""A run of the SuperLink, in which the server takes the place of Flower's ServerApp."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from fedarena.transport.federation_keys import ServerKeys
+from fedarena.transport.certificates import ServerKeys
 from fedarena.transport.flower_link.access_control import SECRET
 from fedarena.transport.flower_link.flower_internals import (
     SUPERLINK_NODE_ID,
@@ -29,12 +29,12 @@ from fedarena.transport.flower_link.superlink_calls import CallRefused, Connecti
 from fedarena.transport.flower_link.superlink_process import SuperLinkProcess
 
 TOKEN = "flwr-task-token"
-BEAT = 10.0  # seconds between signs of life; Flower ends a run after 60 without
-OURS = numbered(SUPERLINK_NODE_ID)
+BEAT = 10.0  # seconds between heartbeats; Flower ends a run after 60 without
+SERVER_NODE = numbered(SUPERLINK_NODE_ID)
 
 
 class SuperLinkRun:
-    """A run at a SuperLink: the process, its clients, who is registered there under which id."""
+    """A run of a SuperLink: its process, and the ids under which the clients are registered."""
 
     def __init__(self, child: SuperLinkProcess, host: str, keys: ServerKeys, allowed: Mapping[str, bytes]) -> None:
         self.child, self._over = child, threading.Event()
@@ -62,7 +62,7 @@ class SuperLinkRun:
     def forget(self, *tickets: str) -> None:
         """Let the SuperLink drop the content of messages."""
         for ticket in tickets:
-            forget(self.client, OURS, self.id, ticket)
+            forget(self.client, SERVER_NODE, self.id, ticket)
 
     def _client(self, kind: type, headers: dict[str, str]) -> Any:
         headers = {**headers, SECRET: self.child.secret}
@@ -76,7 +76,7 @@ class SuperLinkRun:
                 ConnectionLost,
                 CallRefused,
                 RuntimeError,
-            ):  # whoever uses the run next finds out why; or it is closed
+            ):  # the next call reports the reason, or the client is closed
                 continue
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""Paillier encryption: keys, ciphertexts, and the arithmetic behind them."""
+"""Paillier encryption: keys, ciphertexts, and the arithmetic in several backends."""
 
 from __future__ import annotations
 

@@ -1,35 +1,28 @@
-"""What is encrypted, and what comes of it: rows of words.
+"""Plaintexts and ciphertexts as rows of 64-bit words.
 
-A ciphertext c < n² is written as two digits base n, c = low + n high: as many bytes as c itself, and products modulo n²
-cost five eighths of what they cost otherwise (native/pairs.h).
+A ciphertext c < n² is stored as two digits base n, c = low + n high: it takes as many bytes as c itself, and products
+modulo n² cost five eighths of the usual cost (native/pairs.h).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedarena.config.errors import BadValue
 from fedarena.vertical.crypto.limbs import WORD, Words, from_raw, to_numbers, to_raw, to_words
 
-
-class Receiver(Protocol):
-    """Whoever knows what a ciphertext must look like: a public key."""
-
-    @property
-    def width(self) -> int:
-        """Words of a ciphertext."""
-
-    def refuse_bad(self, data: Words) -> None:
-        """Raise if a row is no ciphertext of this key."""
+if TYPE_CHECKING:
+    from fedarena.vertical.crypto.plain import PlainPublicKey
+    from fedarena.vertical.crypto.public import PublicKey
 
 
 @dataclass(frozen=True, eq=False)
 class Plaintexts:
-    """Whole numbers from 0, a row of words each; as few words as the largest needs will do."""
+    """Non-negative integers, a row of words each, with as many words as the largest needs."""
 
     data: Words
 
@@ -44,12 +37,12 @@ class Plaintexts:
         return Plaintexts(self.data[rows])
 
     def to_list(self) -> list[int]:
-        """As numbers of Python."""
+        """Return the plaintexts as Python integers."""
         return to_numbers(self.data)
 
 
 def plaintexts(numbers: Sequence[int]) -> Plaintexts:
-    """Numbers of Python as plaintexts.
+    """Return Python integers as plaintexts.
 
     >>> plaintexts([3, 2**64]).data.tolist()
     [[3, 0], [0, 1]]
@@ -74,16 +67,16 @@ class Ciphertexts:
         return (self[row : row + 1] for row in range(len(self)))
 
     def take(self, rows: Sequence[int] | np.ndarray) -> Ciphertexts:
-        """Some of them, in this order."""
+        """Return these ciphertexts, in this order."""
         return Ciphertexts(self.data[np.asarray(rows, np.int64)])
 
     def to_bytes(self) -> bytes:
-        """As they travel."""
+        """Return the bytes that are sent to another party."""
         return to_raw(self.data)
 
     @classmethod
-    def from_bytes(cls, public: Receiver, raw: bytes) -> Ciphertexts:
-        """What has arrived, refused if it is not a whole number of ciphertexts of this key."""
+    def from_bytes(cls, public: PublicKey | PlainPublicKey, raw: bytes) -> Ciphertexts:
+        """Read ciphertexts of this key from bytes, and refuse all others."""
         if len(raw) % (8 * public.width):
             raise BadValue(
                 f"{len(raw)} bytes are not a whole number of ciphertexts of {8 * public.width} bytes",
@@ -95,12 +88,12 @@ class Ciphertexts:
 
     @staticmethod
     def concatenate(parts: Iterable[Ciphertexts]) -> Ciphertexts:
-        """One after the other."""
+        """Return all ciphertexts, one part after the other."""
         return Ciphertexts(np.concatenate([part.data for part in parts]))
 
 
 def unpack(numbers: Sequence[int], width: int, count: int, total: int) -> list[int]:
-    """The `total` slots of packed numbers, `count` to a number, the first in the lowest bits.
+    """Return the `total` slots of packed numbers, `count` to a number, the first in the lowest bits.
 
     >>> unpack([0x030201, 0x04], width=8, count=3, total=4)
     [1, 2, 3, 4]

@@ -1,7 +1,7 @@
 """Paillier's cryptosystem (Paillier 1999), additively homomorphic: products of ciphertexts are sums of plaintexts.
 
-c = (1 + m n) r^n mod n². Whoever knows n = p q draws the mask r^n from tables of powers modulo p² and q²: with exponents
-as long as p and q it is uniform, as r^n is; with short ones it is faster, and rests on one more assumption.
+c = (1 + m n) r^n mod n². The owner of n = p q samples the mask r^n from tables of powers modulo p² and q²: with
+exponents as long as p and q it is uniform, as r^n is; short exponents are faster, and need one more assumption.
 
 >>> from fedarena.vertical.crypto import plaintexts
 >>> key = generate()
@@ -22,10 +22,10 @@ __all__ = ["Exponents", "PrivateKey", "PublicKey", "generate"]
 
 
 def generate(bits: int = 2048, *, allow_1024: bool = False) -> PrivateKey:
-    """A new key pair."""
+    """Return a new key pair of this size."""
     check_size(bits, allow_1024)
     while True:
         p, q = primes.key_prime(bits // 2), primes.key_prime(bits // 2)
-        is_far_apart = abs(p - q) >> (bits // 2 - 100)  # else n is taken apart from its square root
+        is_far_apart = abs(p - q) >> (bits // 2 - 100)  # else n can be factored from its square root
         if is_far_apart and math.gcd(p * q, (p - 1) * (q - 1)) == 1:
             return PrivateKey(p, q)

@@ -15,7 +15,7 @@ WORD = 64
 
 
 def to_words(numbers: Iterable[int], words: int) -> Words:
-    """One row of so many words for each number.
+    """Return one row of `words` words for each number.
 
     >>> to_words([1, 2**64 + 5], 2).tolist()
     [[1, 0], [5, 1]]
@@ -25,24 +25,24 @@ def to_words(numbers: Iterable[int], words: int) -> Words:
 
 
 def from_raw(raw: bytes, words: int) -> Words:
-    """Rows of so many words from their bytes."""
+    """Return rows of `words` words from their bytes."""
     return np.frombuffer(raw, "<u8").astype(np.uint64, copy=False).reshape(-1, words)
 
 
 def to_raw(rows: Words) -> bytes:
-    """The bytes of rows, the lowest first."""
+    """Return the bytes of rows, the lowest first."""
     return rows.astype("<u8", copy=False).tobytes()
 
 
 def to_numbers(rows: Words) -> list[int]:
-    """The number that each row stands for."""
+    """Return the integer that each row stands for."""
     size = 8 * rows.shape[1]
     raw = to_raw(rows)
     return [int.from_bytes(raw[start : start + size], "little") for start in range(0, len(raw), size)]
 
 
 def is_below(rows: Words, bound: int) -> NDArray[np.bool_]:
-    """Which rows stand for a number less than `bound`."""
+    """Return which rows stand for an integer less than `bound`."""
     limit = to_words([bound], rows.shape[1])[0]
     below = np.zeros(len(rows), bool)
     equal = np.ones(len(rows), bool)  # so far, from the top
@@ -55,7 +55,7 @@ def is_below(rows: Words, bound: int) -> NDArray[np.bool_]:
 
 
 def random_bits(count: int, bits: int) -> Words:
-    """Numbers of so many bits from the operating system."""
+    """Return random integers of at most `bits` bits from the operating system."""
     words = -(-bits // WORD)
     rows = from_raw(secrets.token_bytes(8 * words * count), words).copy()
     rows[:, -1] >>= np.uint64(words * WORD - bits)
@@ -63,7 +63,7 @@ def random_bits(count: int, bits: int) -> Words:
 
 
 def random_below(count: int, bound: int) -> Words:
-    """Numbers uniform in [0, bound) from the operating system: what is too large is drawn again."""
+    """Return integers uniform in [0, bound) from the operating system, by rejection sampling."""
     rows = random_bits(count, (bound - 1).bit_length())
     while len(bad := np.flatnonzero(~is_below(rows, bound))):
         rows[bad] = random_bits(len(bad), (bound - 1).bit_length())
@@ -71,5 +71,5 @@ def random_below(count: int, bound: int) -> Words:
 
 
 def contiguous(rows: Any) -> Words:
-    """As the kernels read them."""
+    """Return rows in the memory layout that the kernels read."""
     return np.ascontiguousarray(rows, np.uint64)

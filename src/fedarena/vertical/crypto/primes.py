@@ -1,8 +1,8 @@
-"""Primes p for which the factors of p - 1 are known, so that a generator of all residues can be named.
+"""Primes p for which the factors of p - 1 are known, so that a generator of all residues can be found.
 
-p = 2 a k + 1 with a random prime a that is 16 bits shorter than p and a k that trial division takes apart. With a
-generator g of the residues modulo p, powers of g with uniform exponents are uniform over all of them: encryption from a
-table of powers has then exactly the distribution of the textbook's.
+p = 2 a k + 1 with a random prime a that is 16 bits shorter than p and a k that trial division factors. With a generator
+g of the residues modulo p, powers of g with uniform exponents are uniform over all residues: encryption from a table of
+powers then has exactly the distribution of textbook Paillier.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import secrets
 from typing import Any
 
 SHORTER = 16  # bits of p that a lacks: k is below LARGEST_COFACTOR
-ROUNDS = 16  # of Miller and Rabin; FIPS 186-5 asks for 5 with random candidates of 1024 bits
+ROUNDS = 16  # of Miller-Rabin; FIPS 186-5 requires 5 for random candidates of 1024 bits
 SIEVE = 1 << 11
 LARGEST_COFACTOR = 1 << 16
 
 
 @functools.cache
 def small_primes(below: int) -> tuple[int, ...]:
-    """All of them, by the sieve."""
+    """Return all primes below a bound, by the sieve of Eratosthenes."""
     is_prime_at = bytearray([0, 0]) + bytearray([1]) * (below - 2)
     for number in range(2, math.isqrt(below) + 1):
         if is_prime_at[number]:
@@ -32,7 +32,7 @@ def small_primes(below: int) -> tuple[int, ...]:
 
 @functools.cache
 def _power() -> Any:
-    """`pow`, or the same of gmpy2, which is several times faster."""
+    """Return `pow`, or gmpy2's function, which is several times faster."""
     return importlib.import_module("gmpy2").powmod if importlib.util.find_spec("gmpy2") else pow
 
 
@@ -42,7 +42,7 @@ def _small_product() -> int:
 
 
 def is_prime(number: int, rounds: int = ROUNDS) -> bool:
-    """Whether `number` is prime, by Miller and Rabin with random bases."""
+    """Return whether `number` is prime, by the Miller-Rabin test with random bases."""
     if number < SIEVE**2:
         return number > 1 and all(number % p for p in small_primes(SIEVE) if p * p <= number)
     if math.gcd(number, _small_product()) != 1:
@@ -64,7 +64,7 @@ def _passes(number: int, odd: int, twos: int, base: int, power: Any) -> bool:
 
 
 def random_prime(bits: int) -> int:
-    """A random prime of exactly so many bits."""
+    """Return a random prime of exactly `bits` bits."""
     while True:
         number = secrets.randbits(bits) | (1 << (bits - 1)) | 1
         if is_prime(number):
@@ -72,7 +72,7 @@ def random_prime(bits: int) -> int:
 
 
 def key_prime(bits: int) -> int:
-    """A random prime p = 2 a k + 1 of exactly so many bits, the two highest of them set."""
+    """Return a random prime p = 2 a k + 1 of exactly `bits` bits, with the two highest bits set."""
     least, most = 3 << (bits - 2), (1 << bits) - 1
     while True:
         step = 2 * random_prime(bits - SHORTER)
@@ -84,7 +84,7 @@ def key_prime(bits: int) -> int:
 
 
 def factors_of_order(p: int) -> list[int] | None:
-    """The primes that divide p - 1, or None if p is not of the form that `key_prime` makes."""
+    """Return the primes that divide p - 1, or None if p is not of the form of `key_prime`."""
     rest, found = p - 1, []
     for small in small_primes(LARGEST_COFACTOR):
         if rest % small == 0:
@@ -95,7 +95,7 @@ def factors_of_order(p: int) -> list[int] | None:
 
 
 def generator(p: int, factors: list[int]) -> int:
-    """A random generator of all residues modulo p, given the primes that divide p - 1."""
+    """Return a random generator of all residues modulo p, given the primes that divide p - 1."""
     while True:
         g = 2 + secrets.randbelow(p - 3)
         if all(pow(g, (p - 1) // factor, p) != 1 for factor in factors):

@@ -1,4 +1,4 @@
-"""What the guest does: encrypt from tables of powers, decrypt, keep the key in a file."""
+"""The private key of the guest: encrypt from tables of powers, decrypt, and store the key in a file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FILE_FORMAT = "fedarena paillier private key"
 
 @dataclass(frozen=True, repr=False)
 class PrivateKey:
-    """The factors of n, and tables of powers that are made when first used."""
+    """The factors of n, and tables of powers that are computed at first use."""
 
     p: int
     q: int
-    _halves: dict[str, _Halves] = field(default_factory=dict, init=False, compare=False)  # one for each backend
+    _arithmetic: dict[str, _PrimeArithmetic] = field(default_factory=dict, init=False, compare=False)  # by backend
 
     def __post_init__(self) -> None:
         sizes = {prime.bit_length() for prime in (self.p, self.q)}
@@ -35,33 +35,33 @@ class PrivateKey:
         if not good or self.p == self.q or len(sizes) > 1 or sizes.pop() % WORD:
             raise BadValue("these numbers are not the primes of a key", remedy="keys are made by `generate`")
 
-    def __repr__(self) -> str:  # nothing secret in a log
+    def __repr__(self) -> str:  # without secrets, for logs
         return f"PrivateKey({self.public.bits} bits, {self.public.fingerprint})"
 
     @functools.cached_property
     def public(self) -> PublicKey:
-        """The half that others may have."""
+        """The public key, which other parties may have."""
         return PublicKey(self.p * self.q)
 
     def encrypt(self, plain: Plaintexts, exponents: Exponents = "full", threads: int | None = None) -> Ciphertexts:
-        """One ciphertext for each plaintext, each with a mask of its own from the operating system's randomness."""
-        plain, halves = self._fitting(plain), self._here()
-        halves.prepare(exponents)
+        """Return one ciphertext for each plaintext, each with its own mask from the operating system's randomness."""
+        plain, arithmetic = self._check_range(plain), self._current()
+        arithmetic.prepare(exponents)
         cuts = parallel.even_cuts(len(plain), pieces(threads))
         return Ciphertexts(
-            parallel.in_pieces(lambda start, end: halves.encrypt(plain.data[start:end], exponents), cuts)
+            parallel.run_in_pieces(lambda start, end: arithmetic.encrypt(plain.data[start:end], exponents), cuts)
         )
 
     def decrypt(self, c: Ciphertexts, threads: int | None = None) -> list[int]:
-        """The plaintexts, in [0, n)."""
-        n, halves = self.public.n, self._here()
+        """Return the plaintexts, in [0, n)."""
+        n, arithmetic = self.public.n, self._current()
         numbers = [low + n * high for low, high in self.public.digits(c)]
-        a_of, b_of = (halves.logarithms(half, numbers, threads) for half in (0, 1))
+        a_of, b_of = (arithmetic.logarithms(prime, numbers, threads) for prime in (0, 1))
         inverse = pow(self.q, -1, self.p)
         return [b + self.q * ((a - b) * inverse % self.p) for a, b in zip(a_of, b_of, strict=True)]
 
-    def _fitting(self, plain: Plaintexts) -> Plaintexts:
-        """Refuse what is not less than n."""
+    def _check_range(self, plain: Plaintexts) -> Plaintexts:
+        """Refuse plaintexts that are not less than n."""
         words = self.public.words
         if plain.data.shape[1] * WORD <= self.public.capacity:
             return plain
@@ -69,18 +69,18 @@ class PrivateKey:
             raise BadValue("a plaintext is larger than the key allows", remedy="use fewer bits, or a longer key")
         return Plaintexts(plain.data[:, :words])
 
-    def _here(self) -> _Halves:
+    def _current(self) -> _PrimeArithmetic:
         name = backends.backend().name
-        if name not in self._halves:
-            self._halves[name] = _Halves(self.p, self.q)
-        return self._halves[name]
+        if name not in self._arithmetic:
+            self._arithmetic[name] = _PrimeArithmetic(self.p, self.q)
+        return self._arithmetic[name]
 
     def save(self, path: str | Path) -> None:
-        """Write a file that only its owner may read; one that is there already is left alone."""
+        """Write a new file that only its owner may read; an existing file is an error."""
         text = json.dumps({"format": FILE_FORMAT, "version": 1, "p": hex(self.p), "q": hex(self.q)}, indent=1)
         try:
-            place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(place, "w", encoding="utf-8") as file:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
             raise CannotWrite(
@@ -89,14 +89,14 @@ class PrivateKey:
 
     @classmethod
     def load(cls, path: str | Path) -> PrivateKey:
-        """Read it again; refused if others may read it, too."""
+        """Read the key that `save` wrote, and refuse a file that others may read."""
         try:
             if os.name == "posix" and os.stat(path).st_mode & 0o077:
                 raise BadValue("the key file may be read by others", remedy=f"chmod 600 {path}", where=str(path))
-            told = json.loads(Path(path).read_text(encoding="utf-8"))
-            if told["format"] != FILE_FORMAT or told["version"] != 1:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            if content["format"] != FILE_FORMAT or content["version"] != 1:
                 raise ValueError("another format")
-            return cls(int(told["p"], 16), int(told["q"], 16))
+            return cls(int(content["p"], 16), int(content["q"], 16))
         except OSError as error:
             raise DataMissing(f"the key cannot be read: {error}", remedy="name the file that `save` wrote") from None
         except (ValueError, KeyError, TypeError):
@@ -105,7 +105,7 @@ class PrivateKey:
             ) from None
 
 
-class _Halves:
+class _PrimeArithmetic:
     """Arithmetic modulo p² and q² in one backend."""
 
     def __init__(self, p: int, q: int) -> None:
@@ -116,7 +116,7 @@ class _Halves:
         self.tables: dict[Exponents, list[backends.FixedBase]] = {}
 
     def prepare(self, exponents: Exponents) -> None:
-        """Make the tables for exponents of one kind, unless they are there."""
+        """Compute the tables for exponents of one kind, once."""
         if exponents not in ("full", "short"):
             raise BadValue(f"exponents cannot be '{exponents}'", remedy="use 'full' or 'short'", where="exponents")
         bits = SHORT_BITS if exponents == "short" else self.primes[0].bit_length()
@@ -126,27 +126,27 @@ class _Halves:
             ]
 
     def _base(self, prime: int) -> int:
-        """An n-th power modulo prime² that generates all of them."""
+        """Return an n-th power modulo prime² that generates all n-th powers."""
         factors = primes.factors_of_order(prime)
         assert factors is not None
         return pow(primes.generator(prime, factors), self.n, prime * prime)
 
     def encrypt(self, plain: Words, exponents: Exponents) -> Words:
-        """(1 + m n) times a power of the base."""
+        """Return (1 + m n) times a random power of the base."""
         if exponents == "short":
-            drawn = [random_bits(len(plain), SHORT_BITS)] * 2  # one exponent: a power modulo n²
+            sampled = [random_bits(len(plain), SHORT_BITS)] * 2  # one exponent: a power modulo n²
         else:
-            drawn = [random_below(len(plain), prime - 1) for prime in self.primes]
-        masks = [table.powers(e) for table, e in zip(self.tables[exponents], drawn, strict=True)]
+            sampled = [random_below(len(plain), prime - 1) for prime in self.primes]
+        masks = [table.powers(e) for table, e in zip(self.tables[exponents], sampled, strict=True)]
         return self.join.encrypt(masks[0], masks[1], plain)
 
-    def logarithms(self, half: int, numbers: list[int], threads: int | None) -> list[int]:
-        """m modulo a prime: c^(prime - 1) is 1 + prime m (n / prime) (prime - 1) modulo prime²."""
-        prime, ring = self.primes[half], self.rings[half]
+    def logarithms(self, index: int, numbers: list[int], threads: int | None) -> list[int]:
+        """Return m modulo a prime: c^(prime - 1) is 1 + prime m (n / prime) (prime - 1) modulo prime²."""
+        prime, ring = self.primes[index], self.rings[index]
         words, square = prime.bit_length() // WORD, prime * prime
         digits = (digit for c in numbers for digit in reversed(divmod(c % square, prime)))
         data = to_words(digits, words).reshape(-1, 2 * words)
         cuts = parallel.even_cuts(len(data), pieces(threads))
-        powers = parallel.in_pieces(lambda start, end: ring.powers(data[start:end], prime - 1), cuts)
+        powers = parallel.run_in_pieces(lambda start, end: ring.powers(data[start:end], prime - 1), cuts)
         factor = pow((prime - 1) * (self.n // prime), -1, prime)
         return [m * factor % prime for m in to_numbers(powers[:, words:])]

@@ -1,4 +1,4 @@
-"""What a host does with ciphertexts that it cannot read: add, pack, mask anew, and refuse what is none."""
+"""The public key of a host: add, pack, re-randomise and check ciphertexts that it cannot read."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedarena.vertical.crypto.limbs import WORD, Words, is_below, random_below, 
 
 SIZES = (2048, 3072)
 WORTH_A_THREAD = 512  # additions
-CHECKED = 512  # ciphertexts whose product is tested for a factor of n: one test for all of them
-OLD_SIZE = 1024  # of older papers; too short for anything but comparison with their figures
+CHECKED = 512  # ciphertexts whose product is tested for a factor of n at once
+OLD_SIZE = 1024  # of older papers; only to compare with their timings
 
 
 def check_size(bits: int, allow_1024: bool) -> None:
-    """Refuse a key that is too short, or of a size that no kernel knows."""
+    """Refuse a key that is too short, or of a size without a kernel."""
     if bits == OLD_SIZE and allow_1024:
         warnings.warn("a key of 1024 bits can be broken; use it to compare with old figures only", stacklevel=3)
     elif bits not in SIZES:
@@ -37,42 +37,42 @@ def check_size(bits: int, allow_1024: bool) -> None:
 
 @dataclass(frozen=True)
 class PublicKey:
-    """All that a host knows of a key: enough to add, not to read."""
+    """The part of a key that a host knows: it can add ciphertexts and cannot decrypt them."""
 
     n: int
 
     @functools.cached_property
     def bits(self) -> int:
-        """The size of the key."""
+        """The size of the key in bits."""
         return self.n.bit_length()
 
     @property
     def words(self) -> int:
-        """Words of one digit base n."""
+        """The number of words of one digit base n."""
         return -(-self.bits // WORD)
 
     @property
     def width(self) -> int:
-        """Words of a ciphertext."""
+        """The number of words of a ciphertext."""
         return 2 * self.words
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits that name the key."""
+        """Sixteen hexadecimal digits that identify the key."""
         return hashlib.sha256(b"fedarena paillier" + self.to_bytes()).hexdigest()[:16]
 
     @property
     def capacity(self) -> int:
-        """Bits that a plaintext may have, whatever they are."""
+        """The number of bits that any plaintext may have."""
         return self.bits - 1
 
     def to_bytes(self) -> bytes:
-        """As it travels."""
+        """Return the bytes that are sent to another party."""
         return self.n.to_bytes(8 * self.words, "little")
 
     @classmethod
     def from_bytes(cls, raw: bytes, *, allow_1024: bool = False) -> PublicKey:
-        """The key of another party, checked."""
+        """Read the key of another party, checked."""
         return cls(int.from_bytes(raw, "little")).check(allow_1024=allow_1024)
 
     def check(self, *, allow_1024: bool = False) -> PublicKey:
@@ -101,7 +101,7 @@ class PublicKey:
     def sums(
         self, c: Ciphertexts, rows: NDArray[np.int32], starts: NDArray[np.int64], threads: int | None = None
     ) -> Ciphertexts:
-        """The encrypted sum of each segment: rows[starts[i]:starts[i + 1]]. An empty one is 0, not masked."""
+        """Return the encrypted sum of each segment rows[starts[i]:starts[i + 1]]; an empty one is 0 without a mask."""
         rows, starts = np.ascontiguousarray(rows, np.int32), np.ascontiguousarray(starts, np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(c):
             raise IndexError(f"rows must lie in [0, {len(c)})")
@@ -112,29 +112,29 @@ class PublicKey:
         even = np.linspace(starts[0], starts[-1], shares + 1)
         cuts = [0, *np.searchsorted(starts, even[1:-1]).tolist(), len(starts) - 1]
         return Ciphertexts(
-            parallel.in_pieces(lambda start, end: found.products(data, rows, starts[start : end + 1]), cuts)
+            parallel.run_in_pieces(lambda start, end: found.products(data, rows, starts[start : end + 1]), cuts)
         )
 
     def add(self, a: Ciphertexts, b: Ciphertexts) -> Ciphertexts:
-        """Element by element, a + b."""
+        """Return a + b, element by element."""
         if len(a) != len(b):
             raise ValueError(f"{len(a)} and {len(b)} ciphertexts cannot be added")
         rows = np.arange(2 * len(a), dtype=np.int32).reshape(2, -1).T.ravel()
         return self.sums(Ciphertexts.concatenate([a, b]), rows, np.arange(0, 2 * len(a) + 1, 2))
 
     def subtract(self, a: Ciphertexts, b: Ciphertexts) -> Ciphertexts:
-        """Element by element, a - b (modulo n)."""
+        """Return a - b modulo n, element by element."""
         inverses = integers.inverses([low + self.n * high for low, high in self.digits(b)], self.n * self.n)
         digits = [digit for inverse in inverses for digit in reversed(divmod(inverse, self.n))]
         return self.add(a, Ciphertexts(to_words(digits, self.words).reshape(-1, self.width)))
 
     def digits(self, c: Ciphertexts) -> list[tuple[int, int]]:
-        """The two digits base n of each."""
+        """Return the two digits base n of each ciphertext."""
         numbers = to_numbers(self._data(c).reshape(-1, self.words))
         return list(zip(numbers[::2], numbers[1::2], strict=True))
 
     def pack(self, c: Ciphertexts, width: int, count: int, threads: int | None = None) -> Ciphertexts:
-        """Every `count` consecutive sums of `width` bits in one ciphertext, the first in the lowest bits."""
+        """Pack every `count` consecutive sums of `width` bits in one ciphertext, the first in the lowest bits."""
         if width * count > self.capacity:
             raise BadValue(
                 f"{count} slots of {width} bits do not fit in a key of {self.bits} bits",
@@ -143,27 +143,27 @@ class PublicKey:
         packed = -(-len(c) // count)
         found, data, cuts = self._ring, self._data(c), parallel.even_cuts(packed, pieces(threads))
         return Ciphertexts(
-            parallel.in_pieces(lambda start, end: found.pack(data[start * count : end * count], width, count), cuts)
+            parallel.run_in_pieces(lambda start, end: found.pack(data[start * count : end * count], width, count), cuts)
         )
 
     def rerandomise(self, c: Ciphertexts, threads: int | None = None) -> Ciphertexts:
-        """The same plaintexts under fresh masks r^n, each with an r of its own.
+        """Return the same plaintexts under fresh masks r^n, each with its own r.
 
-        The one who decrypts may know all masks that went into a sum, and the factors of n. A mask from a short exponent,
-        or from the powers of one base, would leave him something to test; r^n with uniform r leaves nothing.
+        The owner of the private key may know all masks of a sum, and the factors of n. A mask from a short exponent, or
+        from the powers of one base, could be tested against them; r^n with uniform r cannot.
         """
         found, n = self._ring, self.n
 
-        def work(start: int, end: int) -> Words:
+        def fresh_masks(start: int, end: int) -> Words:
             fresh = np.zeros((end - start, self.width), np.uint64)
             fresh[:, : self.words] = random_below(end - start, n)
             return found.powers(fresh, n)
 
         cuts = parallel.even_cuts(len(c), pieces(threads))
-        return self.add(c, Ciphertexts(parallel.in_pieces(work, cuts)))
+        return self.add(c, Ciphertexts(parallel.run_in_pieces(fresh_masks, cuts)))
 
     def _data(self, c: Ciphertexts) -> Words:
-        """Their words, which a kernel reads without asking how many there are."""
+        """Return the words of ciphertexts; a kernel does not check their shape."""
         if c.data.ndim != 2 or c.data.shape[1] != self.width:
             raise ValueError(f"ciphertexts of this key have {self.width} words, not shape {c.data.shape}")
         return c.data
@@ -174,5 +174,5 @@ class PublicKey:
 
 
 def pieces(threads: int | None) -> int:
-    """Threads to share work among: as many as there are cores, where that helps."""
+    """Return the number of threads: by default that of the cores, if the backend uses threads."""
     return (threads or parallel.cores()) if backends.backend().uses_threads else 1

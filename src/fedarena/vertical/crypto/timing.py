@@ -1,4 +1,4 @@
-"""What each operation costs in each backend, side by side in one run: trust the ratios, microseconds drift."""
+"""Measure the cost of each operation in each backend in one run: ratios are reliable, microseconds drift."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fedarena.vertical.crypto.ciphertexts import Ciphertexts, plaintexts
 from fedarena.vertical.crypto.keys import PrivateKey, generate
 from fedarena.vertical.crypto.limbs import random_bits, to_numbers
 
-LANES = 16  # numbers of the smallest measurement: two full turns of the widest kernel
-WIDTH = 128  # bits of what is packed: sums of g and of h, 64 bits each
-TEXTBOOK = "mask anew"  # r^n and a product: what the textbook's encryption costs
+LANES = 16  # numbers of the smallest measurement: two full vectors of the widest kernel
+WIDTH = 128  # bits of a packed sum: g and h, 64 bits each
+TEXTBOOK = "mask anew"  # r^n and a product: the cost of textbook encryption
 
-Work = Callable[[PrivateKey, Ciphertexts], object]
+Operation = Callable[[PrivateKey, Ciphertexts], object]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one operation on one thread; `ratio` says how many times faster it is than the reference."""
+    """The cost of one operation on one thread; `ratio` is the speed-up over the reference."""
 
     operation: str
     backend: str
@@ -34,10 +34,10 @@ class Cost:
 
 
 def measure(bits: int = 2048, names: Sequence[str] | None = None, rounds: int = 3, seconds: float = 0.1) -> list[Cost]:
-    """The best of some rounds, in which the backends take turns.
+    """Return the best of several rounds, in which the backends alternate.
 
-    Ratios are to the same operation with gmpy2 (with Python's numbers where that is missing), those of encryption to the
-    textbook's encryption there.
+    Ratios are to the same operation with gmpy2 (with Python integers where it is missing), those of encryption to
+    textbook encryption there.
     """
     key = generate(bits, allow_1024=bits == 1024)
     names = list(names or backends.available())
@@ -45,8 +45,8 @@ def measure(bits: int = 2048, names: Sequence[str] | None = None, rounds: int = 
     for _ in range(rounds):
         for name in names:
             with _forced(name):
-                for operation, (work, units) in _operations(key).items():
-                    cost = _once(work, units, key, seconds)
+                for operation, (run, units) in _operations(key).items():
+                    cost = _once(run, units, key, seconds)
                     best[operation, name] = min(cost, best.get((operation, name), cost))
     reference = "gmpy2" if "gmpy2" in names else names[-1]
     return [
@@ -56,12 +56,12 @@ def measure(bits: int = 2048, names: Sequence[str] | None = None, rounds: int = 
 
 
 def rows(costs: Sequence[Cost]) -> list[dict[str, Any]]:
-    """For JSON."""
+    """Return the costs as JSON objects."""
     return [asdict(cost) for cost in costs]
 
 
 def show(costs: Sequence[Cost]) -> None:
-    """A table on the terminal."""
+    """Print the costs as a table on the terminal."""
     from rich.console import Console
     from rich.table import Table
 
@@ -77,8 +77,8 @@ def _compared(operation: str) -> str:
     return TEXTBOOK if operation.startswith("encrypt") else operation
 
 
-def _operations(key: PrivateKey) -> dict[str, tuple[Work, int]]:
-    """What is done with some ciphertexts, and how many units of it there are for each of them."""
+def _operations(key: PrivateKey) -> dict[str, tuple[Operation, int]]:
+    """Return the operations on ciphertexts, and the units of each per ciphertext."""
     slots = key.public.capacity // WIDTH
     return {
         "add": (_add, 4),
@@ -103,20 +103,20 @@ def _repeated(c: Ciphertexts, times: int) -> Ciphertexts:
     return Ciphertexts(np.repeat(c.data, times, axis=0))
 
 
-def _once(work: Work, units: int, key: PrivateKey, seconds: float) -> float:
-    """Seconds for a unit: on few ciphertexts first, then on as many as fill the time."""
+def _once(operation: Operation, units: int, key: PrivateKey, seconds: float) -> float:
+    """Return the seconds of a unit: on few ciphertexts first, then on as many as fill the time."""
     few = key.encrypt(_plain(LANES), "short")
-    work(key, few)  # tables are made, memory is warm
-    cost = _timed(work, key, few)
-    turns = int(min(256, seconds / max(cost, 1e-6)))
-    if turns < 2:
+    operation(key, few)  # compute tables, warm the memory
+    cost = _timed(operation, key, few)
+    repeats = int(min(256, seconds / max(cost, 1e-6)))
+    if repeats < 2:
         return cost / (units * LANES)
-    return _timed(work, key, _repeated(few, turns)) / (units * LANES * turns)
+    return _timed(operation, key, _repeated(few, repeats)) / (units * LANES * repeats)
 
 
-def _timed(work: Work, key: PrivateKey, c: Ciphertexts) -> float:
+def _timed(operation: Operation, key: PrivateKey, c: Ciphertexts) -> float:
     start = time.thread_time()  # of this thread alone: others on the machine do not count
-    work(key, c)
+    operation(key, c)
     return time.thread_time() - start
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic with numbers of Python, or of gmpy2 where that is installed: for machines without the compiled kernels."""
+"""Arithmetic with integers of Python or gmpy2, for machines without the compiled kernels."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from fedarena.vertical.crypto.limbs import WORD, Words, to_numbers, to_words
 Integer = Callable[[int], Any]  # int, or gmpy2.mpz
 Power = Callable[[Any, int, Any], Any]
 
-WINDOW = 6  # bits of an exponent that one product of the fixed base does
+WINDOW = 6  # bits of an exponent per product of the fixed base
 
 
 @dataclass(frozen=True)
 class IntegerBackend:
-    """Rings whose numbers are of this kind."""
+    """A backend with integers of Python or gmpy2."""
 
     name: str
     integer: Integer
     power: Power
-    uses_threads = False  # they would wait for each other
+    uses_threads = False  # Python's lock allows one at a time
 
     def ring(self, n: int) -> IntegerRing:
-        """Arithmetic modulo n²."""
+        """Return the arithmetic modulo n²."""
         return IntegerRing(n, self.integer, self.power)
 
     def join(self, p: int, q: int) -> IntegerJoin:
-        """What puts the halves of a mask together."""
+        """Return the encryption from residues modulo p² and q²."""
         return IntegerJoin(self.ring(p), self.ring(q), self.ring(p * q))
 
 
 class IntegerRing:
-    """Numbers modulo n², kept as two digits base n."""
+    """Arithmetic modulo n²; a number is a row of words, its two digits base n."""
 
     def __init__(self, n: int, integer: Integer, power: Power) -> None:
         self.n, self.square = integer(n), integer(n * n)
@@ -47,18 +47,18 @@ class IntegerRing:
         self.integer, self.power = integer, power
 
     def numbers(self, data: Words) -> list[Any]:
-        """The numbers themselves."""
-        low, high = (to_numbers(half) for half in (data[:, : self.words], data[:, self.words :]))
+        """Return the integers that rows of words stand for."""
+        low, high = (to_numbers(digits) for digits in (data[:, : self.words], data[:, self.words :]))
         return [self.integer(a) + self.n * b for a, b in zip(low, high, strict=True)]
 
     def pairs(self, numbers: list[Any]) -> Words:
-        """And back."""
+        """Return integers as rows of words, two digits base n."""
         split = [divmod(number, self.n) for number in numbers]
         low = to_words((int(a) for _, a in split), self.words)
         return np.hstack([low, to_words((int(b) for b, _ in split), self.words)])
 
     def products(self, data: Words, rows: NDArray[np.int32], starts: NDArray[np.int64]) -> Words:
-        """The product of each segment of rows; 1 where it is empty."""
+        """Return the product of each segment of rows; 1 where it is empty."""
         numbers, order = self.numbers(data), rows.tolist()
         return self.pairs([self._product(numbers, order[start:end]) for start, end in pairwise(starts.tolist())])
 
@@ -69,11 +69,11 @@ class IntegerRing:
         return product
 
     def powers(self, data: Words, exponent: int) -> Words:
-        """Each to the same power."""
+        """Return each number to the same power."""
         return self.pairs([self.power(number, exponent, self.square) for number in self.numbers(data)])
 
     def pack(self, data: Words, width: int, count: int) -> Words:
-        """For every `count` numbers c_0, c_1, ... the product of c_i to the power 2^(width i)."""
+        """Return for every `count` numbers c_0, c_1, ... the product of c_i to the power 2^(width i)."""
         numbers, packed = self.numbers(data), []
         for start in range(0, len(numbers), count):
             product = self.integer(1)
@@ -83,7 +83,7 @@ class IntegerRing:
         return self.pairs(packed)
 
     def fixed_base(self, base: int, bits: int) -> IntegerPowers:
-        """Powers of one base, with exponents of at most so many bits."""
+        """Return the powers of one base, for exponents of at most `bits` bits."""
         return IntegerPowers(self, base, bits)
 
 
@@ -101,7 +101,7 @@ class IntegerPowers:
             self.table.append(entries)
 
     def powers(self, exponents: Words) -> Words:
-        """The base to each of these exponents."""
+        """Return the base to each of these exponents."""
         return self.ring.pairs([self._power(exponent) for exponent in to_numbers(exponents)])
 
     def _power(self, exponent: int) -> Any:
@@ -114,29 +114,29 @@ class IntegerPowers:
 
 @dataclass(frozen=True)
 class IntegerJoin:
-    """From halves modulo p² and q² to a ciphertext modulo n²."""
+    """Encryption by the Chinese remainder theorem, from masks modulo p² and q² to ciphertexts modulo n²."""
 
     p: IntegerRing
     q: IntegerRing
     n: IntegerRing
 
     def encrypt(self, mask_p: Words, mask_q: Words, plain: Words) -> Words:
-        """(1 + m n) times the mask that has these halves."""
+        """Return (1 + m n) times the masks with these residues."""
         n, square, q_square = self.n.n, self.n.square, self.q.square
         inverse = self.n.power(q_square, -1, self.p.square)
-        halves = zip(self.p.numbers(mask_p), self.q.numbers(mask_q), to_numbers(plain), strict=True)
+        residues = zip(self.p.numbers(mask_p), self.q.numbers(mask_q), to_numbers(plain), strict=True)
         return self.n.pairs(
-            [(1 + m * n) * (b + q_square * ((a - b) * inverse % self.p.square)) % square for a, b, m in halves]
+            [(1 + m * n) * (b + q_square * ((a - b) * inverse % self.p.square)) % square for a, b, m in residues]
         )
 
 
 def python() -> IntegerBackend:
-    """The numbers of Python: always there."""
+    """Return the backend with Python integers, which is always available."""
     return IntegerBackend("python", int, pow)
 
 
 def gmpy2() -> IntegerBackend | None:
-    """Those of gmpy2, if it is installed."""
+    """Return the backend with gmpy2, if it is installed."""
     if importlib.util.find_spec("gmpy2") is None:
         return None
     library = importlib.import_module("gmpy2")
@@ -144,7 +144,7 @@ def gmpy2() -> IntegerBackend | None:
 
 
 def inverses(numbers: list[int], modulus: int) -> list[int]:
-    """The inverse of each, with one inversion and three products each (Montgomery's trick)."""
+    """Return the inverse of each number, with one inversion and three products each (Montgomery's trick)."""
     integer = (gmpy2() or python()).integer
     products = [integer(1)]
     for number in numbers:

@@ -1,7 +1,7 @@
 """Arithmetic in the compiled kernels (native/), for AVX512-IFMA or for any processor.
 
-They are built when the package is installed, if there is a compiler; which one runs is decided here, by what the processor
-can do.
+They are built when the package is installed, if there is a compiler; this module chooses one by the features of the
+processor.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from fedarena.vertical.crypto.limbs import WORD, Words, contiguous, to_words
 
 FOLDER = Path(__file__).parent.parent
-WINDOW = 10  # bits of an exponent that one product of the fixed base does
+WINDOW = 10  # bits of an exponent per product of the fixed base
 
 
 class KernelBackend:
-    """Rings of one build."""
+    """A backend with one build of the kernels."""
 
     uses_threads = True
 
@@ -32,16 +32,16 @@ class KernelBackend:
             maker.restype = ctypes.c_void_p
 
     def ring(self, n: int) -> KernelRing:
-        """Arithmetic modulo n²."""
+        """Return the arithmetic modulo n²."""
         return KernelRing(self.library, n)
 
     def join(self, p: int, q: int) -> KernelJoin:
-        """What puts the halves of a mask together."""
+        """Return the encryption from residues modulo p² and q²."""
         return KernelJoin(self.ring(p * q), p, q)
 
 
 class KernelRing:
-    """Numbers modulo n², kept as two digits base n."""
+    """Arithmetic modulo n²; a number is a row of words, its two digits base n."""
 
     def __init__(self, library: Any, n: int) -> None:
         self.library, self.n = library, n
@@ -54,20 +54,20 @@ class KernelRing:
         while len(powers) <= self.longest:
             powers.append(powers[-1] * self.radix % (n * n))
         constants = [to_words([x], self.words) for x in (n, -self.radix % n)] + [self.pairs(powers)]
-        self.handle = ctypes.c_void_p(library.fedarena_ring(self.words, *map(_at, constants)))
+        self.handle = ctypes.c_void_p(library.fedarena_ring(self.words, *map(_address, constants)))
         weakref.finalize(self, library.fedarena_ring_free, self.handle)
 
     def pairs(self, numbers: list[int]) -> Words:
-        """Numbers of Python as rows."""
+        """Return Python integers as rows."""
         digits = [digit for number in numbers for digit in reversed(divmod(number, self.n))]
         return to_words(digits, self.words).reshape(-1, 2 * self.words)
 
     def empty(self, count: int) -> Words:
-        """Rows to be filled."""
+        """Return uninitialised rows for a result."""
         return np.empty((count, 2 * self.words), np.uint64)
 
     def products(self, data: Words, rows: NDArray[np.int32], starts: NDArray[np.int64]) -> Words:
-        """The product of each segment of rows; 1 where it is empty."""
+        """Return the product of each segment of rows; 1 where it is empty."""
         pieces = np.maximum(1, -(-np.diff(starts) // self.longest))
         if not len(data) or len(pieces) == pieces.sum():
             return self._short_products(data, rows, starts)
@@ -78,27 +78,29 @@ class KernelRing:
         return self.products(partial, np.arange(len(partial), dtype=np.int32), firsts)
 
     def _short_products(self, data: Words, rows: NDArray[np.int32], starts: NDArray[np.int64]) -> Words:
-        """The same, for segments that the kernel can take."""
+        """Return the products of segments that are short enough for the kernel."""
         out, data, starts = self.empty(len(starts) - 1), contiguous(data), np.ascontiguousarray(starts, np.int64)
-        arrays = [_at(array) for array in (out, data, rows, starts)]
+        arrays = [_address(array) for array in (out, data, rows, starts)]
         self.library.fedarena_products(self.handle, *arrays, _size(len(out)))
         return out
 
     def powers(self, data: Words, exponent: int) -> Words:
-        """Each to the same power."""
+        """Return each number to the same power."""
         out, data, bits = self.empty(len(data)), contiguous(data), max(1, exponent.bit_length())
         digits = to_words([exponent], -(-bits // WORD))
-        self.library.fedarena_powers(self.handle, _at(out), _at(data), _size(len(data)), _at(digits), bits)
+        self.library.fedarena_powers(
+            self.handle, _address(out), _address(data), _size(len(data)), _address(digits), bits
+        )
         return out
 
     def pack(self, data: Words, width: int, count: int) -> Words:
-        """For every `count` numbers c_0, c_1, ... the product of c_i to the power 2^(width i)."""
+        """Return for every `count` numbers c_0, c_1, ... the product of c_i to the power 2^(width i)."""
         out, data = self.empty(-(-len(data) // count)), contiguous(data)
-        self.library.fedarena_pack(self.handle, _at(out), _at(data), _size(len(data)), width, count)
+        self.library.fedarena_pack(self.handle, _address(out), _address(data), _size(len(data)), width, count)
         return out
 
     def fixed_base(self, base: int, bits: int) -> KernelPowers:
-        """Powers of one base, with exponents of at most so many bits."""
+        """Return the powers of one base, for exponents of at most `bits` bits."""
         return KernelPowers(self, base, bits)
 
 
@@ -108,22 +110,24 @@ class KernelPowers:
     def __init__(self, ring: KernelRing, base: int, bits: int) -> None:
         self.ring, self.words = ring, -(-bits // WORD)
         start = ring.pairs([base])
-        self.handle = ctypes.c_void_p(ring.library.fedarena_table(ring.handle, _at(start), WINDOW, -(-bits // WINDOW)))
+        self.handle = ctypes.c_void_p(
+            ring.library.fedarena_table(ring.handle, _address(start), WINDOW, -(-bits // WINDOW))
+        )
         if not self.handle:
             raise MemoryError("there is no memory for the table of powers")
         weakref.finalize(self, ring.library.fedarena_table_free, self.handle)
 
     def powers(self, exponents: Words) -> Words:
-        """The base to each of these exponents."""
+        """Return the base to each of these exponents."""
         out, exponents = self.ring.empty(len(exponents)), contiguous(exponents)
         self.ring.library.fedarena_fixed(
-            self.ring.handle, _at(out), self.handle, _at(exponents), self.words, _size(len(exponents))
+            self.ring.handle, _address(out), self.handle, _address(exponents), self.words, _size(len(exponents))
         )
         return out
 
 
 class KernelJoin:
-    """From halves modulo p² and q² to a ciphertext modulo n²."""
+    """Encryption by the Chinese remainder theorem, from masks modulo p² and q² to ciphertexts modulo n²."""
 
     def __init__(self, ring: KernelRing, p: int, q: int) -> None:
         square, r_squared = ring.n**2, ring.radix**2
@@ -133,23 +137,23 @@ class KernelJoin:
         self.primes = [to_words([prime], ring.words // 2) for prime in (p, q)]
 
     def encrypt(self, mask_p: Words, mask_q: Words, plain: Words) -> Words:
-        """(1 + m n) times the mask that has these halves."""
+        """Return (1 + m n) times the masks with these residues."""
         out, plain = self.ring.empty(len(plain)), contiguous(plain)
         arrays = (out, mask_p, mask_q, *self.primes, self.factors, plain)
-        self.ring.library.fedarena_encrypt(self.ring.handle, *map(_at, arrays), plain.shape[1], _size(len(plain)))
+        self.ring.library.fedarena_encrypt(self.ring.handle, *map(_address, arrays), plain.shape[1], _size(len(plain)))
         return out
 
 
 def portable() -> KernelBackend | None:
-    """The kernels for any processor, if they were built."""
+    """Return the backend for any processor, if it was built."""
     library = _library("portable")
     return None if library is None else KernelBackend("portable", library)
 
 
 def ifma() -> KernelBackend | None:
-    """The kernels for AVX512-IFMA, if they were built and this processor has it."""
-    everywhere, library = _library("portable"), _library("ifma")
-    if everywhere is None or library is None or not everywhere.fedarena_has_ifma():
+    """Return the backend for AVX512-IFMA, if it was built and this processor has it."""
+    generic, library = _library("portable"), _library("ifma")
+    if generic is None or library is None or not generic.fedarena_has_ifma():
         return None
     return KernelBackend("ifma", library)
 
@@ -159,7 +163,7 @@ def _library(build: str) -> ctypes.CDLL | None:
     return ctypes.CDLL(str(path)) if path.exists() else None
 
 
-def _at(array: NDArray[Any]) -> ctypes.c_void_p:
+def _address(array: NDArray[Any]) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 

@@ -1,0 +1,85 @@
+"""`fedarena run`: one experiment."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedarena.cli.options import (
+    Address,
+    ExperimentSource,
+    File,
+    Json,
+    Quiet,
+    Runtime,
+    Set,
+    Workers,
+    load_components,
+)
+from fedarena.cli.output import print_result
+
+LOGGER = logging.getLogger(__name__)
+
+
+def run(
+    experiment: ExperimentSource = None,
+    set_: Set = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; by default the next free one under runs/.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
+    from_intact: Annotated[
+        bool,
+        typer.Option(
+            "--from-intact",
+            help="With --resume: if files of the latest round are damaged, resume from the last intact round.",
+        ),
+    ] = False,
+    runtime: Runtime = "processes",
+    workers: Workers = None,
+    address: Address = None,
+    file: File = None,
+    track: Annotated[
+        str | None,
+        typer.Option(help="Also log to MLflow: the address of a server, or a folder. Needs `fedarena[track]`."),
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run one experiment.
+
+    `fedarena run digits`
+
+    `fedarena run exp.toml --set local.lr=0.05 --set algorithm.name=fedsgd`
+
+    `fedarena run hospital.csv --set data.label=diagnosis --set data.client=site --set partition=natural`
+
+    `fedarena run digits --file mine.py --set algorithm=mine`
+
+    `fedarena run exp.toml --runtime ray --address auto`
+
+    `fedarena run --resume runs/digits-fedavg-seed0`
+    """
+    from fedarena import api
+
+    load_components(file)
+    if experiment is None and resume is None:
+        raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena run digits`")
+    result = api.run(
+        experiment,
+        out=out,
+        resume=resume,
+        from_intact=from_intact,
+        runtime=runtime,
+        workers=workers,
+        address=address,
+        overrides=set_ or [],
+        progress=not quiet,
+        track=track,
+    )
+    for note in dict.fromkeys(result.notes):
+        LOGGER.info("note: %s", note)
+    print_result(result, result.summary() if json_ else None, json_)

@@ -1,0 +1,90 @@
+"""`fedarena search`: good settings for an algorithm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fedarena.cli.options import (
+    Address,
+    ExperimentSource,
+    File,
+    Json,
+    PoolRuntime,
+    Quiet,
+    SearchMethod,
+    Set,
+    Workers,
+    load_components,
+)
+from fedarena.cli.output import print_result
+
+
+def search(
+    experiment: ExperimentSource = None,
+    space: Annotated[
+        Path | None, typer.Option(help="Search space as a TOML file; by default the algorithm's own.")
+    ] = None,
+    trials: Annotated[int | None, typer.Option(help="Number of trials, including those of earlier calls.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A published search, e.g. `nilsson-fedavg`.")] = None,
+    method: SearchMethod = None,
+    seed: Annotated[int, typer.Option(help="Seed of the search; the experiment's own is `--set seed=1`.")] = 0,
+    score: Annotated[
+        Literal["best", "final"], typer.Option(help="Accuracy on the held-out samples that counts.")
+    ] = "best",
+    ahead: Annotated[
+        int, typer.Option(help="Trials that may run at the same time; changes which trials are chosen.")
+    ] = 4,
+    prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Stop hopeless trials early.")] = True,
+    study: Annotated[Path | None, typer.Option(help="SQLite file of the study; by default inside the folder.")] = None,
+    set_: Set = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the search; by default one under runs/ that belongs to it.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the search in this folder.")] = None,
+    runtime: PoolRuntime = "processes",
+    workers: Workers = None,
+    address: Address = None,
+    file: File = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search for good settings on samples held out of the training samples. The test samples are never used.
+
+    `fedarena search digits --trials 20`
+
+    `fedarena search exp.toml --space space.toml --trials 40 --set algorithm=fedprox`
+
+    `fedarena search exp.toml --preset nilsson-fedavg`
+
+    `fedarena search --resume runs/search-digits-fedavg-seed0 --trials 60`
+
+    Running the same command again resumes the search. The trials are the same for any number of workers.
+    """
+    from fedarena import api
+
+    load_components(file)
+    if experiment is None and resume is None:
+        raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena search digits --trials 20`")
+    found = api.search(
+        experiment,
+        space=space,
+        trials=trials,
+        preset=preset,
+        method=method,
+        seed=seed,
+        score=score,
+        ahead=ahead,
+        prune=prune,
+        study=study,
+        out=out,
+        resume=resume,
+        runtime=runtime,
+        workers=workers,
+        address=address,
+        progress=not quiet,
+        overrides=set_ or [],
+    )
+    print_result(found, found.as_dict() if json_ else None, json_)

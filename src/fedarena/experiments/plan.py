@@ -1,0 +1,261 @@
+"""Build the plan of a comparison from the options of `compare`, and check all of it before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedarena.config.comparison_plan import PARTS, Plan, Score, Split, View, finite_table
+from fedarena.config.errors import BadValue, ResumeMismatch, UnknownName, located_at, quoted, suggest
+from fedarena.config.experiment import COMPONENTS, Experiment
+from fedarena.config.registry import name_of
+from fedarena.data.folds import has_own_folds
+from fedarena.engine.setup import open_context, partition_data
+from fedarena.experiments.contestants import Contestants, contestants
+from fedarena.experiments.left_out_clients import LeaveOneOut, check_left_out, with_left_out
+from fedarena.experiments.option_checks import check_numbers
+from fedarena.experiments.search_space import Method
+from fedarena.experiments.split_options import Names, Splitting
+from fedarena.experiments.sweep import Sweep, with_sweep
+from fedarena.experiments.tune import Per, with_tuning
+from fedarena.experiments.until_decided import at_first_look, check_limit, continued, with_limit
+from fedarena.experiments.validated_score import check_rescoring, with_validation
+from fedarena.results.plan_file import read_plan
+from fedarena.results.run_folder import versions
+from fedarena.results.scoring import SCORES, VIEWS, Scoring
+from fedarena.runtimes.run_task import one_thread
+from fedarena.statistics.metric_registry import all_metrics, find_metric
+
+
+def make_plan(
+    source: Any = None,
+    algorithms: Iterable[Any] | Mapping[str, Any] = (),
+    *,
+    folds: int | None = None,
+    repeats: int | None = None,
+    seeds: int | None = None,
+    fixed: Names = (),
+    per_repeat: Names = (),
+    until_decided: bool = False,
+    at_most: int | None = None,
+    score: Score | None = None,
+    metric: str | None = None,
+    evaluate_on: View | None = None,
+    rope: float | None = None,
+    threshold: float | None = None,
+    resume: str | Path | None = None,
+    baseline: bool = True,
+    tune: int | None = None,
+    tune_per: Per | None = None,
+    tune_method: Method | None = None,
+    spaces: Mapping[str, Any] | str | Path | None = None,
+    sweep: Sweep | None = None,
+    leave_one_out: LeaveOneOut = False,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Plan:
+    """Return the plan that these options of `compare` request, or that of the folder to resume."""
+    check_numbers(folds=(folds, 2), repeats=(repeats, 1), seeds=(seeds, 2))
+    check_limit(until_decided, at_most)
+    splitting = Splitting.from_options(folds, repeats, seeds, fixed, per_repeat)
+    _check_criteria(rope, threshold, score, metric, evaluate_on)
+    check_rescoring(score, resume)
+    options = {"score": score, "metric": metric, "evaluate_on": evaluate_on, "rope": rope, "threshold": threshold}
+    criteria: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
+    unchanged = BadValue("a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume")
+    if resume is not None and (source is None) != (not algorithms):
+        raise unchanged
+    if resume is not None and source is None and not algorithms:
+        plan = continued(_with_criteria(read_plan(Path(resume)), criteria), until_decided, at_most)
+        without = not baseline and plan.reference is not None
+        if any((overrides, settings, splitting, tune, tune_per, tune_method, spaces, without, sweep)):
+            raise unchanged
+        return with_left_out(plan, leave_one_out)
+    experiment = with_validation(Experiment.make(source, overrides, **settings), score)
+    if metric is not None:
+        experiment = experiment.with_(evaluate={"metric": metric})
+    if sweep is not None and tune is not None:
+        raise BadValue("a sweep is not tuned", remedy="leave out --tune or --sweep", where="--sweep")
+    entered, swept = (contestants(algorithms), {}) if sweep is None else with_sweep(algorithms, sweep)
+    plan = replace(_plan(experiment, entered, baseline, splitting, criteria), sweep=swept)
+    plan = with_tuning(plan, tune, entered, tune_method, tune_per, spaces)
+    if resume is None:
+        return with_left_out(with_limit(plan, splitting, until_decided, at_most), leave_one_out)
+    before = continued(read_plan(Path(resume)), until_decided, at_most)
+    plan = with_limit(plan, splitting, until_decided, before.at_most if until_decided else None)
+    plan = _with_criteria(_same_plan(plan, before, Path(resume)), criteria)
+    return with_left_out(plan, leave_one_out)
+
+
+def build_plan(experiment: Experiment, contestants: dict[str, dict[str, Any]], **options: Any) -> Plan:
+    """Return the plan of these contestants as complete, plain tables; `options` are other fields of the plan.
+
+    Objects that no file can name are kept in `own`. Folds, clients and test samples follow from data and partition.
+    """
+    own: dict[str, Any] = {}
+    tables = {}
+    for label, table in contestants.items():
+        cell = experiment.with_(**table)
+        complete = cell.as_table()
+        tables[label] = {key: _same_keys(complete[key], value) for key, value in table.items()}
+        if cell.algorithm.own:
+            own[f"algorithm {label}"] = cell.algorithm
+    common = {k: v for k, v in experiment.as_table().items() if k not in ("algorithm", "folds", "fold")}
+    own |= {k: c for k in COMPONENTS if (c := getattr(experiment, k)).own and k != "algorithm"}
+    plan = Plan(finite_table(common), finite_table(tables), own=own, **{"protocol": "independent", **options})
+    return plan if plan.protocol == "shared" else _with_data(plan, experiment)
+
+
+def _with_data(plan: Plan, experiment: Experiment) -> Plan:
+    """Complete what follows from data and partition: their own folds, clients that are not drawn, the test share."""
+    partitioner, own_folds = experiment.partition.made, has_own_folds(experiment.partition.made)
+    seeded = {part for part in PARTS if getattr(experiment, f"{part}_seed") is not None}
+    fixed = [name for name in (*PARTS, "test") if name in seeded or name in plan.fixed]
+    requested = {*plan.per_repeat, *(["partition"] if own_folds and plan.folds else [])}
+    drawn = [part for part in PARTS if part != "partition" or getattr(partitioner, "seeded", True)]
+    share = None
+    if not plan.folds and own_folds:
+        share = 1 / partitioner.folds
+    elif not plan.folds and "test" not in fixed:
+        data = experiment.data.made.load(experiment.seed_for("split"))
+        share = 1 - data.n_train / len(data.x)
+    shared = tuple(part for part in drawn if part in requested and part not in fixed)
+    return replace(plan, fixed=tuple(fixed), per_repeat=shared, test_share=share)
+
+
+def _same_keys(complete: Any, given: Any) -> Any:
+    """Return a component in full, and of other tables only the keys that differ between contestants."""
+    if isinstance(given, Mapping) and "name" not in complete:
+        return {key: complete.get(key) for key in given}
+    return complete
+
+
+def _with_criteria(plan: Plan, criteria: Mapping[str, Any]) -> Plan:
+    """Change how known scores are compared, and note it: choosing the criterion after the scores is not a fair test."""
+    changed: dict[str, Any] = {key: new for key, new in criteria.items() if getattr(plan, key) != new}
+    if changed and plan.at_most is not None:
+        key = next(iter(changed))
+        raise BadValue(
+            f"the looks of this comparison are made with {key} = {getattr(plan, key)}, which cannot change",
+            remedy=f"leave out --{key.replace('_', '-')}, or compare again in a new folder",
+            where="--resume",
+        )
+    notes = [f"{key} was {getattr(plan, key)} at first, and became {new} later" for key, new in changed.items()]
+    plan = replace(plan, **changed, notes=(*plan.notes, *notes))
+    Scoring(plan.score, plan.metric, plan.evaluate_on).check()
+    return plan
+
+
+def _check_criteria(
+    rope: float | None, threshold: float | None, score: str | None, metric: str | None, evaluate_on: str | None
+) -> None:
+    if rope is not None and not 0 <= rope < math.inf:
+        raise BadValue(
+            f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01", where="--rope"
+        )
+    if threshold is not None and not 0.5 <= threshold < 1:
+        raise BadValue(
+            f"threshold = {threshold}", remedy="give a probability from 0.5 to below 1, e.g. 0.95", where="--threshold"
+        )
+    named = {"--score": (score, SCORES), "--metric": (metric, all_metrics()), "--evaluate-on": (evaluate_on, VIEWS)}
+    for option, (value, known) in named.items():
+        if value is not None and value not in known:
+            raise UnknownName(
+                f"{option} {quoted(value)}",
+                remedy=suggest(str(value), known, f"give one of: {', '.join(known)}"),
+                where=option,
+            )
+
+
+def _plan(
+    experiment: Experiment,
+    named: Contestants,
+    baseline: bool,
+    splitting: Splitting,
+    criteria: dict[str, Any],
+) -> Plan:
+    splitting.check_experiment(experiment)
+    reference = None
+    if baseline and not any(_name(table["algorithm"]) == "centralized" for table in named.values()):
+        reference = "centralized"
+        if reference in map(str.casefold, named):
+            raise BadValue(
+                "'centralized' is the name of the baseline", remedy="choose another, or --no-baseline", where="-a"
+            )
+        named = {**named, reference: {"algorithm": reference}}
+    metric = experiment.evaluate.metric or "accuracy"
+    scoring: dict[str, Any] = {"score": "final", "metric": metric, "evaluate_on": _view(experiment, named), **criteria}
+    Scoring(scoring["score"], metric, scoring["evaluate_on"]).check()
+    return build_plan(
+        experiment,
+        named,
+        reference=reference,
+        versions=versions(),
+        **splitting.of_plan,
+        **{"rope": all_metrics()[metric].rope, **scoring},
+    )
+
+
+def _view(experiment: Experiment, named: Contestants) -> View:
+    """Return which test samples count: the clients' own as soon as an algorithm gives clients their own models."""
+    made = [experiment.with_(**table).algorithm.made for table in named.values()]
+    return "own" if any(one.personal for one in made) else "common"
+
+
+def _name(algorithm: Any) -> str:
+    if isinstance(algorithm, Mapping):
+        return str(algorithm["name"])
+    return algorithm if isinstance(algorithm, str) else name_of(algorithm)
+
+
+def _same_plan(plan: Plan, before: Plan, root: Path) -> Plan:
+    """Return the plan of the folder, or raise if it contains other runs than the requested plan."""
+    if before.protocol == "shared" and not plan.fixed:  # begun before splits had their own seeds
+        plan = replace(plan, protocol="shared", per_repeat=())
+    first = at_first_look(before)
+    same = ("experiment", "contestants", "reference", "folds", "repeats", "tuning", "protocol", "fixed", "per_repeat")
+    for key in ("at_most", *same):
+        found = _difference(key, getattr(first, key), getattr(plan, key))
+        if found:
+            raise ResumeMismatch(
+                f"{root} compares something else: {found}",
+                remedy=f"resume it as it was: fedarena compare --resume {root}",
+                where="--resume",
+            )
+    return replace(before, own=plan.own)
+
+
+def _difference(key: str, old: Any, new: Any) -> str:
+    """Return the first setting that differs, as a clause; empty if none does."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        inner = (_difference(f"{key}.{k}", old.get(k), new.get(k)) for k in {**old, **new})
+        return next(filter(None, inner), "")
+    return "" if old == new else f"its {key.removeprefix('experiment.')} is {old}, not {new}"
+
+
+def check_cells(plan: Plan) -> None:
+    """Open every split, and every contestant with each number of clients, so that mistakes show before anything runs."""
+    first = next(iter(plan.contestants))
+    with one_thread():  # before workers are forked, nothing here may start threads of its own
+        populations: dict[int, Split] = {}
+        tests: set[tuple[str, bytes]] = set()
+        for split in plan.splits:
+            with located_at(split.name):
+                data, partition = partition_data(plan.cell(first, split))
+            populations.setdefault(len(partition.population), split)
+            if "test" in plan.fixed:
+                tests.add((data.fingerprint(), partition.test.tobytes()))
+        if len(tests) > 1:
+            raise BadValue(
+                "the test samples follow from the seed here, so they cannot stay the same",
+                remedy="leave out --fixed test, or give the data set test samples of its own",
+                where="--fixed",
+            )
+        for split in populations.values():
+            for label in plan.contestants:
+                with located_at(label):
+                    find_metric(plan.metric, open_context(plan.cell(label, split)).task_name, "--metric")
+        check_left_out(plan)

@@ -1,0 +1,58 @@
+"""What a page is made of, as plain values: figures, tables and their cells. Templates turn them into HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from fedarena.reports.charts import Series
+
+Draw = Callable[[float], Markup]  # a chart, given its width in pixels
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Charts with a legend above and a caption below; each chart is drawn for a wide and for a narrow screen."""
+
+    charts: Sequence[Draw]
+    caption: str
+    keys: Sequence[Series] = ()  # the legend
+    heading: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: its text, a smaller text after it, and how it is set off."""
+
+    text: str
+    small: str = ""
+    best: bool = False
+    kind: str = ""  # its class
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table, with its name; an algorithm has the key of its colour and mark."""
+
+    name: str
+    cells: Sequence[Cell | str]
+    key: Series | None = None
+    is_reference: bool = False  # shown for comparison only: grey
+    badge: str = ""  # a state after the name
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that scrolls sideways where it is wider than the screen."""
+
+    caption: str  # what a screen reader says of it
+    head: Sequence[Cell | str]
+    rows: Sequence[Row]
+    kind: str = "rows"
+    row_head: str = ""  # above the names of the rows
+    groups: Sequence[tuple[str, int]] = ()  # headings above the heads, each with the columns that it spans
+    has_caption: bool = False  # the caption is visible
+    is_wide: bool = False  # it may be wider than the text
+    is_shaded: bool = False  # a shadow marks the edge behind which more columns follow

@@ -1,0 +1,47 @@
+"""The Jinja environment of the report and of the pages of `fedarena ui`.
+
+Every value is escaped, unless it is `Markup`: charts are. A name that a template uses and Python does not pass is an error.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from fedarena.reports.charts import NARROW, WIDE
+from fedarena.reports.charts.posteriors import format_probability, format_sign
+from fedarena.reports.charts.svg import breakable
+from fedarena.results.comparison_verdict import SIGNS
+
+REPORTS = "fedarena.reports"
+
+
+@cache
+def environment(package: str = REPORTS) -> Environment:
+    """Return the environment of a package: it finds the package's own templates and the shared ones of the report."""
+    loaders = [PackageLoader(name) for name in dict.fromkeys((package, REPORTS))]
+    made = Environment(
+        loader=ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.globals |= {"WIDE": WIDE, "NARROW": NARROW, "SIGNS": SIGNS}
+    made.filters |= {"breakable": breakable, "probability": format_probability, "sign": format_sign}
+    return made
+
+
+@cache
+def template(name: str, package: str = REPORTS) -> Template:
+    """Return a compiled template; each is compiled once."""
+    return environment(package).get_template(name)
+
+
+def render(name: str, /, *, package: str = REPORTS, **values: Any) -> Markup:
+    """Return a template filled with values, as markup that other templates do not escape again."""
+    return Markup(template(name, package).render(values))

@@ -1,0 +1,87 @@
+"""Runs and comparisons as notebooks show them: small HTML tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import TYPE_CHECKING
+
+from fedarena.common.formatting import format_size
+from fedarena.statistics.metric_registry import OPTIMISTIC
+
+if TYPE_CHECKING:
+    from fedarena.results.comparison import Comparison
+    from fedarena.results.run import Run
+    from fedarena.results.suite import SuiteComparison
+
+
+def run_html(run: Run, curve: str) -> str:
+    """Return the numbers of a run beside its accuracy curve, which is given as SVG."""
+    s = run.summary()
+    shown = {
+        f"final {s['metric']}": f"{s['final_metric']:.4f}",
+        f"best {s['metric']}": f"{s['best_metric']:.4f} (round {s['best_round']}; {OPTIMISTIC})",
+        "final loss": f"{s['final_loss']:.4f}",
+        "rounds": s["rounds"],
+        "uploads": s["uploads"],
+        "sent": f"{format_size(s['bytes_up'])} up, {format_size(s['bytes_down'])} down",
+        "time": f"{s['wall_seconds']:.1f} s",
+    }
+    if run.chosen is not None:
+        shown[f"validated {s['metric']}"] = f"{s['validated_metric']:.4f} (round {s['validated_round']})"
+    if s["epsilon"] is not None:
+        shown["privacy"] = f"epsilon {s['epsilon']:.3g} at delta {s['delta']:.3g}"
+    cells = "".join(f"<tr><th style='text-align:left'>{k}</th><td>{v}</td></tr>" for k, v in shown.items())
+    data = escape(run.experiment.data.title)
+    title = f"{s['algorithm']} · {data} · {s['partition']} · {s['model']} · seed {s['seed']}"
+    return (
+        f"<div><b>{title}</b><div style='display:flex;gap:2em;align-items:center'>"
+        f"<table>{cells}</table>{curve}</div></div>"
+    )
+
+
+def comparison_html(result: Comparison) -> str:
+    """Return the verdict in sentences and the table of all pairs."""
+    duels = {(duel.row, duel.column): duel for duel in result.duels()}
+
+    def cell(row: str, column: str) -> str:
+        if row == column:
+            return "<td></td>"
+        duel = duels[row, column]
+        return _sign_cell(duel.verdict, f"{duel.p_better:.2f} / {duel.p_equal:.2f} / {duel.p_worse:.2f}")
+
+    names = result.ranked
+    rows = {escape(row): "".join(cell(row, column) for column in names) for row in names}
+    test = result.plan.test
+    return _verdict_html(result.words, map(escape, names), rows, f"{result.plan.about} {test[0].upper()}{test[1:]}.")
+
+
+def suite_html(result: SuiteComparison) -> str:
+    """Return the verdict in sentences and a row for every pair."""
+    rows = {
+        f"{escape(pair.row)} against {escape(pair.column)}": "".join(
+            _sign_cell(found.verdict, " / ".join(map(format_chance, (found.p_better, found.p_equal, found.p_worse))))
+            for found in (pair.next, pair.average, pair.signed_rank)
+        )
+        for pair in result.pairs
+    }
+    return _verdict_html(result.words, ("next federation", "average", "signed-rank"), rows, result.about)
+
+
+def format_chance(p: float) -> str:
+    """Return a probability as it is read in a sentence; 1.00 and 0.00 are for what is certain."""
+    if math.isnan(p):
+        return "-"
+    return "over 0.99" if 0.995 < p < 1 else "below 0.01" if 0 < p < 0.005 else f"{p:.2f}"
+
+
+def _sign_cell(sign: str, chances: str) -> str:
+    return f"<td style='text-align:center' title='{chances}'><b>{sign}</b><br><small>{chances}</small></td>"
+
+
+def _verdict_html(words: Iterable[str], head: Iterable[str], rows: Mapping[str, str], about: str) -> str:
+    sentences = "".join(f"<p>{escape(line)}</p>" for line in words)
+    names = "".join(f"<th>{name}</th>" for name in ("", *head))
+    body = "".join(f"<tr><th>{name}</th>{cells}</tr>" for name, cells in rows.items())
+    return f"<div>{sentences}<table><tr>{names}</tr>{body}</table><small>{escape(about)}</small></div>"

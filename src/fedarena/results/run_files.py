@@ -1,0 +1,159 @@
+"""The result files of a run folder: rounds and clients as tables, the model, and the metrics of result.json."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedarena.common.files import atomic_write
+from fedarena.data.dataset import PADDING
+from fedarena.engine.context import ExperimentContext
+from fedarena.engine.record import RoundRecord, plain_record
+from fedarena.engine.task_metrics import FinalMetrics
+from fedarena.engine.validated_round import ValidatedRound
+from fedarena.results.json_files import file_sha256
+from fedarena.statistics.metric_registry import RESERVED_PREFIX
+
+HASHED = (
+    "experiment.toml", "versions.json", "partition.npz", "rounds.parquet", "clients.parquet", "model.safetensors",
+    "checkpoint/rounds.jsonl",
+)  # fmt: skip
+
+
+def write_rounds(path: Path, records: list[RoundRecord]) -> None:
+    """Write rounds.parquet with one row per evaluation."""
+    _write_table(path / "rounds.parquet", [plain_record(r) for r in records if r.accuracy is not None])
+
+
+def write_clients(
+    path: Path, context: ExperimentContext, accuracy: np.ndarray[Any, Any], metrics: Mapping[str, np.ndarray[Any, Any]]
+) -> None:
+    """Write clients.parquet with one row per client."""
+    _write_table(path / "clients.parquet", client_rows(context, accuracy, metrics))
+
+
+def write_model(path: Path, state: dict[str, Any]) -> None:
+    """Write model.safetensors with all parameters and buffers by name."""
+    from safetensors.torch import save
+
+    with atomic_write(path / "model.safetensors") as file:
+        file.write(save(state))
+
+
+def result_table(
+    path: Path, summary: Mapping[str, Any], measured: FinalMetrics, chosen: ValidatedRound | None = None
+) -> dict[str, Any]:
+    """Return the content of result.json: the main numbers, the metrics for charts, and the hash of every other file.
+
+    The hashes of client states are in the snapshots.
+    """
+    names = (*HASHED, *sorted(f"checkpoint/{file.name}" for file in (path / "checkpoint").glob("server-*")))
+    drawn = {"class_names": measured.class_names, **_pictures(measured)}
+    if chosen is not None:
+        drawn["validated"] = _pictures(chosen.measured)
+    return {**summary, "evaluation": drawn, "files": {name: file_sha256(path / name) for name in names}}
+
+
+def _pictures(measured: FinalMetrics) -> dict[str, Any]:
+    """Return the confusion matrix and the calibration curve as plain values."""
+    confusion = None if measured.confusion is None else measured.confusion.tolist()
+    return {"confusion": confusion, "calibration": measured.calibration}
+
+
+def client_columns(measured: FinalMetrics, chosen: ValidatedRound | None) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the metrics of each client after the last round, and after the validated round if there is one."""
+    validated = {} if chosen is None else chosen.measured.clients
+    return {**measured.clients, **{f"{RESERVED_PREFIX}{name}": values for name, values in validated.items()}}
+
+
+def client_rows(
+    context: ExperimentContext,
+    accuracy: np.ndarray[Any, Any],
+    metrics: Mapping[str, np.ndarray[Any, Any]] | None = None,
+) -> list[dict[str, Any]]:
+    """Return one row per client with its samples and its metrics."""
+    owners = context.owners
+    columns = {"accuracy": accuracy, **(metrics or {})}
+    names = owners.names or tuple(str(k) for k in range(len(owners.clients)))
+    return [
+        {
+            "client": k,
+            "name": names[k],
+            "rows": len(index),
+            "test_rows": len(owners.client_tests[k]),
+            "classes": _classes(context.data.y[index]),
+            **{name: None if np.isnan(values[k]) else float(values[k]) for name, values in columns.items()},
+        }
+        for k, index in enumerate(owners.clients)
+    ]
+
+
+def _classes(labels: np.ndarray[Any, Any]) -> int | None:
+    """Return the number of classes; None where a sample has many labels, or where labels are not known here."""
+    return None if labels.ndim > 1 or PADDING in labels else len(np.unique(labels))
+
+
+def read_metrics(result: Mapping[str, Any], clients: Mapping[str, list[Any]]) -> FinalMetrics:
+    """Return the metrics of a run folder; empty for one that was made before there were metrics."""
+    if "metrics" not in result:
+        return FinalMetrics()
+    return _read_metrics(result, clients, result.get("evaluation", {}), "")
+
+
+def read_validated(result: Mapping[str, Any], clients: Mapping[str, list[Any]]) -> ValidatedRound | None:
+    """Return the validated round of a run folder; None for a run without validation samples."""
+    if "validated_round" not in result:
+        return None
+    measured = _read_metrics(result, clients, result["evaluation"]["validated"], RESERVED_PREFIX)
+    value = result["validation_metric"]
+    return ValidatedRound(int(result["validated_round"]), math.nan if value is None else float(value), measured)
+
+
+def _read_metrics(
+    result: Mapping[str, Any], clients: Mapping[str, list[Any]], drawn: Mapping[str, Any], prefix: str
+) -> FinalMetrics:
+    """Return the metrics whose names in a run folder begin with `prefix`."""
+    confusion, bins = drawn.get("confusion"), drawn.get("calibration")
+    own = result[f"{prefix}own_metrics"]
+    return FinalMetrics(
+        result["task"] or "",
+        result["metric"],
+        result["direction"],
+        _numbers(result[f"{prefix}metrics"]),
+        _numbers(own),
+        dict(result[f"{prefix}own_undefined"]),
+        {
+            name: np.array([math.nan if value is None else value for value in clients[f"{prefix}{name}"]], np.float64)
+            for name in own
+            if f"{prefix}{name}" in clients
+        },
+        None if confusion is None else np.array(confusion, np.int64),
+        None if bins is None else tuple(bins),
+        tuple(result.get("evaluation", {}).get("class_names", ())),
+        {} if prefix else {name: _bounds(pair) for name, pair in result.get("metric_bounds", {}).items()},
+        tuple(map(str, clients.get("name", ()))),
+        np.array(clients.get("test_rows", ()), np.int64),
+    )
+
+
+def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
+    """Return numbers of a JSON table, in which null stands for NaN."""
+    return {name: math.nan if value is None else float(value) for name, value in values.items()}
+
+
+def _bounds(pair: Sequence[float | None]) -> tuple[float, float]:
+    """Return an interval of a JSON table, in which null stands for NaN."""
+    low, high = (math.nan if value is None else float(value) for value in pair)
+    return low, high
+
+
+def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with atomic_write(path) as file:
+        pq.write_table(pa.Table.from_pylist(rows), file)
