@@ -95,8 +95,8 @@ def test_interval_and_density_belong_to_the_regions() -> None:
     [
         ([0.5], [0.6], 0.0, "1 splits are too few"),
         ([], [], 0.0, "0 splits"),
-        ([0.5, 0.6], [0.5, 0.6, 0.7], 0.0, "no pairs"),
-        ([[0.5, 0.6]], [[0.5, 0.6]], 0.0, "no pairs"),
+        ([0.5, 0.6], [0.5, 0.6, 0.7], 0.0, "not paired"),
+        ([[0.5, 0.6]], [[0.5, 0.6]], 0.0, "not paired"),
         ([0.5, math.nan], [0.5, 0.6], 0.0, "not finite"),
         ([0.5, 0.6], [0.5, math.inf], 0.0, "not finite"),
         ([0.5, 0.6], [0.5, 0.6], 1.0, "rho = 1"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedarena.common.files import free_folder
 from fedarena.config.comparison_plan import Plan, Score, View
 from fedarena.config.errors import CannotWrite
 from fedarena.config.experiment import Experiment
@@ -156,7 +157,7 @@ def compare(
 
 def _new_folder(plan: Plan, out: str | Path | None) -> Path:
     if out is None:
-        return run_folder.free_folder(f"{plan.experiment['data']['name']}-compare")
+        return free_folder(f"{plan.experiment['data']['name']}-compare")
     if (Path(out) / FILE).exists():
         raise CannotWrite(
             f"{out} exists already and holds a comparison",

@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedarena.common.files import free_folder
 from fedarena.common.folder_lock import hold_folder, wait_until_released
+from fedarena.common.formatting import as_json
 from fedarena.config.comparison_plan import Plan
 from fedarena.config.errors import BadValue, CannotWrite, ResumeMismatch, located_at
 from fedarena.config.limits import check_path
@@ -23,7 +25,7 @@ from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
 from fedarena.experiments.task_folder import locked_folder
 from fedarena.experiments.tune import run_tuning
 from fedarena.results import run_folder
-from fedarena.results.json_files import as_json, write_text
+from fedarena.results.json_files import write_text
 from fedarena.results.plan_file import write_plan
 from fedarena.results.run_status import ComparisonCell, comparison_cells
 from fedarena.results.suite import SuiteComparison
@@ -234,7 +236,7 @@ def _suite_folder(suite: SuitePlan, out: run.Out, resume: str | Path | None) -> 
 
 def _new_folder(suite: SuitePlan, out: str | Path | None) -> Path:
     if out is None:
-        return run_folder.free_folder("suite-compare")
+        return free_folder("suite-compare")
     if holds_suite(out):
         raise CannotWrite(
             f"{out} exists already and holds a suite",

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedarena.common.folder_lock import wait_until_released
+from fedarena.common.formatting import as_json
 from fedarena.config.comparison_plan import OWN_PARTS, Plan, Split, folder_name
 from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
 from fedarena.experiments.option_checks import check_names, check_numbers
 from fedarena.experiments.search_space import Method, Space, own_space, read_tables
 from fedarena.experiments.study import HELD_OUT, Search, Study, need_optuna
 from fedarena.experiments.trials import run_trials
-from fedarena.results.json_files import as_json, write_text
+from fedarena.results.json_files import write_text
 from fedarena.runtimes.ray_nodes import ClusterNodes
 
 Per = Literal["split", "repeat", "once"]

@@ -30,8 +30,8 @@ def table_differences(new: TableDescription, other: str, known: TableDescription
     theirs, ours = ({c.name: c.kind for c in table.columns} for table in (new, known))
     if theirs.keys() != ours.keys():
         lacks, more = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
-        told = [f"lacks {_some(lacks)}"] * bool(lacks) + [f"has {_some(more)} besides"] * bool(more)
-        return f"its table {' and '.join(told)}, compared with that of '{other}'"
+        parts = [f"lacks {_some(lacks)}"] * bool(lacks) + [f"has {_some(more)} besides"] * bool(more)
+        return f"its table {' and '.join(parts)}, compared with that of '{other}'"
     for column, kind in theirs.items():
         if kind != ours[column]:
             return f"its column '{column}' holds {kind}, that of '{other}' {ours[column]}"
@@ -102,12 +102,12 @@ def _column(name: str, tables: Sequence[TableDescription]) -> ColumnDescription:
     return ColumnDescription(name=name, kind=found[0].kind, words=words)
 
 
-def check_counted(told: SampleCounts, described: TableDescription) -> None:
+def check_counted(counts: SampleCounts, described: TableDescription) -> None:
     """Decline sample counts that differ from what the client described."""
     rows = described.rows + described.test_rows
-    if told.train < 1 or told.train + told.test != rows:
+    if counts.train < 1 or counts.train + counts.test != rows:
         raise RequestDeclined(
-            f"it has {told.train} training and {told.test} test rows, and said that it has {rows} in all"
+            f"it has {counts.train} training and {counts.test} test rows, and said that it has {rows} in all"
         )
 
 

@@ -29,13 +29,13 @@ class ClientContext(ExperimentContext):
     @cached_property
     def steps(self) -> UplinkSteps | None:
         """Return the steps that its updates go through; its share of the noise is drawn from a secret of its own."""
-        wish = self.experiment.uplink
-        if not isinstance(wish, Uplink) or not self.algorithm.communicates:
+        uplink = self.experiment.uplink
+        if not isinstance(uplink, Uplink) or not self.algorithm.communicates:
             return None
         name, seed = self.experiment.algorithm.name, self.experiment.seed_for("uplink")
         heaviest = self.agreed.heaviest or 1
         return UplinkSteps(
-            wish, name, seed, float(heaviest), self.agreed.clients, noise_seed=self.secret, masks=NoMasks()
+            uplink, name, seed, float(heaviest), self.agreed.clients, noise_seed=self.secret, masks=NoMasks()
         )
 
     @cached_property

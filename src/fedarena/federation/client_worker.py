@@ -50,7 +50,7 @@ class UplinkTask:
     job: ClientTask
 
     def run(self, context: ExperimentContext, common: Broadcast) -> ClientAnswer | SkippedClient | CannotSend:
-        """Run the task."""
+        """Run the task and apply the steps of the uplink to its answer."""
         try:
             return self.job.run(context, common)
         except CannotSend as error:

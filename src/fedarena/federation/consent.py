@@ -160,26 +160,26 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
     """Describe what a client of this experiment sends, besides the sizes and times of its messages."""
     exp, source = experiment, experiment.data.made
     algorithm, uplink = exp.algorithm.made, exp.uplink
-    told = ["the names of its columns and the labels that occur, and how many rows it has to train and to test on"]
+    shared = ["the names of its columns and the labels that occur, and how many rows it has to train and to test on"]
     if source.one_hot:
-        told.append("the levels that occur in text columns")
+        shared.append("the levels that occur in text columns")
     sums = ["of each column the number of values, the sum over its training rows"] * needs_means(source)
     sums += ["the sum of their squares"] * source.standardise
     sums += ["how many training rows it has of each class"] * algorithm.counts_classes
     if sums:
-        told.append(f"{_listed(sums)}: {_visibility(clients)}")
+        shared.append(f"{_listed(sums)}: {_visibility(clients)}")
     if algorithm.communicates:
-        told.append(f"what {exp.algorithm.name} sends of each training: {_answer(uplink)}")
+        shared.append(f"what {exp.algorithm.name} sends of each training: {_answer(uplink)}")
         if exp.bn_buffers in ("average", "recompute"):
-            told.append("BatchNorm's statistics of its training rows, if the model has any")
-    told.append("of each training its loss, its steps and whether it ended in finite numbers")
-    told.append("how many of its test rows the model gets right, and the sum of their losses")
-    told += _metrics(exp, clients)
+            shared.append("BatchNorm's statistics of its training rows, if the model has any")
+    shared.append("of each training its loss, its steps and whether it ended in finite numbers")
+    shared.append("how many of its test rows the model gets right, and the sum of their losses")
+    shared += _metrics(exp, clients)
     if shares_models:
-        told.append("the model that it keeps for itself, to be tested on the rows of the others")
+        shared.append("the model that it keeps for itself, to be tested on the rows of the others")
     if isinstance(algorithm, Asynchronous):
-        told.append("when it has finished a training")
-    return told
+        shared.append("when it has finished a training")
+    return shared
 
 
 def _metrics(exp: Experiment, clients: int) -> list[str]:
@@ -189,12 +189,12 @@ def _metrics(exp: Experiment, clients: int) -> list[str]:
     def times(*needed: str) -> str:
         return "at every evaluation" if followed in needed else "after the last round"
 
-    told = []
+    shared = []
     if not exp.algorithm.made.personal:
         who = _visibility(
             clients, "with them it knows which classes the model confuses in your test rows, and how often"
         )
-        told.append(
+        shared.append(
             f"{times('sums', 'histograms')}, over its test rows: how many with each label the model takes for each label, "
             "the sums of log loss and Brier score, and in 15 bins of confidence the rows, the right ones and the sum of "
             "confidence: "
@@ -202,17 +202,17 @@ def _metrics(exp: Experiment, clients: int) -> list[str]:
         )
     if bins and not exp.algorithm.made.personal:
         who = _visibility(clients, "with them it knows how the scores of your test rows are spread in each class")
-        told.append(
+        shared.append(
             f"{times('histograms')}, score histograms: of each class how many of its test rows, and of the other test rows, "
             f"the model gives a probability in each of {bins} equal bins: {who}"
         )
     elif not bins:
         rows = "training" if exp.evaluate.on == "train" else "test"
-        told.append(
+        shared.append(
             f"after the last round, its own AUC and average precision over its {rows} rows (none with fewer than --least): "
             "the server reads them"
         )
-    return told
+    return shared
 
 
 def label_lines(experiment: Experiment, class_counts: Mapping[str, int]) -> list[str]:

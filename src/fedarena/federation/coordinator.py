@@ -147,15 +147,15 @@ class Coordinator:
 
     def _too_few(self, batch: RequestBatch, needed: int, what: str, attempt: int, rule: ResponseRule) -> None:
         count, asked = len(batch.responses), len(batch.requests)
-        told = f"{what}: {count} of {asked} answered, and {needed} must"
+        summary = f"{what}: {count} of {asked} answered, and {needed} must"
         if attempt == rule.attempts:
             why = [f"'{name}': {reason}" for name, reason in batch.failed.items()]
             why += [f"'{name}': no answer within {rule.deadline:g} s" for name in batch.open]
             raise TooFewAnswers(
-                "; ".join([told, *why]),
+                "; ".join([summary, *why]),
                 remedy="restart the missing clients, then continue with --resume; no round is lost",
             )
-        LOGGER.info(f"{told}; asking again ({attempt + 1} of {rule.attempts})")
+        LOGGER.info(f"{summary}; asking again ({attempt + 1} of {rule.attempts})")
 
     def _wait(self, batch: RequestBatch, needed: int, stages: tuple[Stage, ...]) -> None:
         """Wait until all clients that are waited for have answered, or the time is up."""
@@ -207,11 +207,11 @@ class Coordinator:
             if connection.stage == "known":
                 self._send_agreement(connection)
 
-    def give_up(self, name: str, told: str = "") -> None:
+    def give_up(self, name: str, message: str = "") -> None:
         """Do not wait for a client until it answers again."""
         connection = self._connection(name)
-        if told and not connection.gone:
-            LOGGER.info(told)
+        if message and not connection.gone:
+            LOGGER.info(message)
         connection.gone = True
 
     def _refresh_connections(self) -> None:
@@ -312,27 +312,27 @@ class Coordinator:
             self._invite(connection)
 
     def _take_description(self, connection: ClientConnection, message: Message) -> None:
-        told = message.body
-        if not isinstance(told, messages.TableDescription):
+        body = message.body
+        if not isinstance(body, messages.TableDescription):
             why = (
-                told.why
-                if isinstance(told, messages.RefusalResponse)
-                else f"it answered an invitation with '{told.what}'"
+                body.why
+                if isinstance(body, messages.RefusalResponse)
+                else f"it answered an invitation with '{body.what}'"
             )
             self._refuse(connection, why)
             return
-        if told.session == connection.session and connection.stage == "ready":
+        if body.session == connection.session and connection.stage == "ready":
             return  # a busy client has answered a repeated invitation
-        why = self.policy.admit(connection.name, told)
+        why = self.policy.admit(connection.name, body)
         if why:
             self._refuse(connection, why)
             self.dismiss(connection, why)
             return
-        if connection.session != told.session:
+        if connection.session != body.session:
             for batch in self._batches:
                 batch.sent_at.pop(connection.name, None)
             LOGGER.info(f"'{connection.name}' is here")
-        connection.session, connection.stage = told.session, "known"
+        connection.session, connection.stage = body.session, "known"
         self._send_agreement(connection)
 
     def _take_readiness(self, connection: ClientConnection, message: Message) -> None:

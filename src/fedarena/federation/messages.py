@@ -51,7 +51,7 @@ KINDS: dict[str, type[MessageBody]] = {}
 
 
 class MessageBody(BaseModel):
-    """Base class of all messages."""
+    """Base class of the bodies of all messages."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     what: ClassVar[str] = ""

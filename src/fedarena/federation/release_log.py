@@ -105,7 +105,7 @@ class ReleaseLog:
             ) from None
 
     def record(self, event: str, run: str, what: str, **details: Any) -> None:
-        """Append one line to the log."""
+        """Append one line to the log of releases."""
         path = self.folder / LOG
         line = {"time": _now(), "server": self.server, "run": run, "event": event, "what": what, **details}
         with writing(path):

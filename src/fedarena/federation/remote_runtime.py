@@ -53,12 +53,12 @@ class RemoteContext(ExperimentContext):
     @cached_property
     def steps(self) -> UplinkSteps | None:
         """Return the steps of the uplink; noise comes from a secret, because all clients know the experiment's seed."""
-        exp, wish = self.experiment, self.experiment.uplink
-        if not isinstance(wish, Uplink) or not self.algorithm.communicates:
+        exp, uplink = self.experiment, self.experiment.uplink
+        if not isinstance(uplink, Uplink) or not self.algorithm.communicates:
             return None
         asked, heaviest = participants(exp, len(self.owners.population)), float(self.partition.sizes.max())
         return UplinkSteps(
-            wish, exp.algorithm.name, exp.seed_for("uplink"), heaviest, asked, noise_seed=self.secret, masks=self.masks
+            uplink, exp.algorithm.name, exp.seed_for("uplink"), heaviest, asked, noise_seed=self.secret, masks=self.masks
         )
 
 
@@ -104,9 +104,9 @@ class RemoteRuntime:
         self._exchange = (round, exchange)
         memories = {k: m for bundle in bundles for k, m in zip(bundle.clients, bundle.states, strict=True)}
         self._rule_now = replace(self.rule, selected=len(memories))
-        told = None
+        info = None
         if turn is not None:
-            told = messages.ExchangeInfo(number=turn.number, asked=turn.asked, everyone=turn.everyone)
+            info = messages.ExchangeInfo(number=turn.number, asked=turn.asked, everyone=turn.everyone)
         self.patterns.prepare(do, common, turn)
         shares: dict[int, dict[int, str]] = {}
         absent: dict[int, AbsentClient] = {}
@@ -114,7 +114,7 @@ class RemoteRuntime:
             shares, absent = self.context.masks.exchange(round, exchange, list(memories))
         questions = {
             k: messages.RoundRequest(
-                do=do, exchange=exchange, memory=ticket_of(memory), turn=told, shares=shares.get(k)
+                do=do, exchange=exchange, memory=ticket_of(memory), turn=info, shares=shares.get(k)
             )
             for k, memory in memories.items()
             if k not in absent
@@ -229,11 +229,11 @@ class RemoteRuntime:
         found = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}, statistics")
         yield from (found[job.client] for job in jobs)
 
-    def _buffers(self, told: Any) -> Buffers:
-        problem = first_mismatch(told, self.context.task.buffers(), "BatchNorm's statistics")
+    def _buffers(self, received: Any) -> Buffers:
+        problem = first_mismatch(received, self.context.task.buffers(), "BatchNorm's statistics")
         if problem:
             raise WireRefused(problem)
-        buffers: Buffers = told
+        buffers: Buffers = received
         return buffers
 
 

@@ -205,7 +205,7 @@ class ClientMasks:
         return self.own_secrets.mask(self.client, self._ring, publics, size, CURVE)
 
     def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
-        """Not here."""
+        """Raise: clients only mask, the server unmasks."""
         raise NotImplementedError("sums are unmasked by the server")
 
     def revealed_shares(self, answered: Collection[int]) -> messages.RevealResponse:
@@ -233,7 +233,7 @@ class ClientMasks:
         )
 
 
-class RequestSender(Protocol):
+class KeyRequests(Protocol):
     """Sends requests to clients; `minimum` responses are enough, or as many as the server's rule says."""
 
     def __call__(
@@ -260,7 +260,7 @@ def is_public_key(public: str) -> bool:
 class ServerMasks:
     """The server's part (privacy.secure_aggregation.Seals): pass on keys and shares, and unmask sums."""
 
-    def __init__(self, seed: int, ask: RequestSender) -> None:
+    def __init__(self, seed: int, ask: KeyRequests) -> None:
         self.seed, self._ask = seed, ask
         self._exchange = 0
         self._keys: dict[int, messages.KeyPair] = {}
@@ -314,7 +314,7 @@ class ServerMasks:
         return {k: one for k, one in found.items() if not isinstance(one, AbsentClient)}
 
     def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
-        """Not here."""
+        """Raise: the server only unmasks, clients mask."""
         raise NotImplementedError("answers are masked by their owners")
 
     def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:

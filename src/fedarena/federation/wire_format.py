@@ -76,7 +76,7 @@ class Message:
 
 
 def pack(run: str, round: int, body: MessageBody, payload: Payload = NOTHING) -> bytes:
-    """Return a message as bytes."""
+    """Return a message as the bytes that travel."""
     head = {"protocol": PROTOCOL, "fedarena": fedarena.__version__, "run": run, "round": round, "what": body.what}
     text = json.dumps({**head, "body": body.model_dump()}, separators=(",", ":")).encode()
     return b"".join([MAGIC, LENGTHS.pack(len(payload.tree), len(payload.arrays)), payload.tree, payload.arrays, text])

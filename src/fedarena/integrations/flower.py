@@ -306,8 +306,8 @@ def train(message: Message, context: Context, model: nn.Module, x: Any, y: Any) 
     kept = asked["memory"]
     if report.state is not None:
         kept = _save_state(context, f"{round}.{asked['exchange']}", report.state, kept)
-    told = {"weight": answer.reply.weight, "loss": report.loss, "finite": report.finite, "memory": kept, "name": name}
-    content = write_records(told, (answer.reply.send, answer.buffers))
+    reported = {"weight": answer.reply.weight, "loss": report.loss, "finite": report.finite, "memory": kept, "name": name}
+    content = write_records(reported, (answer.reply.send, answer.buffers))
     content["metrics"] = MetricRecord({"train_loss": report.loss, "num-examples": len(rows)})
     return Message(content, reply_to=message)
 

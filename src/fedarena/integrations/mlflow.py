@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedarena.common.files import writing
+from fedarena.common.formatting import as_json
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.results.comparison import Comparison
-from fedarena.results.json_files import as_json
 from fedarena.results.run import Run
 from fedarena.results.run_folder import versions
 

@@ -31,7 +31,7 @@ from fedarena.reports.templating import render
 from fedarena.results.json_files import write_text
 from fedarena.results.suite import SuiteComparison, optimistic
 from fedarena.results.suite_pairs import PairEstimate, SuitePair
-from fedarena.results.suite_trends import Setting
+from fedarena.results.suite_trends import VaryingSetting
 
 MOST_CHARTS = 12  # forest plots that are visible at once; further pairs are folded away
 MOST_SETTINGS = 4  # settings that are drawn
@@ -69,7 +69,9 @@ def render_suite(result: SuiteComparison) -> str:
         "repeat": ("Repeat it", _repeat),
     }
     n = len(result.federations)
-    subtitle = f"{in_words(len(result.labels))} algorithms · {n} federations · {result.scoring.name}{optimistic(result)}"
+    subtitle = (
+        f"{in_words(len(result.labels))} algorithms · {n} federations · {result.scoring.name}{optimistic(result)}"
+    )
     bodies = [(id, heading, make(result)) for id, (heading, make) in sections.items()]
     return render_page("Which algorithm for federations like these?", subtitle, bodies)
 
@@ -150,7 +152,7 @@ def _settings(result: SuiteComparison) -> Markup:
     return render_figures(*figures, note=SETTING_NOTE, last_note=more)
 
 
-def _setting(result: SuiteComparison, pair: SuitePair, setting: Setting) -> Figure | None:
+def _setting(result: SuiteComparison, pair: SuitePair, setting: VaryingSetting) -> Figure | None:
     found = result.trend(pair, setting)
     if found is None:
         return None

@@ -35,7 +35,7 @@ def show_partition(experiment: Experiment, facts: Statistics) -> None:
         "clients with rows": str(facts.clients),
         "rows a client, min / median / max": f"{facts.rows_min} / {facts.rows_median:g} / {facts.rows_max}",
         "coefficient of variation, Gini of rows": f"{facts.rows_cv:.3f}, {facts.rows_gini:.3f}",
-        "training rows nobody owns": str(facts.unused),
+        "training rows without a client": str(facts.unused),
     }
     if facts.classes_per_client is not None:
         held = ", ".join(f"{n} x {c}" for c, n in facts.classes_per_client.items())
@@ -92,22 +92,27 @@ def show_comparison(comparison: Comparison, console: Console | None = None) -> N
         console.print(
             f"{further}{looks}{plan.about}\n{plan.test[0].upper()}{plan.test[1:]}.\n", style="dim", markup=False
         )
-        console.print(_costs(comparison, console.width))
-        console.print(_legend(comparison), style="dim", markup=False)
+        costs = _costs(comparison, console.width)
+        console.print(costs)
+        console.print(_legend(comparison, {str(column.header) for column in costs.columns}), style="dim", markup=False)
     if len(comparison.labels) > 1 and not comparison.plan.sweep:  # all pairs at all values are too many
         _show_signs(comparison, console)
 
 
-def _legend(comparison: Comparison) -> str:
-    """Return an explanation of the columns."""
+def _legend(comparison: Comparison, shown: set[str]) -> str:
+    """Return an explanation of the columns that are shown."""
     scoring, runs = comparison.scoring(), len(comparison.scores()[comparison.labels[0]])
     how = {"best": f" of the best round ({OPTIMISTIC})", "validated": f", of the round {VALIDATED}"}
     chosen, unit = how.get(comparison.plan.score, ""), ", in points" if scoring.is_share else ""
+    loss = f"; loss: expected distance to the best{unit}" if "loss" in shown else ""
+    worst = "; worst: accuracy of the worst tenth of clients" if "worst" in shown else ""
+    columns = {"rounds": "rounds", "sent": "sent", "time": "time (simulated)"}
+    to_target = ", ".join(text for name, text in columns.items() if name in shown)
     return (
         f"{comparison.plan.score}: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}{chosen}, mean over {runs} splits ± "
-        f"standard deviation.\nP(best): probability of being the best; loss: expected distance to the best{unit}.\n"
-        "common, own: final score on the common and on clients' own test samples; worst: accuracy of the worst tenth of "
-        f"clients.\nrounds, sent, time (simulated): median to reach {scoring.shown(comparison.target, 0)} on the common "
+        f"standard deviation.\nP(best): probability of being the best{loss}.\n"
+        f"common, own: final score on the common and on clients' own test samples{worst}.\n"
+        f"{to_target}: median to reach {scoring.shown(comparison.target, 0)} on the common "
         f"test samples{_chosen(comparison)}; - if most runs did not.\n"
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.common.files import writing
+from fedarena.common.formatting import as_json
 from fedarena.config.comparison_plan import Split, finite_table
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment, with_settings
@@ -25,7 +26,7 @@ from fedarena.engine.setup import open_context
 from fedarena.experiments.task_folder import run_in_folder
 from fedarena.reproduction.recipes import Kind, Table
 from fedarena.reproduction.result import written
-from fedarena.results.json_files import as_json, write_text
+from fedarena.results.json_files import write_text
 from fedarena.results.run_integrity import mark_slim
 from fedarena.results.run_loading import load_run
 from fedarena.statistics.bayes import Posterior

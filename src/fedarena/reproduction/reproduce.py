@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.common.folder_lock import hold_folder, interruptible, wait_until_released
-from fedarena.common.formatting import format_duration
+from fedarena.common.formatting import as_json, format_duration
 from fedarena.config.errors import BadValue, CannotWrite, located_at
 from fedarena.config.experiment import Experiment
 from fedarena.config.limits import check_path, check_paths
@@ -31,7 +31,7 @@ from fedarena.reproduction.recipes import Size, Table
 from fedarena.reproduction.result import Reproduction, read_result
 from fedarena.reproduction.results_page import reproduced_page
 from fedarena.reproduction.score_sheet import label
-from fedarena.results.json_files import as_json, write_text
+from fedarena.results.json_files import write_text
 from fedarena.results.run_folder import need_room, room_for, versions
 from fedarena.results.run_status import read_status
 from fedarena.runtimes.cleanup import temporary_folder

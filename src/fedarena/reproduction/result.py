@@ -19,13 +19,14 @@ from rich.table import Table as Printed
 from rich.text import Text
 
 from fedarena.common.files import writing
+from fedarena.common.formatting import as_json
 from fedarena.config.comparison_plan import Split
 from fedarena.config.errors import BadValue, DataBroken
 from fedarena.data.published_files import reading
 from fedarena.reproduction.agreement import RecipeJudgement
 from fedarena.reproduction.check_kinds import sign
 from fedarena.reproduction.score_sheet import Cell, ScoreSheet, format_number, label
-from fedarena.results.json_files import as_json, fingerprint, write_text
+from fedarena.results.json_files import fingerprint, write_text
 
 Table = dict[str, Any]
 Scores = dict[str, dict[Cell, list[float]]]  # measure -> cell -> one number a split

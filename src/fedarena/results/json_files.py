@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedarena.common.files import atomic_write
+from fedarena.common.formatting import as_json
 from fedarena.data.published_files import reading
-
-
-def as_json(value: Any) -> str:
-    """Return a value as standard JSON, in which NaN and infinity become null."""
-
-    def finite(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {str(k): finite(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [finite(v) for v in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(finite(value), indent=1, default=str, allow_nan=False)
 
 
 def write_table(file: Path, table: Mapping[str, Any]) -> None:

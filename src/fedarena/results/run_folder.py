@@ -9,9 +9,7 @@ checkpoint/        everything needed to resume
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import itertools
 import os
 import platform
 import shutil
@@ -23,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import fedarena
-from fedarena.common.files import atomic_write, writing
+from fedarena.common.files import atomic_write, free_folder, writing
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Partition
@@ -55,16 +53,6 @@ def new_folder(experiment: Experiment, out: str | Path | None) -> Path:
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def free_folder(stem: str) -> Path:
-    """Create and return the next free folder under runs/; creating it reserves it against other processes."""
-    for number in itertools.count(1):
-        path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
-        with contextlib.suppress(FileExistsError), writing(path):
-            path.mkdir(parents=True)
-            return path
-    raise AssertionError("unreachable")
 
 
 def check_room(path: Path, context: ExperimentContext) -> None:

@@ -25,7 +25,7 @@ from fedarena.results.notebook import suite_html
 from fedarena.results.scoring import Scoring
 from fedarena.results.suite_pairs import UNKNOWN, FederationEstimate, PairEstimate, SignedRank, SuitePair, mirrored
 from fedarena.results.suite_plan import SuitePlan
-from fedarena.results.suite_trends import Setting
+from fedarena.results.suite_trends import VaryingSetting
 from fedarena.statistics.bayes import Posterior, Regions, verdict
 from fedarena.statistics.hierarchical import LEAST_FEDERATIONS, Hierarchy, hierarchy
 from fedarena.statistics.metric_registry import OPTIMISTIC
@@ -274,11 +274,11 @@ class SuiteComparison:
     # Settings that vary
 
     @cached_property
-    def varying(self) -> list[Setting]:
+    def varying(self) -> list[VaryingSetting]:
         """The numeric settings with at least 3 different values over the federations, and the sizes that follow."""
         return suite_trends.varying(self.judged)
 
-    def trend(self, pair: SuitePair, setting: Setting) -> Trend | None:
+    def trend(self, pair: SuitePair, setting: VaryingSetting) -> Trend | None:
         """Return the advantage of the row over a setting; None where fewer than 3 values have scores of both."""
         known = self._known(pair.row, pair.column)
         names = [name for name in setting.values if name in known]

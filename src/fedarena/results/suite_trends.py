@@ -21,20 +21,20 @@ NOT_SETTINGS = ("seed", "partition_seed", "start_seed", "schedule_seed", "fold_s
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class VaryingSetting:
     """A numeric setting with at least 3 different values over the federations."""
 
     key: str
     values: dict[str, float]  # federation -> value
 
 
-def varying(federations: Mapping[str, Comparison]) -> list[Setting]:
+def varying(federations: Mapping[str, Comparison]) -> list[VaryingSetting]:
     """Return the numeric settings, and the sizes of models and clients, that have at least 3 different values."""
     models = {str(one.plan.experiment.get("model")) for one in federations.values()}
     has_models = len(models) >= LEAST_VALUES
     tables = {name: _numbers(one.plan.experiment) | _sizes(one, has_models) for name, one in federations.items()}
     keys = dict.fromkeys(key for table in tables.values() for key in table)
-    found = [Setting(key, {name: table[key] for name, table in tables.items() if key in table}) for key in keys]
+    found = [VaryingSetting(key, {name: table[key] for name, table in tables.items() if key in table}) for key in keys]
     return [s for s in found if len(set(s.values.values())) >= LEAST_VALUES]
 
 
@@ -49,7 +49,7 @@ def _sizes(result: Comparison, with_parameters: bool) -> dict[str, float]:
     return sizes
 
 
-def setting_table(result: SuiteComparison, setting: Setting) -> dict[str, Any]:
+def setting_table(result: SuiteComparison, setting: VaryingSetting) -> dict[str, Any]:
     """Return what `compare --json` prints of a setting: its values, and the trend of every pair."""
     fits = [(pair, found) for pair in result.pairs if (found := result.trend(pair, setting)) is not None]
     return {

@@ -129,7 +129,7 @@ class Channel(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the other party."""
 
     def __enter__(self) -> Channel:
         return self
@@ -257,9 +257,9 @@ def _same_place(frame: Frame, session: bytes, key: bytes, sequence: int) -> None
 
 def _compare(theirs: Any, ours: bytes, who: str) -> None:
     if not (isinstance(theirs, bytes) and theirs == ours):
-        told = theirs.hex() if isinstance(theirs, bytes) else "none"
+        theirs_text = theirs.hex() if isinstance(theirs, bytes) else "none"
         raise TranscriptDiffers(
-            f"this party and {who} did not see the same frames: {ours.hex()} here, {told} there",
+            f"this party and {who} did not see the same frames: {ours.hex()} here, {theirs_text} there",
             remedy="frames were changed on the way: do not trust this training, and check the connection between them",
         )
 

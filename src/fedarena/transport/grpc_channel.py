@@ -118,7 +118,7 @@ class NetworkChannel(Channel):
         return PartyLost(f"{who} cannot be reached: {why}", remedy=f"start that party, or check the address{trust}")
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the host."""
         if self._line is not None:
             self._line.close()
             self._line = None

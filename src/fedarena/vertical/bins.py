@@ -67,7 +67,7 @@ def _cuts(column: NDArray[np.float64], bins: int, min_count: int) -> NDArray[np.
     if len(values) > bins:
         cumulative = np.cumsum(counts)
         # The smallest value with at least a share i / bins of the rows at or below it: a cut is always a value that
-        # occurs, hence no bin is empty.
+        # occurs, so no bin is empty.
         wanted = np.arange(1, bins) * cumulative[-1] / bins
         last = np.unique(np.searchsorted(cumulative, wanted - 1e-9))
     else:

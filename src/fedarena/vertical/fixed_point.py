@@ -1,7 +1,7 @@
 """Encode g and h as integers in slots of 64 bits, so that sums of ciphertexts are exact.
 
 G = round(g 2^s), shifted by an offset that makes it positive: the guest subtracts offset x count from a sum. A slot
-never overflows: before encryption, rows x largest value is checked to stay below 2^63. Hence all sums fit numpy's
+never overflows: before encryption, rows x largest value is checked to stay below 2^63. So all sums fit numpy's
 integers, at both ends.
 """
 

@@ -26,4 +26,4 @@ def test_every_operation_of_every_backend_is_measured(
     )
     assert os.environ[backends.SWITCH] == "python"  # as it was
     timing.show(costs)
-    assert "mask anew" in capsys.readouterr().out
+    assert "mask again" in capsys.readouterr().out

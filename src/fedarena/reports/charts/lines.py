@@ -1,4 +1,4 @@
-"""Lines over rounds or costs."""
+"""Line charts of metrics over rounds or costs."""
 
 from __future__ import annotations
 

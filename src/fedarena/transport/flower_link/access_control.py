@@ -67,7 +67,7 @@ class Notifier:
         self._event = asyncio.Event()
 
     def notify(self) -> None:
-        """Wake all calls that wait."""
+        """Wake all calls that wait for a message."""
         self.count += 1
         self._event.set()
         self._event = asyncio.Event()
@@ -134,7 +134,7 @@ class AccessControl:
         self._logged: dict[str, float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one call."""
+        """Answer one call, if the rules allow it."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)

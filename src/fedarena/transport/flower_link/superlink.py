@@ -32,7 +32,7 @@ class _ReportRefusals(logging.Handler):
 
 
 def main() -> None:
-    """Listen until stdin ends."""
+    """Run the SuperLink until standard input ends."""
     server_process = os.getppid()
     settings = json.loads(sys.stdin.readline())
     stdout = os.fdopen(os.dup(1), "w", buffering=1)

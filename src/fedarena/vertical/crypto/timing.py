@@ -18,7 +18,7 @@ from fedarena.vertical.crypto.limbs import random_bits, to_numbers
 
 LANES = 16  # numbers of the smallest measurement: two full vectors of the widest kernel
 WIDTH = 128  # bits of a packed sum: g and h, 64 bits each
-TEXTBOOK = "mask anew"  # r^n and a product: the cost of textbook encryption
+TEXTBOOK = "mask again"  # r^n and a product: the cost of textbook encryption
 
 Operation = Callable[[PrivateKey, Ciphertexts], object]
 
