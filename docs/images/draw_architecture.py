@@ -112,8 +112,8 @@ EXPERIMENT = figure(
 ROUND = figure(
     "The life of a round",
     {
-        "select": Box(0, 0, "1  Select clients", "engine/loop.py", "available ones; devices, seeds", "server"),
-        "broadcast": Box(0, 1, "2  Broadcast", "engine/round.py", "the algorithm's message, buffers", "server"),
+        "select": Box(0, 0, "1  Select clients", "engine/selection.py", "available ones; devices, seeds", "server"),
+        "broadcast": Box(0, 1, "2  Broadcast", "engine/loop.py", "the algorithm's message, buffers", "server"),
         "runtime": Box(
             1, 1, "3  Train: map tasks on workers", "runtimes/serial.py", "or processes, ray, remote clients"
         ),

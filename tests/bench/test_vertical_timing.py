@@ -24,7 +24,7 @@ def test_a_training_between_two_processes_is_measured(tmp_path: Path, capsys: py
     assert min(found.guest_mb, found.host_mb) > 20
     print_rows([_row("here", 300, found.seconds, 0.03, found)])
     assert "300" in capsys.readouterr().out
-    with pytest.raises(PartyFailed, match="no setting 'nothing'"):
+    with pytest.raises(PartyFailed, match="no key 'nothing'"):
         measure_training(tmp_path, 300, ("nothing=1",))
 
 

@@ -303,7 +303,7 @@ def test_a_folder_that_is_taken_or_cannot_be_written() -> None:
     assert "--resume r" in refused("run", "digits", "--out", "r")
     Path("file").write_text("")
     assert "file" in refused("run", "digits", "--out", "file/run")
-    assert "no run folder" in refused("verify", "nowhere")
+    assert "not a run folder" in refused("verify", "nowhere")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX resource limits")

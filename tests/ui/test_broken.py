@@ -20,7 +20,7 @@ from tests.support.ui_server import QUICK, Answer, Served, a_comparison, served
 
 import fedarena as fa
 import fedarena.reports.collect
-from fedarena.config.comparison_plan import Plan
+import fedarena.ui.catalogue
 from fedarena.results import run_status
 from fedarena.results.comparison import Comparison
 from fedarena.ui.server import UiServer, open_server
@@ -255,7 +255,7 @@ def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
         assert "<i>" not in text
     assert here.ask(f"/report/{ids['match']}")[0] == 409
     assert here.ask(f"/report/{ids['good']}")[0] == 409
-    monkeypatch.setattr(Plan, "read", fails)
+    monkeypatch.setattr(fedarena.ui.catalogue, "read_plan", fails)
     os.utime(here.server.catalogue.root / "match" / "comparison.json")
     status, text = here.ask("/")
     assert (status, ">good<" in text, "&lt;i&gt;broken" in text) == (200, True, True)
