@@ -192,7 +192,7 @@ def _worker_main(pipe: Connection, function: Function | PackedObject, to_close: 
 
 def _exit_with_parent(pipe: Connection) -> None:
     """Exit as soon as the parent closes the pipe or is gone, even in the middle of a task."""
-    if hasattr(select, "poll"):
+    if sys.platform == "linux":  # elsewhere, poll may not report the end of a connection alone
         closed = select.poll()
         closed.register(pipe.fileno(), 0)  # no event but the end of the connection
         closed.poll()
