@@ -16,6 +16,7 @@ from typing import Any
 
 from fedarena.bench.scale import TABLES, measure
 from fedarena.bench.table_format import Row
+from fedarena.common.logs import show_messages
 from fedarena.reports.paper_figures import COLOURS, LOOK
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -66,7 +67,8 @@ def main() -> None:
     if len(sys.argv) > 1:
         rows: list[Row] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     else:
-        rows = measure((), 3, lambda text: print(text, file=sys.stderr))
+        show_messages()
+        rows = measure((), 3)
         Path("scale.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
     for part in TABLES:

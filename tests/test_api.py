@@ -79,7 +79,7 @@ def test_own_things_run_in_worker_processes_of_both_kinds(tmp_path: Path) -> Non
             from dataclasses import dataclass
             import numpy as np, torch, sys
             import fedarena as fa
-            import fedarena.runtimes.processes as processes
+            import fedarena.runtimes.process_pool as processes
             processes.safe_start = lambda: sys.argv[1]
             print("once")
 
@@ -280,7 +280,7 @@ def test_classes_of_a_script_are_the_same_before_and_after_a_worker(tmp_path: Pa
             from dataclasses import dataclass
             import numpy as np
             import fedarena as fa
-            import fedarena.runtimes.processes as processes
+            import fedarena.runtimes.process_pool as processes
             processes.safe_start = lambda: sys.argv[1]
 
             @dataclass(frozen=True)
@@ -480,7 +480,7 @@ class Remembers(fa.FedAvg):
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_a_client_that_joins_late_remembers_the_true_start(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker may have trained or evaluated before it meets a new client: w_0 is still w_0."""
-    import fedarena.runtimes.processes as processes
+    import fedarena.runtimes.process_pool as processes
 
     monkeypatch.setattr(processes, "safe_start", lambda: start)
     settings: dict[str, Any] = {"algorithm": Remembers(), "clients": 4, "per_round": 3, "seed": 2, "rounds": 3}
@@ -604,7 +604,7 @@ def test_a_slow_client_does_not_pile_up_the_others() -> None:
     from fedarena.engine.client import Broadcast
     from fedarena.engine.setup import open_context
     from fedarena.models.task import Buffers
-    from fedarena.runtimes.processes import AHEAD, ProcessRuntime
+    from fedarena.runtimes.client_runtime import LOOKAHEAD, ProcessRuntime
 
     @dataclass(frozen=True)
     class Job:
@@ -623,7 +623,7 @@ def test_a_slow_client_does_not_pile_up_the_others() -> None:
     finally:
         pool.close()
     assert sorted(order) == list(range(100))
-    assert order.index(0) <= AHEAD * 2
+    assert order.index(0) <= LOOKAHEAD * 2
 
 
 def test_a_broken_plug_in_does_not_take_the_others_along(tmp_path: Path) -> None:

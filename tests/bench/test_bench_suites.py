@@ -1,4 +1,4 @@
-"""What is measured is what is said, and a promise that is not kept is named."""
+"""The suites measure what they report, and a target that is missed is named."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import torch
 from typer.testing import CliRunner
 
 import fedarena as fa
-from fedarena.bench import broken, measure, population, rounds
+from fedarena.bench import measure, missed_targets, population, rounds
 from fedarena.bench.baselines import ReferenceLoop, designs_of, opened
 from fedarena.bench.machine import PeakMemory, flops, proportional_megabytes
-from fedarena.bench.runner import CannotMeasure, Timing, run_interleaved
+from fedarena.bench.runner import MeasurementFailed, Timing, run_interleaved
 from fedarena.bench.suites import SUITES
 from fedarena.bench.table_format import Row, print_table
 from fedarena.bench.workloads import CNN, MNIST, WORKLOADS, SpeedTarget, SyntheticImages, Workload
@@ -43,13 +43,16 @@ def test_samples_of_a_work_are_those_that_the_engine_counts() -> None:
 
 def test_the_plain_loop_does_what_the_engine_does() -> None:
     """One client, all its rows in one step: the same weights but for rounding, from the same start."""
-    work = replace(TINY, cohort=1, clients=1, local={"lr": 0.1, "epochs": 1, "batch": float("inf")})
-    loop = ReferenceLoop(work, "plain")
+    workload = replace(TINY, cohort=1, clients=1, local={"lr": 0.1, "epochs": 1, "batch": float("inf")})
+    loop = ReferenceLoop(workload, "plain")
     torch.manual_seed(0)
     for p in loop.model.parameters():
         torch.nn.init.normal_(p)
     run = fa.run(
-        SyntheticImages.of(work), out=False, runtime="serial", **{**work.settings, "model": loop.model, "rounds": 1}
+        SyntheticImages.of(workload),
+        out=False,
+        runtime="serial",
+        **{**workload.settings, "model": loop.model, "rounds": 1},
     )
     for name, weights in loop.train(0).items():
         torch.testing.assert_close(weights, run.state[name], rtol=1e-5, atol=1e-6)
@@ -63,10 +66,10 @@ def test_a_loop_breaks_a_long_round_off_and_says_how_much_was_done(design: str) 
 
 
 def test_evaluation_is_a_work_too() -> None:
-    work = replace(TINY, cohort=0, test_rows=30)
-    assert work.samples == 30
-    for design in designs_of(work):
-        with opened(work, design) as do_round:
+    workload = replace(TINY, cohort=0, test_rows=30)
+    assert workload.samples == 30
+    for design in designs_of(workload):
+        with opened(workload, design) as do_round:
             assert do_round(1.0) == 1.0
 
 
@@ -77,13 +80,13 @@ def test_startup_is_what_the_first_round_takes_longer_than_others() -> None:
 
 @pytest.mark.slow
 def test_designs_take_turns_and_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WORKLOADS, "tiny", replace(TINY, promise=SpeedTarget(ratio=1e9, roofline=1e9)))
-    told = CliRunner().invoke(app, ["bench", "tiny", "--turns", "1", "--check", "--json"])
-    assert told.exit_code == 1
-    assert "tiny fedarena:" in told.stderr
-    assert "its floor is 1e+09" in told.stderr
-    assert "of the roofline" in told.stderr
-    rows = json.loads(told.stdout)
+    monkeypatch.setitem(WORKLOADS, "tiny", replace(TINY, target=SpeedTarget(ratio=1e9, roofline=1e9)))
+    result = CliRunner().invoke(app, ["bench", "tiny", "--turns", "1", "--check", "--json"])
+    assert result.exit_code == 1
+    assert "tiny fedarena:" in result.stderr
+    assert "its floor is 1e+09" in result.stderr
+    assert "of the roofline" in result.stderr
+    rows = json.loads(result.stdout)
     assert [row["design"] for row in rows][:3] == ["plain", "tensors", "fedarena"]
     for row in rows:
         assert {"work", "design", "samples_per_second", "ratio_to_plain", "roofline_percent", "memory_mb"} <= set(row)
@@ -92,13 +95,13 @@ def test_designs_take_turns_and_are_compared(monkeypatch: pytest.MonkeyPatch) ->
         assert sys.platform != "linux" or row["memory_mb"] > 20
     assert rows[0]["ratio_to_plain"] == 1.0
     installed = all(importlib.util.find_spec(name) for name in ("flwr", "ray"))
-    assert installed or "Flower is not installed here" in told.stderr
+    assert installed or "Flower is not installed here" in result.stderr
 
 
 def test_a_design_that_fails_says_why() -> None:
     wrong = replace(TINY, model={"name": "cnn_mcmahan"}, shape=(3,))
-    with pytest.raises(CannotMeasure, match="plain on tiny cannot be measured: "):
-        run_interleaved([(wrong, "plain")], turns=1)
+    with pytest.raises(MeasurementFailed, match="plain on tiny cannot be measured: "):
+        run_interleaved([(wrong, "plain")], repetitions=1)
 
 
 def row(**values: object) -> Row:
@@ -109,8 +112,11 @@ def row(**values: object) -> Row:
 
 
 def test_a_promise_that_is_not_kept_is_named() -> None:
-    assert rounds.broken([row(), row(floor=8.9), row(floor_roofline=50.0), row(ceiling_times=1.25, times=1.2)]) == []
-    assert rounds.broken(
+    assert (
+        rounds.missed_targets([row(), row(floor=8.9), row(floor_roofline=50.0), row(ceiling_times=1.25, times=1.2)])
+        == []
+    )
+    assert rounds.missed_targets(
         [row(floor=9.1), row(floor_roofline=51.0), row(ceiling_times=1.25, times=1.3, beside="W1")]
     ) == [
         "W6 fedarena: 9.00 times the plain loop, its floor is 9.1",
@@ -122,23 +128,25 @@ def test_a_promise_that_is_not_kept_is_named() -> None:
 def test_a_population_that_is_felt_is_named() -> None:
     flat: Row = {"clients": 1000, "times": 1.0, "memory_mb": 300.0}
     grown: Row = {"clients": 100_000, "times": 1.5, "memory_mb": 2100.0}
-    assert broken({"population": [flat]}) == []
-    assert [told.split(":")[0] for told in broken({"population": [flat, grown]})] == ["population of 100,000"] * 2
+    assert missed_targets({"population": [flat]}) == []
+    assert [result.split(":")[0] for result in missed_targets({"population": [flat, grown]})] == [
+        "population of 100,000"
+    ] * 2
 
 
 @pytest.mark.slow
 def test_populations_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(population, "POPULATIONS", (100, 300))
-    measured = measure(["population"], turns=1)
+    measured = measure(["population"], repetitions=1)
     assert [row["clients"] for row in measured["population"]] == [100, 300]
     assert measured["population"][0]["times"] == 1.0
 
 
 def test_a_work_that_does_not_exist_is_refused_before_anything_is_measured() -> None:
-    told = CliRunner().invoke(app, ["bench", "W1", "W11"])
-    assert told.exit_code == 2
-    assert "no work or suite is called 'W11'" in told.stderr
-    assert "W1" in told.stderr.splitlines()[1]  # did you mean?
+    result = CliRunner().invoke(app, ["bench", "W1", "W11"])
+    assert result.exit_code == 2
+    assert "no work or suite is called 'W11'" in result.stderr
+    assert "W1" in result.stderr.splitlines()[1]  # did you mean?
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="proportional memory is read from /proc")
@@ -146,9 +154,9 @@ def test_the_peak_of_memory_is_the_most_that_was_seen() -> None:
     peak, before = PeakMemory(os.getpid()), proportional_megabytes()
     block = mmap.mmap(-1, 120 << 20)  # pages of its own: what is left of an earlier test's heap would be used again
     block.write(b"1" * len(block))
-    peak.look()
+    peak.update()
     block.close()
-    peak.look()
+    peak.update()
     assert before is not None
     assert peak.megabytes is not None
     assert peak.megabytes > before + 100
@@ -158,7 +166,7 @@ def test_scaffold_stands_beside_the_same_work_without_it() -> None:
     """SCAFFOLD is promised as times of W1: the same rows, model and training."""
     w1, w6 = WORKLOADS["W1"], WORKLOADS["W6"]
     assert designs_of(w6)[-1] == "fedarena W1"
-    assert replace(w6, name="W1", algorithm="fedavg", beside=None, promise=w1.promise) == w1
+    assert replace(w6, name="W1", algorithm="fedavg", beside=None, target=w1.target) == w1
     assert WORKLOADS["W2"].model == WORKLOADS["W8"].model == CNN
     assert WORKLOADS["W8"].shape == MNIST
 
@@ -166,8 +174,8 @@ def test_scaffold_stands_beside_the_same_work_without_it() -> None:
 def test_every_suite_can_be_called_as_the_command_calls_it() -> None:
     for name, place in SUITES.items():
         suite = importlib.import_module(place)
-        assert list(inspect.signature(suite.measure).parameters) == ["names", "turns", "say"], name
-        assert suite.broken([]) == []
+        assert list(inspect.signature(suite.measure).parameters) == ["names", "repetitions"], name
+        assert suite.missed_targets([]) == []
 
 
 def test_no_column_is_cut_where_the_terminal_is_narrow(

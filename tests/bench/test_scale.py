@@ -1,4 +1,4 @@
-"""What scale is told from: costs that are what they say, devices that come and go, and figures drawn out in a line."""
+"""The suite of scale: costs, devices that come and go, and the extrapolation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fedarena as fa
-from fedarena.bench import availability, broken, costs, runtimes, scale
+from fedarena.bench import availability, costs, missed_targets, runtimes, scale
 from fedarena.bench.machine import parameters
 from fedarena.bench.table_format import Row
 from fedarena.bench.workloads import WORKLOADS, SyntheticImages, Workload
@@ -59,16 +59,16 @@ def test_a_hundred_thousand_devices_are_arrays_and_no_objects() -> None:
     assert known.clients.nbytes + known.starts.nbytes + known.ends.nbytes == 24 * availability.DEVICES
 
 
-@pytest.mark.parametrize("way", availability.WAYS)
-def test_some_hours_of_a_small_world(way: str) -> None:
-    row = availability.simulate(way, days=0.15, devices=2000)
+@pytest.mark.parametrize("policy", availability.POLICIES)
+def test_some_hours_of_a_small_world(policy: str) -> None:
+    row = availability.simulate(policy, days=0.15, devices=2000)
     assert row["days"] >= 0.15
     assert row["selected"] - row["answered"] == pytest.approx(row["lost_share"] * row["selected"])
     assert sum(hour["rounds"] for hour in row["by_hour"]) == row["rounds"]
     available = [hour["available"] for hour in row["by_hour"]]
     assert max(available[1:6]) > 0.85 * 2000
     assert min(available) < 0.02 * 2000
-    again = availability.simulate(way, days=0.15, devices=2000)
+    again = availability.simulate(policy, days=0.15, devices=2000)
     assert (again["curve"], again["by_hour"]) == (row["curve"], row["by_hour"])
     assert row["curve"][0][0] < 0.15 * DAY / 3600
 
@@ -114,8 +114,8 @@ def test_what_is_implied_is_a_product() -> None:
 
 def test_memory_that_grows_with_devices_is_named() -> None:
     light: Row = {"work": "scale", "part": "days", "design": "fedavg", "clients": 100_000, "memory_mb": 400.0}
-    assert broken({"scale": [light, {**light, "memory_mb": None}]}) == []
-    assert broken({"scale": [{**light, "memory_mb": 2100.0}]}) == [
+    assert missed_targets({"scale": [light, {**light, "memory_mb": None}]}) == []
+    assert missed_targets({"scale": [{**light, "memory_mb": 2100.0}]}) == [
         "fedavg, 100,000 devices: 2,100 MB, at most 2,000 are promised"
     ]
 
@@ -124,18 +124,18 @@ def test_a_round_is_the_median_of_those_after_the_first_ones() -> None:
     assert runtimes.median_round([9.0, 9.5, 9.6, 9.7, 9.9, 10.0]) == pytest.approx(0.1)
 
 
-def test_a_place_that_is_not_installed_is_left_out_with_a_reason(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_runtime_that_is_not_installed_is_left_out_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(runtimes, "ROUNDS", 2)
     monkeypatch.setattr(runtimes, "NEEDS", {"ray": ("no_such_package",)})
     monkeypatch.setattr(runtimes, "RUNTIMES", {"processes": runtimes.processes, "ray": runtimes.ray})
-    said: list[str] = []
-    here, ray = runtimes.measure(1, said.append)
+    with caplog.at_level("INFO", logger="fedarena.bench"):
+        here, ray = runtimes.measure(1)
     assert here["seconds_per_round"] > 0
     assert ray["seconds_per_round"] is None
     assert "no_such_package is not installed" in ray["note"]
-    assert said[-1] == ray["note"]
+    assert caplog.messages[-1] == ray["note"]
 
 
 def test_all_of_it_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,10 +155,10 @@ def test_all_of_it_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: p
     scale.print_rows(
         [*rows, place, availability.simulate("fedavg", days=0.05, devices=500), *scale.implied(known_costs())]
     )
-    told = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
     for title, _ in scale.TABLES.values():
-        assert title in told
-    assert "ray is left out" in told
+        assert title in shown
+    assert "ray is left out" in shown
 
 
 def test_the_work_is_the_same_everywhere(tmp_path: Path) -> None:

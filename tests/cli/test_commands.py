@@ -165,7 +165,7 @@ class Half(fa.FedAvg):
 
 def test_a_file_of_components_works_with_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where workers are started fresh and cannot import it."""
-    import fedarena.runtimes.processes as processes
+    import fedarena.runtimes.process_pool as processes
 
     Path("deep").mkdir()
     Path("deep/own.py").write_text(OWN)

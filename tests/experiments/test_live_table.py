@@ -1,4 +1,4 @@
-"""What a person sees meanwhile."""
+"""The progress of a comparison: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 
 import fedarena as fa
 from fedarena.config.comparison_plan import Plan
-from fedarena.experiments.live_table import LineView, SilentView, TableView, open_view
+from fedarena.experiments.live_table import ComparisonProgress
 from fedarena.experiments.plan import build_plan
 from fedarena.results.json_files import as_json, write_text
 from fedarena.results.run_status import ComparisonCell, comparison_cells
@@ -24,7 +24,7 @@ def plan() -> Plan:
 
 
 def end(cell: ComparisonCell, best: float, diverged: bool = False) -> None:
-    """As a run leaves its folder."""
+    """Write the result of a cell as a run does."""
     cell.folder.mkdir(parents=True)
     result = {"rounds": 20, "final_accuracy": best - 0.01, "best_accuracy": best, "diverged": diverged}
     write_text(cell.folder / "result.json", as_json(result))
@@ -41,8 +41,8 @@ def text(console: Console) -> str:
     return console.file.getvalue()
 
 
-def rows(board: TableView, running: list[ComparisonCell]) -> list[str]:
-    """The table, on a sheet of its own."""
+def rows(board: ComparisonProgress, running: list[ComparisonCell]) -> list[str]:
+    """Return the rows of the table."""
     sheet = console()
     sheet.print(board.table(running))
     return [line.strip() for line in text(sheet).splitlines() if "fold" in line or "runs" in line]
@@ -52,9 +52,9 @@ def test_a_row_a_cell(plan: Plan, tmp_path: Path) -> None:
     everyone = comparison_cells(plan, tmp_path)
     end(everyone[0], 0.91)
     end(everyone[1], 0.42, diverged=True)
-    board = TableView(console())
+    board = ComparisonProgress(console=console())
     board.start(plan, everyone)
-    board.look([])
+    board.update([])
     shown = rows(board, [])
     board.stop()
     assert len(shown) == 31
@@ -68,7 +68,7 @@ def test_with_little_room_the_running_come_first(plan: Plan, tmp_path: Path) -> 
     everyone = comparison_cells(plan, tmp_path)
     for cell in everyone[:9]:
         end(cell, 0.9)
-    board = TableView(console(height=16))  # ten rows
+    board = ComparisonProgress(console=console(height=16))  # ten rows
     board.start(plan, everyone)
     shown = [tuple(line.split()[:2]) for line in rows(board, [everyone[10], everyone[12]])[:-1]]
     board.stop()
@@ -78,9 +78,9 @@ def test_with_little_room_the_running_come_first(plan: Plan, tmp_path: Path) -> 
 
 def test_no_threads_that_would_forbid_forking(plan: Plan, tmp_path: Path) -> None:
     before = threading.active_count()
-    board = TableView(console())
+    board = ComparisonProgress(console=console())
     board.start(plan, comparison_cells(plan, tmp_path))
-    board.look([])
+    board.update([])
     assert threading.active_count() == before
     board.stop()
 
@@ -89,13 +89,13 @@ def test_a_plain_line_for_each_that_ends(plan: Plan, tmp_path: Path) -> None:
     everyone = comparison_cells(plan, tmp_path)
     end(everyone[0], 0.9)
     out = Console(file=io.StringIO(), highlight=False)
-    lines = LineView(out)
+    lines = ComparisonProgress(console=out)
     lines.start(plan, everyone)
     end(everyone[1], 0.8)
-    lines.over(everyone[1])
+    lines.finish_cell(everyone[1])
     everyone[2].folder.mkdir(parents=True)
     (everyone[2].folder / "failure.txt").write_text("client 0 in round 1 failed\n")
-    lines.over(everyone[2])
+    lines.finish_cell(everyone[2])
     lines.stop()
     assert text(out).splitlines() == [
         "fedavg, fedprox, scaffold · digits · label_dirichlet · mlp_2nn · 3 x 10 runs",
@@ -108,11 +108,17 @@ def test_what_failed_before_counts_as_to_be_done(plan: Plan, tmp_path: Path) -> 
     everyone = comparison_cells(plan, tmp_path)
     everyone[0].folder.mkdir(parents=True)
     (everyone[0].folder / "failure.txt").write_text("out of memory\n")
-    lines = LineView(console())
+    lines = ComparisonProgress(console=console())
     lines.start(plan, everyone)
-    assert lines.progress == 0
+    assert lines.cells_done == 0
     assert lines.seen[everyone[0]].state == "waiting"
 
 
-def test_for_nobody_nothing() -> None:
-    assert type(open_view(False)) is SilentView
+def test_disabled_progress_prints_nothing(plan: Plan, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    everyone = comparison_cells(plan, tmp_path)
+    silent = ComparisonProgress(enabled=False)
+    silent.start(plan, everyone)
+    silent.update(everyone[:1])
+    silent.finish_cell(everyone[0])
+    silent.stop()
+    assert capfd.readouterr() == ("", "")

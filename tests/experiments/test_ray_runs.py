@@ -1,4 +1,4 @@
-"""Whole runs on a real cluster: rows go there and folders come back, and the scores are those of `processes`."""
+"""Whole runs on a real cluster: samples and folders travel, and the scores are those of `processes`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import numpy as np
 import pytest
 from tests.experiments.test_killed import facts
 from tests.support.federations import blobs
-from tests.support.ray_clusters import PATIENCE, cluster, head, others, pull_the_plug
+from tests.support.ray_clusters import PATIENCE, cluster, head, others, stop_node
 
 import fedarena as fa
 from fedarena.config import registry
 from fedarena.data.sources import arrays
-from fedarena.runtimes.process_pool import LostTask
+from fedarena.runtimes.folder_transfer import read_files, write_files
+from fedarena.runtimes.pool import LostTask
 from fedarena.runtimes.ray_connection import connected
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_pool import RayPool, read_files, write_files
+from fedarena.runtimes.ray_pool import RayPool
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fedarena[ray]'")
 
@@ -50,7 +51,7 @@ def only_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 
 
 def test_a_comparison_whose_worker_is_killed(nodes: ClusterNodes, only_here: str, tmp_path: Path) -> None:
-    """Its cell is run again; the rows were brought to the node."""
+    """Its cell runs again; the samples travelled to the node."""
     note = tmp_path / "killed"
 
     class Once(fa.Scaffold):
@@ -78,7 +79,7 @@ def test_a_search_makes_the_same_trials(nodes: ClusterNodes) -> None:
 
 
 def test_a_node_is_lost_in_the_middle_of_a_run(tmp_path: Path) -> None:
-    """What its folder held goes along to the next node, and what is in it in the end comes back."""
+    """The folder of the task goes to the next node, and comes back with what was written there."""
     begun = tmp_path / "begun"
 
     def count(name: str, folder: Path) -> str:
@@ -93,20 +94,20 @@ def test_a_node_is_lost_in_the_middle_of_a_run(tmp_path: Path) -> None:
 
     done, lost, deadline = {}, "", time.monotonic() + PATIENCE
     with connected(cluster().address) as nodes:
-        everyone, nodes.fit = nodes.fit, {id: nodes.fit[id] for id in [*others()][:1]}
-        crew = RayPool(count, None, nodes)
+        everyone, nodes.usable = nodes.usable, {id: nodes.usable[id] for id in [*others()][:1]}
+        pool = RayPool(count, None, nodes)
         for name in ("first", "second"):
             write_files(packed_text("was here"), tmp_path / name)
-            crew.give(name, tmp_path / name)
-        for news in crew.results(0.1):
+            pool.submit(name, folder=tmp_path / name)
+        for finished in pool.results(0.1):
             assert time.monotonic() < deadline
-            if news is not None:
-                done[news[0]] = news[1]
+            if finished is not None:
+                done[finished[0]] = finished[1]
             if begun.exists() and not lost:
                 lost = begun.read_text()
-                pull_the_plug(lost)
-                nodes.fit = everyone
-        crew.close()
+                stop_node(lost)
+                nodes.usable = everyone
+        pool.close()
     assert lost
     assert done == {0: "first", 1: "second"}
     for name in ("first", "second"):
@@ -119,17 +120,17 @@ def packed_text(text: str) -> Any:
     return {"deep/file": np.frombuffer(text.encode(), np.uint8)}
 
 
-def test_what_kills_everyone_is_given_up(nodes: ClusterNodes) -> None:
+def test_a_task_that_kills_every_worker_is_lost(nodes: ClusterNodes) -> None:
     def deadly(n: int) -> int:
         if n == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return n
 
-    crew = RayPool(deadly, 1, nodes)
+    pool = RayPool(deadly, 1, nodes)
     for n in range(3):
-        crew.give(n)
-    done = dict(filter(None, crew.results(60)))
-    crew.close()
+        pool.submit(n)
+    done = dict(filter(None, pool.results(60)))
+    pool.close()
     assert isinstance(lost := done.pop(1), LostTask)
     assert str(lost).startswith("died 3 times (")
     assert done == {0: 0, 2: 2}

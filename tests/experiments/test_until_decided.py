@@ -20,7 +20,7 @@ import fedarena as fa
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.cli.main import app
 from fedarena.config.comparison_plan import LookRecord, Plan, next_look
-from fedarena.experiments.live_table import LineView, TableView
+from fedarena.experiments.live_table import ComparisonProgress
 from fedarena.experiments.run_comparison import make_plan
 from fedarena.experiments.until_decided import first_look
 from fedarena.reports import write_report
@@ -373,15 +373,15 @@ def test_lines_and_table_of_a_plan_that_grows(undecided: Comparison) -> None:
     assert undecided.dir is not None
     grown = undecided.plan
     first = replace(grown, repeats=2, looks=())
-    for kind in (LineView, TableView):
-        console = Console(file=io.StringIO(), force_terminal=True, width=120, height=60, color_system=None)
-        view = kind(console)
+    for terminal in (False, True):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=120, height=60, color_system=None)
+        view = ComparisonProgress(console=console)
         view.start(first, comparison_cells(first, undecided.dir))
         view.stop()
         assert len(view.seen) == 20
-        view.looked(grown.looks[0])
+        view.report_look(grown.looks[0])
         view.start(grown, comparison_cells(grown, undecided.dir))
-        view.look([])
+        view.update([])
         view.stop()
         assert len(view.seen) == 40
         assert view.summary().startswith("40/40 runs")

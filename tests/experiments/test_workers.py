@@ -1,4 +1,4 @@
-"""No more workers are started than have work, or than the cores can serve; a warning says so, and no bit depends on it."""
+"""No more workers are started than have tasks or than the cores can serve; a warning says so, and no bit depends on it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 import fedarena as fa
 from fedarena.experiments.runtime_options import RuntimeOptions
-from fedarena.runtimes import process_pool, processes
-from fedarena.runtimes.processes import PER_CORE, usable_cores
+from fedarena.runtimes import process_pool, worker_count
+from fedarena.runtimes.worker_count import PER_CORE, usable_cores
 
 QUICK: dict[str, Any] = {"model": "logreg", "partition": "iid", "rounds": 2, "out": False}
 CORES = PER_CORE * usable_cores()
@@ -20,20 +20,16 @@ CORES = PER_CORE * usable_cores()
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for each worker process that is started."""
+    """Return a list that gets an entry for each worker process that is started."""
     seen: list[int] = []
 
-    def counted(worker: Any) -> None:
-        begin = worker.__init__
+    begin = process_pool.ProcessWorker.__init__
 
-        def init(self: Any, *arguments: Any) -> None:
-            begin(self, *arguments)
-            seen.append(self.pid)
+    def init(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        seen.append(self.pid)
 
-        monkeypatch.setattr(worker, "__init__", init)
-
-    counted(processes.RuntimeWorker)
-    counted(process_pool.PoolWorker)
+    monkeypatch.setattr(process_pool.ProcessWorker, "__init__", init)
     return seen
 
 
@@ -78,7 +74,7 @@ def test_cores_limit_the_workers_of_everything() -> None:
 def test_a_comparison_starts_no_more_workers_than_cores_can_serve(
     started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "PER_CORE", 1)
+    monkeypatch.setattr(worker_count, "PER_CORE", 1)
     few = usable_cores()
     with pytest.warns(UserWarning, match=f"^{few} worker.* instead of 50: 1 for each of "):
         fa.compare("digits", ["fedavg", "fedsgd"], seeds=few + 1, workers=50, baseline=False, **QUICK)

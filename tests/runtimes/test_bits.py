@@ -20,7 +20,7 @@ from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.record import TIMES
 from fedarena.engine.setup import open_context
 from fedarena.models.task import sha256
-from fedarena.runtimes.processes import ProcessRuntime
+from fedarena.runtimes.client_runtime import ProcessRuntime
 
 MLP = {"data": "digits", "model": "mlp_2nn", "local": {"lr": 0.05, "epochs": 1, "batch": 16}}
 CNN = {"data": "digits", "model": {"name": "cnnnet", "norm": "bn", "dropout": 0.25}, "clients": 6,
@@ -45,7 +45,7 @@ def experiment(request: pytest.FixtureRequest, play: Path) -> dict[str, Any]:
 
 
 def facts(run: fa.Run) -> tuple[str, list[dict[str, Any]]]:
-    """Everything but times."""
+    """Return everything that a run records except times."""
     return run.weights_sha256, [{k: v for k, v in vars(r).items() if k not in TIMES} for r in run.records]
 
 
@@ -58,58 +58,58 @@ def test_serial_and_any_number_of_workers(experiment: dict[str, Any]) -> None:
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_forked_or_started_fresh(experiment: dict[str, Any], start: Any, tmp_path: Path) -> None:
     exp = Experiment.make(experiment)
-    site = open_context(exp)
-    pool = ProcessRuntime(site, 2, start)
+    context = open_context(exp)
+    runtime = ProcessRuntime(context, 2, start)
     try:
-        loop = TrainingLoop(site, pool, CheckpointStore(tmp_path, site.algorithm))
+        loop = TrainingLoop(context, runtime, CheckpointStore(tmp_path, context.algorithm))
         list(loop.rounds())
     finally:
-        pool.close()
+        runtime.close()
     serial = fa.run(exp, out=False, runtime="serial")
     assert sha256(loop.state.w, loop.buffers.values) == serial.weights_sha256
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_a_killed_worker_changes_nothing(start: Any, tmp_path: Path) -> None:
-    """A worker gets SIGKILL in the middle of every round; it is replaced and its client runs again."""
+    """A worker is killed in the middle of every round; it is replaced, and its client runs again."""
     exp = Experiment.make({**COMMON, **MLP, "local": {"lr": 0.05, "epochs": 20, "batch": 8}})
-    site = open_context(exp)
-    pool = ProcessRuntime(site, 2, start)
+    context = open_context(exp)
+    runtime = ProcessRuntime(context, 2, start)
     killed = []
 
-    class Assassin:
-        """Hands jobs on, and shoots a busy worker after the first answer of each exchange."""
+    class WorkerKiller:
+        """A runtime that kills a busy worker after the first result of each exchange."""
 
-        def map(self, jobs: Any, common: Any) -> Any:
-            for i, item in enumerate(pool.map(jobs, common)):
-                busy = [w.pid for w in pool._crew if w.task is not None]
+        def map(self, tasks: Any, common: Any) -> Any:
+            for i, item in enumerate(runtime.map(tasks, common)):
+                busy = [w.pid for w in runtime.pool._processes if w.position is not None]
                 if i == 0 and busy:
                     os.kill(busy[0], signal.SIGKILL)
                     killed.append(busy[0])
                 yield item
 
     try:
-        loop = TrainingLoop(site, Assassin(), CheckpointStore(tmp_path, site.algorithm))
+        loop = TrainingLoop(context, WorkerKiller(), CheckpointStore(tmp_path, context.algorithm))
         list(loop.rounds())
     finally:
-        pool.close()
+        runtime.close()
     assert len(killed) >= 3
     assert sha256(loop.state.w, loop.buffers.values) == fa.run(exp, out=False, runtime="serial").weights_sha256
 
 
-def test_a_job_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
+def test_a_task_that_kills_every_worker_fails_the_run(tmp_path: Path) -> None:
     class Deadly(fa.FedAvg):
         def client(self, got: Any, kept: Any, work: Any) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
 
     exp = Experiment.make("digits", algorithm=Deadly(), rounds=1)
-    site = open_context(exp)
-    pool = ProcessRuntime(site, 2, "fork")
+    context = open_context(exp)
+    runtime = ProcessRuntime(context, 2, "fork")
     try:
         with pytest.raises(fa.FedarenaError, match="died 3 times"):
-            list(TrainingLoop(site, pool, CheckpointStore(tmp_path, site.algorithm)).rounds())
+            list(TrainingLoop(context, runtime, CheckpointStore(tmp_path, context.algorithm)).rounds())
     finally:
-        pool.close()
+        runtime.close()
 
 
 def start_command(arguments: list[str], folder: Path) -> subprocess.Popen[bytes]:
@@ -123,11 +123,11 @@ def wait_for_rounds(run: Path, count: int, process: subprocess.Popen[bytes]) -> 
         if log.exists() and len(log.read_text().splitlines()) >= count:
             return
         time.sleep(0.005)
-    pytest.fail(f"the run did not get to round {count} alive (exit code {process.poll()})")
+    pytest.fail(f"the run did not reach round {count} alive (exit code {process.poll()})")
 
 
 def test_killed_and_resumed(experiment: dict[str, Any], tmp_path: Path) -> None:
-    """SIGKILL to the whole run, twice; what is resumed ends as if nothing had happened, and no worker is left over."""
+    """The whole run is killed twice; resumed, it gives the same result, and no worker is left over."""
     exp = Experiment.make({**experiment, "rounds": 25})
     (tmp_path / "exp.toml").write_text(exp.to_toml())
     process = start_command(["run", "exp.toml", "--out", "r", "-q", "--workers", "2"], tmp_path)
@@ -144,7 +144,7 @@ def test_killed_and_resumed(experiment: dict[str, Any], tmp_path: Path) -> None:
     assert facts(fa.load(tmp_path / "r")) == facts(resumed)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedarena", "run", "digits", "--set", "rounds=5000", "--out", "r"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     wait_for_rounds(tmp_path / "r", 3, process)  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     assert json.loads(saved[-1])["round"] == len(saved)
 
 
-def test_workers_leave_with_a_killed_run(tmp_path: Path) -> None:
+def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
     process = start_command(["run", "digits", "--set", "rounds=5000", "--out", "r", "-q"], tmp_path)
     wait_for_rounds(tmp_path / "r", 1, process)
     children = [int(p) for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]

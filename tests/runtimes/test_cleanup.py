@@ -31,7 +31,7 @@ UNSHARE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-p
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for temporary files, also for the processes that a test starts."""
+    """Use an empty folder for temporary files, also in processes that a test starts."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -50,7 +50,7 @@ class Waiting:
 
     @property
     def segments(self) -> set[Path]:
-        """The shared memory in use by its processes."""
+        """Return the shared memory that its processes use."""
         found = set()
         for maps in Path("/proc").glob("[0-9]*/maps"):
             with contextlib.suppress(OSError):  # a process that has just ended
@@ -59,7 +59,7 @@ class Waiting:
         return found
 
     def kill(self) -> None:
-        """SIGKILL to all of its processes at once: none of them can clean up."""
+        """Kill all of its processes at once: none of them can clean up."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 
@@ -69,13 +69,13 @@ def _is_segment(line: str) -> bool:
 
 
 def there(paths: set[Path]) -> set[Path]:
-    """Return those that exist."""
+    """Return those of the paths that exist."""
     return {path for path in paths if os.path.lexists(path)}
 
 
 @pytest.fixture
 def living(temporary: Path) -> Iterator[tuple[set[Path], set[Path]]]:
-    """The segments and the temporary folder of a run that goes on."""
+    """Return the segments and the temporary folder of a run that continues."""
     waiting = Waiting()
     yield waiting.segments, set(temporary.iterdir())
     waiting.kill()
@@ -124,7 +124,7 @@ def name_of(pid: int, start: int | None = None, scope: str | None = None) -> str
 
 @pytest.fixture
 def dead() -> int:
-    """The number of a process that has ended."""
+    """Return the id of a process that has ended."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     return ended.pid

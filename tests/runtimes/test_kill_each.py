@@ -1,4 +1,4 @@
-"""Every algorithm, killed four times on its way and resumed: the bits of a run that nobody disturbed, state included.
+"""Every algorithm, killed four times and resumed, gives the bits of an uninterrupted run, states included.
 
 A killed run is a process of its own that sends itself SIGKILL at a chosen point, so that nothing depends on timing. Some
 clients each round, dropouts among them; the last stretch is run by two workers.
@@ -57,25 +57,25 @@ def die(*_: Any) -> Any:
 
 
 def at_gradient(number: int) -> None:
-    """In the middle of a client's work: when it takes the gradient of this number."""
+    """Die in the middle of a client's training, at the gradient with this number."""
     taken, accumulate = iter(range(1, number)), Task.accumulate
     Task.accumulate = lambda *a: accumulate(*a) if next(taken, None) else die()  # type: ignore[method-assign, assignment]
 
 
 def at_the_end_of(round: int) -> None:
-    """Clients' memories of the round are written, the server's state is not."""
+    """Die when the client states of the round are written, and the server's state is not."""
     save = CheckpointStore.save
     CheckpointStore.save = lambda k, s, r: die() if s.round == round else save(k, s, r)  # type: ignore[method-assign]
 
 
 def before_the_state_of(round: int) -> None:
-    """The round is in the log, and its state in a temporary file."""
+    """Die when the round is in the log, and its state in a temporary file."""
     replace = os.replace
     os.replace = lambda a, b: die() if Path(b).name == f"server-{round}.safetensors" else replace(a, b)
 
 
 def in_a_process_that_dies(prepare: Callable[[], None], **arguments: Any) -> None:
-    """Run it in a copy of this process, made ready for its end; it must not reach any other."""
+    """Run in a forked process that must die where `prepare` says, and nowhere else."""
     child = os.fork()
     if not child:
         try:
@@ -90,7 +90,7 @@ def in_a_process_that_dies(prepare: Callable[[], None], **arguments: Any) -> Non
 
 
 def undisturbed(exp: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[fa.Run, list[int]]:
-    """A whole run, and how many gradients it had taken at the end of each round."""
+    """Return a whole run, and the number of gradients at the end of each round."""
     taken, counts, accumulate = [], [], Task.accumulate
     with monkeypatch.context() as patch:
         patch.setattr(Task, "accumulate", lambda *a: (taken.append(1), accumulate(*a))[1])
@@ -102,12 +102,12 @@ def undisturbed(exp: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def everything(run: fa.Run, folder: Path) -> str:
-    """Every number of it but times, and what the server and all clients have in their checkpoints; in text nan is nan."""
+    """Return everything but times, with the checkpoints of server and clients, as text: there NaN equals NaN."""
     records = [{k: v for k, v in vars(r).items() if k not in TIMES} for r in run.records]
     algorithm = open_context(run.experiment).algorithm
-    keeper = CheckpointStore(folder / "checkpoint", algorithm)
-    snapshot, _ = keeper.load()
-    keeper.close()
+    store = CheckpointStore(folder / "checkpoint", algorithm)
+    snapshot, _ = store.load()
+    store.close()
     assert snapshot is not None
     memories = [CheckpointStore.read_client_state(folder / "checkpoint", algorithm, k) for k in range(6)]
     totals = {name: total for name, total in snapshot.totals.items() if name not in TIMES}

@@ -1,4 +1,4 @@
-"""A real cluster of several nodes gives the bits of `serial`, whatever dies in the middle of a round."""
+"""A real cluster of several nodes gives the bits of `serial`, even if workers and nodes die in the middle of a round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from tests.runtimes.test_bits import facts, wait_for_rounds
 from tests.support.federations import blobs
-from tests.support.ray_clusters import PATIENCE, SIZE, cluster, head, others, pull_the_plug, wait_for_workers
+from tests.support.ray_clusters import PATIENCE, SIZE, cluster, head, others, stop_node, wait_for_workers
 
 import fedarena as fa
 from fedarena.config.experiment import Experiment
@@ -30,10 +30,10 @@ from fedarena.engine.client import Broadcast
 from fedarena.engine.record import TIMES
 from fedarena.engine.setup import open_context
 from fedarena.models.task import sha256
+from fedarena.runtimes.client_runtime import RayRuntime
+from fedarena.runtimes.pool import LostWorker
 from fedarena.runtimes.ray_connection import connected
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_runtime import RayRuntime
-from fedarena.runtimes.ray_workers import LostWorker
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'fedarena[ray]'")
 
@@ -53,70 +53,69 @@ EACH: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def nodes() -> Iterator[ClusterNodes]:
-    """A connection to the cluster, with whoever is there."""
+    """Connect to the cluster, with the nodes that are alive."""
     with connected(head().address) as nodes:
         yield nodes
 
 
-class Assassin:
-    """Hands jobs on and, after the first answer of an exchange in which others are at work, kills: first a worker, then a
-    node with all that is on it."""
+class WorkerKiller:
+    """A runtime that kills after the first result of an exchange in which workers are busy: first a worker, then a node."""
 
-    def __init__(self, pool: RayRuntime) -> None:
-        self.pool, self.killed, self.gone = pool, [], 0
-        self._ended, pool._hands.ended = pool._hands.ended, self._count_gone  # type: ignore[method-assign]
+    def __init__(self, runtime: RayRuntime) -> None:
+        self.runtime, self.killed, self.lost = runtime, [], 0
+        self._receive, runtime.pool._receive = runtime.pool._receive, self._count_lost  # type: ignore[method-assign]
 
     @property
     def workers(self) -> int:
-        return self.pool.workers
+        return self.runtime.workers
 
-    def map(self, jobs: Any, common: Any) -> Any:
-        for i, answer in enumerate(self.pool.map(jobs, common)):
+    def map(self, tasks: Any, common: Any) -> Any:
+        for i, answer in enumerate(self.runtime.map(tasks, common)):
             if i == 0:
                 self._kill()
             yield answer
 
-    def _count_gone(self, timeout: float) -> Any:
-        found = self._ended(timeout)
-        self.gone += sum(isinstance(result, LostWorker) for _, result in found)
+    def _count_lost(self, timeout: float) -> Any:
+        found = self._receive(timeout)
+        self.lost += sum(isinstance(result, LostWorker) for _, result in found)
         return found
 
     def _kill(self) -> None:
         if len(self.killed) == 2:
             return
-        away = [hand for hand in self.pool._hands._here if hand.load and hand.node.id in others()]
-        if not away:
+        busy = [w for w in self.runtime.pool._ready if w.load and w.node.id in others()]
+        if not busy:
             return
         if not self.killed:
-            os.kill(away[0].pid, signal.SIGKILL)
+            os.kill(busy[0].pid, signal.SIGKILL)
         else:
-            pull_the_plug(away[0].node.id)
-        self.killed.append(away[0].node.id)
+            stop_node(busy[0].node.id)
+        self.killed.append(busy[0].node.id)
 
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_killed_worker_and_a_lost_node_change_nothing(
     name: str, nodes: ClusterNodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    site = open_context(Experiment.make(EACH[name]))
-    pool = RayRuntime(site, nodes)
+    context = open_context(Experiment.make(EACH[name]))
+    runtime = RayRuntime(context, nodes)
     try:
         cluster()  # nodes that join now are used
-        wait_for_workers(pool._hands, 3)
-        assassin = Assassin(pool)
-        loop = open_loop(site, assassin, CheckpointStore(tmp_path, site.algorithm))
+        wait_for_workers(runtime.pool, 3)
+        killer = WorkerKiller(runtime)
+        loop = open_loop(context, killer, CheckpointStore(tmp_path, context.algorithm))
         records = [{k: v for k, v in vars(r).items() if k not in TIMES} for r in loop.rounds()]
     finally:
-        pool.close()
-    assert len(assassin.killed) == 2
-    assert assassin.gone >= 2
-    serial = fa.run(site.experiment, out=False, runtime="serial")
+        runtime.close()
+    assert len(killer.killed) == 2
+    assert killer.lost >= 2
+    serial = fa.run(context.experiment, out=False, runtime="serial")
     assert (sha256(*loop.result_vectors()), records) == facts(serial)
-    assert capfd.readouterr().out == ""  # Ray would tell of all that dies
+    assert capfd.readouterr().out == ""  # Ray would report all that dies
 
 
-def test_a_class_of_ones_own_sees_the_rows_in_the_store(nodes: ClusterNodes) -> None:
-    """No node can import it, and what comes back is of the class it was; the rows are nobody's copy."""
+def test_a_custom_class_reads_the_samples_in_the_store(nodes: ClusterNodes) -> None:
+    """No node can import it, and results are of the same class; workers read the samples without a copy."""
 
     @dataclass(frozen=True)
     class Sum:
@@ -139,39 +138,39 @@ def test_a_class_of_ones_own_sees_the_rows_in_the_store(nodes: ClusterNodes) -> 
     assert facts(fa.run("digits", runtime="ray", workers=1, **how)) == facts(fa.run("digits", runtime="serial", **how))
 
 
-def test_the_store_forgets_what_is_over(nodes: ClusterNodes) -> None:
-    """Vectors of 220 kB, too large to travel but through the store: 60 go up, 60 come down, 5 are told to all. In the end
-    it holds the site and the last message, each on two nodes at most."""
+def test_the_store_removes_old_objects(nodes: ClusterNodes) -> None:
+    """Vectors of 220 kB, which travel through the store: 60 go up, 60 come down, 5 are broadcast. In the end the store holds
+    the experiment and the last message, each on two nodes at most."""
 
     @dataclass(frozen=True)
     class Echo:
-        """A job as large as a client's memory, whose answer is as large as a model."""
+        """A task as large as a client's state, whose result is as large as a model."""
 
         vector: np.ndarray
 
-        def run(self, site: Any, common: Broadcast) -> np.ndarray:
+        def run(self, context: Any, common: Broadcast) -> np.ndarray:
             return common.message.w + self.vector
 
-    before = stored_objects()  # what others have left
-    site = open_context(Experiment.make("digits", clients=4))
-    ones = np.ones_like(site.initial)
-    pool = RayRuntime(site, nodes, workers=1)
+    before = stored_objects()  # of earlier tests
+    context = open_context(Experiment.make("digits", clients=4))
+    ones = np.ones_like(context.initial)
+    runtime = RayRuntime(context, nodes, workers=1)
     try:
-        for turn in range(5):
-            common = Broadcast(fa.Model(turn * ones), site.task.buffers())
-            for position, answer in pool.map([Echo(k * ones) for k in range(12)], common):
-                assert np.array_equal(answer, (turn + position) * ones)
-                assert answer.flags.writeable  # it is ours, and the store need not keep it
+        for round in range(5):
+            common = Broadcast(fa.Model(round * ones), context.task.buffers())
+            for position, answer in runtime.map([Echo(k * ones) for k in range(12)], common):
+                assert np.array_equal(answer, (round + position) * ones)
+                assert answer.flags.writeable  # a copy, so that the store can remove it
         deadline = time.monotonic() + PATIENCE
         while stored_objects() > before + 4:
             assert time.monotonic() < deadline
             time.sleep(0.2)
     finally:
-        pool.close()
+        runtime.close()
 
 
 def stored_objects() -> int:
-    """In the stores of all nodes together."""
+    """Return the number of objects in the stores of all nodes."""
     from ray._private.internal_api import memory_summary
 
     found = re.search(r"Plasma memory usage \d+ MiB, (\d+) objects", memory_summary(stats_only=True))
@@ -179,7 +178,7 @@ def stored_objects() -> int:
     return int(found[1])
 
 
-def test_what_kills_every_worker_is_given_up(nodes: ClusterNodes, tmp_path: Path) -> None:
+def test_a_task_that_kills_every_worker_fails_the_run(nodes: ClusterNodes, tmp_path: Path) -> None:
     class Deadly(fa.FedAvg):
         def client(self, got: Any, kept: Any, work: Any) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -189,24 +188,24 @@ def test_what_kills_every_worker_is_given_up(nodes: ClusterNodes, tmp_path: Path
 
 
 def wait_for_versions(nodes: ClusterNodes, count: int) -> None:
-    """Until so many nodes have said what they have."""
+    """Wait until this number of nodes has reported its versions."""
     deadline = time.monotonic() + PATIENCE
     while nodes._asked or len(nodes._known) < count:
         assert time.monotonic() < deadline, "a node does not answer"
-        nodes.look()
+        nodes.refresh()
         time.sleep(0.1)
 
 
 def test_a_node_with_other_versions(nodes: ClusterNodes, tmp_path: Path) -> None:
-    """One that joins later is left aside; a run does not begin with it."""
+    """A node that joins later is ignored; a run does not start with it."""
     (tmp_path / "fedarena").mkdir()
     (tmp_path / "fedarena" / "__init__.py").write_text('__version__ = "0.0.1"\n')
     other = head().add_node(**SIZE, env_vars={"PYTHONPATH": str(tmp_path)})
     try:
-        before = set(nodes.fit)
+        before = set(nodes.usable)
         with pytest.warns(UserWarning, match=r"node \S+ \(\S+\) has fedarena 0\.0\.1, here is .*not used"):
             wait_for_versions(nodes, len(nodes._known) + 1)
-        assert set(nodes.fit) == before
+        assert set(nodes.usable) == before
         with pytest.raises(fa.FedarenaError, match=r"has fedarena 0\.0\.1") as refused:
             fa.run("digits", rounds=1, out=tmp_path / "r", runtime="ray")
         assert "install the same" in refused.value.remedy
@@ -216,7 +215,7 @@ def test_a_node_with_other_versions(nodes: ClusterNodes, tmp_path: Path) -> None
 
 
 def test_driver_killed_and_resumed(tmp_path: Path) -> None:
-    """kill -9 of the command; its workers leave the cluster, and what is resumed there ends with the bits of `serial`."""
+    """After kill -9 of the command its workers end, and the resumed run gives the bits of `serial`."""
     exp = Experiment.make({**EACH["scaffold"], "rounds": 12, "local": {"lr": 0.05, "epochs": 3, "batch": 8}})
     (tmp_path / "exp.toml").write_text(exp.to_toml())
     where = ["--runtime", "ray", "--address", head().address, "--workers", "1"]
@@ -255,13 +254,13 @@ def answer(listener: socket.socket, text: bytes) -> None:
     line.close()
 
 
-@pytest.mark.parametrize("listens", ["nobody", "another service"])
+@pytest.mark.parametrize("listens", ["nothing", "another service"])
 def test_out_of_reach(listens: str, tmp_path: Path) -> None:
-    """One message, soon, and nothing is left behind."""
+    """One message, soon, and no folder is left."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        if listens != "nobody":
+        if listens != "nothing":
             listener.listen()
             threading.Thread(target=answer, args=(listener, b"HTTP/1.1 400 Bad Request\r\n\r\n"), daemon=True).start()
         began = time.monotonic()
@@ -274,7 +273,7 @@ def test_out_of_reach(listens: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"runtime": "ray", "address": "somewhere"}, "no address of a cluster"),
+        ({"runtime": "ray", "address": "somewhere"}, "is not the address of a cluster"),
         ({"address": "auto"}, "only a cluster has an address"),
         ({"runtime": "rai"}, "no runtime is called 'rai'"),
     ],

@@ -15,7 +15,7 @@ SOON = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "he
 
 @functools.cache
 def head() -> Any:
-    """The first node, and what others have joined. It ends with this process: to start it takes longer than most tests."""
+    """Start the head node once for all tests, since starting takes longer than most of them; it ends with this process."""
     from ray.cluster_utils import Cluster
 
     logging.getLogger("ray").setLevel(logging.CRITICAL)
@@ -23,22 +23,22 @@ def head() -> Any:
 
 
 def cluster() -> Any:
-    """The head with two nodes beside it, whoever was killed before."""
+    """Return the cluster with two nodes beside the head, replacing those that were killed."""
     while len(head().worker_nodes) < 2:
         head().add_node(**SIZE)
     return head()
 
 
-def wait_for_workers(hands: Any, count: int) -> None:
-    """Until so many are there."""
+def wait_for_workers(pool: Any, count: int) -> None:
+    """Wait until a pool has this number of workers."""
     deadline = time.monotonic() + PATIENCE
-    while len(hands._here) < count:
-        assert time.monotonic() < deadline, "workers do not come"
-        hands.ended(1.0)
+    while len(pool._ready) < count:
+        assert time.monotonic() < deadline, "workers do not start"
+        pool.wait(1.0)
 
 
 def others() -> dict[str, Any]:
-    """Nodes that can be lost, by id: not the head, and not the one that we are on."""
+    """Return the nodes that a test may kill, by id: not the head, and not that of this process."""
     import ray
 
     ids = {node["RayletSocketName"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
@@ -47,6 +47,6 @@ def others() -> dict[str, Any]:
     return found
 
 
-def pull_the_plug(id: str) -> None:
-    """All processes of a node are gone at once."""
+def stop_node(id: str) -> None:
+    """Kill all processes of a node at once."""
     head().remove_node(others()[id], allow_graceful=False)

@@ -1,11 +1,12 @@
-"""How fast is it? Everything is measured as ratios in one run, on made-up data of the right shape.
+"""Benchmarks: speed is measured as ratios within one run, on synthetic data of the right shape.
 
-works.py says what is measured and what is promised, designs.py and flower.py who does it, turns.py how they take turns,
-machine.py what the machine gives, tables.py how it looks. rounds.py, population.py and scale.py (with costs.py, days.py and
-places.py) are suites, as is bench/vertical.py; suites.py knows them all.
+`workloads.py` defines what is measured and its targets, `baselines.py` and `flower_simulation.py` the designs that are
+compared, `runner.py` how they are timed, `machine.py` the speed and memory of the machine, `table_format.py` the tables.
+The suites are `rounds.py`, `population.py`, `vertical.py` and `scale.py` (with `costs.py`, `availability.py` and
+`runtimes.py`); `suites.py` lists them. Scripts that write pages of the documentation are in `benchmarks/`.
 """
 
 from fedarena.bench.machine import proportional_megabytes
-from fedarena.bench.suites import broken, measure, print_tables
+from fedarena.bench.suites import measure, missed_targets, print_tables
 
-__all__ = ["broken", "measure", "print_tables", "proportional_megabytes"]
+__all__ = ["measure", "missed_targets", "print_tables", "proportional_megabytes"]

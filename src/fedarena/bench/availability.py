@@ -1,7 +1,7 @@
-"""A federation of a hundred thousand devices over some simulated days: they are there at night, and few of them by day.
+"""A federation of a hundred thousand devices over some simulated days: most are available at night, few by day.
 
-Devices live in four time zones, and what they hold depends on where: seven rows of ten are of classes that their own zone
-has most of. Who is awake decides what the server learns.
+Devices are in four time zones, on which their data depend: seven samples of ten are of classes that are frequent in their
+zone. Which devices are available decides what the server learns.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fedarena.engine.record import RoundRecord
 DEVICES, DAYS = 100_000, 3.0
 ROWS, FEATURES, CLASSES, TEST_ROWS = 10, 20, 10, 2000
 ZONES, OWN = 4, 0.7
-AT_ONCE = 100  # devices asked in a round, or at work at the same time
-LOOK = 3  # rounds from one look at the model to the next
+AT_ONCE = 100  # devices selected in a round, or training at the same time
+EVALUATE_EVERY = 3  # rounds
 # Ten rows take the fastest device 100 s, the median one 400 s, and one in forty more than 1,600 s: reading, checking in
 # and waiting included.
 FLEET: dict[str, Any] = {
     "available": "day", "zones": ZONES, "hours": 8.0, "speed": 0.1, "speeds": "lognormal", "spread": 16.0,
     "bandwidth": 1e5, "latency": 5.0,
 }  # fmt: skip
-WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("fedavg", {}),
     "fedavg, 130 asked": ("fedavg", {"overselect": 1.3, "deadline": 1800.0}),
     "fedbuff": ("fedbuff", {}),
@@ -39,12 +39,12 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Zones:
-    """Gaussian clouds, one a class, dealt to devices zone by zone."""
+    """A Gaussian cloud for each class, partitioned over the devices by zone."""
 
     devices: int = DEVICES
 
     def load(self, seed: int) -> Dataset:
-        """Devices are natural clients; test rows have all classes alike and belong to devices all over the world."""
+        """Return a data set whose natural clients are the devices; test samples are balanced over classes and devices."""
         rng, rows = np.random.default_rng(seed), self.devices * ROWS
         owner = np.repeat(np.arange(self.devices), ROWS)
         anywhere = rng.integers(0, CLASSES, rows)
@@ -58,21 +58,21 @@ class Zones:
         return Dataset("zones", x, y, rows, CLASSES, owner=np.append(owner, testers), owner_names=names)
 
 
-def experiment(way: str, devices: int = DEVICES) -> Experiment:
-    """The federation, with one of the ways to ask its devices."""
-    algorithm, how = WAYS[way]
+def experiment(policy: str, devices: int = DEVICES) -> Experiment:
+    """Return the experiment with one of the policies to select devices."""
+    algorithm, how = POLICIES[policy]
     return Experiment.make(
         Zones(devices), model="logreg", algorithm=algorithm, partition="natural", per_round=AT_ONCE, rounds=10**6,
-        local={"lr": 0.05, "batch": ROWS}, evaluate={"every": LOOK}, devices={**FLEET, **how},
+        local={"lr": 0.05, "batch": ROWS}, evaluate={"every": EVALUATE_EVERY}, devices={**FLEET, **how},
     )  # fmt: skip
 
 
-def simulate(way: str, days: float = DAYS, devices: int = DEVICES) -> Row:
-    """So many simulated days, and what was seen of them."""
+def simulate(policy: str, days: float = DAYS, devices: int = DEVICES) -> Row:
+    """Simulate some days, and return what was measured."""
     import fedarena as fa
 
     began = time.perf_counter()
-    rounds = fa.rounds(experiment(way, devices), runtime="serial")  # ten rows are not worth a message to a worker
+    rounds = fa.rounds(experiment(policy, devices), runtime="serial")  # workers do not pay off for ten samples
     records, opened, worked, megabytes = [], time.perf_counter(), time.process_time(), 0.0
     for record in rounds:
         records.append(record)
@@ -85,7 +85,7 @@ def simulate(way: str, days: float = DAYS, devices: int = DEVICES) -> Row:
     return {
         "work": "scale",
         "part": "days",
-        "design": way,
+        "design": policy,
         "clients": devices,
         "days": records[-1].clock / DAY,
         "rounds": len(records),
@@ -97,14 +97,14 @@ def simulate(way: str, days: float = DAYS, devices: int = DEVICES) -> Row:
         "startup_seconds": opened - began,
         "memory_mb": megabytes or None,
         "accuracy": max((r.accuracy for r in records if r.accuracy is not None), default=None),
-        "by_hour": by_hour(way, records, devices),
+        "by_hour": by_hour(policy, records, devices),
         "curve": [[r.clock / HOUR, r.accuracy] for r in records if r.accuracy is not None],
     }
 
 
-def by_hour(way: str, records: list[RoundRecord], devices: int = DEVICES) -> list[Row]:
-    """Of each hour of the day, in the first zone: devices there at its begin, rounds that ended in it, what they lost."""
-    known = build_availability(experiment(way, devices), devices, range(devices))
+def by_hour(policy: str, records: list[RoundRecord], devices: int = DEVICES) -> list[Row]:
+    """Return, for each hour of the day in the first zone, the available devices, the rounds that ended, and losses."""
+    known = build_availability(experiment(policy, devices), devices, range(devices))
     assert known is not None
     hours: list[Row] = []
     for hour in range(24):

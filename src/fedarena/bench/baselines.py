@@ -1,7 +1,7 @@
-"""Who does a work: our engine, and the loops that a careful PyTorch user writes.
+"""The designs that run a workload: our engine, and the loops that a careful PyTorch user writes.
 
-A design is opened in a process of its own and gives a function that does one round, or, if that takes longer than it may,
-a part of one; it returns the share of a round that was done.
+A design is opened in a process of its own and yields a function that runs one round, or, if that takes too long, a part of
+one; the function returns the share of the round that was done.
 """
 
 from __future__ import annotations
@@ -19,36 +19,38 @@ from fedarena.bench.workloads import WORKLOADS, SyntheticImages, Workload
 Round = Callable[[float], float]  # seconds it may take -> share of a round that was done
 
 PLAIN, OURS, FLOWER = "plain", "fedarena", "flower"
-EVALUATION_BATCH = 500  # rows at once in the plain loop; ours takes as many
+EVALUATION_BATCH = 500  # samples at once, in the plain loop and in ours
 
 
-def designs_of(work: Workload) -> list[str]:
-    """Who takes turns at a work: the plain loop first, the other ratios are to it."""
-    return [PLAIN, "tensors", OURS, *([f"{OURS} {work.beside}"] if work.beside else [])]
+def designs_of(workload: Workload) -> list[str]:
+    """Return the designs that are timed alternately on a workload; ratios are to the first, the plain loop."""
+    return [PLAIN, "tensors", OURS, *([f"{OURS} {workload.beside}"] if workload.beside else [])]
 
 
 @contextlib.contextmanager
-def opened(work: Workload, design: str) -> Iterator[Round]:
-    """The round of a work in this design, ready to be done, until it is over."""
+def opened(workload: Workload, design: str) -> Iterator[Round]:
+    """Yield the function that runs a round of a workload in this design."""
     if design == FLOWER:
         from fedarena.bench.flower_simulation import simulation
 
-        how: Any = simulation(work)
+        how: Any = simulation(workload)
     elif design.startswith(OURS):
-        work = work if design == OURS else WORKLOADS[design.split()[1]]
-        how = _our_training(work) if work.kind == "training" else _our_evaluation(work)
+        workload = workload if design == OURS else WORKLOADS[design.split()[1]]
+        how = _our_training(workload) if workload.kind == "training" else _our_evaluation(workload)
     else:
-        how = contextlib.nullcontext((_training_loop if work.kind == "training" else _evaluation_loop)(work, design))
+        how = contextlib.nullcontext(
+            (_training_loop if workload.kind == "training" else _evaluation_loop)(workload, design)
+        )
     with how as do_round:
         yield do_round
 
 
 @contextlib.contextmanager
-def _our_training(work: Workload) -> Iterator[Round]:
-    """Rounds of the real engine: selection, workers, local training, mean, checkpoint."""
+def _our_training(workload: Workload) -> Iterator[Round]:
+    """Run rounds of the real engine: selection, workers, local training, aggregation, checkpoint."""
     import fedarena as fa
 
-    with contextlib.closing(fa.rounds(SyntheticImages.of(work), **work.settings)) as rounds:  # type: ignore[type-var]
+    with contextlib.closing(fa.rounds(SyntheticImages.of(workload), **workload.settings)) as rounds:  # type: ignore[type-var]
 
         def do_round(_: float) -> float:
             next(rounds)
@@ -58,16 +60,16 @@ def _our_training(work: Workload) -> Iterator[Round]:
 
 
 @contextlib.contextmanager
-def _our_evaluation(work: Workload) -> Iterator[Round]:
-    """What the engine does after a round: the test rows in pieces over the workers, each of them predicted once."""
+def _our_evaluation(workload: Workload) -> Iterator[Round]:
+    """Evaluate as the engine does after a round: workers predict parts of the test samples."""
     import fedarena as fa
     from fedarena.algorithms.base import Model
     from fedarena.engine.client import Broadcast
     from fedarena.engine.evaluation import LocalEvaluator
     from fedarena.engine.setup import open_context
-    from fedarena.runtimes.processes import ProcessRuntime
+    from fedarena.runtimes.client_runtime import ProcessRuntime
 
-    site = open_context(fa.Experiment.make(SyntheticImages.of(work), **work.settings))
+    site = open_context(fa.Experiment.make(SyntheticImages.of(workload), **workload.settings))
     common = Broadcast(Model(site.initial), site.task.buffers())
     with contextlib.closing(ProcessRuntime(site)) as pool:
         evaluation = LocalEvaluator(site, pool)
@@ -80,9 +82,9 @@ def _our_evaluation(work: Workload) -> Iterator[Round]:
 
 
 class ReferenceLoop:
-    """What both loops have: the model, the rows as tensors, and a client's training with torch.optim."""
+    """The common part of both loops: the model, the samples as tensors, and local training with torch.optim."""
 
-    def __init__(self, work: Workload, design: str) -> None:
+    def __init__(self, workload: Workload, design: str) -> None:
         import torch
         from torch.utils.data import TensorDataset
 
@@ -90,15 +92,15 @@ class ReferenceLoop:
 
         torch.set_num_threads(1)
         torch.set_flush_denormal(True)
-        self.work, self.design = work, design
-        settings = {key: value for key, value in work.model.items() if key != "name"}
-        self.model: Any = find("model", work.model["name"]).build(settings)(work.shape, 10)
-        raw, labels = SyntheticImages.of(work).arrays()
+        self.workload, self.design = workload, design
+        settings = {key: value for key, value in workload.model.items() if key != "name"}
+        self.model: Any = find("model", workload.model["name"]).build(settings)(workload.shape, 10)
+        raw, labels = SyntheticImages.of(workload).arrays()
         self.x, self.y = torch.from_numpy(raw).float() / 255, torch.from_numpy(labels)
         self.everything = TensorDataset(self.x, self.y)
 
     def batches(self, first: int, rows: int, batch: int, shuffle: bool) -> Iterator[tuple[Any, Any]]:
-        """Rows first, first + 1, ... in batches."""
+        """Yield `rows` samples, beginning with sample `first`, in batches."""
         import torch
         from torch.utils.data import DataLoader, Subset
 
@@ -112,15 +114,15 @@ class ReferenceLoop:
                 yield self.x[at], self.y[at]
 
     def train(self, client: int) -> dict[str, Any]:
-        """A client's training from the common model; the common model stays as it is."""
+        """Train a copy of the common model on a client's samples, and return its state."""
         import torch
         from torch.nn.functional import cross_entropy
 
-        work, local = self.work, self.work.local
+        rows, local = self.workload.rows, self.workload.local
         mine = copy.deepcopy(self.model).train()
         optimizer = torch.optim.SGD(mine.parameters(), lr=local["lr"], momentum=local.get("momentum", 0.0))
         for _ in range(local["epochs"]):
-            for x, y in self.batches(client * work.rows, work.rows, int(min(local["batch"], work.rows)), shuffle=True):
+            for x, y in self.batches(client * rows, rows, int(min(local["batch"], rows)), shuffle=True):
                 optimizer.zero_grad()
                 loss: Any = cross_entropy(mine(x), y)
                 loss.backward()
@@ -129,35 +131,37 @@ class ReferenceLoop:
         return state
 
 
-def _training_loop(work: Workload, design: str) -> Round:
-    """Copy the model, train, average the state dictionaries."""
-    loop = ReferenceLoop(work, design)
+def _training_loop(workload: Workload, design: str) -> Round:
+    """Return a round that copies the model, trains, and averages the state dictionaries."""
+    loop = ReferenceLoop(workload, design)
 
     def do_round(seconds: float) -> float:
-        chosen = np.random.default_rng().choice(work.clients, work.cohort, replace=False)
+        chosen = np.random.default_rng().choice(workload.clients, workload.cohort, replace=False)
         began, states = time.perf_counter(), []
         for client in chosen:
             states.append(loop.train(int(client)))
             if time.perf_counter() - began > seconds:
                 break
         loop.model.load_state_dict({k: sum(s[k] for s in states) / len(states) for k in states[0]})
-        return len(states) / work.cohort
+        return len(states) / workload.cohort
 
     return do_round
 
 
-def _evaluation_loop(work: Workload, design: str) -> Round:
-    """Accuracy and loss on the test rows, in batches."""
+def _evaluation_loop(workload: Workload, design: str) -> Round:
+    """Return a round that computes accuracy and loss on the test samples, in batches."""
     import torch
     from torch.nn.functional import cross_entropy
 
-    loop = ReferenceLoop(work, design)
+    loop = ReferenceLoop(workload, design)
 
     def do_round(_: float) -> float:
         loop.model.eval()
         right, total = 0, 0.0
         with torch.no_grad():
-            for x, y in loop.batches(work.clients * work.rows, work.test_rows, EVALUATION_BATCH, shuffle=False):
+            for x, y in loop.batches(
+                workload.clients * workload.rows, workload.test_rows, EVALUATION_BATCH, shuffle=False
+            ):
                 logits = loop.model(x)
                 right += int((logits.argmax(1) == y).sum())
                 total += float(cross_entropy(logits, y, reduction="sum"))

@@ -1,4 +1,4 @@
-"""What one client costs a simulation, and what one answer costs a server: measured piece by piece."""
+"""The costs of one client in a simulation, and of one update on a server, measured separately."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from fedarena.bench.table_format import Row
 from fedarena.bench.workloads import WORKLOADS
 from fedarena.runtimes.cleanup import temporary_folder
 
-CLIENTS_OF = ("W5", "W1", "W2")  # works of light, middling and heavy clients
+CLIENTS_OF = ("W5", "W1", "W2")  # workloads with light, medium and heavy clients
 VECTORS = (10**4, 10**5, 10**6, 10**7)  # parameters of a model
 POPULATIONS = (10**3, 10**4, 10**5, 10**6, 10**7)
-COHORT = 1000  # drawn of them
+COHORT = 1000  # clients sampled from them
 CROWD = 1000  # clients of a federation whose checkpoint is measured for its model
-FRESH = 2**26  # bytes that vectors come from: more than most caches hold, as if they came from a network
+FRESH = 2**26  # bytes of all vectors: more than most caches hold, as if they came from a network
 LEAST = 0.2  # seconds that a timing takes
 
-Do = Callable[[], object]
+Function = Callable[[], object]
 
 
-def seconds(do: Do, turns: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Of one call: the median over turns of as many as fit in a while; one call before them warms up."""
+def seconds(do: Function, repetitions: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the seconds of one call: the median over repetitions of several calls each, after one that warms up."""
     do()
     found = []
-    for _ in range(turns):
+    for _ in range(repetitions):
         end, began, calls = time.perf_counter() + LEAST, clock(), 0
         while not calls or time.perf_counter() < end:
             do()
@@ -44,39 +44,39 @@ def seconds(do: Do, turns: int, clock: Callable[[], float] = time.perf_counter) 
     return statistics.median(found)
 
 
-def of_clients(turns: int) -> list[Row]:
-    """A client's part in a round of our engine, everything included: draw, training, mean, checkpoint."""
-    from fedarena.runtimes.processes import usable_cores
+def of_clients(repetitions: int) -> list[Row]:
+    """Measure a client's part in a round of the engine: sampling, training, aggregation, checkpoint."""
+    from fedarena.runtimes.worker_count import usable_cores
 
-    works = [WORKLOADS[name] for name in CLIENTS_OF]
-    timings = run_interleaved([(work, OURS) for work in works], turns)
+    workloads = [WORKLOADS[name] for name in CLIENTS_OF]
+    timings = run_interleaved([(workload, OURS) for workload in workloads], repetitions)
     return [
         _row(
             "client",
-            model=work.model["name"],
-            parameters=parameters(work),
-            rows=work.samples // work.cohort,
-            clients=work.cohort,
+            model=workload.model["name"],
+            parameters=parameters(workload),
+            rows=workload.samples // workload.cohort,
+            clients=workload.cohort,
             seconds_per_round=timing.median,
-            core_seconds=timing.median * usable_cores() / work.cohort,
-            bytes_down=4 * parameters(work),
-            bytes_up=4 * parameters(work) + 8,  # and its number of rows
+            core_seconds=timing.median * usable_cores() / workload.cohort,
+            bytes_down=4 * parameters(workload),
+            bytes_up=4 * parameters(workload) + 8,  # and its number of rows
             memory_mb=timing.megabytes,
         )
-        for work, timing in zip(works, timings, strict=True)
+        for workload, timing in zip(workloads, timings, strict=True)
     ]
 
 
-def of_mean(turns: int, sizes: Sequence[int] = VECTORS) -> list[Row]:
-    """Answers that one core adds to the mean in a second, each weighed by its rows, in double precision."""
+def of_mean(repetitions: int, sizes: Sequence[int] = VECTORS) -> list[Row]:
+    """Measure how many updates a second one core adds to the weighted mean, in double precision."""
     rows = []
     for size in sizes:
-        took = seconds(_adding(size), turns, time.process_time)
+        took = seconds(_adding(size), repetitions, time.process_time)
         rows.append(_row("mean", parameters=size, seconds=took, answers_per_second=1 / took))
     return rows
 
 
-def _adding(size: int) -> Do:
+def _adding(size: int) -> Function:
     from fedarena.algorithms.base import Step
     from fedarena.models.pytree import WeightedMean
 
@@ -91,40 +91,42 @@ def _adding(size: int) -> Do:
     return add
 
 
-def of_checkpoint(turns: int, sizes: Sequence[int] = VECTORS, populations: Sequence[int] = POPULATIONS) -> list[Row]:
-    """What the server writes after a round: its model and, of every client, the last accuracy."""
+def of_checkpoint(
+    repetitions: int, sizes: Sequence[int] = VECTORS, populations: Sequence[int] = POPULATIONS
+) -> list[Row]:
+    """Measure what the server writes after a round: its model, and the last accuracy of every client."""
     rows = []
     shapes = [*((size, CROWD) for size in sizes), *((sizes[0], clients) for clients in populations if clients > CROWD)]
     for size, clients in shapes:
         with temporary_folder() as folder:
             with _saving(folder, size, clients) as save:
-                took = seconds(save, turns)
+                took = seconds(save, repetitions)
             written = sum(file.stat().st_size for file in folder.glob("server-*"))
         rows.append(_row("checkpoint", parameters=size, clients=clients, seconds=took, bytes=written))
     return rows
 
 
 @contextlib.contextmanager
-def _saving(folder: Path, size: int, clients: int) -> Iterator[Do]:
+def _saving(folder: Path, size: int, clients: int) -> Iterator[Function]:
     from fedarena.algorithms.base import Model
     from fedarena.algorithms.fedavg import FedAvg
     from fedarena.engine.checkpoint import CheckpointStore, Snapshot
     from fedarena.models.task import Buffers
 
-    keeper, nothing = CheckpointStore(folder, FedAvg()), Buffers(np.empty(0, np.float32), np.empty(0, np.int64))
+    store, nothing = CheckpointStore(folder, FedAvg()), Buffers(np.empty(0, np.float32), np.empty(0, np.int64))
     last = Snapshot(0, Model(np.zeros(size, np.float32)), nothing, {}, np.zeros(clients))
     numbers = itertools.count(1)
 
     def save() -> None:
         number = next(numbers)
-        keeper.save(replace(last, round=number), {"round": number})
+        store.save(replace(last, round=number), {"round": number})
 
     yield save
-    keeper.close()
+    store.close()
 
 
-def of_memory(turns: int, sizes: Sequence[int] = VECTORS[:-1]) -> list[Row]:
-    """What a client remembers of its round, such as SCAFFOLD's correction: a file of its own, written and read again."""
+def of_memory(repetitions: int, sizes: Sequence[int] = VECTORS[:-1]) -> list[Row]:
+    """Measure writing and reading the file with a client's state, such as the control variate of SCAFFOLD."""
     from fedarena.algorithms.scaffold import Scaffold
     from fedarena.engine.checkpoint import CheckpointStore
     from fedarena.engine.client import ClientState
@@ -132,26 +134,26 @@ def of_memory(turns: int, sizes: Sequence[int] = VECTORS[:-1]) -> list[Row]:
     rows = []
     for size in sizes:
         with temporary_folder() as folder:
-            keeper, memory = CheckpointStore(folder, Scaffold()), ClientState(np.zeros(size, np.float32))
-            write = seconds(partial(keeper.save_client_state, 0, 1, memory), turns)
-            read = seconds(partial(keeper.client_state, 0), turns)
+            store, state = CheckpointStore(folder, Scaffold()), ClientState(np.zeros(size, np.float32))
+            write = seconds(partial(store.save_client_state, 0, 1, state), repetitions)
+            read = seconds(partial(store.client_state, 0), repetitions)
             written = sum(file.stat().st_size for file in (folder / "clients").iterdir())
-            keeper.close()
+            store.close()
         rows.append(_row("memory", parameters=size, seconds_write=write, seconds_read=read, bytes=written))
     return rows
 
 
-def of_draw(turns: int, populations: Sequence[int] = POPULATIONS) -> list[Row]:
-    """Who is there, and a thousand of them: what a round does before it asks anybody."""
+def of_draw(repetitions: int, populations: Sequence[int] = POPULATIONS) -> list[Row]:
+    """Measure the selection of clients: which are available, and a random sample of them."""
     return [
-        _row("draw", clients=clients, seconds=seconds(do, turns, time.process_time), bytes=size)
+        _row("draw", clients=clients, seconds=seconds(do, repetitions, time.process_time), bytes=size)
         for clients in populations
-        for do, size in [_drawing(clients)]
+        for do, size in [_sampling(clients)]
     ]
 
 
-def _drawing(clients: int) -> tuple[Do, int]:
-    """The draw, and the bytes of what it needs to know of all clients."""
+def _sampling(clients: int) -> tuple[Function, int]:
+    """Return a function that samples clients, and the bytes of what it stores about all clients."""
     from fedarena.algorithms.fedavg import FedAvg
     from fedarena.engine.availability import DAY, HOUR, join
 
@@ -160,13 +162,13 @@ def _drawing(clients: int) -> tuple[Do, int]:
     known = join(clients, np.arange(clients), starts, starts + 8 * HOUR, DAY)
     people, sizes, clocks = np.arange(clients), np.full(clients, 10), itertools.count()
 
-    def draw() -> object:
+    def sample() -> object:
         here = known.is_available(float(next(clocks)))[people]
         there, of = people[here], sizes[here]
         return np.sort(there[FedAvg().select(of, min(COHORT, len(there)), rng)])
 
     arrays = (known.clients, known.starts, known.ends, known.is_available(0.0), people, sizes)
-    return draw, sum(array.nbytes for array in arrays)
+    return sample, sum(array.nbytes for array in arrays)
 
 
 def _row(part: str, **values: object) -> Row:

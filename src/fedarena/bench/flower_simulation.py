@@ -1,5 +1,5 @@
-"""The same work in Flower's simulation, where `flwr[simulation]` is installed: two Ray actors, FedAvg, and the plain
-DataLoader loop as its client."""
+"""A workload in Flower's simulation, where `flwr[simulation]` is installed: FedAvg on two Ray actors, whose clients train
+with the plain DataLoader loop."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LOOPS: dict[str, ReferenceLoop] = {}  # of this process
 
 
 def is_installed() -> bool:
-    """Flower with its simulation."""
+    """Return whether Flower is installed with its simulation."""
     return all(importlib.util.find_spec(name) is not None for name in ("flwr", "ray"))
 
 
 @contextlib.contextmanager
-def simulation(work: Workload) -> Iterator[Round]:
-    """Flower keeps the loop, so it waits in its own thread, at the end of each round, for the word to go on."""
-    # Neither it nor Ray shall call home, or write into our table.
+def simulation(workload: Workload) -> Iterator[Round]:
+    """Run Flower's own loop in a thread, in which it waits after each round for the next request."""
+    # No telemetry, and no output into our table.
     os.environ |= {
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -37,13 +37,13 @@ def simulation(work: Workload) -> Iterator[Round]:
     go: queue.Queue[None] = queue.Queue()
     done: queue.Queue[BaseException | None] = queue.Queue()
 
-    def keep_going() -> None:
+    def run_flower() -> None:
         try:
-            _run(work, go, done)
-        except BaseException as error:  # Flower leaves by way of SystemExit
+            _run(workload, go, done)
+        except BaseException as error:  # Flower raises SystemExit
             done.put(error)
 
-    threading.Thread(target=keep_going, daemon=True).start()
+    threading.Thread(target=run_flower, daemon=True).start()
 
     def do_round(_: float) -> float:
         go.put(None)
@@ -60,7 +60,7 @@ def simulation(work: Workload) -> Iterator[Round]:
         ray.shutdown()
 
 
-def _run(work: Workload, go: queue.Queue[None], done: queue.Queue[BaseException | None]) -> None:
+def _run(workload: Workload, go: queue.Queue[None], done: queue.Queue[BaseException | None]) -> None:
     from flwr.app import ArrayRecord
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
@@ -69,24 +69,24 @@ def _run(work: Workload, go: queue.Queue[None], done: queue.Queue[BaseException 
 
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     server, clients = ServerApp(), ClientApp()
-    clients.train()(functools.partial(_train, work))
+    clients.train()(functools.partial(_train, workload))
 
-    def turn(number: int, _: Any) -> None:
+    def wait_for_request(number: int, _: Any) -> None:
         if number:
             done.put(None)
         go.get()
 
     def main(grid: Any, context: Any) -> None:
         strategy = FedAvg(
-            fraction_train=work.cohort / work.clients, fraction_evaluate=0.0,
-            min_train_nodes=work.cohort, min_available_nodes=work.clients,
+            fraction_train=workload.cohort / workload.clients, fraction_evaluate=0.0,
+            min_train_nodes=workload.cohort, min_available_nodes=workload.clients,
         )  # fmt: skip
-        arrays = ArrayRecord(_loop(work).model.state_dict())
-        strategy.start(grid, arrays, num_rounds=10**6, timeout=10**6, evaluate_fn=turn)
+        arrays = ArrayRecord(_loop(workload).model.state_dict())
+        strategy.start(grid, arrays, num_rounds=10**6, timeout=10**6, evaluate_fn=wait_for_request)
 
     server.main()(main)
     run_simulation(
-        server, clients, num_supernodes=work.clients,
+        server, clients, num_supernodes=workload.clients,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0},
             "init_args": {
@@ -97,19 +97,19 @@ def _run(work: Workload, go: queue.Queue[None], done: queue.Queue[BaseException 
     )  # fmt: skip
 
 
-def _loop(work: Workload) -> ReferenceLoop:
-    """Model and rows, once in every actor."""
-    if work.name not in LOOPS:
-        LOOPS[work.name] = ReferenceLoop(work, PLAIN)
-    return LOOPS[work.name]
+def _loop(workload: Workload) -> ReferenceLoop:
+    """Return the model and samples, which each actor creates once."""
+    if workload.name not in LOOPS:
+        LOOPS[workload.name] = ReferenceLoop(workload, PLAIN)
+    return LOOPS[workload.name]
 
 
-def _train(work: Workload, message: Any, context: Any) -> Any:
-    """Flower's client: load, train, send."""
+def _train(workload: Workload, message: Any, context: Any) -> Any:
+    """Train as a client of Flower: load the model, train, send the result."""
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-    loop = _loop(work)
+    loop = _loop(workload)
     loop.model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     state = loop.train(int(context.node_config["partition-id"]))
-    content = RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": work.rows})})
+    content = RecordDict({"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": workload.rows})})
     return Message(content=content, reply_to=message)

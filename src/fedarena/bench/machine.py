@@ -1,4 +1,4 @@
-"""What the machine gives: the speed of large matrix products, and the memory that processes take of it."""
+"""The speed of the machine at large matrix products, and the memory of processes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 from fedarena.bench.workloads import Workload
 
-PAUSE = 0.1  # seconds between two looks at memory
+PAUSE = 0.1  # seconds between two measurements of memory
 
 
 def gemm_gflops(size: int = 2048, tries: int = 40) -> float:
-    """The roofline: large matrix products on all cores, the best of several."""
+    """Return the roofline: the best speed of several large matrix products on all cores."""
     import torch
 
-    from fedarena.runtimes.processes import usable_cores
+    from fedarena.runtimes.worker_count import usable_cores
 
     before = torch.get_num_threads()
     torch.set_num_threads(usable_cores())
@@ -32,17 +32,17 @@ def gemm_gflops(size: int = 2048, tries: int = 40) -> float:
     return 2 * size**3 / best / 1e9
 
 
-def flops(work: Workload) -> int:
-    """Floating-point operations that one row needs: those of linear and convolutional layers.
+def flops(workload: Workload) -> int:
+    """Return the floating-point operations of linear and convolutional layers for one sample.
 
-    Two for each multiply-add forward, four more backward; but nobody needs the gradient of the pixels.
+    Two for each multiply-add forward, four more backward, except for the gradient of the pixels, which is not computed.
     """
-    layers = macs(_module(work), work.shape)
-    return 2 * sum(layers) if work.kind == "evaluation" else 6 * sum(layers) - 2 * layers[0]
+    layers = macs(_module(workload), workload.shape)
+    return 2 * sum(layers) if workload.kind == "evaluation" else 6 * sum(layers) - 2 * layers[0]
 
 
 def macs(module: Any, shape: tuple[int, ...]) -> list[int]:
-    """Multiply-adds of each linear or convolutional layer in the forward pass of one row, in order."""
+    """Return the multiply-adds of each linear or convolutional layer in the forward pass of one sample, in order."""
     import torch
     from torch import nn
 
@@ -59,20 +59,20 @@ def macs(module: Any, shape: tuple[int, ...]) -> list[int]:
     return found
 
 
-def parameters(work: Workload) -> int:
-    """Numbers that a client of this work sends."""
-    return sum(p.numel() for p in _module(work).parameters())
+def parameters(workload: Workload) -> int:
+    """Return the number of parameters that a client of this workload sends."""
+    return sum(p.numel() for p in _module(workload).parameters())
 
 
-def _module(work: Workload) -> Any:
+def _module(workload: Workload) -> Any:
     from fedarena.config.registry import find
 
-    settings = {key: value for key, value in work.model.items() if key != "name"}
-    return find("model", work.model["name"]).build(settings)(work.shape, 10)
+    settings = {key: value for key, value in workload.model.items() if key != "name"}
+    return find("model", workload.model["name"]).build(settings)(workload.shape, 10)
 
 
 def proportional_megabytes(pid: int | str = "self") -> float | None:
-    """Memory of a process and all below it, shared pages counted once; None where the system does not tell."""
+    """Return the memory of a process and its descendants, shared pages counted once; None if the system does not say."""
     root = Path("/proc") / str(pid)
     try:
         lines = (root / "smaps_rollup").read_text().splitlines()
@@ -84,25 +84,25 @@ def proportional_megabytes(pid: int | str = "self") -> float | None:
 
 
 class PeakMemory:
-    """The most memory that a process and those below it were seen with."""
+    """The largest measured memory of a process and its descendants."""
 
     def __init__(self, pid: int | None) -> None:
         self.pid, self.megabytes = pid, None if pid is None else proportional_megabytes(pid)
 
-    def look(self) -> None:
-        """Now."""
+    def update(self) -> None:
+        """Measure the memory, and record it if it is the largest so far."""
         now = None if self.pid is None else proportional_megabytes(self.pid)
         if now is not None:
             self.megabytes = max(self.megabytes or 0.0, now)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Again and again, in a thread; not while time is taken, for every look walks all pages."""
+        """Measure repeatedly in a thread within the block; not while something is timed, since it walks all pages."""
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(PAUSE):
-                self.look()
+                self.update()
 
         thread = threading.Thread(target=watch, daemon=True)
         thread.start()
@@ -111,4 +111,4 @@ class PeakMemory:
         finally:
             over.set()
             thread.join()
-            self.look()
+            self.update()

@@ -1,7 +1,8 @@
-"""The suite of large populations: a round asks a hundred clients, and should not notice how many others there are."""
+"""The suite of large populations: the time of a round with a hundred clients must not depend on how many others exist."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from fedarena.bench.baselines import OURS
@@ -9,24 +10,25 @@ from fedarena.bench.runner import run_interleaved
 from fedarena.bench.table_format import Row, number, print_table
 from fedarena.bench.workloads import MNIST, Workload
 
+LOGGER = logging.getLogger(__name__)
 POPULATIONS = (1_000, 10_000, 100_000)
 ROWS, COHORT = 10, 100
 GROWTH = 1.25  # at most: seconds a round with the most clients, to those with the fewest
 MEGABYTES = 2000  # at most: with the most clients
 
 
-def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> list[Row]:
-    """One row for each size of the population."""
-    say(f"population: scaffold, logreg, {COHORT} clients a round x {ROWS} rows")
-    works = [_work(clients) for clients in POPULATIONS]
-    timings = run_interleaved([(work, OURS) for work in works], turns)
+def measure(names: Sequence[str], repetitions: int) -> list[Row]:
+    """Return one row for each size of the population."""
+    LOGGER.info(f"population: scaffold, logreg, {COHORT} clients a round x {ROWS} rows")
+    workloads = [_workload(clients) for clients in POPULATIONS]
+    timings = run_interleaved([(workload, OURS) for workload in workloads], repetitions)
     fewest = timings[0].median
     return [
         {
             "work": "population",
             "design": OURS,
-            "clients": work.clients,
-            "samples_per_second": work.samples / timing.median,
+            "clients": workload.clients,
+            "samples_per_second": workload.samples / timing.median,
             "seconds_per_round": timing.median,
             "times": timing.median / fewest,
             "memory_mb": timing.megabytes,
@@ -34,19 +36,19 @@ def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> lis
             "ratio_to_plain": None,
             "roofline_percent": None,
         }
-        for work, timing in zip(works, timings, strict=True)
+        for workload, timing in zip(workloads, timings, strict=True)
     ]
 
 
-def _work(clients: int) -> Workload:
+def _workload(clients: int) -> Workload:
     local = {"lr": 0.05, "epochs": 1, "batch": 10}
     return Workload(
         f"{clients:,} clients", {"name": "logreg"}, MNIST, ROWS, COHORT, clients, local, algorithm="scaffold"
     )
 
 
-def broken(rows: Sequence[Row]) -> list[str]:
-    """What grows with the population and should not, in words."""
+def missed_targets(rows: Sequence[Row]) -> list[str]:
+    """Return a message for each cost that grows with the population and should not."""
     found = []
     for row in rows:
         name = f"population of {row['clients']:,}"
@@ -58,7 +60,7 @@ def broken(rows: Sequence[Row]) -> list[str]:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """For people."""
+    """Print the measured rows as a table."""
     columns: dict[str, Callable[[Row], str]] = {
         "clients": lambda r: number(r["clients"]),
         "a round": lambda r: number(1000 * r["seconds_per_round"], 1, " ms"),

@@ -1,70 +1,72 @@
-"""The suite of federated rounds: works W1 to W8, our engine against reference loops."""
+"""The suite of federated rounds: workloads W1 to W8, our engine against reference loops."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from fedarena.bench import flower_simulation
 from fedarena.bench.baselines import FLOWER, OURS, PLAIN, designs_of
 from fedarena.bench.machine import flops, gemm_gflops
-from fedarena.bench.runner import CannotMeasure, Timing, run_interleaved
+from fedarena.bench.runner import MeasurementFailed, Timing, run_interleaved
 from fedarena.bench.table_format import Row, number, print_table
 from fedarena.bench.workloads import WORKLOADS, Workload
 
+LOGGER = logging.getLogger(__name__)
 NO_FLOWER = "Flower is not installed here (`pip install 'flwr[simulation]'`): it is left out"
 
 
-def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> list[Row]:
-    """One row for each work and design; ratios are to the plain DataLoader loop of the same run."""
+def measure(names: Sequence[str], repetitions: int) -> list[Row]:
+    """Return one row for each workload and design; ratios are to the plain DataLoader loop of the same run."""
     if not flower_simulation.is_installed():
-        say(NO_FLOWER)
+        LOGGER.info(NO_FLOWER)
     peak = gemm_gflops()
     rows = []
-    for work in [WORKLOADS[name] for name in names]:
-        say(str(work))
-        rows.extend(_measure_one(work, turns, say))
-        peak = max(peak, gemm_gflops())  # a roof is what the machine can do at its best hour
-    say(f"matrix products on this machine: {peak:.0f} GFLOP/s")
+    for workload in [WORKLOADS[name] for name in names]:
+        LOGGER.info(str(workload))
+        rows.extend(_measure_one(workload, repetitions))
+        peak = max(peak, gemm_gflops())  # the roofline is the best speed at any time
+    LOGGER.info(f"matrix products on this machine: {peak:.0f} GFLOP/s")
     for row in rows:
         row["roofline_percent"] = 100 * row.pop("gflops") / peak
     return rows
 
 
-def _measure_one(work: Workload, turns: int, say: Callable[[str], None]) -> list[Row]:
-    designs = designs_of(work)
-    seen = dict(zip(designs, run_interleaved([(work, design) for design in designs], turns), strict=True))
-    if flower_simulation.is_installed() and work.kind == "training" and work.beside is None:
-        try:  # apart from the others: Ray's own processes are never quite idle
-            seen[FLOWER] = run_interleaved([(work, FLOWER)], turns)[0]
-        except CannotMeasure as error:
-            say(str(error))
-    return [_row(work, design, timing, seen) for design, timing in seen.items()]
+def _measure_one(workload: Workload, repetitions: int) -> list[Row]:
+    designs = designs_of(workload)
+    seen = dict(zip(designs, run_interleaved([(workload, design) for design in designs], repetitions), strict=True))
+    if flower_simulation.is_installed() and workload.kind == "training" and workload.beside is None:
+        try:  # separately from the others: the processes of Ray are never quite idle
+            seen[FLOWER] = run_interleaved([(workload, FLOWER)], repetitions)[0]
+        except MeasurementFailed as error:
+            LOGGER.info(str(error))
+    return [_row(workload, design, timing, seen) for design, timing in seen.items()]
 
 
-def _row(work: Workload, design: str, timing: Timing, seen: dict[str, Timing]) -> Row:
-    promise = work.promise if design == OURS else type(work.promise)()
-    beside = seen.get(f"{OURS} {work.beside}")
-    scaled = f"{round(timing.share * work.cohort)} of {work.cohort} clients a turn, scaled"
+def _row(workload: Workload, design: str, timing: Timing, seen: dict[str, Timing]) -> Row:
+    target = workload.target if design == OURS else type(workload.target)()
+    beside = seen.get(f"{OURS} {workload.beside}")
+    scaled = f"{round(timing.share * workload.cohort)} of {workload.cohort} clients a turn, scaled"
     return {
-        "work": work.name,
+        "work": workload.name,
         "design": design,
-        "samples_per_second": work.samples / timing.median,
+        "samples_per_second": workload.samples / timing.median,
         "ratio_to_plain": seen[PLAIN].median / timing.median,
-        "gflops": flops(work) * work.samples / timing.median / 1e9,
+        "gflops": flops(workload) * workload.samples / timing.median / 1e9,
         "memory_mb": timing.megabytes,
         "startup_seconds": timing.startup,
         "seconds_per_round": timing.median,
         "times": timing.median / beside.median if beside and design == OURS else None,
-        "beside": work.beside if beside and design == OURS else None,
-        "floor": promise.ratio,
-        "floor_roofline": promise.roofline,
-        "ceiling_times": promise.times,
+        "beside": workload.beside if beside and design == OURS else None,
+        "floor": target.ratio,
+        "floor_roofline": target.roofline,
+        "ceiling_times": target.times,
         "note": scaled if timing.share < 1 else "",
     }
 
 
-def broken(rows: Sequence[Row]) -> list[str]:
-    """Promises that these rows do not keep, in words."""
+def missed_targets(rows: Sequence[Row]) -> list[str]:
+    """Return a message for each target that these rows miss."""
     found = []
     for row in rows:
         name = f"{row['work']} {row['design']}"
@@ -80,7 +82,7 @@ def broken(rows: Sequence[Row]) -> list[str]:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """For people."""
+    """Print the measured rows as a table."""
     columns: dict[str, Callable[[Row], str]] = {
         "work": lambda r: r["work"],
         "design": lambda r: r["design"],
@@ -98,5 +100,5 @@ def print_rows(rows: Sequence[Row]) -> None:
             print(f"{row['work']} {row['design']}: {row['note']}")
         if row["times"] is not None:
             most = row["ceiling_times"]
-            told = "" if most is None else f", at most {most:g} is promised"
-            print(f"{row['work']} takes {row['times']:.2f} times the time of {row['beside']}{told}")
+            at_most = "" if most is None else f", at most {most:g} is promised"
+            print(f"{row['work']} takes {row['times']:.2f} times the time of {row['beside']}{at_most}")

@@ -1,7 +1,7 @@
-"""Designs take turns, each in a process of its own: a noisy machine is noisy for all, and memory can be told apart.
+"""Time designs in repetitions that alternate, each design in a process of its own.
 
-A turn is a round, or as many as fit in a second: one short round after seconds of idling would measure cold caches. The
-first turn warms up.
+A noisy machine is then noisy for all designs, and their memory is measured separately. A repetition is a round, or as many
+as fit in a second: one short round after seconds of idling would measure cold caches. The first repetition warms up.
 """
 
 from __future__ import annotations
@@ -20,86 +20,88 @@ from fedarena.bench.machine import PeakMemory
 from fedarena.bench.workloads import Workload
 from fedarena.config.errors import FedarenaError
 
-LEAST = 1.0  # seconds of a turn
-LONGEST = 10.0  # after which a reference loop breaks a round off; its time is scaled
+LEAST = 1.0  # seconds of a repetition
+LONGEST = 10.0  # seconds after which a reference loop stops within a round; its time is scaled
 
 
-class CannotMeasure(FedarenaError):
-    """A design that does not work here."""
+class MeasurementFailed(FedarenaError):
+    """A design cannot be measured on this machine."""
 
 
 @dataclass
 class Timing:
-    """What was seen of a design."""
+    """The measurements of a design."""
 
-    seconds: list[float] = field(default_factory=list)  # a round, in each turn but the first
-    share: float = 1.0  # of a round that was done, where it was broken off
+    seconds: list[float] = field(default_factory=list)  # a round, in each repetition but the first
+    share: float = 1.0  # of a round that was done, where it was stopped
     first: tuple[float, float] = (0.0, 1.0)  # seconds from the start of the process, share of the round done by then
     megabytes: float | None = None
 
     @property
     def median(self) -> float:
-        """Seconds a round."""
+        """The median of the seconds that a round takes."""
         return statistics.median(self.seconds)
 
     @property
     def startup(self) -> float:
-        """Seconds from the start of the process to the end of its first round, less a round; rows are made up meanwhile."""
+        """Seconds from the start of the process to the end of its first round, less a round; samples are made meanwhile."""
         seconds, share = self.first
         return max(seconds - share * self.median, 0.0)
 
 
-def run_interleaved(works: Sequence[tuple[Workload, str]], turns: int) -> list[Timing]:
-    """Each work in its design, one after the other, again and again."""
+def run_interleaved(workloads: Sequence[tuple[Workload, str]], repetitions: int) -> list[Timing]:
+    """Time each workload in its design, one after the other in each repetition."""
     with contextlib.ExitStack() as stack:
-        runners = [stack.enter_context(_running(work, design)) for work, design in works]
-        for _ in range(turns):
+        runners = [stack.enter_context(_running(workload, design)) for workload, design in workloads]
+        for _ in range(repetitions):
             for runner in runners:
-                runner.turn()
+                runner.repeat()
     return [runner.timing for runner in runners]
 
 
 class DesignProcess:
-    """The near end of a process that holds a design."""
+    """This process's side of a process that runs a design."""
 
     def __init__(self, pipe: Connection, pid: int | None, name: str) -> None:
         self.pipe, self.peak, self.name = pipe, PeakMemory(pid), name
         self.timing = Timing()
 
-    def ask(self, word: str) -> Any:
-        """Send a word, wait for the answer."""
+    def request(self, message: str) -> Any:
+        """Send a message and wait for the answer."""
         try:
-            self.pipe.send(word)
+            self.pipe.send(message)
             answer = self.pipe.recv()
         except (EOFError, OSError):
             answer = "its process ended"
         if isinstance(answer, str):
-            raise CannotMeasure(f"{self.name} cannot be measured: {answer}", remedy="leave it out, or mend the cause")
+            raise MeasurementFailed(
+                f"{self.name} cannot be measured: {answer}", remedy="leave it out, or fix the cause"
+            )
         return answer
 
-    def turn(self) -> None:
-        """A turn that counts."""
-        seconds, self.timing.share = self.ask("turn")
+    def repeat(self) -> None:
+        """Time a repetition that counts."""
+        seconds, self.timing.share = self.request("repeat")
         self.timing.seconds.append(seconds)
-        self.peak.look()
+        self.peak.update()
         self.timing.megabytes = self.peak.megabytes
 
 
 @contextlib.contextmanager
-def _running(work: Workload, design: str) -> Iterator[DesignProcess]:
-    """A design in a process that has had its first turn."""
+def _running(workload: Workload, design: str) -> Iterator[DesignProcess]:
+    """Run a design in a process until the end of the block, after its first repetition."""
     context = multiprocessing.get_context("spawn")
     near, far = context.Pipe()
     began = time.perf_counter()
-    process = context.Process(target=serve, args=(far, work, design))
+    process = context.Process(target=serve, args=(far, workload, design))
     process.start()
     far.close()
-    runner = DesignProcess(near, process.pid, f"{design} on {work.name}")
+    runner = DesignProcess(near, process.pid, f"{design} on {workload.name}")
     try:
-        runner.ask("open")
+        runner.request("open")
         opened_after = time.perf_counter() - began
         with runner.peak.watching():
-            first, share = runner.ask("first")
+            first, share = runner.request("first")
         runner.timing.first = (opened_after + first, share)
         yield runner
     finally:
@@ -110,26 +112,26 @@ def _running(work: Workload, design: str) -> Iterator[DesignProcess]:
             process.join()
 
 
-def serve(pipe: Connection, work: Workload, design: str) -> None:
-    """The far end: a turn at each word, until nobody asks any more."""
+def serve(pipe: Connection, workload: Workload, design: str) -> None:
+    """Run in the process of a design: a repetition for each message, until the pipe closes."""
     with contextlib.suppress(EOFError, OSError):
         try:
             pipe.recv()
-            with opened(work, design) as do_round:
+            with opened(workload, design) as do_round:
                 pipe.send(True)
                 pipe.recv()
-                pipe.send(_first_turn(do_round))
+                pipe.send(_time_first(do_round))
                 while True:
                     pipe.recv()
-                    pipe.send(_turn(do_round))
+                    pipe.send(_time(do_round))
         except EOFError:
             raise
         except BaseException as error:
             pipe.send(f"{type(error).__name__}: {error}")
 
 
-def _first_turn(do_round: Round) -> tuple[float, float]:
-    """Seconds of the very first round, and the share of it that was done; then on to the end of the turn."""
+def _time_first(do_round: Round) -> tuple[float, float]:
+    """Return the seconds of the very first round and the share of it that was done; then finish the repetition."""
     began = time.perf_counter()
     share = do_round(LONGEST)
     first = time.perf_counter() - began
@@ -138,8 +140,8 @@ def _first_turn(do_round: Round) -> tuple[float, float]:
     return first, share
 
 
-def _turn(do_round: Round) -> tuple[float, float]:
-    """Seconds a round, and the share of one that was done at a time."""
+def _time(do_round: Round) -> tuple[float, float]:
+    """Return the seconds that a round takes, and the share of one that was done at a time."""
     began, done, share = time.perf_counter(), 0.0, 1.0
     while (taken := time.perf_counter() - began) < LEAST:
         share = do_round(LONGEST)

@@ -1,7 +1,7 @@
-"""The same rounds in three places on this machine: worker processes, a Ray cluster, a real federation over Flower.
+"""The same rounds in three runtimes on this machine: worker processes, a Ray cluster, a real federation over Flower.
 
-The work is small on purpose: four clients with four hundred rows each, one epoch of `mlp_2nn`. What remains is what each
-place costs beside the training. Flower's is the whole way: TLS, node authentication, a process for each participant.
+The workload is small on purpose: four clients with four hundred samples each, one epoch of `mlp_2nn`. The rest is the
+overhead of the runtime. Flower's includes TLS, node authentication, and a process for each client.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import csv
 import importlib.util
 import json
+import logging
 import socket
 import statistics
 import subprocess
@@ -24,50 +25,53 @@ from fedarena.bench.table_format import Row
 from fedarena.config.errors import FedarenaError
 from fedarena.runtimes.cleanup import temporary_folder
 
+LOGGER = logging.getLogger(__name__)
 NAMES = ("alfa", "bravo", "charlie", "delta")
 ROWS, FEATURES = 400, 30
 WARM = 3  # rounds that do not count: workers start, models are built
-ROUNDS = 20  # that count, in each turn
+ROUNDS = 20  # that count, in each repetition
 PATIENCE = 300.0  # seconds for a whole federation
 NEEDS = {"ray": ("ray",), "flower": ("flwr", "cryptography")}
 
 
-def measure(turns: int, say: Callable[[str], None]) -> list[Row]:
-    """Seconds a round in each place, one after the other: Ray and Flower are never quite idle."""
+def measure(repetitions: int) -> list[Row]:
+    """Time rounds in each runtime, one after the other: Ray and Flower are never quite idle."""
     rows: list[Row] = []
     with temporary_folder() as folder:
         write_tables(folder)
-        for place, run in RUNTIMES.items():
-            say(f"scale: rounds in {place}")
-            note, seconds = missing(place), None
+        for runtime, run in RUNTIMES.items():
+            LOGGER.info(f"scale: rounds in {runtime}")
+            note, seconds = missing(runtime), None
             if not note:
                 try:
-                    seconds = median_round(run(folder, WARM + ROUNDS * turns))
+                    seconds = median_round(run(folder, WARM + ROUNDS * repetitions))
                 except (FedarenaError, OSError, subprocess.SubprocessError) as error:
-                    note = f"{place} cannot be measured: {str(error).splitlines()[0]}"
+                    note = f"{runtime} cannot be measured: {str(error).splitlines()[0]}"
             if note:
-                say(note)
-            rows.append({"work": "scale", "part": "place", "design": place, "seconds_per_round": seconds, "note": note})
+                LOGGER.info(note)
+            rows.append(
+                {"work": "scale", "part": "place", "design": runtime, "seconds_per_round": seconds, "note": note}
+            )
     return rows
 
 
-def missing(place: str) -> str:
-    """Why it cannot be measured here; nothing if it can."""
-    absent = [name for name in NEEDS.get(place, ()) if importlib.util.find_spec(name) is None]
+def missing(runtime: str) -> str:
+    """Return why a runtime cannot be measured here; an empty text if it can."""
+    absent = [name for name in NEEDS.get(runtime, ()) if importlib.util.find_spec(name) is None]
     return (
-        f"{place} is left out: {', '.join(absent)} is not installed (`pip install 'fedarena[{place}]'`)"
+        f"{runtime} is left out: {', '.join(absent)} is not installed (`pip install 'fedarena[{runtime}]'`)"
         if absent
         else ""
     )
 
 
 def median_round(walls: list[float]) -> float:
-    """From the seconds since the start at the end of each round."""
+    """Return the median time of a round, given the seconds since the start at the end of each."""
     return float(statistics.median(np.diff(walls)[WARM - 1 :]))
 
 
 def write_tables(folder: Path) -> None:
-    """A file for each client, and one of all for where rows may lie together."""
+    """Write a file for each client, and one with the samples of all clients for simulations."""
     rng = np.random.default_rng(0)
     columns = [f"f{i}" for i in range(FEATURES)]
     everything: list[list[Any]] = []
@@ -86,7 +90,7 @@ def _write(path: Path, rows: list[list[Any]]) -> None:
 
 
 def experiment(path: Path, rounds: int, **data: Any) -> dict[str, Any]:
-    """The work; looked at once, at its end."""
+    """Return the experiment, which is evaluated once, after its last round."""
     return {
         "data": {"name": "csv", "path": str(path), "label": "label", "standardise": False, **data},
         "model": "mlp_2nn", "partition": "natural", "share": 1.0, "rounds": rounds,
@@ -95,12 +99,12 @@ def experiment(path: Path, rounds: int, **data: Any) -> dict[str, Any]:
 
 
 def processes(folder: Path, rounds: int) -> list[float]:
-    """Workers of this machine, as a run has them anyway."""
+    """Run in worker processes, the default of a run."""
     return _simulated(folder, rounds, "processes")
 
 
 def ray(folder: Path, rounds: int) -> list[float]:
-    """A Ray cluster started for the purpose."""
+    """Run on a Ray cluster that is started for the purpose."""
     return _simulated(folder, rounds, "ray")
 
 
@@ -114,7 +118,7 @@ def _simulated(folder: Path, rounds: int, runtime: Any) -> list[float]:
 
 
 def flower(folder: Path, rounds: int) -> list[float]:
-    """`fedarena serve`, and `fedarena join` for each client, with keys made on the spot."""
+    """Run `fedarena serve`, and `fedarena join` for each client, with new keys."""
     import fedarena as fa
 
     keys, out = folder / "keys", folder / "in-flower"
@@ -123,11 +127,11 @@ def flower(folder: Path, rounds: int) -> list[float]:
     address = f"127.0.0.1:{_free_port()}"
     serve = ["serve", str(folder / "exp.toml"), "--address", address, "--keys", str(keys), "--out", str(out), "--quiet"]
     with contextlib.ExitStack() as stack:
-        organiser = stack.enter_context(_started(*serve))
+        server = stack.enter_context(_started(*serve))
         for name in NAMES:
             join = ["join", "--data", str(folder / f"{name}.csv"), "--server", address, "--keys", str(keys / name)]
             stack.enter_context(_started(*join, "--folder", str(folder / f"state-{name}"), "--yes", "--quiet"))
-        code = organiser.wait(timeout=PATIENCE)
+        code = server.wait(timeout=PATIENCE)
     if code:
         raise subprocess.CalledProcessError(code, "fedarena serve")
     lines = (out / "checkpoint" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
@@ -144,7 +148,7 @@ def _command(*words: str) -> list[str]:
 
 @contextlib.contextmanager
 def _started(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A command under way, ended with the block if it does not end by itself."""
+    """Run a command, which is terminated at the end of the block if it does not end by itself."""
     process = subprocess.Popen(_command(*words), **SILENT)
     try:
         yield process

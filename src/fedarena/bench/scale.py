@@ -1,11 +1,12 @@
-"""The suite of scale: what a client and an answer cost, what a federation of 100,000 devices shows, what Ray and Flower add.
+"""The suite of scale: costs of a client and an update, a federation of 100,000 devices, and the overhead of Ray and Flower.
 
-Costs are in costs.py, devices in days.py, Ray and Flower in places.py; here they are called, printed, and drawn out to
-federations that no machine at hand can hold.
+Costs are in `costs.py`, devices in `availability.py`, Ray and Flower in `runtimes.py`; here they are run, printed, and
+extrapolated to federations that are too large for one machine.
 """
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,40 +14,41 @@ from concurrent.futures import ProcessPoolExecutor
 from fedarena.bench import availability, costs, runtimes
 from fedarena.bench.table_format import Row, number, print_table
 
-SHARE = 0.01  # of all clients, asked in a round
+LOGGER = logging.getLogger(__name__)
+SHARE = 0.01  # of all clients, selected in a round
 MILLION = ("fedavg", 1.0, 1_000_000)  # one day of ten times as many devices
 MEGABYTES = 2000  # at most, with 100,000 devices
 
 
-def measure(names: Sequence[str], turns: int, say: Callable[[str], None]) -> list[Row]:
-    """Rows of each part, then what they imply."""
+def measure(names: Sequence[str], repetitions: int) -> list[Row]:
+    """Return the rows of each part, then what they imply."""
     rows: list[Row] = []
-    say("scale: a client's part in a round")
-    rows += costs.of_clients(turns)
-    say("scale: the mean, checkpoints, memories, draws")
+    LOGGER.info("scale: a client's part in a round")
+    rows += costs.of_clients(repetitions)
+    LOGGER.info("scale: the mean, checkpoints, memories, draws")
     for cost in (costs.of_mean, costs.of_checkpoint, costs.of_memory, costs.of_draw):
-        rows += cost(turns)
-    rows += runtimes.measure(turns, say)
-    for way, simulated, devices in [
-        *((way, availability.DAYS, availability.DEVICES) for way in availability.WAYS),
+        rows += cost(repetitions)
+    rows += runtimes.measure(repetitions)
+    for policy, simulated, devices in [
+        *((policy, availability.DAYS, availability.DEVICES) for policy in availability.POLICIES),
         MILLION,
     ]:
-        say(f"scale: {devices:,} devices, simulated days: {simulated:g}, {way}")
-        rows.append(_alone(way, simulated, devices))
+        LOGGER.info(f"scale: {devices:,} devices, simulated days: {simulated:g}, {policy}")
+        rows.append(_simulate_in_process(policy, simulated, devices))
     return rows + implied(rows)
 
 
-def _alone(way: str, simulated: float, devices: int) -> Row:
-    """In a process of its own, so that its memory is its own."""
+def _simulate_in_process(policy: str, simulated: float, devices: int) -> Row:
+    """Simulate in a process of its own, so that its memory is measured separately."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(availability.simulate, way, simulated, devices).result()
+        return pool.submit(availability.simulate, policy, simulated, devices).result()
 
 
 def implied(rows: Sequence[Row]) -> list[Row]:
-    """What the costs of a middling client imply for a round of one in a hundred of so many clients.
+    """Extrapolate the costs of a medium client to a round with one in a hundred of many clients.
 
-    Linear in what a round touches: training, adding up and sending go by those asked, memories by all who ever took part.
-    Simulated days are those after which as many have been asked as there are, by the server that asks a hundred at a time.
+    Training, aggregation and traffic are linear in the selected clients, stored client states in all clients. The simulated
+    days are those after which the server, with a hundred clients at a time, has selected as many clients as there are.
     """
     client = _of(rows, "client")[1]
     size, add = client["parameters"], _between(_of(rows, "mean"), client["parameters"])
@@ -84,13 +86,13 @@ def _of(rows: Sequence[Row], part: str) -> list[Row]:
 
 
 def _between(rows: Sequence[Row], size: int, key: str = "seconds") -> float:
-    """The cost of so many parameters, from the nearest measured size below."""
+    """Return the cost of `size` parameters, scaled from the nearest smaller size that was measured."""
     nearest = max((row for row in rows if row["parameters"] <= size), key=lambda row: row["parameters"])
     return float(nearest[key] * size / nearest["parameters"])
 
 
-def broken(rows: Sequence[Row]) -> list[str]:
-    """What grows with the number of devices and should not, in words."""
+def missed_targets(rows: Sequence[Row]) -> list[str]:
+    """Return a message for each cost that grows with the number of devices and should not."""
     hundred_thousand = [row for row in _of(rows, "days") if row["clients"] == availability.DEVICES]
     heavy = [row for row in hundred_thousand if (row["memory_mb"] or 0) > MEGABYTES]
     return [
@@ -100,7 +102,7 @@ def broken(rows: Sequence[Row]) -> list[str]:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """For people."""
+    """Print a table for each part."""
     for part, (title, columns) in TABLES.items():
         print_table(title, columns, _of(rows, part), left=("model", "design", "where"))
     for row in _of(rows, "place"):

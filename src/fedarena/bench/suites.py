@@ -1,12 +1,12 @@
-"""Which suites there are, and which one a name belongs to.
+"""The suites of the benchmark, by name.
 
-A suite is a module with `measure(names, turns, say)`, `broken(rows)` and `print_rows(rows)`; it is imported when asked for.
+A suite is a module with `measure(names, repetitions)`, `missed_targets(rows)` and `print_rows(rows)`, imported when needed.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fedarena.bench.table_format import Row
@@ -22,10 +22,8 @@ SUITES = {
 }
 
 
-def measure(
-    names: Sequence[str] | None = None, turns: int = 3, say: Callable[[str], None] = lambda text: None
-) -> dict[str, list[Row]]:
-    """What each suite measured, by its name: that of federated rounds unless others, or works of it, are named."""
+def measure(names: Sequence[str] | None = None, repetitions: int = 3) -> dict[str, list[Row]]:
+    """Run suites or workloads by name, by default the suite of federated rounds; return the rows of each suite."""
     chosen: dict[str, list[str]] = {}
     for name in names or (ROUNDS,):
         if name not in SUITES and name not in WORKLOADS:
@@ -36,16 +34,16 @@ def measure(
         chosen.setdefault(ROUNDS if name in WORKLOADS else name, []).extend([name] if name in WORKLOADS else [])
         if name == ROUNDS:
             chosen[ROUNDS] = list(WORKLOADS)
-    return {suite: _module(suite).measure(works, turns, say) for suite, works in chosen.items()}
+    return {suite: _module(suite).measure(workloads, repetitions) for suite, workloads in chosen.items()}
 
 
-def broken(measured: dict[str, list[Row]]) -> list[str]:
-    """Promises that were not kept, in words."""
-    return [told for suite, rows in measured.items() for told in _module(suite).broken(rows)]
+def missed_targets(measured: dict[str, list[Row]]) -> list[str]:
+    """Return a message for each target that was missed."""
+    return [message for suite, rows in measured.items() for message in _module(suite).missed_targets(rows)]
 
 
 def print_tables(measured: dict[str, list[Row]]) -> None:
-    """For people."""
+    """Print the tables of all suites."""
     for suite, rows in measured.items():
         _module(suite).print_rows(rows)
 

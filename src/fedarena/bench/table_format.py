@@ -1,4 +1,4 @@
-"""How measurements look."""
+"""Print measurements as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Row = dict[str, Any]  # one measurement: what `--json` prints
 def print_table(
     title: str, columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row], left: Collection[str]
 ) -> None:
-    """Columns by name, numbers to the right; a column that is empty all the way down is left out, and none is cut."""
+    """Print a table without its empty columns; columns not in `left` are aligned to the right, and none is truncated."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -25,14 +25,14 @@ def print_table(
     for line in zip(*shown.values(), strict=True):
         table.add_row(*line)
     console = Console()
-    # On a narrow terminal lines wrap: better than columns that are cut.
+    # On a narrow terminal lines wrap, so that no column is truncated.
     console.width = max(console.width, sum(widest.values()) + len(widest) + 1)
     console.print(f" {title}", style="bold", markup=False, highlight=False)
     console.print(table)
 
 
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:
-    """A number with its unit, nothing for None.
+    """Format a number with its unit; None is the empty text.
 
     >>> number(1234.5), number(0.125, 2, " s"), number(None)
     ('1,234', '0.12 s', '')

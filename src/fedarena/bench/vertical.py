@@ -1,12 +1,13 @@
-"""How long a tree takes between two processes, what each shortcut of SecureBoost+ is worth, and a textbook beside it.
+"""The suite of vertical training: the time of a tree, the gain of each optimisation of SecureBoost+, and a baseline.
 
-Everything is measured in one run on one machine: a guest and a host as processes of their own, over TLS, on made-up
-columns. The textbook is SecureBoost as it is written down, with gmpy2: g and h encrypted one by one, every bin of every
-node summed and decrypted. It is measured on few rows, and compared by the time that one row takes.
+Everything is measured in one run on one machine: a guest and a host in processes of their own, over TLS, on synthetic
+columns. The baseline is textbook SecureBoost with gmpy2: g and h encrypted one by one, every bin of every node summed and
+decrypted. It is measured on few samples, and compared by the time that one sample takes.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import secrets
@@ -15,25 +16,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedarena.bench.table_format import Row
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import PartyFailed
 from fedarena.transport.certificates import make_vertical_keys
 from fedarena.vertical.model import GuestModel
 
+LOGGER = logging.getLogger(__name__)
 ROWS, COLUMNS, DEPTH, BINS = 150_000, 5, 5, 32
 SUBSET = 20_000
 TEXTBOOK_ROWS = 100
 FULL, SHORT = "SecureBoost+, full exponents", "SecureBoost+, short exponents"
 PROMISED = {FULL: 15.0, SHORT: 6.0}  # seconds a tree
 LEAST_RATIO = 100.0
-EVERY_BIT = 2 * 2047  # that a guest can read of a candidate: without compression a host must allow it
+EVERY_BIT = 2 * 2047  # that a guest can read of a candidate split: without compression a host must allow it
 SWITCHES = {
     "all shortcuts": (),
     "without packing": ("packing=false",),
@@ -50,50 +53,36 @@ CLASSES = {"3 classes, a tree for each": (), "3 classes, multi-output": ("multi_
 
 @dataclass(frozen=True)
 class MeasuredTraining:
-    """One training between two processes."""
+    """The measurements of one training between two processes."""
 
     seconds: float  # a tree
     bytes_up: int  # a tree
     bytes_down: int
-    guest_mb: float  # most memory that the process had
+    guest_mb: float  # peak memory of the process
     host_mb: float
 
 
-def measure(
-    names: Sequence[str] = (), turns: int = 3, say: Callable[[str], None] = lambda _: None
-) -> list[dict[str, Any]]:
-    """The figures of `fedarena bench vertical`, a row for each design; so many trees of the large ones."""
-    return measure_vertical(trees=turns, say=say)
-
-
-def measure_vertical(
-    *,
-    rows: int = ROWS,
-    subset: int = SUBSET,
-    textbook_rows: int = TEXTBOOK_ROWS,
-    trees: int = 3,
-    say: Callable[[str], None] = lambda _: None,
-) -> list[dict[str, Any]]:
-    """The same with other sizes."""
-    say(f"textbook SecureBoost, {textbook_rows} rows")
-    plain = textbook_seconds(textbook_rows)
-    found = [_row("textbook SecureBoost, gmpy2", textbook_rows, plain * textbook_rows, plain)]
+def measure(names: Sequence[str], repetitions: int) -> list[Row]:
+    """Return a row for each design; the large ones train as many trees as there are repetitions."""
+    LOGGER.info(f"textbook SecureBoost, {TEXTBOOK_ROWS} rows")
+    plain = textbook_seconds(TEXTBOOK_ROWS)
+    found = [_row("textbook SecureBoost, gmpy2", TEXTBOOK_ROWS, plain * TEXTBOOK_ROWS, plain)]
     with tempfile.TemporaryDirectory() as folder:
         make_vertical_keys(Path(folder) / "keys", ["guest", "host"])
         for design, options in {FULL: (), SHORT: ("exponents=short",)}.items():
-            say(f"{design}, {rows:,} rows")
-            measured = measure_training(Path(folder), rows, options, trees=trees)
-            found.append(_row(design, rows, measured.seconds, plain, measured))
+            LOGGER.info(f"{design}, {ROWS:,} rows")
+            measured = measure_training(Path(folder), ROWS, options, trees=repetitions)
+            found.append(_row(design, ROWS, measured.seconds, plain, measured))
         for classes, designs in ((2, SWITCHES), (3, CLASSES)):
             for design, options in designs.items():
-                say(f"{design}, {subset:,} rows")
+                LOGGER.info(f"{design}, {SUBSET:,} rows")
                 each = 1 if classes == 2 or "multi_output=true" in options else classes  # a round is a tree for each
-                measured = measure_training(Path(folder), subset, options, classes=classes, trees=4, per_round=each)
-                found.append(_row(design, subset, measured.seconds, plain, measured))
+                measured = measure_training(Path(folder), SUBSET, options, classes=classes, trees=4, per_round=each)
+                found.append(_row(design, SUBSET, measured.seconds, plain, measured))
     return found
 
 
-def _row(design: str, rows: int, seconds: float, plain: float, more: MeasuredTraining | None = None) -> dict[str, Any]:
+def _row(design: str, rows: int, seconds: float, plain: float, more: MeasuredTraining | None = None) -> Row:
     return {
         "work": "vertical",
         "design": design,
@@ -110,21 +99,21 @@ def _row(design: str, rows: int, seconds: float, plain: float, more: MeasuredTra
     }
 
 
-def broken(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What does not keep its promise, in words."""
-    told = []
+def missed_targets(rows: Sequence[Row]) -> list[str]:
+    """Return a message for each target that these rows miss."""
+    missed = []
     for row in rows:
         if row["promised_seconds"] is not None and row["seconds_per_tree"] > row["promised_seconds"]:
-            told.append(
+            missed.append(
                 f"{row['design']}: {row['seconds_per_tree']:.1f} s a tree, promised {row['promised_seconds']:g}"
             )
         if row["floor"] is not None and row["ratio_to_plain"] < row["floor"]:
-            told.append(f"{row['design']}: {row['ratio_to_plain']:.0f} times the textbook, promised {row['floor']:g}")
-    return told
+            missed.append(f"{row['design']}: {row['ratio_to_plain']:.0f} times the textbook, promised {row['floor']:g}")
+    return missed
 
 
-def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    """For people."""
+def print_rows(rows: Sequence[Row]) -> None:
+    """Print the measured rows as a table."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -154,7 +143,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
 def measure_training(
     folder: Path, rows: int, options: Sequence[str], *, classes: int = 2, trees: int = 3, per_round: int = 1
 ) -> MeasuredTraining:
-    """A training of made-up columns between a guest and a host that are processes of their own."""
+    """Train on synthetic columns between a guest and a host in processes of their own."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         _write_tables(Path(place), rows, classes)
         with socket.socket() as free:
@@ -175,12 +164,12 @@ def measure_training(
     seconds = [h["seconds"] for h in history]
     rounds = [sum(seconds[i : i + per_round]) for i in range(0, len(seconds), per_round)]
     up, down = (sum(h[way] for h in history) // len(rounds) for way in ("bytes_up", "bytes_down"))
-    settled = rounds[-2:]  # the first makes tables of powers; two, because mix trees take turns
+    settled = rounds[-2:]  # the first makes tables of powers; two, because mix trees alternate
     return MeasuredTraining(sum(settled) / len(settled), up, down, guest_mb, host_mb)
 
 
 def _write_tables(folder: Path, rows: int, classes: int) -> None:
-    """Columns of which each tells a little of the label; the same for every run."""
+    """Write columns that each predict the label weakly, the same in every run."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(rows, 2 * COLUMNS)).astype(np.float32)
     score = x @ rng.normal(size=2 * COLUMNS) + rng.normal(size=rows)
@@ -199,7 +188,7 @@ def _start(place: str, folder: Path, party: str, options: Sequence[str]) -> subp
 
 
 def _ended(process: subprocess.Popen[bytes], place: str) -> float:
-    """Wait for it; the most memory that it had, in megabytes, where the system tells."""
+    """Wait for a party and return its peak memory in megabytes, NaN if the system does not say."""
     peak = math.nan
     if hasattr(os, "wait4"):
         _, status, used = os.wait4(process.pid, 0)
@@ -209,7 +198,7 @@ def _ended(process: subprocess.Popen[bytes], place: str) -> float:
         process.wait()
     if process.returncode:
         log = "\n".join(path.read_text(errors="replace") for path in sorted(Path(place).glob("*.log")))
-        raise PartyFailed(f"a party ended with exit code {process.returncode}:\n{log}", remedy="see what it said")
+        raise PartyFailed(f"a party ended with exit code {process.returncode}:\n{log}", remedy="see its messages above")
     return peak
 
 
@@ -217,7 +206,7 @@ def _ended(process: subprocess.Popen[bytes], place: str) -> float:
 
 
 def textbook_seconds(rows: int) -> float:
-    """Seconds of one row in a tree of textbook SecureBoost with gmpy2, on one core; decryption is not counted."""
+    """Return the seconds of one sample in a tree of textbook SecureBoost on one core; decryption is not counted."""
     gmpy2 = import_optional("gmpy2", needed_by="textbook SecureBoost", install="'fedarena[vertical]'")
     from fedarena.vertical.crypto.keys import generate
 

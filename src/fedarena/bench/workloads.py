@@ -1,8 +1,8 @@
-"""What is measured, and what we promise of it."""
+"""The workloads of the benchmark, and their targets."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from fedarena.data.dataset import Dataset
 
-TEST_ROWS = 100  # of works that train; nobody looks at them
+TEST_ROWS = 100  # of workloads that train; they are not used
 
 
 @dataclass(frozen=True)
 class SpeedTarget:
-    """The least we owe on two cores; None where nothing is promised."""
+    """The targets on two cores; None where there is none."""
 
     ratio: float | None = None  # to the plain loop, in samples a second
     roofline: float | None = None  # percent of the speed of large matrix products
-    times: float | None = None  # at most so many times the seconds of the work it stands beside
+    times: float | None = None  # the largest multiple of the seconds of the workload in `beside`
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,22 @@ class Workload:
     local: dict[str, Any] = field(default_factory=dict)
     algorithm: str = "fedavg"  # the plain loops always average
     test_rows: int = TEST_ROWS
-    beside: str | None = None  # a work that our engine does too, turn by turn with this one
-    promise: SpeedTarget = SpeedTarget()
+    beside: str | None = None  # another workload, which the engine runs alternately with this one
+    target: SpeedTarget = SpeedTarget()
 
     @property
     def kind(self) -> Literal["training", "evaluation"]:
-        """What a turn does."""
+        """What a round of the workload does."""
         return "training" if self.cohort else "evaluation"
 
     @property
     def samples(self) -> int:
-        """Rows that go through the model in a round, every epoch counted."""
+        """The number of samples that go through the model in a round, counted in every epoch."""
         return self.cohort * self.rows * self.local["epochs"] if self.cohort else self.test_rows
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The same as an experiment; what it learns from is `MadeUp.of(work)`."""
+        """The settings of the experiment; its data set is `SyntheticImages.of(workload)`."""
         return {
             "model": self.model, "clients": self.clients, "per_round": self.cohort or 1, "partition": "iid",
             "algorithm": self.algorithm, "local": self.local, "rounds": 10**6, "evaluate": {"every": 10**6},
@@ -86,7 +86,7 @@ FLOORS = {
 }
 
 
-def _works() -> list[Workload]:
+def _workloads() -> list[Workload]:
     one_epoch = {"lr": 0.05, "epochs": 1, "batch": 10}
     return [
         Workload("W1", MLP, MNIST, 600, 10, 100, MCMAHAN),
@@ -102,29 +102,27 @@ def _works() -> list[Workload]:
     ]
 
 
-WORKLOADS = {
-    work.name: Workload(**{**vars(work), "promise": FLOORS.get(work.name, SpeedTarget())}) for work in _works()
-}
+WORKLOADS = {each.name: replace(each, target=FLOORS.get(each.name, SpeedTarget())) for each in _workloads()}
 
 
 @dataclass(frozen=True)
 class SyntheticImages:
-    """Noise with labels, the same for everyone who asks: what counts is its shape."""
+    """Noise with labels, the same in every process: only its shape matters."""
 
     shape: tuple[int, ...]
     train: int
     test: int = TEST_ROWS
 
     @classmethod
-    def of(cls, work: Workload) -> SyntheticImages:
-        """The rows of a work."""
-        return cls(work.shape, work.clients * work.rows, work.test_rows)
+    def of(cls, workload: Workload) -> SyntheticImages:
+        """Return the data set of a workload."""
+        return cls(workload.shape, workload.clients * workload.rows, workload.test_rows)
 
     def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Pixels and labels, training rows first."""
+        """Return pixels and labels, training samples first."""
         rng, rows = np.random.default_rng(0), self.train + self.test
         return rng.integers(0, 256, (rows, *self.shape), dtype=np.uint8), rng.integers(0, 10, rows)
 
     def load(self, seed: int) -> Dataset:
-        """As a data set of an experiment."""
+        """Return the data set for an experiment."""
         return Dataset("made up", *self.arrays(), self.train, 10, prepare="scale")

@@ -39,14 +39,14 @@ def bench(
 
     `fedarena bench scale --json`
     """
-    from fedarena.bench import broken, measure, print_tables
+    from fedarena.bench import measure, missed_targets, print_tables
 
-    measured = measure(name, turns=turns, say=LOGGER.info)
+    measured = measure(name, turns)
     if json_:
         print_json([row for rows in measured.values() for row in rows])
     else:
         print_tables(measured)
-    if check and (promises := broken(measured)):
-        for promise in promises:
-            LOGGER.error(promise)
+    if check and (missed := missed_targets(measured)):
+        for message in missed:
+            LOGGER.error(message)
         raise typer.Exit(1)

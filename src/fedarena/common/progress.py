@@ -1,152 +1,119 @@
-"""What a person sees while waiting: one live line on a terminal, a plain line each tenth of the way elsewhere."""
+"""The progress reporter of runs, comparisons, searches and downloads: live on a terminal, in plain lines elsewhere."""
 
 from __future__ import annotations
 
-import sys
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from types import TracebackType
+from typing import Any, Self
 
 from fedarena.common.formatting import format_clock, format_size
 
-if TYPE_CHECKING:
-    from fedarena.config.experiment import Experiment
+REFRESH = 0.1  # seconds between two updates of a live display
+EACH = 10_000_000  # bytes of a download between two plain lines
 
 
-class ProgressRecord(Protocol):
-    """What progress needs to know of a round."""
+class ProgressReporter:
+    """Writes to stderr. It starts no thread: pools could not fork their workers any more."""
 
-    round: int
-    accuracy: float | None
-    loss: float | None
-    best_accuracy: float | None
-    bytes_up: int
+    transient = False  # whether the live display is removed at the end
 
+    def __init__(self, enabled: bool = True, console: Any = None) -> None:
+        if enabled and console is None:
+            from rich.console import Console
 
-class SilentProgress:
-    """Says nothing."""
-
-    def start(self, experiment: Experiment, clients: int, participants: int, rounds: int) -> None:
-        """Nothing."""
-
-    def see(self, record: Any) -> None:
-        """Nothing."""
-
-    def stop(self) -> None:
-        """Nothing."""
-
-
-class ProgressLine(SilentProgress):
-    """Progress on stderr."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True, highlight=False)
-        self._narrow = self._console.is_terminal and self._console.width < 108  # no room for a bar
-        self._bar: Any = None
-        self._rounds = self._best_round = self._first = 0
-        self._best = -1.0
-        self._shown: Any = None
-        self._metric: str | None = None  # shown beside accuracy and loss
+            console = Console(stderr=True, highlight=False, emoji=False)
+        self._console = console
+        self._display: Any = None
+        self._refreshed = 0.0
         self._began = time.monotonic()
 
-    def start(self, experiment: Experiment, clients: int, participants: int, rounds: int) -> None:
-        """The title, and an empty bar."""
-        self._rounds = rounds
-        followed = experiment.evaluate.metric
-        self._metric = followed if followed not in ("accuracy", "loss") else None
-        self._console.print(
-            f"[bold]{experiment.algorithm.name}[/bold] · {experiment.data.name} · {experiment.partition.name} · "
-            f"{experiment.model.name} · {clients} clients, {participants} a round · seed {experiment.seed}"
-        )
-        if self._console.is_terminal:
-            from rich.progress import BarColumn, Progress, TextColumn
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is reported."""
+        return self._console is not None
 
-            # No refresh thread: a round is news enough, and workers can still be forked.
-            columns: list[Any] = [TextColumn("{task.description}"), TextColumn("{task.fields[facts]}")]
-            if not self._narrow:
-                columns.insert(1, BarColumn(bar_width=min(self._console.width - 96, 26)))
-            self._bar = Progress(*columns, console=self._console, auto_refresh=False)
-            self._bar.start()
-            self._task = self._bar.add_task(f"round {0:>{len(str(rounds))}}/{rounds}", total=rounds, facts="")
-            self._bar.refresh()
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a terminal, on which a display can be updated in place."""
+        return self.enabled and bool(self._console.is_terminal)
 
-    def see(self, record: Any) -> None:
-        """A round is over."""
-        self._first = self._first or record.round - 1
-        if record.accuracy is not None:
-            self._shown = record
-            if record.accuracy > self._best:
-                self._best, self._best_round = record.accuracy, record.round
-        if self._bar is not None:
-            width = len(str(self._rounds))
-            facts = f"{self._facts(record)}  eta {self._eta(record.round)}"
-            self._bar.update(
-                self._task,
-                completed=record.round,
-                description=f"round {record.round:>{width}}/{self._rounds}",
-                facts=facts,
+    def print_line(self, text: str, style: str | None = None) -> None:
+        """Print a line that stays, above the display if there is one."""
+        if self.enabled:
+            self._console.print(text, style=style, markup=False, soft_wrap=True)
+
+    def show(self, renderable: Any) -> None:
+        """Show something in place of what was shown before; on a terminal only."""
+        if not self.is_live:
+            return
+        if self._display is None:
+            from rich.live import Live
+
+            redirect = not self.transient
+            self._display = Live(
+                console=self._console,
+                auto_refresh=False,
+                transient=self.transient,
+                redirect_stdout=redirect,
+                redirect_stderr=redirect,
             )
-            self._bar.refresh()
-        elif (
-            record.round == self._rounds or record.round * 10 // self._rounds > (record.round - 1) * 10 // self._rounds
-        ):
-            print(f"round {record.round}/{self._rounds}  {self._facts(record)}", file=sys.stderr, flush=True)
+            self._display.start()
+        now = time.monotonic()
+        refresh = now - self._refreshed >= REFRESH
+        self._display.update(renderable, refresh=refresh)
+        self._refreshed = now if refresh else self._refreshed
+
+    def show_bar(self, title: str, share: float | None, facts: str, width: int | None) -> None:
+        """Show a progress bar between two texts, without the bar if `width` is None; `share` may be unknown."""
+        if not self.is_live:
+            return
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        row = Table.grid(padding=(0, 1))
+        bar = ProgressBar(None if share is None else 1.0, share or 0.0, width)
+        cells = [title, facts] if width is None else [title, bar, facts]
+        for _ in cells:
+            row.add_column(no_wrap=True)
+        row.add_row(*cells)
+        self.show(row)
 
     def stop(self) -> None:
-        """Leave the last line standing."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        """End the live display, if there is one."""
+        if self._display is not None:
+            self._display.stop()
+            self._display = None
 
-    def _facts(self, record: Any) -> str:
-        up = f"  {format_size(record.bytes_up)} up" if record.bytes_up else ""
-        if self._shown is None:
-            return up.strip()
-        if self._metric is not None and self._shown.metric is not None:
-            up = f"  {self._metric} {self._shown.metric:.4f}{up}"
-        if self._narrow:
-            return f"accuracy {self._shown.accuracy:.4f}  best {self._best:.4f} @{self._best_round}{up}"
-        return (
-            f"accuracy {self._shown.accuracy:.4f}  loss {self._shown.loss:.4f}  "
-            f"best {self._best:.4f} @{self._best_round}{up}"
-        )
-
-    def _eta(self, done: int) -> str:
-        made = done - self._first
-        left = (time.monotonic() - self._began) / max(made, 1) * (self._rounds - done)
-        return format_clock(left)
-
-
-class DownloadProgress:
-    """Bytes coming in: a bar on a terminal, a line each ten megabytes elsewhere."""
-
-    def __init__(self, name: str, silent: bool = False) -> None:
-        self.name, self.silent = name, silent
-        self._bar: Any = None
-        self._said = 0
-
-    def __enter__(self) -> DownloadProgress:
-        if not self.silent:
-            from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-            console = Console(stderr=True)
-            if console.is_terminal:
-                columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-                self._bar = Progress(*columns, console=console)
-                self._bar.start()
-                self._task = self._bar.add_task(self.name, total=None)
+    def __enter__(self) -> Self:
         return self
 
-    def __call__(self, done: int, total: int | None) -> None:
-        """So many bytes, of so many."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total)
-        elif not self.silent and done - self._said >= 10_000_000:
-            self._said = done
-            print(f"{self.name}: {done / 1e6:.0f} MB", file=sys.stderr, flush=True)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
 
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+    def elapsed(self) -> float:
+        """Return the seconds since this reporter was created."""
+        return time.monotonic() - self._began
+
+    def remaining(self, done: float, total: float) -> str:
+        """Return the remaining time, as a clock shows it, if the rest takes as long as what was done meanwhile."""
+        return format_clock(self.elapsed() / done * (total - done)) if done > 0 else "-"
+
+
+class DownloadProgress(ProgressReporter):
+    """Reports the bytes of a download."""
+
+    def __init__(self, name: str, silent: bool = False) -> None:
+        super().__init__(not silent)
+        self.name = name
+        self._printed = 0
+
+    def __call__(self, done: int, total: int | None) -> None:
+        """Report that `done` bytes of `total` have arrived."""
+        if self.is_live:
+            share = None if total is None else done / max(total, 1)
+            size = format_size(done) if total is None else f"{format_size(done)} of {format_size(total)}"
+            eta = "" if total is None else f"  eta {self.remaining(done, total)}"
+            self.show_bar(self.name, share, f"{size}{eta}", width=40)
+        elif done - self._printed >= EACH:
+            self._printed = done
+            self.print_line(f"{self.name}: {done / 1e6:.0f} MB")

@@ -15,8 +15,8 @@ from fedarena.experiments.plan import check_cells, make_plan
 from fedarena.experiments.until_decided import at_limit
 from fedarena.results.run_folder import room_for
 from fedarena.results.run_status import all_cells, left_out_cells
-from fedarena.runtimes.processes import usable_cores
 from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.worker_count import usable_cores
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
-"""What a person sees of a comparison under way: a table with a row a cell on a terminal, a line a finished cell elsewhere.
+"""The progress of a comparison: a table with a row for each cell on a terminal, a line for each finished cell elsewhere.
 
-Everything is read from the cells' folders, by the process that waits for the workers: no threads, they must stay
-forkable.
+The process that waits for the workers reads the status of the cells from their folders.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedarena.common.formatting import format_clock
+from fedarena.common.progress import ProgressReporter
 from fedarena.config.comparison_plan import LookRecord, Plan
 from fedarena.results.run_status import OVER, ComparisonCell, RunStatus, left_out_cells, read_status
 
@@ -24,114 +24,78 @@ NEXT = 3  # waiting cells that are shown before those that ended
 COLOURS = {"running": "cyan", "done": "green", "diverged": "yellow", "failed": "red"}
 
 
-class SilentView:
-    """Shows nothing."""
+class ComparisonProgress(ProgressReporter):
+    """Reports the cells of a comparison: all of them in a live table, or a plain line for each that has ended."""
 
-    def start(self, plan: Plan | str, cells: Sequence[ComparisonCell]) -> None:
-        """The comparison begins, or goes on."""
+    transient = True
 
-    def look(self, running: Sequence[ComparisonCell]) -> None:
-        """A moment has passed."""
-
-    def over(self, cell: ComparisonCell) -> None:
-        """A cell has ended."""
-
-    def looked(self, found: LookRecord) -> None:
-        """A look was made at a comparison that adds repeats until it is decided."""
-
-    def stop(self) -> None:
-        """The comparison has ended, or was interrupted."""
-
-
-class LineView(SilentView):
-    """A title, a plain line for each cell that ends, a last word."""
-
-    def __init__(self, console: Any) -> None:
-        self._console = console
+    def __init__(self, enabled: bool = True, console: Any = None) -> None:
+        super().__init__(enabled, console)
         self.seen: dict[ComparisonCell, RunStatus] = {}
-        self._began = time.monotonic()
+        self._ended: list[ComparisonCell] = []
         self._done_before = 0.0
 
     def start(self, plan: Plan | str, cells: Sequence[ComparisonCell]) -> None:
         """Print what is compared; a plan that has grown only adds its new cells."""
-        if self.seen:
-            self.seen = {cell: self.seen.get(cell) or _before(read_status(cell.folder)) for cell in cells}
+        if not self.enabled:
             return
-        self.seen = {cell: _before(read_status(cell.folder)) for cell in cells}
-        self._began, self._done_before = time.monotonic(), self.progress
-        self._say(plan if isinstance(plan, str) else _title(plan))
+        is_first = not self.seen
+        self.seen = {cell: self.seen.get(cell) or _before(read_status(cell.folder)) for cell in cells}
+        self._ended = [cell for cell, seen in self.seen.items() if seen.over]
+        if is_first:
+            self._began, self._done_before = time.monotonic(), self.cells_done
+            self.print_line(plan if isinstance(plan, str) else _title(plan))
 
-    def over(self, cell: ComparisonCell) -> None:
-        """How it ended."""
+    def update(self, running: Sequence[ComparisonCell]) -> None:
+        """Read the status of the running cells, and draw the table."""
+        if self.is_live:
+            self.seen |= {cell: _now(read_status(cell.folder)) for cell in running}
+            self.show(self.table(running))
+
+    def finish_cell(self, cell: ComparisonCell) -> None:
+        """Report how a cell has ended; on a terminal the table shows it."""
+        if not self.enabled:
+            return
         now = self.seen[cell] = read_status(cell.folder)
+        self._ended.append(cell)
+        if self.is_live:
+            return
         width = max(len(c.title) for c in self.seen)
         ended = sum(seen.over for seen in self.seen.values())
         facts = now.why if now.state == "failed" else f"best {_number(now.best)}  final {_number(now.accuracy)}"
         state = "" if now.state == "done" else f"  {now.state}"
-        self._say(
+        self.print_line(
             f"{ended:>{len(str(len(self.seen)))}}/{len(self.seen)}  {cell.title:{width}}  {cell.split.name}  {facts}{state}"
         )
 
-    def looked(self, found: LookRecord) -> None:
-        """Print what a look found."""
-        self._say(f"look at {found}")
+    def report_look(self, found: LookRecord) -> None:
+        """Print the result of a look at a comparison that adds repeats until it is decided."""
+        self.print_line(f"look at {found}")
+
+    def stop(self) -> None:
+        """Remove the table, and leave its last line."""
+        super().stop()
+        if self.is_live:
+            self.print_line(self.summary())
 
     @property
-    def progress(self) -> float:
-        """Cells done, the begun ones by their share."""
+    def cells_done(self) -> float:
+        """The number of cells that have ended, with the finished share of those that run."""
         return sum(seen.share for seen in self.seen.values())
 
     def summary(self) -> str:
-        """In one line: how much is done, how long it took, how long it will take."""
+        """Return how much is done, how long it took and how long the rest will take, in one line."""
         states = Counter(seen.state for seen in self.seen.values())
         ended = sum(states[state] for state in OVER)
         trouble = [f"{states[state]} {state}" for state in ("diverged", "failed") if states[state]]
-        elapsed, gained = time.monotonic() - self._began, self.progress - self._done_before
-        left = elapsed / gained * (len(self.seen) - self.progress) if gained > 0 else None
-        times = [f"elapsed {format_clock(elapsed)}"]
+        times = [f"elapsed {format_clock(self.elapsed())}"]
         if ended < len(self.seen):
-            times.append(f"eta {'-' if left is None else format_clock(left)}")
+            before = self._done_before
+            times.append(f"eta {self.remaining(self.cells_done - before, len(self.seen) - before)}")
         return " · ".join([f"{ended}/{len(self.seen)} runs", *trouble, *times])
 
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
-
-
-class TableView(LineView):
-    """A live table: every cell with its round, accuracy and state."""
-
-    def __init__(self, console: Any) -> None:
-        from rich.live import Live
-
-        super().__init__(console)
-        self._ended: list[ComparisonCell] = []
-        self._live = Live(
-            console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-        )
-
-    def start(self, plan: Plan | str, cells: Sequence[ComparisonCell]) -> None:
-        """The title, and the table below it."""
-        super().start(plan, cells)
-        self._ended = [cell for cell, seen in self.seen.items() if seen.over]
-        self._live.start()
-
-    def look(self, running: Sequence[ComparisonCell]) -> None:
-        """Read what is running, and draw."""
-        self.seen |= {cell: _now(read_status(cell.folder)) for cell in running}
-        self._live.update(self.table(running), refresh=True)
-
-    def over(self, cell: ComparisonCell) -> None:
-        """It moves down the table, where not all have room."""
-        self.seen[cell] = read_status(cell.folder)
-        self._ended.append(cell)
-
-    def stop(self) -> None:
-        """The table goes, its last line stays."""
-        self._live.stop()
-        self._say(self.summary())
-
     def _shown(self, running: Sequence[ComparisonCell], room: int) -> list[ComparisonCell]:
-        """All in order or, where not all have room: the running ones, the next, those that ended last, the others."""
+        """Return all cells in order or, where not all have room, running ones, the next, those that ended last, others."""
         if len(self.seen) <= room:
             return list(self.seen)
         known = {*running, *self._ended}
@@ -139,7 +103,7 @@ class TableView(LineView):
         return [*running, *waiting[:NEXT], *reversed(self._ended), *waiting[NEXT:]][:room]
 
     def table(self, running: Sequence[ComparisonCell]) -> Table:
-        """A row a cell."""
+        """Return the table of the cells, as many as have room."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
@@ -160,7 +124,7 @@ class TableView(LineView):
 
 
 def _title(plan: Plan) -> str:
-    """Say what is compared, in one line."""
+    """Return what is compared, in one line."""
     exp, judged = plan.experiment, [label for label in plan.contestants if label != plan.reference]
     beside = f" beside {plan.reference}" if plan.reference else ""
     return (
@@ -171,23 +135,13 @@ def _title(plan: Plan) -> str:
     )
 
 
-def open_view(progress: bool) -> SilentView:
-    """For a terminal, for a file, or for nobody."""
-    if not progress:
-        return SilentView()
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
-    return TableView(console) if console.is_terminal else LineView(console)
-
-
 def _now(seen: RunStatus) -> RunStatus:
-    """Who has only just begun, or works on another machine, has nothing to show for it yet."""
+    """Mark a cell as running that has not written a round yet, or that runs on another machine."""
     return replace(seen, state="running") if seen.state == "waiting" else seen
 
 
 def _before(seen: RunStatus) -> RunStatus:
-    """What is not over waits for its turn, and what failed is tried again from the start."""
+    """Return the status of a cell before the pool starts: unfinished cells wait, failed ones start again."""
     if seen.state == "failed":
         return RunStatus()
     return seen if seen.over else replace(seen, state="waiting")

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from fedarena.common.folder_lock import interruptible
-from fedarena.common.progress import ProgressLine, SilentProgress
 from fedarena.config.components import component_settings
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.experiment import Experiment
@@ -26,6 +25,7 @@ from fedarena.engine.record import TIMES, RoundRecord
 from fedarena.engine.setup import open_context
 from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import FinalMetrics
+from fedarena.experiments.run_progress import RunProgress
 from fedarena.experiments.runtime_options import RuntimeName, RuntimeOptions
 from fedarena.integrations.mlflow import MlflowStore, tracked
 from fedarena.models.task import sha256
@@ -35,9 +35,8 @@ from fedarena.results.run import Run, set_runner
 from fedarena.results.run_integrity import altered_files
 from fedarena.results.run_loading import load_with_changes
 from fedarena.runtimes.cleanup import temporary_folder
-from fedarena.runtimes.processes import ProcessRuntime
+from fedarena.runtimes.client_runtime import ProcessRuntime, RayRuntime
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_runtime import RayRuntime
 from fedarena.runtimes.run_task import one_thread
 from fedarena.runtimes.serial import SerialRuntime
 
@@ -88,7 +87,7 @@ def run(
         records: list[RoundRecord] = []
         for record in loop.rounds():
             records.append(record)
-            watcher.see(record)
+            watcher.update(record)
             tracker.see(record)
             if on_round is not None and on_round(record):
                 break
@@ -314,9 +313,9 @@ def _pool(
 
 
 @contextlib.contextmanager
-def _watched(loop: TrainingLoop, progress: bool) -> Iterator[SilentProgress]:
+def _watched(loop: TrainingLoop, progress: bool) -> Iterator[RunProgress]:
     """Yield the progress reporter, started for this loop."""
-    watcher = ProgressLine() if progress else SilentProgress()
+    watcher = RunProgress(progress)
     population, asked = len(loop.context.owners.population), loop.clients.clients_per_round
     watcher.start(loop.experiment, population, asked, loop.rule.nominal_rounds)
     try:

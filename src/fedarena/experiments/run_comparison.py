@@ -12,7 +12,7 @@ from fedarena.config.errors import CannotWrite
 from fedarena.config.experiment import Experiment
 from fedarena.experiments import run
 from fedarena.experiments.left_out_clients import LeaveOneOut
-from fedarena.experiments.live_table import SilentView, open_view
+from fedarena.experiments.live_table import ComparisonProgress
 from fedarena.experiments.plan import check_cells, make_plan
 from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
 from fedarena.experiments.search_space import Method
@@ -26,7 +26,7 @@ from fedarena.results.comparison import Comparison
 from fedarena.results.plan_file import FILE, write_plan
 from fedarena.results.run_status import ComparisonCell, all_cells, left_out_cells
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_pool import embed_data, open_pool
+from fedarena.runtimes.run_pool import embed_data, open_pool
 
 TICK = 0.25  # seconds between two updates of the table
 
@@ -137,9 +137,9 @@ def compare(
         if plan.tuning and not plan.tuned:
             plan = run_tuning(plan, root, place.workers, progress, nodes)
             write_plan(plan, root)
-        view = open_view(progress)
+        view = ComparisonProgress(progress)
         plan = run_until_decided(
-            plan, root, lambda plan, begun: _run_cells(plan, root, place.workers, view, nodes, begun), view.looked
+            plan, root, lambda plan, begun: _run_cells(plan, root, place.workers, view, nodes, begun), view.report_look
         )
         result = Comparison.of(plan, root)
         if plan.sweep:
@@ -168,7 +168,7 @@ def _new_folder(plan: Plan, out: str | Path | None) -> Path:
 
 
 def _run_cells(
-    plan: Plan, root: Path, workers: int | None, view: SilentView, nodes: ClusterNodes | None, begun: int = 0
+    plan: Plan, root: Path, workers: int | None, view: ComparisonProgress, nodes: ClusterNodes | None, begun: int = 0
 ) -> None:
     """Run every cell that has no result yet, split by split, so that a part of the plan is a smaller comparison.
 
@@ -186,7 +186,7 @@ def run_cells(
     cells: Sequence[ComparisonCell],
     experiment_of: Callable[[ComparisonCell], Experiment],
     workers: int | None,
-    view: SilentView,
+    view: ComparisonProgress,
     nodes: ClusterNodes | None,
     begun: int = 0,
 ) -> None:
@@ -197,15 +197,15 @@ def run_cells(
         work = embed_data(work)
     pool = open_pool(lambda position, folder: _run_cell(work[position], folder), workers, nodes)
     try:
+        view.start(title, cells)  # first: tasks start as soon as they are submitted
         for position, cell in enumerate(todo):
-            pool.give(position, cell.folder)
-        view.start(title, cells)
+            pool.submit(position, folder=cell.folder)
         for ended in pool.results(TICK):
             if ended is not None:
                 position, problem = ended
                 record_failure(todo[position].folder, problem)
-                view.over(todo[position])
-            view.look([todo[position] for position in pool.running])
+                view.finish_cell(todo[position])
+            view.update([todo[position] for position in pool.running])
     finally:
         pool.close()
         view.stop()

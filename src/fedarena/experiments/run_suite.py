@@ -18,7 +18,7 @@ from fedarena.config.limits import check_path
 from fedarena.engine.setup import open_context
 from fedarena.experiments import run
 from fedarena.experiments.federations import Federations, read_federations
-from fedarena.experiments.live_table import open_view
+from fedarena.experiments.live_table import ComparisonProgress
 from fedarena.experiments.plan import check_cells, make_plan
 from fedarena.experiments.run_comparison import run_cells
 from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
@@ -71,7 +71,7 @@ def compare_suite(
             list(cells),
             lambda cell: suite.plans[cells[cell][0]].cell(cells[cell][1], cell.split),
             place.workers,
-            open_view(progress),
+            ComparisonProgress(progress),
             nodes,
         )
         result = SuiteComparison.of(suite, root)

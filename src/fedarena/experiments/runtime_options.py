@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from fedarena.config.errors import BadValue
 from fedarena.experiments.option_checks import check_names, check_numbers
-from fedarena.runtimes.processes import limited, usable_cores
+from fedarena.runtimes.client_runtime import check_device
 from fedarena.runtimes.ray_connection import connected, need_ray
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_runtime import check_device
+from fedarena.runtimes.worker_count import limit_workers, usable_cores
 
 RuntimeName = Literal["serial", "processes", "ray"]
 SideBySide = Literal["processes", "ray"]  # runtimes that make whole runs in parallel
@@ -42,7 +42,7 @@ class RuntimeOptions:
         is_local = self.runtime == "processes"
         if self.workers is None:
             return replace(self, workers=min(usable_cores(), useful)) if is_local else self
-        return replace(self, workers=limited(self.workers, useful, work, is_local))
+        return replace(self, workers=limit_workers(self.workers, useful, work, is_local))
 
     @contextlib.contextmanager
     def ready(self, device: str) -> Iterator[ClusterNodes | None]:

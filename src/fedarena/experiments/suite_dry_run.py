@@ -10,7 +10,7 @@ from fedarena.common.formatting import format_duration, format_size
 from fedarena.experiments.dry_run import DryRun, estimate_plan
 from fedarena.experiments.run_suite import plan_suite
 from fedarena.results.suite_plan import SuitePlan
-from fedarena.runtimes.processes import usable_cores
+from fedarena.runtimes.worker_count import usable_cores
 
 
 @dataclass(frozen=True)

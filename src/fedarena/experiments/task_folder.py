@@ -15,7 +15,8 @@ from fedarena.experiments import run
 from fedarena.results.json_files import write_text
 from fedarena.results.run import Run
 from fedarena.runtimes.cleanup import temporary_folder
-from fedarena.runtimes.process_pool import LostTask
+from fedarena.runtimes.pool import LostTask
+from fedarena.runtimes.run_pool import check_called
 
 Problem = str | CannotWrite | None
 
@@ -72,6 +73,7 @@ def run_in_folder(experiment: Experiment, folder: Path, on_round: run.OnRound | 
 
 def record_failure(folder: Path, problem: Problem | LostTask) -> None:
     """Write into a run folder why it has no result; raise if the problem concerns all runs."""
+    check_called(problem)
     if isinstance(problem, CannotWrite):
         raise problem
     if isinstance(problem, LostTask):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from fedarena.common.progress import ProgressReporter
 from fedarena.config.errors import FedarenaError
 from fedarena.config.registry import Entry, Kind, adopt, components
 from fedarena.experiments.study import MACHINE_ERRORS, Search, Study, Trial, TrialTask
-from fedarena.runtimes.process_pool import LostTask
-from fedarena.runtimes.processes import usable_cores
+from fedarena.runtimes.pool import LostTask
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.ray_pool import embed_data, open_pool
+from fedarena.runtimes.run_pool import check_called, embed_data, open_pool
+from fedarena.runtimes.worker_count import usable_cores
 
 TICK = 60.0  # seconds between two empty results of the pool
 
@@ -29,13 +29,14 @@ def run_trials(
         searches = [replace(search, experiment=exp) for search, exp in zip(searches, embedded, strict=True)]
     pool = open_pool(lambda order, folder: _run_trial(searches, own, order, folder), workers, nodes)
     given: dict[int, tuple[int, TrialTask]] = {}
+    reporter = TrialProgress(progress)
 
     def fill() -> None:
         """Give every free worker one trial and no more: the next trials may depend on the results."""
         most = workers or (usable_cores() if nodes is None else nodes.cpus)
         for index, study in enumerate(studies):
             while len(given) < most and (task := study.next()) is not None:
-                given[pool.give((index, task), task.folder)] = index, task
+                given[pool.submit((index, task), folder=task.folder)] = index, task
 
     try:
         fill()
@@ -44,13 +45,13 @@ def run_trials(
                 continue
             position, trial = ended
             index, task = given.pop(position)
+            check_called(trial)
             if isinstance(trial, FedarenaError):
                 raise trial
             if isinstance(trial, LostTask):
                 trial = Trial(task.number, task.values, "failed", None, {}, f"its process {trial}")
             studies[index].take(trial)
-            if progress:
-                _print_trial(studies[index], trial)
+            reporter.report(studies[index], trial)
             fill()
     finally:
         pool.close()
@@ -76,19 +77,22 @@ def _run_trial(
         return error
 
 
-def _print_trial(study: Study, trial: Trial) -> None:
-    """Print a line for a trial that ended, with the number of trials that have ended so far."""
-    width, best = len(str(study.trials)), study.best
-    parts = [
-        study.title,
-        f"{len(study.all):>{width}}/{study.trials}",
-        f"trial {trial.number:<{width}}",
-        "     -" if trial.score is None else f"{trial.score:.4f}",
-        "" if best is None else f"best {best.score:.4f} (trial {best.number:<{width}})",
-        format_values(trial.values),
-        {"done": "", "pruned": "pruned", "failed": f"failed: {trial.reason}"}[trial.state],
-    ]
-    print("  ".join(filter(None, parts)), file=sys.stderr, flush=True)
+class TrialProgress(ProgressReporter):
+    """Reports trials, which end in any order: the first number counts those that have ended."""
+
+    def report(self, study: Study, trial: Trial) -> None:
+        """Print a line about a trial that has ended."""
+        width, best = len(str(study.trials)), study.best
+        parts = [
+            study.title,
+            f"{len(study.all):>{width}}/{study.trials}",
+            f"trial {trial.number:<{width}}",
+            "     -" if trial.score is None else f"{trial.score:.4f}",
+            "" if best is None else f"best {best.score:.4f} (trial {best.number:<{width}})",
+            format_values(trial.values),
+            {"done": "", "pruned": "pruned", "failed": f"failed: {trial.reason}"}[trial.state],
+        ]
+        self.print_line("  ".join(filter(None, parts)))
 
 
 def format_values(values: Mapping[str, Any]) -> str:

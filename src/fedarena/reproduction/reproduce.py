@@ -36,8 +36,8 @@ from fedarena.results.run_folder import need_room, room_for, versions
 from fedarena.results.run_status import read_status
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.process_pool import ProcessPool
-from fedarena.runtimes.processes import limited, usable_cores
 from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.worker_count import limit_workers, usable_cores
 
 LOSS, ACCURACY = 1e-6, 5e-4  # tolerances of rounding between processors: relative, and absolute
 TICK = 60.0  # seconds between two empty results of the pool
@@ -73,7 +73,7 @@ def reproduce(
     root = Path(resume or out or default_folder(plan))
     if workers is not None:
         jobs = max(len(plan.requested), 1)
-        workers = limited(workers, jobs, f"it has {jobs} run{'s' * (jobs != 1)}")
+        workers = limit_workers(workers, jobs, f"it has {jobs} run{'s' * (jobs != 1)}")
     check_reproduction(plan, root, workers)
     for folder, option in ((root, "--out"), (save, "--save")):
         if folder is not None:
@@ -185,7 +185,7 @@ def _run_jobs(plan: ReproductionPlan, root: Path, workers: int | None, progress:
     pool, began = ProcessPool(run_job, workers), time.monotonic()
     try:
         for index in range(len(todo)):
-            pool.give(index)
+            pool.submit(index)
         ended = 0
         for result in pool.results(TICK):
             if result is not None:

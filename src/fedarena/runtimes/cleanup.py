@@ -1,8 +1,8 @@
-"""Shared memory and temporary folders that carry the name of their owner, so that those of a killed process can be removed.
+"""Shared memory and temporary folders with the owner in their name, so that those of a killed process can be removed.
 
 A name is `fedarena-SCOPE-PID-START-RANDOM`. START is when the process began, since the number of a process is used again.
 SCOPE stands for the boot of the machine and for the process and time namespaces in which PID and START have their meaning:
-containers may share a folder, and the owner of a name from another scope is never judged.
+containers may share a folder, and names from another scope are left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME = re.compile(r"fedarena-(?P<scope>[0-9a-f]{16})-(?P<pid>\d{1,10})-(?P<start
 
 
 def owned_name() -> str | None:
-    """Return a new name for shared memory of this process, or None where an owner could not be told from its name."""
+    """Return a new name for shared memory of this process, or None where the owner cannot be put into a name."""
     prefix = _prefix()
     return None if prefix is None else prefix + secrets.token_hex(8)
 
@@ -50,7 +50,7 @@ def remove_leftovers() -> None:
 
 
 def _of_dead_owners(folder: Path, is_kind: Callable[[int], bool]) -> list[str]:
-    """List what dead processes of this user left in a folder; a link is never followed."""
+    """List what dead processes of this user left in a folder; links are not followed."""
     try:
         with os.scandir(folder) as entries:
             ours = [entry for entry in entries if entry.name.startswith("fedarena-")]
@@ -69,7 +69,7 @@ def _of_dead_owners(folder: Path, is_kind: Callable[[int], bool]) -> list[str]:
 
 
 def _is_dead(pid: int, start: int) -> bool:
-    """Report whether the process that began at `start` is gone; where the system does not say, it counts as alive."""
+    """Return whether the process that began at `start` is gone; where the system does not say, it counts as alive."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
@@ -89,20 +89,20 @@ def _started(process: str) -> int | None:
     """Return when a process began, in clock ticks since boot; -1 for one that has ended and waits for its parent."""
     try:
         text = (PROCESSES / process / "stat").read_text(encoding="utf-8", errors="replace")
-        state, *fields = text.rpartition(")")[2].split()  # the name before it may hold anything
+        state, *fields = text.rpartition(")")[2].split()  # the name before it may contain any character
         return -1 if state in ("Z", "X") else int(fields[18])
     except (OSError, ValueError, IndexError):
         return None
 
 
 def _scope() -> str | None:
-    """Return what the numbers of processes are valid in; None where the system does not say."""
+    """Return an identifier of the boot and the namespaces of this process; None where the system does not say."""
     return _scope_of(os.getpid())
 
 
 @functools.lru_cache(maxsize=1)
 def _scope_of(pid: int) -> str | None:
-    """Look it up once for each process: a forked one may have moved to another namespace."""
+    """Compute the scope once for each process: a forked one may have moved to another namespace."""
     if not SHARED_MEMORY.is_dir():
         return None
     try:

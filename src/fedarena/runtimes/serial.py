@@ -1,4 +1,4 @@
-"""All clients in this process, one after the other: for debugging, and for machines with one core."""
+"""Runs all clients in this process, one after the other: for debugging, and for machines with one core."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fedarena.runtimes.run_task import one_thread
 
 
 class SerialRuntime:
-    """The simplest runtime."""
+    """Runs tasks in this process, one at a time."""
 
     workers = 1
 
-    def __init__(self, site: ExperimentContext) -> None:
-        self.site = site
+    def __init__(self, context: ExperimentContext) -> None:
+        self.context = context
 
-    def map(self, jobs: Iterable[RuntimeTask], common: Broadcast) -> Iterator[tuple[int, Any]]:
-        """One by one."""
-        common = read_only(common)  # as it is for worker processes, which look at it in shared memory
+    def map(self, tasks: Iterable[RuntimeTask], common: Broadcast) -> Iterator[tuple[int, Any]]:
+        """Run the tasks in order; yield the number of each and its result."""
+        common = read_only(common)  # as for worker processes, which read it in shared memory
         with one_thread():
-            for position, job in enumerate(jobs):
-                yield position, run_task(self.site, read_only(job), common)
+            for number, task in enumerate(tasks):
+                yield number, run_task(self.context, read_only(task), common)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there are no workers to end."""
