@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,26 +45,27 @@ class Posterior:
         check_rope(rope)
         if self.scale == 0:
             return Regions(float(self.mean < -rope), float(abs(self.mean) <= rope), float(self.mean > rope))
-        left, right = float(self._t.cdf(-rope)), float(self._t.sf(rope))
+        from scipy.special import stdtr
+
+        left = float(stdtr(self.df, (-rope - self.mean) / self.scale))
+        right = float(stdtr(self.df, (self.mean - rope) / self.scale))
         return Regions(left, max(0.0, 1.0 - left - right), right)
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval."""
         if self.scale == 0:
             return self.mean, self.mean
-        low, high = self._t.interval(level)
-        return float(low), float(high)
+        from scipy.special import stdtrit
+
+        low, high = (float(stdtrit(self.df, (1 + sign * level) / 2)) * self.scale + self.mean for sign in (-1, 1))
+        return low, high
 
     def density(self, at: ArrayLike) -> NDArray[np.float64]:
         """Return the density at these differences; a point has none."""
-        heights: NDArray[np.float64] = np.asarray(self._t.pdf(np.asarray(at, dtype=np.float64)))
+        z = (np.asarray(at, dtype=np.float64) - self.mean) / self.scale
+        at_mean = math.exp(math.lgamma((self.df + 1) / 2) - math.lgamma(self.df / 2)) / math.sqrt(self.df * math.pi)
+        heights: NDArray[np.float64] = at_mean / self.scale * (1 + z**2 / self.df) ** (-(self.df + 1) / 2)
         return heights
-
-    @property
-    def _t(self) -> Any:
-        from scipy import stats
-
-        return stats.t(self.df, loc=self.mean, scale=self.scale)
 
 
 def posterior(a: Sequence[float] | ArrayLike, b: Sequence[float] | ArrayLike, rho: float = 0.0) -> Posterior:
