@@ -26,7 +26,6 @@ import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -45,6 +44,7 @@ from fedarena.config.experiment import Devices, Evaluate, Experiment, Local, Upl
 from fedarena.models.compiled import library
 from fedarena.models.task import build
 from fedarena.runtimes.serial import SerialRuntime
+from tests.support import forked_processes
 from tests.test_imports import LAYERS
 
 ROOT = Path(__file__).parent.parent
@@ -149,7 +149,7 @@ def in_this_process(words: list[str]) -> tuple[int, str]:
 
 def as_a_user(words: list[str]) -> tuple[int, str]:
     command = [sys.executable, "-m", "fedarena", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = forked_processes.run(command, timeout=120)
     return done.returncode, done.stderr + done.stdout
 
 

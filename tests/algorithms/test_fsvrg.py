@@ -175,7 +175,7 @@ def test_scaled_fsvrg_by_hand(fast: bool) -> None:
 
 
 def test_rows_without_zeros_need_no_scaling() -> None:
-    """Every feature in every row: S_k and A are exactly 1, and the bits those of no scaling; only bytes tell."""
+    """Every feature in every row: S_k and A are exactly 1, so the bits are the same; only the bytes sent differ."""
     unlike = {"clients": 4, "partition": {"name": "label_dirichlet", "min_size": 5}}
     both = [fa.run(blobs(), model="logreg", algorithm=FSVRG(h=1.0, scaling=how), rounds=3, out=False, runtime="serial",
                    **unlike) for how in ("none", "diagonal")]  # fmt: skip

@@ -99,11 +99,11 @@ MATRIX = {
     "fedir, clients like the whole": Row(FedIR(), both={**EXACT, "equal": True}, within=1e-6),
     "fedvc, clients of that size": Row(Uniform(n_vc=16), both={"equal": True}),
     "fedvc split, clients of that size": Row(Uniform(n_vc=16, with_split=True), both={"equal": True}),
-    "loadaboost, nobody retrains": Row(
+    "loadaboost, no client retrains": Row(
         Patient(), both={"local": {**EPOCHS, "epochs": 6}}, only_b={"local": {**EPOCHS, "epochs": 3}}
     ),
     "colearning, constant rate and epochs": Row(CoLearning(decay=1.0, epsilon=-1.0)),
-    "fedpage, always anew": Row(
+    "fedpage, always a full gradient": Row(
         FedPAGE(p=1.0, server_lr=0.1), "fedsgd", both=EXACT, only_b={"share": 1.0}, within=1e-6
     ),
 }
@@ -135,8 +135,8 @@ def test_matrix(name: str, on: str) -> None:
 # What holds for all
 
 
-class Silenced(SerialRuntime):
-    """All clients fail once it is told so."""
+class SilentRuntime(SerialRuntime):
+    """A runtime whose clients all fail while `silent` is set."""
 
     silent = False
 
@@ -146,7 +146,7 @@ class Silenced(SerialRuntime):
             return
         for position, job in enumerate(jobs):
             trains = isinstance(job, ClientTask | ClientBatch)
-            yield position, FailedTask("gone") if trains else run_task(self.site, job, common)
+            yield position, FailedTask("gone") if trains else run_task(self.context, job, common)
 
 
 def parts(tree: Any) -> list[Any]:
@@ -158,10 +158,10 @@ EVERYTHING = [(n, on) for n in sorted(components("algorithm")) for on in PROBLEM
 
 @pytest.mark.parametrize(("name", "on"), EVERYTHING)
 def test_without_answers_nothing_changes(name: str, on: str, tmp_path: Path) -> None:
-    """Two rounds, then two in which nobody answers: all that the server believes and clients remember stays, to the bit."""
+    """Two rounds, then two in which no client answers: the states of server and clients stay the same, to the bit."""
     data, experiment = problem(on, on_error="drop")
     context = open_context(Experiment.make(data, algorithm=name, **experiment))
-    runtime = Silenced(context)
+    runtime = SilentRuntime(context)
     loop = open_loop(context, runtime, CheckpointStore(tmp_path, context.algorithm))
     believed: list[Any] = []
     remembered: list[Any] = []

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support import forked_processes
 from typer.testing import CliRunner, Result
 
 from fedarena.cli.main import app
@@ -153,6 +154,8 @@ def test_check_catches_a_broken_component_from_a_file() -> None:
 
 OWN = """
 from dataclasses import dataclass
+from tests.support import forked_processes
+
 import fedarena as fa
 
 @fa.register("algorithm", "half")
@@ -328,7 +331,7 @@ def test_a_disk_that_fills_up_loses_nothing(model: str, largest: int) -> None:
         "--set",
         f"model={model}",
     ]
-    done = subprocess.run([sys.executable, "-c", limited, *command], capture_output=True, text=True, timeout=120)
+    done = forked_processes.run([sys.executable, "-c", limited, *command], timeout=120)
     assert done.returncode == 2, done.stderr
     assert "the disk is full" in done.stderr
     assert "Traceback" not in done.stderr

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support import forked_processes
 
 import fedarena as fa
 from fedarena.config.errors import BadValue
@@ -122,7 +121,7 @@ def test_the_first_best_round_on_validation_samples_is_chosen(algorithm: str, me
 
 
 def test_the_choice_is_not_that_of_the_test_samples() -> None:
-    """Of some seeds the rounds differ: else the tests of this file could not tell the two apart."""
+    """Of some seeds the rounds differ: else the tests of this file could not distinguish the two."""
     runs = [run(seed=seed, partition={"name": "label_dirichlet", "beta": 0.05}) for seed in range(6)]
     assert any(one.validated != one.best for one in runs)
     assert any(one.validated != one.final for one in runs)
@@ -254,7 +253,7 @@ def test_the_same_after_kill_and_resume(algorithm: str, tmp_path: Path) -> None:
     whole = run(algorithm=algorithm, evaluate={"metric": "auc", "every": 2})
     file, folder = tmp_path / "exp.toml", tmp_path / "run"
     file.write_text(whole.experiment.to_toml())
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(file), "7", str(folder)], env=os.environ, check=False)
+    ended = forked_processes.run([sys.executable, "-c", KILLED, str(file), "7", str(folder)])
     assert ended.returncode == -signal.SIGKILL
     resumed = fa.run(resume=folder, runtime="serial")
     assert bits(resumed) == bits(whole) == bits(fa.load(folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import forked_processes
 
 import fedarena as fa
 from fedarena.results.plan_file import read_plan
@@ -31,9 +31,9 @@ ENDLESS = "rounds=10000000"  # on any machine, they are not done before the kill
 PATIENCE = 120.0  # seconds, after which something is wrong
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str) -> forked_processes.Popen:
     command = [sys.executable, "-m", "fedarena", "compare", *arguments, "-q"]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return forked_processes.Popen(command, cwd=folder, capture=True)
 
 
 def seen(root: Path) -> list[RunStatus]:
@@ -43,7 +43,7 @@ def seen(root: Path) -> list[RunStatus]:
     return [read_status(cell.folder) for cell in comparison_cells(read_plan(root), root)]
 
 
-def wait_for(process: subprocess.Popen[str], has_come: Callable[[], bool]) -> None:
+def wait_for(process: forked_processes.Popen, has_come: Callable[[], bool]) -> None:
     """Until something is so; it must be something that stays so, however late we look."""
     deadline = time.monotonic() + PATIENCE
     while not has_come():

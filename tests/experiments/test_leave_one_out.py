@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support import forked_processes
 
 import fedarena as fa
 from fedarena.config.comparison_plan import client_folder
@@ -165,10 +165,8 @@ def test_it_can_be_added_to_a_finished_comparison_by_any_number_of_workers(
 def test_killed_and_resumed_it_ends_with_the_same_bits(table: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedarena", "compare", str(table), *ASKED, "-q", "--leave-one-out"]
     command += ["--set", "rounds=25", "--workers", "1", "--out"]
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
-    process = subprocess.Popen(
-        [*command, str(tmp_path / "killed")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    forked_processes.run([*command, str(tmp_path / "whole")], check=True)
+    process = forked_processes.Popen([*command, str(tmp_path / "killed")])
     begun = tmp_path / "killed" / "leave_one_out" / "Chur"
     deadline = time.monotonic() + 120
     while not [*begun.rglob("rounds.jsonl")]:
@@ -285,7 +283,7 @@ def test_too_few_clients_for_a_round_are_refused_before_any_run(table: Path, tmp
 
 def test_the_command_exits_with_2_and_one_message(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedarena", "compare", "digits", "-a", "fedavg", "-a", "local", "--leave-one-out"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = forked_processes.run(command, cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "--fixed partition" in " ".join(done.stderr.split())

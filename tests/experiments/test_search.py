@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from tests.support import forked_processes
 from typer.testing import CliRunner, Result
 
 import fedarena as fa
@@ -205,7 +205,7 @@ def test_killed_and_resumed() -> None:
     np.savetxt("rows.csv", table, delimiter=",", header="a,b,c,d,y", comments="", fmt=["%.6f"] * 4 + ["%d"])
     Path("space.toml").write_text('"local.lr" = { low = 1e-5, high = 1.0, log = true }\n')
     words = ["rows.csv", "--space", "space.toml", "--trials", "12", *SET, "--set", "rounds=30", "--set", "data.label=y"]
-    process = subprocess.Popen([sys.executable, "-m", "fedarena", "search", *words, "-q", "--out", "killed"])
+    process = forked_processes.Popen([sys.executable, "-m", "fedarena", "search", *words, "-q", "--out", "killed"])
     while process.poll() is None and (stored("killed/study.db") < 3 or not under_way("killed")):
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)

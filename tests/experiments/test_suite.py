@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.support import forked_processes
 from typer.testing import CliRunner
 
 import fedarena as fa
@@ -118,7 +118,7 @@ def test_killed_and_resumed_as_one_it_has_the_same_bits(folder: Path, tmp_path: 
     (tmp_path / "hold.py").write_text(HOLD)
     words = [str(folder / "suite.toml"), "-a", "fedavg", "-a", "scaffold", "--folds", "2", "--no-baseline", "-q"]
     command = [sys.executable, "-m", "fedarena", "compare", *words, "--out", "c", "--workers", "1", "--file", "hold.py"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forked_processes.Popen(command, cwd=tmp_path, capture=True)
     deadline = time.monotonic() + PATIENCE
     while not list(tmp_path.glob("held-*")):
         assert process.poll() is None, process.communicate()

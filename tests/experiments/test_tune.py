@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support import forked_processes
 from typer.testing import CliRunner, Result
 
 import fedarena as fa
@@ -214,7 +214,7 @@ def test_killed_and_resumed() -> None:
     words = ["digits", "-a", "fedavg", "-a", "fedprox", "--no-baseline", "--seeds", "2", "--tune", "4", *SET, "-q"]
     Path("hold.py").write_text(HOLD)  # it waits for the kill when two trials of a study are on disk
     start = [sys.executable, "-m", "fedarena", "compare", *words, "--out", "killed", "--file", "hold.py"]
-    process = subprocess.Popen(start)
+    process = forked_processes.Popen(start)
     while not Path("held").exists():
         assert process.poll() is None
         time.sleep(0.01)

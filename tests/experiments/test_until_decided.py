@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.support import forked_processes
 from typer.testing import CliRunner, Result
 
 import fedarena as fa
@@ -265,7 +265,7 @@ def test_killed_and_resumed(moment: str, undecided: Comparison) -> None:
     Path("hold.py").write_text(WAIT + MOMENTS[moment])
     words = ["digits", *TYPED, "--until-decided", "--at-most", "20", "--out", "c", "--workers", "2", *QUICK]
     command = [sys.executable, "-m", "fedarena", "compare", *words, "--file", "hold.py"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = forked_processes.Popen(command)
     deadline = time.monotonic() + PATIENCE
     while not Path("held").exists():
         assert process.poll() is None, f"it ended with exit code {process.poll()}"

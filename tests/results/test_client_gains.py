@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support import forked_processes
 from tests.support.browser import browser, complaints, overflow, prefer, resize
 
 import fedarena as fa
@@ -333,7 +333,7 @@ HEART = Path(os.environ.get("FEDARENA_DATA", "data")) / "heart_disease_4sites.np
 def test_hospitals_by_name_on_the_command_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedarena", "compare", "heart_disease", "-a", "fedavg", "-a", "local"]
     command += ["--folds", "2", "--set", "rounds=1", "--no-baseline", "--json", "-q", "--out", str(tmp_path / "c")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = forked_processes.run(command, check=True)
     table = json.loads(done.stdout)
     assert [one["client"] for one in table["client_gains"]["clients"]] == [
         "cleveland",

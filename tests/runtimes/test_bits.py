@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import forked_processes
 
 import fedarena as fa
 from fedarena.config.experiment import Experiment
@@ -112,11 +112,11 @@ def test_a_task_that_kills_every_worker_fails_the_run(tmp_path: Path) -> None:
         runtime.close()
 
 
-def start_command(arguments: list[str], folder: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "fedarena", *arguments], cwd=folder, stderr=subprocess.DEVNULL)
+def start_command(arguments: list[str], folder: Path) -> forked_processes.Popen:
+    return forked_processes.Popen([sys.executable, "-m", "fedarena", *arguments], cwd=folder)
 
 
-def wait_for_rounds(run: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for_rounds(run: Path, count: int, process: forked_processes.Popen) -> None:
     log = run / "checkpoint" / "rounds.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
@@ -146,8 +146,8 @@ def test_killed_and_resumed(experiment: dict[str, Any], tmp_path: Path) -> None:
 
 def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedarena", "run", "digits", "--set", "rounds=5000", "--out", "r"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    wait_for_rounds(tmp_path / "r", 3, process)  # type: ignore[arg-type]
+    process = forked_processes.Popen(command, cwd=tmp_path, capture=True)
+    wait_for_rounds(tmp_path / "r", 3, process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import forked_processes
 
 import fedarena as fa
 
@@ -27,7 +28,7 @@ def in_words(settings: dict[str, Any]) -> list[str]:
 
 def limited(largest: int, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", LIMITED, str(largest), *words, "-q"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return forked_processes.run(command, cwd=folder, timeout=300)
 
 
 @pytest.mark.parametrize("runtime", ["serial", "processes"])

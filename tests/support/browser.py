@@ -65,8 +65,8 @@ def resize(page: Chrome, width: int, height: int = 900, *, scale: float = 1) -> 
 
 def prefer(page: Chrome, scheme: str = "light", media: str = "screen") -> None:
     """What the reader's system asks for: light or dark; and screen or print."""
-    wish = {"media": media, "features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", wish)
+    parameters = {"media": media, "features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", parameters)
 
 
 def complaints(page: Chrome) -> list[str]:
@@ -94,5 +94,5 @@ def picture(page: Chrome, *, whole: bool = True) -> bytes:
     """A PNG of the page, or of what the screen shows."""
     import base64
 
-    wish = {"format": "png", "captureBeyondViewport": whole}
-    return base64.b64decode(page.execute_cdp_cmd("Page.captureScreenshot", wish)["data"])
+    parameters = {"format": "png", "captureBeyondViewport": whole}
+    return base64.b64decode(page.execute_cdp_cmd("Page.captureScreenshot", parameters)["data"])

@@ -64,13 +64,13 @@ def served(folder: Path, cwd: Path | None = None) -> Iterator[Served]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd)
     assert process.stdout is not None
     try:
-        told = []
+        lines = []
         for line in process.stdout:
-            told.append(line)
+            lines.append(line)
             if line.startswith("}"):
                 break
-        assert told, process.communicate()[1]
-        yield Served(json.loads("".join(told))["url"], process)
+        assert lines, process.communicate()[1]
+        yield Served(json.loads("".join(lines))["url"], process)
     finally:
         process.send_signal(signal.SIGINT)
         _, messages = process.communicate(timeout=30)
@@ -88,7 +88,7 @@ fa.run("digits", out=sys.argv[1], rounds=int(sys.argv[2]), clients=4, partition=
 
 
 class Stepped:
-    """A real run in another process that waits after each round until it is told to go on."""
+    """A real run in another process that waits after each round until it is asked to continue."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
         self.folder, self.rounds = folder, rounds
