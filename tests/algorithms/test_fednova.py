@@ -24,7 +24,7 @@ def test_fednova_removes_the_bias_of_unequal_work(momentum: float) -> None:
     of the mean by rows, FedAvg at one biased towards those who step more often."""
     target = optimum(CENTRES, CURVATURES, np.array(ROWS))
     local = {"lr": 0.01 * (1 - momentum), "epochs": 2, "batch": 10, "momentum": momentum}
-    rounds = 500
+    rounds = 150
     nova = on_quadratics(ROWS, algorithm="fednova", rounds=rounds, local=local, evaluate={"every": rounds})
     avg = on_quadratics(ROWS, algorithm="fedavg", rounds=rounds, local=local, evaluate={"every": rounds})
     assert np.abs(nova - target).max() < 0.1

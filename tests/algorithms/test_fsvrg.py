@@ -51,7 +51,7 @@ def test_fsvrg_stays_at_the_optimum() -> None:
 
 def test_fsvrg_reaches_the_optimum_from_elsewhere() -> None:
     target = optimum(CENTRES, CURVATURES, np.array(ROWS))
-    got = on_quadratics(ROWS, algorithm=FSVRG(h=0.5), rounds=150, evaluate={"every": 150})
+    got = on_quadratics(ROWS, algorithm=FSVRG(h=0.5), rounds=60, evaluate={"every": 60})
     np.testing.assert_allclose(got, target, atol=1e-9)
 
 

@@ -119,15 +119,15 @@ def test_scaffold_reaches_the_optimum_of_unlike_quadratics(option: Any) -> None:
     """To 1e-10, with three of ten clients a round and five local steps; FedAvg does not."""
     data, centres, curvatures = federation(10)
     target = optimum(centres, curvatures, np.ones(10))
-    got = solve(data, Scaffold(option=option), 400, per_round=3)
+    got = solve(data, Scaffold(option=option), 200, per_round=3)
     np.testing.assert_allclose(got, target, atol=1e-10)
-    assert np.abs(solve(data, "fedavg", 100) - target).max() > 1e-2
+    assert np.abs(solve(data, "fedavg", 40) - target).max() > 1e-2
 
 
 def test_scaffold_at_its_fixed_point_stays() -> None:
     """After convergence one more round changes nothing to rounding."""
     data, _, _ = federation(6)
-    a, b = solve(data, "scaffold", 150), solve(data, "scaffold", 151)
+    a, b = solve(data, "scaffold", 80), solve(data, "scaffold", 81)
     np.testing.assert_allclose(a, b, atol=1e-13)
 
 
@@ -140,7 +140,7 @@ def test_scaffold_control_weighting_decides_which_optimum() -> None:
     by_rows = optimum(CENTRES, CURVATURES, np.array(ROWS))
     for weighting, target in (("uniform", uniform), ("size", by_rows)):
         algorithm = Scaffold(control_weighting=weighting)
-        got = on_quadratics(ROWS, algorithm=algorithm, rounds=250, local=FULL, evaluate={"every": 250})
+        got = on_quadratics(ROWS, algorithm=algorithm, rounds=90, local=FULL, evaluate={"every": 90})
         np.testing.assert_allclose(got, target, atol=1e-10)
 
 
@@ -155,7 +155,7 @@ def test_scaffold_divided_by_the_cohort_has_too_large_a_control() -> None:
     cohort = Cohort((1, 2, 5), (1, 2, 5), population=10, rows=30, total_rows=100, lr=0.1)
     assert divided.server(start, sent, cohort).c.tolist() == [3.0, 3.0]  # 1 + 6/3
     assert Scaffold().server(start, sent, cohort).c.tolist() == [1.6, 1.6]  # 1 + 6/10
-    np.testing.assert_allclose(solve(data, divided, 400, per_round=3), target, atol=1e-10)
+    np.testing.assert_allclose(solve(data, divided, 250, per_round=3), target, atol=1e-10)
 
 
 def test_scaffold_with_momentum_in_both_forms_comes_near() -> None:
@@ -164,7 +164,7 @@ def test_scaffold_with_momentum_in_both_forms_comes_near() -> None:
     target = optimum(centres, curvatures, np.ones(20))
     local = {"lr": 0.005, "epochs": 20, "batch": math.inf, "momentum": 0.9}
     for form in ("inside_norm", "outside_tau"):
-        got = solve(data, Scaffold(momentum_form=form), 150, per_round=5, local=local)
+        got = solve(data, Scaffold(momentum_form=form), 60, per_round=5, local=local)
         assert np.abs(got - target).max() < 0.05, form
 
 
@@ -184,7 +184,7 @@ def test_scaffold_costs_twice_fedavg() -> None:
 def test_scaffold_weight_decay_is_part_of_the_gradient() -> None:
     """The optimum is then that of the mean of F_k + lambda/2 |w|^2."""
     decayed = {**FULL, "weight_decay": 0.2}
-    got = on_quadratics([20, 20, 20], algorithm="scaffold", rounds=250, local=decayed, evaluate={"every": 250})
+    got = on_quadratics([20, 20, 20], algorithm="scaffold", rounds=90, local=decayed, evaluate={"every": 90})
     target = (CURVATURES * CENTRES).mean(axis=0) / (CURVATURES.mean(axis=0) + 0.2)
     np.testing.assert_allclose(got, target, atol=1e-10)
 
