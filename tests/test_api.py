@@ -442,7 +442,7 @@ def test_mistakes_in_python(settings: dict[str, Any], said: str) -> None:
     assert not Path("runs").exists()
 
 
-def test_a_partition_that_deals_a_row_twice_is_refused() -> None:
+def test_a_partition_that_assigns_a_row_twice_is_refused() -> None:
     class Everything:
         def split(self, data: fa.Dataset, clients: int, rng: np.random.Generator) -> fa.Partition:
             return fa.Partition([np.arange(data.n_train)] * clients, data.test_rows)

@@ -94,7 +94,7 @@ def test_truth_uses_no_seed_that_is_judged():
     assert sum(u.kind == "folds" for u in units) == study.COMPARISONS * len(study.SETTINGS)
 
 
-def test_a_study_goes_on_where_it_was_cut_off(tmp_path):
+def test_a_study_resumes_where_it_was_interrupted(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     lines = [{"kind": "folds", "index": i, "scores": [[0.5, 0.5]]} for i in range(2)]

@@ -163,7 +163,7 @@ def test_fedsgd_decays_by_rounds_whatever_the_batch() -> None:
         np.testing.assert_allclose(got, w, rtol=1e-12)
 
 
-def test_fedsgd_does_not_see_how_rows_are_dealt() -> None:
+def test_fedsgd_does_not_depend_on_the_partition() -> None:
     """All clients, each round: dealing one federation's rows to 2, 5 or 1 clients gives gradient descent on all of them."""
     full = {"lr": 0.1, "epochs": 1, "batch": math.inf}
     runs = [weights(on_blobs("fedsgd", clients=k, local=full, dtype="float64", rounds=4)) for k in (1, 2, 5)]

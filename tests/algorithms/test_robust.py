@@ -22,7 +22,7 @@ def test_robust_centres_by_hand() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [Median(), TrimmedMean(share=0.2), Krum(liars=1)])
-def test_one_liar_moves_the_mean_and_not_the_robust_ones(algorithm: Any) -> None:
+def test_one_malicious_client_moves_the_mean_and_not_the_robust_aggregates(algorithm: Any) -> None:
     """One of ten clients sends a thousand times its step, backwards."""
 
     def lying(kind: Any) -> Any:

@@ -130,7 +130,7 @@ def test_an_upload_budget_ends_the_run() -> None:
     assert on_blobs("centralized", clients=10, share=0.5, rounds=None, uploads=23).final.round == 5
 
 
-def test_nobody_is_judged_by_what_lies_beyond_the_budget() -> None:
+def test_rounds_beyond_the_budget_do_not_count() -> None:
     """10 clients, 3 a round, 25 uploads: FSVRG sends 20 in a round, SCAFFOLD 6, FedAvg 3; none may go on to 26."""
     ends = {name: on_blobs(name, clients=10, share=0.3, rounds=None, uploads=25).final.uploads for name in
             ("fsvrg", "scaffold", "fedavg", "coop")}  # fmt: skip
@@ -151,7 +151,7 @@ def test_troubles_are_counted_across_a_resume(tmp_path: Path) -> None:
     assert any("16 updates were not finite" in note for note in whole.notes)
 
 
-def test_a_run_of_an_older_version_goes_on(tmp_path: Path) -> None:
+def test_a_run_of_an_older_version_resumes(tmp_path: Path) -> None:
     """A setting that it does not know, for there was none, has the value it has where nothing is said; no other."""
     settings: dict[str, Any] = {"clients": 4, "model": small_net, "partition": "iid", "runtime": "serial", "rounds": 4}
     fa.run(blobs(), out=tmp_path / "r", on_round=lambda r: r.round == 2, **settings)

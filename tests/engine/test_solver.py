@@ -165,7 +165,7 @@ def test_clipping_bounds_the_step() -> None:
     np.testing.assert_allclose(free.w, 0.1 * CURVATURES[0] * CENTRES[0])
 
 
-def test_momentum_is_reset_each_round_unless_told() -> None:
+def test_momentum_is_reset_each_round_unless_it_is_kept() -> None:
     """With the buffer kept, two rounds of one step are one of two steps (docs/reference/algorithms.md#a-26)."""
     one = on_quadratics([5], rounds=1, local={"lr": 0.1, "epochs": 2, "batch": math.inf, "momentum": 0.9})
     kept = {"lr": 0.1, "epochs": 1, "batch": math.inf, "momentum": 0.9, "reset_momentum": False}
