@@ -36,7 +36,7 @@ def main() -> None:
     show_partition(experiment, statistics(*partition_data(experiment)))
 
     out, page = HERE / f"comparison-{number}", HERE / "report.html"
-    result = fa.compare(experiment, [*FEDERATED, *BASELINES], folds=5, repeats=3, out=out, report=page, progress=True)
+    result = fa.compare(experiment, [*FEDERATED, *BASELINES], folds=5, repeats=2, out=out, report=page, progress=True)
     print()
     show_comparison(result)
     bin_ = ".venv/bin/" if Path(".venv/bin/fedarena").exists() else ""
