@@ -51,6 +51,7 @@ def trained(compile_batch: float | None) -> Task:
 def test_five_compiled_steps_are_five_eager_steps(tmp_path, monkeypatch) -> None:
     """Weights and BatchNorm's statistics to 1e-5, dropout included: it draws the same numbers."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # no thread for progress bars
     compiled, eager = trained(BATCH), trained(None)
     assert (compiled.path, eager.path) == ("autograd with torch.compile", "autograd")
     np.testing.assert_allclose(compiled.vector(), eager.vector(), rtol=1e-4, atol=1e-5)

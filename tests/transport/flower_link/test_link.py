@@ -168,6 +168,8 @@ class Cable:
         self._ends.clear()
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         self.cut()
 
