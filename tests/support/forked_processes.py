@@ -81,10 +81,12 @@ class Popen:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Wait for its end and return what it has written to stdout and stderr."""
         self.wait(timeout)
-        if self._folder is None:
-            return "", ""
-        out, err = (Path(self._folder.name, name).read_text(encoding="utf-8") for name in ("stdout", "stderr"))
-        return out, err
+        return self.written("stdout"), self.written("stderr")
+
+    def written(self, name: str) -> str:
+        """Return what it has written to stdout or stderr so far."""
+        file = Path(self._folder.name, name) if self._folder else None
+        return file.read_text(encoding="utf-8") if file and file.exists() else ""
 
 
 def run(

@@ -8,12 +8,14 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import fedarena as fa
+from tests.support import forked_processes
 
 QUICK = {"clients": 4, "partition": "iid", "model": "logreg", "runtime": "serial"}
 
@@ -32,7 +34,7 @@ class Served:
     """A server and how to ask it."""
 
     address: str
-    process: subprocess.Popen[str]
+    process: forked_processes.Popen
 
     def ask(self, path: str = "/", method: str = "GET", **headers: str) -> Answer:
         """Exactly this path, as no browser would clean it."""
@@ -61,16 +63,12 @@ class Served:
 def served(folder: Path, cwd: Path | None = None) -> Iterator[Served]:
     """The page of this folder; ended by Ctrl-C, which is its normal end."""
     command = [sys.executable, "-m", "fedarena", "ui", str(folder), "--port", "0", "--no-open", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd)
-    assert process.stdout is not None
+    process = forked_processes.Popen(command, cwd=cwd, capture=True)
     try:
-        lines = []
-        for line in process.stdout:
-            lines.append(line)
-            if line.startswith("}"):
-                break
-        assert lines, process.communicate()[1]
-        yield Served(json.loads("".join(lines))["url"], process)
+        while not process.written("stdout").endswith("}\n"):
+            assert process.poll() is None, process.written("stderr")
+            time.sleep(0.01)
+        yield Served(json.loads(process.written("stdout"))["url"], process)
     finally:
         process.send_signal(signal.SIGINT)
         _, messages = process.communicate(timeout=30)
@@ -81,7 +79,9 @@ def served(folder: Path, cwd: Path | None = None) -> Iterator[Served]:
 
 STEPPED = """
 import sys
+import time
 import fedarena as fa
+from tests.support import forked_processes
 fa.run("digits", out=sys.argv[1], rounds=int(sys.argv[2]), clients=4, partition="iid", model="logreg", runtime="serial",
        on_round=lambda record: print(record.round, flush=True) or sys.stdin.readline() == "stop\\n")
 """
