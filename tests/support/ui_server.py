@@ -79,9 +79,7 @@ def served(folder: Path, cwd: Path | None = None) -> Iterator[Served]:
 
 STEPPED = """
 import sys
-import time
 import fedarena as fa
-from tests.support import forked_processes
 fa.run("digits", out=sys.argv[1], rounds=int(sys.argv[2]), clients=4, partition="iid", model="logreg", runtime="serial",
        on_round=lambda record: print(record.round, flush=True) or sys.stdin.readline() == "stop\\n")
 """
