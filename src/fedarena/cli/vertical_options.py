@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fedarena.cli.options import Json, Quiet
 from fedarena.config.errors import BadValue
+
+if TYPE_CHECKING:
+    from fedarena.vertical.handshake import Matching
+    from fedarena.vertical.task_file import PartyConnection, TableSource
 
 SIMULATION = "simulation"
 GUEST, HOST = ("guest",), ("host",)
@@ -61,20 +70,85 @@ Deadline = Annotated[float, typer.Option(min=1, help="Guest: seconds that a host
 Patience = Annotated[float, typer.Option(min=0, help="Guest: seconds to keep trying to reach a host.")]
 
 
-def given_options(ctx: typer.Context) -> dict[str, str]:
-    """Return the parameters that were given on the command line, each with its flag."""
-    written = {str(option.name): option.opts[0] for option in ctx.command.params}
-    typed = {name for name in written if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
-    return {name: flag for name, flag in written.items() if name in typed}
+@dataclass(frozen=True)
+class PartyOptions:
+    """The options that `train`, `predict` and `align` share; see `party_command`."""
+
+    ctx: typer.Context
+    table: TableName = None
+    party: PartyOption = None
+    peers: Peers = None
+    listen: Listen = None
+    keys: Keys = None
+    guest: GuestName = "guest"
+    id_: Id = None
+    most_ids: MostIds = None
+    insecure_hashed_ids: Hashed = False
+    deadline: Deadline = 600.0
+    patience: Patience = 120.0
+    json_: Json = False
+    quiet: Quiet = False
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The parameters that were given on the command line, each with its flag."""
+        flags = {str(option.name): option.opts[0] for option in self.ctx.command.params}
+        source = self.ctx.get_parameter_source
+        return {name: flag for name, flag in flags.items() if getattr(source(name), "name", "") == "COMMANDLINE"}
+
+    def check(self) -> None:
+        """Reject options that have no meaning for this party."""
+        role = self.party or SIMULATION
+        for name, flag in self.given.items():
+            roles = ONLY.get(name, (role,))
+            if role not in roles:
+                other = f", or name the role of this process: --party {roles[0]}" if self.party is None else ""
+                what = f"{flag} is not for a {role}: it is for a {' or a '.join(roles)}"
+                raise BadValue(what, remedy=f"remove it{other}", where=flag)
+
+    def source(self, **more: Any) -> TableSource:
+        """Return the table of this party, or of all parties of a simulation."""
+        from fedarena.vertical.task_file import TableSource
+
+        if self.table is None:
+            raise typer.BadParameter("name a table, e.g. `fedarena vertical train breast_cancer`")
+        return TableSource(self.table, ids=self.id_, **more)
+
+    def matching(self, min_rows: int) -> Matching:
+        """Return how the rows of the parties are matched."""
+        from fedarena.vertical.handshake import Matching
+
+        return Matching(self.insecure_hashed_ids, min_rows, self.most_ids)
+
+    def connection(self) -> PartyConnection:
+        """Return the connection to the other parties, and refuse options that do not describe one."""
+        from fedarena.vertical.task_file import PartyConnection
+
+        needs = {"keys": ("a certificate", "name its folder: --keys keys/NAME")}
+        if self.party == "host":
+            needs["listen"] = ("an address to listen on", "name it: --listen 0.0.0.0:7001")
+        else:
+            needs["peers"] = ("a host", "name one: --peers bank=machine:7001")
+        for name, (what, remedy) in needs.items():
+            if not getattr(self, name):
+                raise BadValue(f"a {self.party} needs {what}", remedy=remedy, where=f"--{name}")
+        peers = split_peers(self.peers or ())
+        return PartyConnection(str(self.keys), peers, self.listen or "", self.guest, self.deadline, self.patience)
 
 
-def check_options(ctx: typer.Context, party: Party | None) -> None:
-    """Reject options that have no meaning for this party."""
-    role = party or SIMULATION
-    for name, flag in given_options(ctx).items():
-        roles = ONLY.get(name, (role,))
-        if role not in roles:
-            remedy = (
-                f"remove it, or name the role of this process: --party {roles[0]}" if party is None else "remove it"
-            )
-            raise BadValue(f"{flag} is not for a {role}: it is for a {' or a '.join(roles)}", remedy=remedy, where=flag)
+def split_peers(peers: Sequence[str]) -> tuple[str, ...]:
+    """Return the hosts of all `--peers` options, each of which may list several."""
+    return tuple(peer for text in peers for peer in text.split(","))
+
+
+def party_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Let Typer see the fields of `PartyOptions`, the first parameter of this command, as options of their own."""
+    shared = inspect.signature(PartyOptions, eval_str=True).parameters
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        command(PartyOptions(**{name: values.pop(name) for name in shared}), **values)
+
+    run.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
+    return run
