@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from fedarena.cli.main import app
 from fedarena.config.errors import BadValue
 from fedarena.vertical.model import GuestModel
-from fedarena.vertical.party_tables import load_ids, load_table, split_columns
+from fedarena.vertical.party_tables import TableSource, load_table, split_columns
 from fedarena.vertical.task_file import TrainingTask
 from fedarena.vertical.training_task import training_rows
 
@@ -274,7 +274,7 @@ def test_ids_are_read_as_they_are_written(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"id": pa.array(ids, pa.large_string()), "x": [1.5] * 3}), tmp_path / "a.parquet")
     for name in ("a.csv", "a.parquet"):
         assert load_table(str(tmp_path / name), ids="id").ids == tuple(ids)
-        assert load_ids(str(tmp_path / name), "id").ids == tuple(ids)
+        assert TableSource(str(tmp_path / name), ids="id").load_ids().ids == tuple(ids)
 
 
 def test_a_party_does_not_load_torch() -> None:

@@ -16,7 +16,8 @@ from fedarena.config.errors import BadValue
 
 if TYPE_CHECKING:
     from fedarena.vertical.handshake import Matching
-    from fedarena.vertical.task_file import PartyConnection, TableSource
+    from fedarena.vertical.party_tables import TableSource
+    from fedarena.vertical.task_file import PartyConnection
 
 SIMULATION = "simulation"
 GUEST, HOST = ("guest",), ("host",)
@@ -108,7 +109,7 @@ class PartyOptions:
 
     def source(self, **more: Any) -> TableSource:
         """Return the table of this party, or of all parties of a simulation."""
-        from fedarena.vertical.task_file import TableSource
+        from fedarena.vertical.party_tables import TableSource
 
         if self.table is None:
             raise typer.BadParameter("name a table, e.g. `fedarena vertical train breast_cancer`")

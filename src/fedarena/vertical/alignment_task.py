@@ -8,7 +8,8 @@ from fedarena.transport.certificates import Identity
 from fedarena.transport.frames import FrameKind
 from fedarena.vertical.align import Alignment
 from fedarena.vertical.handshake import HostParty, Matching, align_guest
-from fedarena.vertical.task_file import PartyConnection, TableSource
+from fedarena.vertical.party_tables import TableSource
+from fedarena.vertical.task_file import PartyConnection
 
 
 def align_as_host(source: TableSource, connection: PartyConnection, matching: Matching) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PlainSerializer
 
 from fedarena.config.errors import BadValue
 from fedarena.vertical.settings import BoostSettings
@@ -138,13 +141,18 @@ def threshold(bins: Bins, column: int, last: int) -> float:
     return float(cuts[last]) if last < len(cuts) else np.inf
 
 
+def _finite_or_text(value: float) -> float | str:
+    """Return infinity as text, because JSON has no infinity."""
+    return value if math.isfinite(value) else str(value)
+
+
 @dataclass(frozen=True)
 class ColumnSplit:
     """One split of a party's own column: values at or below the threshold go left."""
 
     column: int
     bin: int
-    threshold: float
+    threshold: Annotated[float, PlainSerializer(_finite_or_text)]
     missing_left: bool
 
     def left(self, values: NDArray[np.floating]) -> NDArray[np.bool_]:

@@ -16,8 +16,8 @@ from fedarena.transport.certificates import Identity
 from fedarena.transport.frames import FrameKind
 from fedarena.vertical.handshake import HostParty, Matching, align_guest
 from fedarena.vertical.model import GuestModel, HostModel
-from fedarena.vertical.party_tables import PartyTable
-from fedarena.vertical.task_file import METRICS, PartyConnection, TableSource, TrainingTask
+from fedarena.vertical.party_tables import PartyTable, TableSource
+from fedarena.vertical.task_file import METRICS, PartyConnection, TrainingTask
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from fedarena.vertical.bins import check_columns
 from fedarena.vertical.handshake import HostParty, Matching, align_guest, load_alignment
 from fedarena.vertical.model import FILE as MODEL
 from fedarena.vertical.model import GuestModel, write_json
-from fedarena.vertical.party_tables import GUEST, PartyTable, split_columns
+from fedarena.vertical.party_tables import GUEST, PartyTable, TableSource, split_columns
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.task_file import DONE, FILE, METRICS, PartyConnection, TableSource, TrainingTask
+from fedarena.vertical.task_file import DONE, FILE, METRICS, PartyConnection, TrainingTask
 
 if TYPE_CHECKING:
     from fedarena.vertical.guest import TreeRecord
