@@ -15,7 +15,7 @@ from fedarena.cli.options import Json, Quiet
 from fedarena.config.errors import BadValue
 
 if TYPE_CHECKING:
-    from fedarena.vertical.handshake import Matching
+    from fedarena.vertical.align import Matching
     from fedarena.vertical.party_tables import TableSource
     from fedarena.vertical.task_file import PartyConnection
 
@@ -117,7 +117,7 @@ class PartyOptions:
 
     def matching(self, min_rows: int) -> Matching:
         """Return how the rows of the parties are matched."""
-        from fedarena.vertical.handshake import Matching
+        from fedarena.vertical.align import Matching
 
         return Matching(self.insecure_hashed_ids, min_rows, self.most_ids)
 

@@ -14,7 +14,7 @@ import secrets
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from fedarena.config import errors
@@ -136,6 +136,13 @@ class Channel(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def ask_all(
+    channels: Iterable[Channel], kind: FrameKind, fields: Fields | None = None, *, tree: int = 0
+) -> list[Fields]:
+    """Send the same request to one host after the other, and return their responses."""
+    return [channel.ask(kind, fields, tree=tree) for channel in channels]
 
 
 class LocalChannel(Channel):

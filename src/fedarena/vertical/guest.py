@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedarena.config.errors import BadValue, CannotWrite, PartyLost, ResumeMismatch
 from fedarena.config.seeds import stream
 from fedarena.transport import fields as read
-from fedarena.transport.channel import Channel
+from fedarena.transport.channel import Channel, ask_all
 from fedarena.transport.frames import CHUNK, FrameKind
 from fedarena.vertical import checkpoint
 from fedarena.vertical.bins import check_columns
@@ -165,8 +165,7 @@ class Guest:
         self._start_tree(tree, gradients)
         names = ["guest", *(c.name for c in self.channels)]
         grown = TreeGrowth(self.settings, self._parties, names, gradients, len(self.x)).grow(tree, output)
-        for channel in self.channels:
-            channel.ask(FrameKind.TREE_END, {}, tree=tree)
+        ask_all(self.channels, FrameKind.TREE_END, tree=tree)
         columns = slice(None) if output < 0 else slice(output, output + 1)
         self.margins[:, columns] += grown.margins()
         now = self._traffic()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +13,13 @@ import numpy as np
 from fedarena.common.files import atomic_write, writing
 from fedarena.config.errors import BadValue, FedarenaError, FrameRefused, PartyLost
 from fedarena.transport import fields as read
-from fedarena.transport.channel import Channel, HostProtocol
+from fedarena.transport.channel import Channel, HostProtocol, ask_all
 from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical.align import (
-    SMALLEST,
+    BY_PSI,
     Alignment,
     HostAlignment,
+    Matching,
     SameRows,
     align,
     align_same,
@@ -34,18 +34,6 @@ ALIGN_KINDS = {kind for kind in FrameKind if kind.name.startswith("ALIGN")}
 Purpose = Literal["train", "predict", "align"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Matching:
-    """How the rows of several parties are matched."""
-
-    insecure_hashed_ids: bool = False
-    smallest: int = SMALLEST
-    most_ids: int | None = None  # host: the most ids that a guest may query
-
-
-BY_PSI = Matching()
 
 
 class HostParty:
@@ -67,16 +55,9 @@ class HostParty:
         self._make = make
         self._hello: dict[str, Any] = {}  # fields of the last HELLO
         self._inner: HostProtocol | None = None
-        if table.ids is None:
-            self._aligner: HostAlignment | SameRows = SameRows(len(table), name)
-        else:
-            self._aligner = HostAlignment(
-                table.ids,
-                name,
-                insecure_hashed_ids=matching.insecure_hashed_ids,
-                smallest=matching.smallest,
-                most_ids=matching.most_ids,
-            )
+        self._aligner: HostAlignment | SameRows = (
+            SameRows(len(table), name) if table.ids is None else HostAlignment(table.ids, name, matching)
+        )
         stored = load_alignment(folder, table)
         if stored is not None:
             self._begin(stored)
@@ -144,15 +125,11 @@ def align_guest(
     for attempts_left in reversed(range(ATTEMPTS)):
         try:
             theirs = {
-                str(channel.ask(FrameKind.HELLO, {"purpose": purpose}).get("aligned", "")) for channel in channels
+                str(reply.get("aligned", "")) for reply in ask_all(channels, FrameKind.HELLO, {"purpose": purpose})
             }
             if stored is not None and theirs == {stored.digest}:
                 return stored
-            if table.ids is None:
-                found = align_same(channels, len(table))
-            else:
-                insecure, smallest = matching.insecure_hashed_ids, matching.smallest
-                found = align(channels, table.ids, insecure_hashed_ids=insecure, smallest=smallest)
+            found = align_same(channels, len(table)) if table.ids is None else align(channels, table.ids, matching)
             break
         except PartyLost:  # during the alignment: the next HELLO waits until the host is back
             if not attempts_left:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue
 from fedarena.transport import fields as read
-from fedarena.transport.channel import Channel
+from fedarena.transport.channel import Channel, ask_all
 from fedarena.transport.frames import Fields, FrameKind, refused
 from fedarena.vertical.bins import ColumnSplit, check_columns
 from fedarena.vertical.model import GUEST, GuestModel, HostModel
@@ -98,9 +98,8 @@ def predict_margins(model: GuestModel, x: NDArray[np.floating], channels: Sequen
             f"{', '.join(c.name for c in channels) or 'none'}",
             remedy="connect the same hosts in the same order",
         )
-    for channel in channels:
-        request = {"rows": len(table), "trees": len(model.trees), "training_id": model.training_id}
-        channel.ask(FrameKind.PREDICT_START, request)
+    request = {"rows": len(table), "trees": len(model.trees), "training_id": model.training_id}
+    ask_all(channels, FrameKind.PREDICT_START, request)
     trees = _FlatTrees(model)
     margins = np.full((len(table), model.settings.outputs), model.start, np.float32)
     step = max(BATCH // max(len(trees.first), 1), 1)
@@ -109,8 +108,7 @@ def predict_margins(model: GuestModel, x: NDArray[np.floating], channels: Sequen
         leaves = _find_leaves(model, trees, table, rows, channels)
         for tree in range(leaves.shape[1]):  # one tree after the other, as in training: the same rounding
             margins[rows] += trees.weights[leaves[:, tree]]
-    for channel in channels:
-        channel.ask(FrameKind.PREDICT_END, {})
+    ask_all(channels, FrameKind.PREDICT_END)
     return margins
 
 

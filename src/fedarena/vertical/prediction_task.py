@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import CannotWrite, UnknownName
 from fedarena.transport.certificates import Identity
+from fedarena.transport.channel import ask_all
 from fedarena.transport.frames import FrameKind
-from fedarena.vertical.handshake import HostParty, Matching, align_guest
+from fedarena.vertical.align import Matching
+from fedarena.vertical.handshake import HostParty, align_guest
 from fedarena.vertical.model import GuestModel, HostModel
 from fedarena.vertical.party_tables import PartyTable, TableSource
 from fedarena.vertical.task_file import METRICS, PartyConnection, TrainingTask
@@ -54,8 +56,7 @@ def predict(
         log.info(alignment.summary())
         rows = _select_columns(table.take(alignment.rows), model.columns)
         margins = predict_margins(model, rows.x, channels)
-        for channel in channels:
-            channel.ask(FrameKind.DONE)
+        ask_all(channels, FrameKind.DONE)
     return _format_predictions(model, margins, rows, trained.classes)
 
 

@@ -16,7 +16,8 @@ from fedarena.config.errors import BadValue, DataBroken, DataMissing
 from fedarena.transport.certificates import Identity
 from fedarena.transport.channel import Channel
 from fedarena.transport.grpc_channel import DEADLINE, PATIENCE, HostServer, NetworkChannel
-from fedarena.vertical.handshake import HostParty, Matching
+from fedarena.vertical.align import Matching
+from fedarena.vertical.handshake import HostParty
 from fedarena.vertical.model import write_json
 from fedarena.vertical.party_tables import GUEST, TableSource
 

@@ -16,8 +16,9 @@ from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.seeds import stream
 from fedarena.transport.certificates import Identity
 from fedarena.transport.channel import Channel, HostProtocol
+from fedarena.vertical.align import Matching
 from fedarena.vertical.bins import check_columns
-from fedarena.vertical.handshake import HostParty, Matching, align_guest, load_alignment
+from fedarena.vertical.handshake import HostParty, align_guest, load_alignment
 from fedarena.vertical.model import FILE as MODEL
 from fedarena.vertical.model import GuestModel, write_json
 from fedarena.vertical.party_tables import GUEST, PartyTable, TableSource, split_columns
