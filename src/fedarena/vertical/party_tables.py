@@ -45,6 +45,12 @@ class PartyTable:
         """The objective that fits the labels: two classes, more classes, or regression."""
         return {0: "squared_error", 2: "logistic"}.get(len(self.class_names), "softmax")
 
+    def require_labels(self) -> NDArray[np.float64]:
+        """Return the labels, and refuse a table without them."""
+        if self.y is None:
+            raise BadValue("the guest's table has no label", remedy="name its column: --label", where="--label")
+        return self.y
+
     def take(self, rows: NDArray[np.int64]) -> PartyTable:
         """Return these rows, in this order."""
         y = None if self.y is None else self.y[rows]
