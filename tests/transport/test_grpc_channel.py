@@ -54,7 +54,7 @@ def test_the_network_carries_the_same_bytes_as_one_process(
         line.ask(FrameKind.TREE_START, tree=1)
         line.ask(FrameKind.ROWS, {"x": np.arange(100_000)}, tree=1)
         assert line.ask(FrameKind.LEVEL, tree=1)["sum"] == 4_999_950_000
-        digests.append((line.transcript, line.bytes_up, line.bytes_down))
+        digests.append((line.transcript.digest, line.bytes_up, line.bytes_down))
         line.close()
     assert digests[0] == digests[1]
 
@@ -84,14 +84,14 @@ def test_a_guest_of_another_authority_is_refused(bank: HostServer, keys: dict[st
     ours, stranger = Identity.load(keys["guest"]), Identity.load(keys["foreign guest"])
     told = refusal("bank", bank.port, Identity("guest", ours.ca, stranger.cert, stranger.key))
     assert isinstance(told, PartyLost)
-    assert bank.session.transcript == UNTOUCHED
+    assert bank.session.transcript.digest == UNTOUCHED
 
 
 def test_another_party_of_the_same_authority_is_not_the_guest(bank: HostServer, keys: dict[str, Path]) -> None:
     told = refusal("bank", bank.port, Identity.load(keys["shop"]))
     assert isinstance(told, BadValue)
     assert "this host works with 'guest', the certificate says 'shop'" in told.what
-    assert bank.session.transcript == UNTOUCHED
+    assert bank.session.transcript.digest == UNTOUCHED
 
 
 def certified(keys: dict[str, Path], *names: Any) -> Identity:
@@ -136,7 +136,7 @@ def test_only_a_dns_name_is_a_name(bank: HostServer, keys: dict[str, Path], tmp_
             (tmp_path / file).write_bytes(content)
         with pytest.raises(BadValue, match="one alternative name, a DNS name"):
             Identity.load(tmp_path)
-    assert bank.session.transcript == UNTOUCHED
+    assert bank.session.transcript.digest == UNTOUCHED
     with NetworkChannel("bank", f"127.0.0.1:{bank.port}", certified(keys, name)) as line:
         line.ask(FrameKind.HELLO)
 

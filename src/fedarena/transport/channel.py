@@ -7,14 +7,13 @@ the end of each tree, of a prediction and of the session.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import secrets
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from fedarena.config import errors
@@ -32,11 +31,8 @@ from fedarena.transport.frames import NO_KEY, Fields, Frame, FrameKind, pack_fie
 
 LOGGER = logging.getLogger(__name__)
 
-COMPARED = (
-    FrameKind.TREE_END,
-    FrameKind.PREDICT_END,
-    FrameKind.DONE,
-)  # both ends send the digest of all frames since HELLO
+# After these both ends compare the digest of all frames since HELLO.
+COMPARED = (FrameKind.TREE_END, FrameKind.PREDICT_END, FrameKind.DONE)
 
 
 class HostProtocol(Protocol):
@@ -77,13 +73,8 @@ class Channel(ABC):
         self.bytes_up = self.bytes_down = 0
         self._session = bytes(16)
         self._sequence = 0
-        self._transcript = Transcript()
+        self.transcript = Transcript()
         self._turn = threading.Lock()
-
-    @property
-    def transcript(self) -> bytes:
-        """Return the digest of this session's frames so far."""
-        return self._transcript.digest
 
     @property
     def was_opened(self) -> bool:
@@ -94,8 +85,8 @@ class Channel(ABC):
         """Send a request and return the response. HELLO opens a new session; the kinds in COMPARED compare transcripts."""
         with self._turn:
             if kind is FrameKind.HELLO:
-                self._session, self._sequence, self._transcript = secrets.token_bytes(16), 0, Transcript()
-            digest = self._transcript.digest
+                self._session, self._sequence, self.transcript = secrets.token_bytes(16), 0, Transcript()
+            digest = self.transcript.digest
             body = pack_fields({**(fields or {}), **({"digest": digest} if kind in COMPARED else {})})
             frame = Frame(kind, body, self._session, self.key, tree, level, self._sequence)
             reply = self._exchange(frame)
@@ -109,7 +100,7 @@ class Channel(ABC):
         got = self.carry(raw, frame.kind)
         self.bytes_down += len(got)
         self._sequence += 1
-        with _named_after(self.name):
+        try:
             reply = Frame.decode(got)
             fields = unpack_fields(reply.body)
             if not reply.reply or reply.kind not in (frame.kind, FrameKind.ERROR):
@@ -117,8 +108,12 @@ class Channel(ABC):
             if reply.kind is FrameKind.ERROR and reply.session == bytes(16):
                 raise _told(fields, self.name)
             _same_place(reply, frame.session, frame.key, frame.sequence)
-        self._transcript.add(raw)
-        self._transcript.add(got)
+        except FrameRefused as error:
+            if error.what.startswith(f"host '{self.name}'"):
+                raise
+            raise FrameRefused(f"host '{self.name}': {error.what}", remedy=error.remedy, where=error.where) from None
+        self.transcript.add(raw)
+        self.transcript.add(got)
         if reply.kind is FrameKind.ERROR:
             raise _told(fields, self.name)
         return fields
@@ -168,13 +163,8 @@ class Session:
         self._id = self._key = b""
         self._seen: set[bytes] = set()
         self._next = 0
-        self._transcript = Transcript()
+        self.transcript = Transcript()
         self._turn = threading.Lock()
-
-    @property
-    def transcript(self) -> bytes:
-        """Return the digest of this session's frames so far."""
-        return self._transcript.digest
 
     def handle(self, raw: bytes, wanted: Callable[[], bool] = lambda: True) -> bytes:
         """Return the response to one frame, which is a frame even if the host raised an error.
@@ -199,7 +189,7 @@ class Session:
                 body = _error_body(self._named(error))
                 where = (self._id, self._key, frame.tree, frame.level, frame.sequence)
                 out = Frame(FrameKind.ERROR, body, *where, True).encode()
-            self._transcript.add(out)
+            self.transcript.add(out)
             return out
 
     def _check(self, frame: Frame) -> None:
@@ -209,7 +199,7 @@ class Session:
             if frame.session in self._seen or frame.session == bytes(16) or frame.sequence:
                 raise refused("this session was opened before: the frame is repeated")
             self._seen.add(frame.session)
-            self._id, self._key, self._next, self._transcript = frame.session, frame.key, 0, Transcript()
+            self._id, self._key, self._next, self.transcript = frame.session, frame.key, 0, Transcript()
         elif not self._id:
             raise PartyLost(
                 f"a {frame.kind.name} frame came before HELLO: this host was restarted, or its session was never opened",
@@ -218,8 +208,8 @@ class Session:
         _same_place(frame, self._id, self._key, self._next)
 
     def _answer(self, frame: Frame, fields: dict[str, Any], raw: bytes) -> bytes:
-        before = self._transcript.digest
-        self._transcript.add(raw)
+        before = self.transcript.digest
+        self.transcript.add(raw)
         if frame.kind in COMPARED:
             _compare(fields.pop("digest", b""), before, "the guest")
         answer = dict(self.host.answer(frame.kind, fields, frame.tree, frame.level))
@@ -284,14 +274,3 @@ def _told(fields: dict[str, Any], name: str) -> FedarenaError:
     if not (isinstance(kind, type) and issubclass(kind, FedarenaError)):
         kind = PartyFailed
     return kind(f"host '{name}': {what}", remedy=remedy, where=where)
-
-
-@contextlib.contextmanager
-def _named_after(name: str) -> Iterator[None]:
-    """Name the host in the message of a `FrameRefused` that is raised inside."""
-    try:
-        yield
-    except FrameRefused as error:
-        if error.what.startswith(f"host '{name}'"):
-            raise
-        raise FrameRefused(f"host '{name}': {error.what}", remedy=error.remedy, where=error.where) from None

@@ -70,14 +70,9 @@ class SuperLinkRun:
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT):
-            try:
+            # After an error the next call reports the reason, or the client is closed.
+            with suppress(ConnectionLost, CallRefused, RuntimeError):
                 call(self.client.SendTaskHeartbeat, SendTaskHeartbeatRequest(), read=5.0)
-            except (
-                ConnectionLost,
-                CallRefused,
-                RuntimeError,
-            ):  # the next call reports the reason, or the client is closed
-                continue
 
     def end(self) -> None:
         """Stop the run, then the SuperLink."""
