@@ -14,9 +14,6 @@ from fedarena.cli.options import Json, Quiet
 from fedarena.cli.output import print_result
 from fedarena.cli.vertical_options import (
     MAY_CHANGE,
-    Columns,
-    Drop,
-    Hosts,
     Label,
     MinRows,
     PartyOptions,
@@ -40,9 +37,16 @@ app = typer.Typer(
 def train(
     options: PartyOptions,
     label: Label = None,
-    drop: Drop = None,
-    columns: Columns = None,
-    hosts: Hosts = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out. May be repeated.")] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Simulation: columns of a party, `bank=income,debt`; `bank=*` has all others. May be repeated."
+        ),
+    ] = None,
+    hosts: Annotated[
+        int | None, typer.Option(min=1, help="Simulation: number of hosts that share the columns.")
+    ] = None,
     algorithm: Annotated[
         Literal["secureboost", "secureboost_plus"] | None,
         typer.Option(help="With or without the optimisations of SecureBoost+.  [default: secureboost_plus]"),

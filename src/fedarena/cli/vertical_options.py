@@ -33,42 +33,8 @@ ONLY = {  # options that apply to some parties only
 MAY_CHANGE = ("peers", "keys", "deadline", "patience")  # when a training is resumed
 
 Party = Literal["guest", "host"]
-PartyOption = Annotated[
-    Party | None, typer.Option("--party", help="Role of this process; by default it simulates all parties.")
-]
-TableName = Annotated[
-    str | None,
-    typer.Argument(help="A .csv, .parquet or .npz file, or a data set, e.g. breast_cancer.", show_default=False),
-]
-Peers = Annotated[
-    list[str] | None, typer.Option(help="Guest: a host and its address, `bank=machine:port`. May be repeated.")
-]
-Listen = Annotated[str | None, typer.Option(help="Host: address to listen on, `machine:port`.")]
-Keys = Annotated[Path | None, typer.Option(help="Folder with this party's certificate; `vertical keys` makes it.")]
-GuestName = Annotated[str, typer.Option("--guest", help="Name in the guest's certificate.")]
 Label = Annotated[str | None, typer.Option(help="Column to predict; only the guest has it.")]
-Id = Annotated[
-    str | None, typer.Option("--id", help="Column that identifies a row. Without it, rows are matched by their order.")
-]
-Drop = Annotated[list[str] | None, typer.Option(help="Column to leave out. May be repeated.")]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(help="Simulation: columns of a party, `bank=income,debt`; `bank=*` has all others. May be repeated."),
-]
-Hosts = Annotated[int | None, typer.Option(min=1, help="Simulation: number of hosts that share the columns.")]
-Hashed = Annotated[
-    bool,
-    typer.Option("--insecure-hashed-ids", help="Align by plain hashes, which anyone can reverse by guessing ids."),
-]
 MinRows = Annotated[int, typer.Option(min=1, help="Smallest number of common rows for which a training starts.")]
-MostIds = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Host: total number of ids that a guest may ask about.  [default: ten times the host's own]"
-    ),
-]
-Deadline = Annotated[float, typer.Option(min=1, help="Guest: seconds that a host has to answer.")]
-Patience = Annotated[float, typer.Option(min=0, help="Guest: seconds to keep trying to reach a host.")]
 
 
 @dataclass(frozen=True)
@@ -76,17 +42,37 @@ class PartyOptions:
     """The options that `train`, `predict` and `align` share; see `party_command`."""
 
     ctx: typer.Context
-    table: TableName = None
-    party: PartyOption = None
-    peers: Peers = None
-    listen: Listen = None
-    keys: Keys = None
-    guest: GuestName = "guest"
-    id_: Id = None
-    most_ids: MostIds = None
-    insecure_hashed_ids: Hashed = False
-    deadline: Deadline = 600.0
-    patience: Patience = 120.0
+    table: Annotated[
+        str | None,
+        typer.Argument(help="A .csv, .parquet or .npz file, or a data set, e.g. breast_cancer.", show_default=False),
+    ] = None
+    party: Annotated[
+        Party | None, typer.Option("--party", help="Role of this process; by default it simulates all parties.")
+    ] = None
+    peers: Annotated[
+        list[str] | None, typer.Option(help="Guest: a host and its address, `bank=machine:port`. May be repeated.")
+    ] = None
+    listen: Annotated[str | None, typer.Option(help="Host: address to listen on, `machine:port`.")] = None
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder with this party's certificate; `vertical keys` makes it.")
+    ] = None
+    guest: Annotated[str, typer.Option("--guest", help="Name in the guest's certificate.")] = "guest"
+    id_: Annotated[
+        str | None,
+        typer.Option("--id", help="Column that identifies a row. Without it, rows are matched by their order."),
+    ] = None
+    most_ids: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Host: total number of ids that a guest may ask about.  [default: ten times the host's own]"
+        ),
+    ] = None
+    insecure_hashed_ids: Annotated[
+        bool,
+        typer.Option("--insecure-hashed-ids", help="Align by plain hashes, which anyone can reverse by guessing ids."),
+    ] = False
+    deadline: Annotated[float, typer.Option(min=1, help="Guest: seconds that a host has to answer.")] = 600.0
+    patience: Annotated[float, typer.Option(min=0, help="Guest: seconds to keep trying to reach a host.")] = 120.0
     json_: Json = False
     quiet: Quiet = False
 

@@ -182,15 +182,14 @@ class Session:
                 return Frame(FrameKind.ERROR, _error_body(error), reply=True).encode()
             self._next += 1
             try:
-                answer = self._answer(frame, fields, raw)
-                reply = Frame(frame.kind, answer, self._id, self._key, frame.tree, frame.level, frame.sequence, True)
-                out = reply.encode()
+                out = self._reply_to(frame, frame.kind, self._answer(frame, fields, raw))
             except Exception as error:
-                body = _error_body(self._named(error))
-                where = (self._id, self._key, frame.tree, frame.level, frame.sequence)
-                out = Frame(FrameKind.ERROR, body, *where, True).encode()
+                out = self._reply_to(frame, FrameKind.ERROR, _error_body(self._named(error)))
             self.transcript.add(out)
             return out
+
+    def _reply_to(self, frame: Frame, kind: FrameKind, body: bytes) -> bytes:
+        return Frame(kind, body, self._id, self._key, frame.tree, frame.level, frame.sequence, True).encode()
 
     def _check(self, frame: Frame) -> None:
         if frame.reply or frame.kind is FrameKind.ERROR:

@@ -89,26 +89,15 @@ class Frame:
                 f"a {self.kind.name} frame would have {len(self.body)} bytes, more than the {LIMITS[self.kind]} it may have",
                 remedy="use fewer rows or columns, fewer bins, a smaller depth, or compression",
             )
-        header = HEADER.pack(
-            MAGIC,
-            self.version,
-            self.kind,
-            self.reply,
-            self.session,
-            self.key,
-            self.tree,
-            self.level,
-            self.sequence,
-            len(self.body),
-        )
-        return header + self.body
+        place = self.session, self.key, self.tree, self.level, self.sequence
+        return HEADER.pack(MAGIC, self.version, self.kind, self.reply, *place, len(self.body)) + self.body
 
     @classmethod
     def decode(cls, raw: bytes) -> Frame:
         """Return the frame that these bytes are, or raise FrameRefused."""
         if len(raw) < HEADER.size or raw[:4] != MAGIC:
             raise refused("these bytes are not a frame")
-        _, version, kind, reply, session, key, tree, level, sequence, length = HEADER.unpack_from(raw)
+        _, version, kind, reply, *place, length = HEADER.unpack_from(raw)
         if version != VERSION:
             raise FrameRefused(
                 f"the other party speaks version {version} of the protocol, this one version {VERSION}",
@@ -118,9 +107,7 @@ class Frame:
             raise refused(f"there is no frame of kind {kind}")
         if length != len(raw) - HEADER.size or length > LIMITS[FrameKind(kind)]:
             raise refused(f"a {FrameKind(kind).name} frame of {len(raw)} bytes has a wrong length")
-        return cls(
-            FrameKind(kind), bytes(raw[HEADER.size :]), session, key, tree, level, sequence, bool(reply), version
-        )
+        return cls(FrameKind(kind), bytes(raw[HEADER.size :]), *place, reply=bool(reply), version=version)
 
 
 def refused(what: str) -> FrameRefused:
