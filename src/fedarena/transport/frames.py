@@ -97,7 +97,7 @@ class Frame:
         """Return the frame that these bytes are, or raise FrameRefused."""
         if len(raw) < HEADER.size or raw[:4] != MAGIC:
             raise refused("these bytes are not a frame")
-        _, version, kind, reply, *place, length = HEADER.unpack_from(raw)
+        _, version, kind, reply, session, key, tree, level, sequence, length = HEADER.unpack_from(raw)
         if version != VERSION:
             raise FrameRefused(
                 f"the other party speaks version {version} of the protocol, this one version {VERSION}",
@@ -107,7 +107,9 @@ class Frame:
             raise refused(f"there is no frame of kind {kind}")
         if length != len(raw) - HEADER.size or length > LIMITS[FrameKind(kind)]:
             raise refused(f"a {FrameKind(kind).name} frame of {len(raw)} bytes has a wrong length")
-        return cls(FrameKind(kind), bytes(raw[HEADER.size :]), *place, reply=bool(reply), version=version)
+        return cls(
+            FrameKind(kind), bytes(raw[HEADER.size :]), session, key, tree, level, sequence, bool(reply), version
+        )
 
 
 def refused(what: str) -> FrameRefused:
