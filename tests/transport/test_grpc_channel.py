@@ -61,36 +61,36 @@ def test_the_network_carries_the_same_bytes_as_one_process(
 
 def refusal(name: str, port: int, identity: Identity, patience: float = 0.0) -> FedarenaError:
     line = NetworkChannel(name, f"127.0.0.1:{port}", identity, patience=patience)
-    with pytest.raises(FedarenaError) as told:
+    with pytest.raises(FedarenaError) as error:
         line.ask(FrameKind.HELLO)
-    return told.value
+    return error.value
 
 
 def test_a_host_under_another_name_is_refused(bank: HostServer, keys: dict[str, Path]) -> None:
-    told = refusal("shop", bank.port, Identity.load(keys["guest"]))
-    assert isinstance(told, BadValue)
-    assert "bears another name" in told.what
+    error = refusal("shop", bank.port, Identity.load(keys["guest"]))
+    assert isinstance(error, BadValue)
+    assert "bears another name" in error.what
 
 
 def test_a_host_of_another_authority_is_refused(keys: dict[str, Path], tmp_path: Path) -> None:
     with HostServer(SmallHost(tmp_path), "127.0.0.1:0", Identity.load(keys["foreign bank"])) as stranger:
-        told = refusal("bank", stranger.port, Identity.load(keys["guest"]))
-    assert isinstance(told, BadValue)
-    assert "not from the authority" in told.what
+        error = refusal("bank", stranger.port, Identity.load(keys["guest"]))
+    assert isinstance(error, BadValue)
+    assert "not from the authority" in error.what
 
 
 def test_a_guest_of_another_authority_is_refused(bank: HostServer, keys: dict[str, Path]) -> None:
     """Even one that trusts the host: it gets no answer at all."""
     ours, stranger = Identity.load(keys["guest"]), Identity.load(keys["foreign guest"])
-    told = refusal("bank", bank.port, Identity("guest", ours.ca, stranger.cert, stranger.key))
-    assert isinstance(told, PartyLost)
+    error = refusal("bank", bank.port, Identity("guest", ours.ca, stranger.cert, stranger.key))
+    assert isinstance(error, PartyLost)
     assert bank.session.transcript.digest == UNTOUCHED
 
 
 def test_another_party_of_the_same_authority_is_not_the_guest(bank: HostServer, keys: dict[str, Path]) -> None:
-    told = refusal("bank", bank.port, Identity.load(keys["shop"]))
-    assert isinstance(told, BadValue)
-    assert "this host works with 'guest', the certificate says 'shop'" in told.what
+    error = refusal("bank", bank.port, Identity.load(keys["shop"]))
+    assert isinstance(error, BadValue)
+    assert "this host works with 'guest', the certificate says 'shop'" in error.what
     assert bank.session.transcript.digest == UNTOUCHED
 
 
@@ -129,9 +129,9 @@ def test_only_a_dns_name_is_a_name(bank: HostServer, keys: dict[str, Path], tmp_
         (): "",
     }.items():
         eve = certified(keys, *names)
-        told = refusal("bank", bank.port, eve)
-        assert isinstance(told, BadValue)
-        assert f"this host works with 'guest', the certificate says '{said}'" in told.what
+        error = refusal("bank", bank.port, eve)
+        assert isinstance(error, BadValue)
+        assert f"this host works with 'guest', the certificate says '{said}'" in error.what
         for file, content in {"ca.pem": eve.ca, "cert.pem": eve.cert, "key.pem": eve.key}.items():
             (tmp_path / file).write_bytes(content)
         with pytest.raises(BadValue, match="one alternative name, a DNS name"):
@@ -146,14 +146,14 @@ def test_a_line_that_closes_later_is_not_put_down_to_the_certificate(bank: HostS
     line = channel("bank", bank.port, keys["guest"])
 
     class Closed:
-        """What gRPC tells of it."""
+        """The error of gRPC for a closed connection."""
 
         def code(self) -> Any:
-            """Not there."""
+            """Return the status of a machine that cannot be reached."""
             return grpc_library().StatusCode.UNAVAILABLE
 
         def details(self) -> str:
-            """In its words."""
+            """Return the text in the form of gRPC."""
             return "failed to connect to all addresses; last error: Socket closed"
 
     assert "certificate" in str(line._reason(Closed(), FrameKind.HELLO))
@@ -257,9 +257,9 @@ def test_a_host_restarted_between_two_frames_counts_as_lost(keys: dict[str, Path
 
 def _lost(line: NetworkChannel) -> bool:
     """Once the new host is reached, it says that it was never greeted."""
-    with pytest.raises(PartyLost) as told:
+    with pytest.raises(PartyLost) as error:
         line.ask(FrameKind.LEVEL)
-    return "restarted" in told.value.what
+    return "restarted" in error.value.what
 
 
 def _tree(line: NetworkChannel, tree: int) -> int:

@@ -25,7 +25,7 @@ class Aligning:
         self.part = HostAlignment(ids, "host", Matching(**settings))
 
     def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
-        """One step of it."""
+        """Answer one request of the alignment."""
         return {} if kind is FrameKind.HELLO else self.part.answer(kind, fields)
 
 
@@ -230,10 +230,10 @@ def test_a_host_that_orders_rows_otherwise_is_found(insecure: bool, monkeypatch:
     lines = connect(Aligning(people((0, 100)), insecure_hashed_ids=insecure))
     answer = HostAlignment.answer
 
-    def lying(self: HostAlignment, kind: FrameKind, fields: dict[str, Any]) -> Fields:
+    def reordered(self: HostAlignment, kind: FrameKind, fields: dict[str, Any]) -> Fields:
         reply = answer(self, kind, fields)
         return {**reply, "digest": "0" * 64} if kind is FrameKind.ALIGN_ROWS else reply
 
-    monkeypatch.setattr(HostAlignment, "answer", lying)
+    monkeypatch.setattr(HostAlignment, "answer", reordered)
     with pytest.raises(FrameRefused, match="a different order of rows"):
         align(lines, people((0, 100)), Matching(insecure))
