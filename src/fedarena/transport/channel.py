@@ -46,6 +46,20 @@ class HostProtocol(Protocol):
         """Return the fields of the response to one request."""
 
 
+class RequestHandler:
+    """A host that answers requests by kind: the method `_on_setup` answers SETUP. Kinds without a method are refused."""
+
+    activity = "trains"
+
+    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        """Return the response to one request of the guest."""
+        handle = getattr(self, f"_on_{kind.name.lower()}", None)
+        if handle is None:
+            raise refused(f"a host that {self.activity} does not answer {kind.name}")
+        response: Fields = handle(fields, tree, level)
+        return response
+
+
 class Transcript:
     """A hash of all frames in both directions since the handshake."""
 

@@ -163,8 +163,7 @@ class Guest:
         self._own.splits = list(self.model.splits)
         gradients = self._compute_gradients(tree, output)
         self._start_tree(tree, gradients)
-        names = ["guest", *(c.name for c in self.channels)]
-        grown = TreeGrowth(self.settings, self._parties, names, gradients, len(self.x)).grow(tree, output)
+        grown = TreeGrowth(self.settings, self._parties, gradients, len(self.x)).grow(tree, output)
         ask_all(self.channels, FrameKind.TREE_END, tree=tree)
         columns = slice(None) if output < 0 else slice(output, output + 1)
         self.margins[:, columns] += grown.margins()

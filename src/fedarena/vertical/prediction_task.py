@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import CannotWrite, UnknownName
+from fedarena.common.files import writing
+from fedarena.config.errors import UnknownName
 from fedarena.transport.certificates import Identity
 from fedarena.transport.channel import ask_all
 from fedarena.transport.frames import FrameKind
@@ -110,7 +111,5 @@ def _quote(field: str) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a result file, or raise an error that names it."""
-    try:
+    with writing(path, remedy="name a file in a folder that exists"):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {error}", remedy="name a file in a folder that exists") from None

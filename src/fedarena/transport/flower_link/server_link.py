@@ -185,16 +185,13 @@ class FlowerLink:
         sent = self._sent.get(ticket)
         if sent is None:
             return
-        try:
-            if not message.has_error():
-                self._coming[ticket] = Incoming(message, tree, self._limit)
-            elif message.error.code in EXPIRED and sent.until - time.monotonic() < 1.0:
-                self._sent[ticket] = PendingMessage(sent.node, 0.0)  # the SuperLink counts from a little earlier
-            else:
-                gone = message.error.code == ErrorCode.NODE_UNAVAILABLE
-                self._done(run, ticket, message, None, GONE if gone else plain(message.error.reason) or "it failed")
-        except UnreadableMessage as error:
-            self._done(run, ticket, message, None, f"its answer cannot be used: {error}")
+        if not message.has_error():
+            self._coming[ticket] = Incoming(message, tree, self._limit)
+        elif message.error.code in EXPIRED and sent.until - time.monotonic() < 1.0:
+            self._sent[ticket] = PendingMessage(sent.node, 0.0)  # the SuperLink counts from a little earlier
+        else:
+            gone = message.error.code == ErrorCode.NODE_UNAVAILABLE
+            self._done(run, ticket, message, None, GONE if gone else plain(message.error.reason) or "it failed")
 
     def _done(self, run: SuperLinkRun, ticket: str, answer: Any, content: bytes | None, problem: str = "") -> None:
         sent = self._sent.pop(ticket)
