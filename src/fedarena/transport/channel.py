@@ -60,21 +60,10 @@ class RequestHandler:
         return response
 
 
-class Transcript:
-    """A hash of all frames in both directions since the handshake."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def add(self, raw: bytes) -> None:
-        """Add a frame, with its length first, so that no two lists of frames have the same hash."""
-        self._hash.update(len(raw).to_bytes(8, "little"))
-        self._hash.update(raw)
-
-    @property
-    def digest(self) -> bytes:
-        """Return the hash of the frames so far."""
-        return self._hash.digest()
+def _add(transcript: hashlib._Hash, raw: bytes) -> None:
+    """Add a frame to a hash, with its length first, so that no two lists of frames have the same hash."""
+    transcript.update(len(raw).to_bytes(8, "little"))
+    transcript.update(raw)
 
 
 class Channel(ABC):
@@ -87,7 +76,7 @@ class Channel(ABC):
         self.bytes_up = self.bytes_down = 0
         self._session = bytes(16)
         self._sequence = 0
-        self.transcript = Transcript()
+        self.transcript = hashlib.sha256()  # of all frames in both directions since the handshake
         self._turn = threading.Lock()
 
     @property
@@ -99,8 +88,8 @@ class Channel(ABC):
         """Send a request and return the response. HELLO opens a new session; the kinds in COMPARED compare transcripts."""
         with self._turn:
             if kind is FrameKind.HELLO:
-                self._session, self._sequence, self.transcript = secrets.token_bytes(16), 0, Transcript()
-            digest = self.transcript.digest
+                self._session, self._sequence, self.transcript = secrets.token_bytes(16), 0, hashlib.sha256()
+            digest = self.transcript.digest()
             body = pack_fields({**(fields or {}), **({"digest": digest} if kind in COMPARED else {})})
             frame = Frame(kind, body, self._session, self.key, tree, level, self._sequence)
             reply = self._exchange(frame)
@@ -126,8 +115,8 @@ class Channel(ABC):
             if error.what.startswith(f"host '{self.name}'"):
                 raise
             raise FrameRefused(f"host '{self.name}': {error.what}", remedy=error.remedy, where=error.where) from None
-        self.transcript.add(raw)
-        self.transcript.add(got)
+        _add(self.transcript, raw)
+        _add(self.transcript, got)
         if reply.kind is FrameKind.ERROR:
             raise _told(fields, self.name)
         return fields
@@ -177,7 +166,7 @@ class Session:
         self._id = self._key = b""
         self._seen: set[bytes] = set()
         self._next = 0
-        self.transcript = Transcript()
+        self.transcript = hashlib.sha256()  # of all frames in both directions since the handshake
         self._turn = threading.Lock()
 
     def handle(self, raw: bytes, wanted: Callable[[], bool] = lambda: True) -> bytes:
@@ -199,7 +188,7 @@ class Session:
                 out = self._reply_to(frame, frame.kind, self._answer(frame, fields, raw))
             except Exception as error:
                 out = self._reply_to(frame, FrameKind.ERROR, _error_body(self._named(error)))
-            self.transcript.add(out)
+            _add(self.transcript, out)
             return out
 
     def _reply_to(self, frame: Frame, kind: FrameKind, body: bytes) -> bytes:
@@ -212,7 +201,7 @@ class Session:
             if frame.session in self._seen or frame.session == bytes(16) or frame.sequence:
                 raise refused("this session was opened before: the frame is repeated")
             self._seen.add(frame.session)
-            self._id, self._key, self._next, self.transcript = frame.session, frame.key, 0, Transcript()
+            self._id, self._key, self._next, self.transcript = frame.session, frame.key, 0, hashlib.sha256()
         elif not self._id:
             raise PartyLost(
                 f"a {frame.kind.name} frame came before HELLO: this host was restarted, or its session was never opened",
@@ -221,8 +210,8 @@ class Session:
         _same_place(frame, self._id, self._key, self._next)
 
     def _answer(self, frame: Frame, fields: dict[str, Any], raw: bytes) -> bytes:
-        before = self.transcript.digest
-        self.transcript.add(raw)
+        before = self.transcript.digest()
+        _add(self.transcript, raw)
         if frame.kind in COMPARED:
             _compare(fields.pop("digest", b""), before, "the guest")
         answer = dict(self.host.answer(frame.kind, fields, frame.tree, frame.level))

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -126,6 +125,8 @@ def _check_size(common: int, counts: dict[str, int], smallest: int) -> None:
 def _by_psi(channel: Channel, ids: list[str]) -> tuple[int, set[int]]:
     """Return how many ids a host has, and which of ours are among them; it must send its set before our requests."""
     psi = psi_library()
+    from google.protobuf.message import DecodeError
+
     count = _start(channel, "psi", len(ids))
     setup = psi.ServerSetup()
     try:
@@ -138,7 +139,7 @@ def _by_psi(channel: Channel, ids: list[str]) -> tuple[int, set[int]]:
             response.ParseFromString(read.raw(channel.ask(FrameKind.ALIGN_REQUEST, {"request": request}), "response"))
             known |= {start + int(i) for i in client.GetIntersection(setup, response)}
             log.info("aligning with %s: %d of %d ids", channel.name, min(start + BATCH, len(ids)), len(ids))
-    except (RuntimeError, ValueError, psi.DecodeError):
+    except (RuntimeError, ValueError, DecodeError):
         raise refused(f"host '{channel.name}': its part of the intersection is damaged") from None
     return count, known
 
@@ -299,10 +300,11 @@ class HostAlignment:
         return {"data": self._setup[part * CHUNK : (part + 1) * CHUNK], "parts": parts}
 
     def _respond(self, raw: bytes) -> Fields:
-        psi = psi_library()
+        from google.protobuf.message import DecodeError
+
         if self._server is None:
             raise refused("an ALIGN_REQUEST frame came before ALIGN_START")
-        request = psi.Request()
+        request = psi_library().Request()
         try:
             request.ParseFromString(raw)
             asked = len(request.encrypted_elements)
@@ -310,7 +312,7 @@ class HostAlignment:
             if self._asked > self._allowed or self._left < 0:
                 raise refused("the guest queries more ids than it has")
             return {"response": self._server.ProcessRequest(request).SerializeToString()}
-        except (RuntimeError, ValueError, psi.DecodeError):
+        except (RuntimeError, ValueError, DecodeError):
             raise refused("an ALIGN_REQUEST frame is damaged") from None
 
     def _accept(self, salt: bytes, data: bytes, first: int, last: int) -> Fields:
@@ -332,14 +334,10 @@ class HostAlignment:
 
 
 def psi_library() -> Any:
-    """Return the names of openmined-psi that an alignment uses, and protobuf's error for damaged messages."""
-    psi = import_optional(
+    """Return openmined-psi, which an alignment by private set intersection needs."""
+    return import_optional(
         "private_set_intersection.python",
         needed_by="private set intersection",
         install="'fedarena[vertical]' (Linux on x86-64 or macOS, Python 3.11 to 3.13)",
         alternative="align by hashes that can be guessed: --insecure-hashed-ids",
     )
-    from google.protobuf.message import DecodeError
-
-    names = ("client", "server", "ServerSetup", "Request", "Response", "DataStructure")
-    return SimpleNamespace(DecodeError=DecodeError, **{name: getattr(psi, name) for name in names})

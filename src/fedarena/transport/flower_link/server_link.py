@@ -24,7 +24,7 @@ from fedarena.transport.flower_link.flower_internals import (
     make_message,
     message_from_proto,
 )
-from fedarena.transport.flower_link.payload import LONGEST_CALL, Incoming, Outgoing, UnreadableMessage, wrap
+from fedarena.transport.flower_link.payload import Incoming, Outgoing, UnreadableMessage, wrap
 from fedarena.transport.flower_link.superlink_calls import READ, CallRefused, ConnectionLost, call, plain
 from fedarena.transport.flower_link.superlink_process import LOG, SuperLinkProcess
 from fedarena.transport.flower_link.superlink_run import SERVER_NODE, SuperLinkRun
@@ -73,8 +73,7 @@ class FlowerLink:
         self._port = self._run.child.port
 
     def _open(self) -> SuperLinkRun:
-        rules = self._keys, self._allowed, self._limit, LONGEST_CALL
-        child = SuperLinkProcess(self._folder, self._host, self._port, *rules)
+        child = SuperLinkProcess(self._folder, self._host, self._port, self._keys, self._allowed, self._limit)
         try:
             return SuperLinkRun(child, self._host, self._keys, self._allowed)
         except (ConnectionLost, CallRefused) as error:

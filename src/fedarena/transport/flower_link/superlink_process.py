@@ -36,7 +36,6 @@ class SuperLinkProcess:
         keys: ServerKeys,
         names: Mapping[str, bytes],
         limit: int,
-        longest_call: int,
     ) -> None:
         self.secret = secrets.token_hex(32)
         self._log = folder / LOG
@@ -50,7 +49,6 @@ class SuperLinkProcess:
             "secret": self.secret,
             "names": {name: key.decode() for name, key in names.items()},
             "limit": limit,
-            "longest_call": longest_call,
         }
         threading.Thread(target=self._listen, daemon=True).start()
         assert self._process.stdin is not None
