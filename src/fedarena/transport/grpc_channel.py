@@ -17,7 +17,7 @@ from fedarena.config.errors import BadValue, FedarenaError, PartyLost
 from fedarena.transport.addresses import check_address
 from fedarena.transport.certificates import DNS, Identity, check_name, names_of
 from fedarena.transport.channel import Channel, HostProtocol, Session
-from fedarena.transport.frames import LONGEST, NO_KEY, Fields, FrameKind
+from fedarena.transport.frames import LONGEST, Fields, FrameKind
 
 LOGGER = logging.getLogger(__name__)
 
@@ -37,12 +37,11 @@ class NetworkChannel(Channel):
         name: str,
         address: str,
         identity: Identity,
-        key: bytes = NO_KEY,
         *,
         deadline: float = DEADLINE,
         patience: float = PATIENCE,
     ) -> None:
-        super().__init__(check_name(name), key)
+        super().__init__(check_name(name))
         self.address, self.deadline, self.patience = check_address(address, EXAMPLE), deadline, patience
         self._identity = identity
         self._line: Any = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,19 +50,10 @@ class PendingMessage:
 class FlowerLink:
     """A link (see `Link`) that starts its SuperLink, and starts it again when it dies."""
 
-    def __init__(
-        self,
-        folder: Path,
-        address: str,
-        keys: ServerKeys,
-        allowed: Mapping[str, bytes],
-        *,
-        limit: int,
-    ) -> None:
+    def __init__(self, folder: Path, address: str, keys: ServerKeys, limit: int) -> None:
         self._host, self._port = _split(address)
-        self._folder, self._keys, self._allowed = folder, keys, dict(allowed)
-        self._limit = limit
-        self._names = {number(key): name for name, key in self._allowed.items()}
+        self._folder, self._keys, self._limit = folder, keys, limit
+        self._names = {number(key): name for name, key in keys.clients.items()}
         self._numbers = {name: node for node, name in self._names.items()}
         self._sent: dict[str, PendingMessage] = {}
         self._coming: dict[str, Incoming] = {}
@@ -73,9 +64,9 @@ class FlowerLink:
         self._port = self._run.child.port
 
     def _open(self) -> SuperLinkRun:
-        child = SuperLinkProcess(self._folder, self._host, self._port, self._keys, self._allowed, self._limit)
+        child = SuperLinkProcess(self._folder, self._host, self._port, self._keys, self._limit)
         try:
-            return SuperLinkRun(child, self._host, self._keys, self._allowed)
+            return SuperLinkRun(child, self._host, self._keys)
         except (ConnectionLost, CallRefused) as error:
             raise PartyFailed(
                 f"the SuperLink does not answer the server: {error}", remedy=f"see {self._folder / LOG}"

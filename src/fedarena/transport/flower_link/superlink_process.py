@@ -9,7 +9,6 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -28,15 +27,7 @@ START = 60.0  # seconds until it listens: on a busy machine Python alone takes m
 class SuperLinkProcess:
     """A SuperLink process that listens; the constructor raises an error if it does not."""
 
-    def __init__(
-        self,
-        folder: Path,
-        host: str,
-        port: int,
-        keys: ServerKeys,
-        names: Mapping[str, bytes],
-        limit: int,
-    ) -> None:
+    def __init__(self, folder: Path, host: str, port: int, keys: ServerKeys, limit: int) -> None:
         self.secret = secrets.token_hex(32)
         self._log = folder / LOG
         self._first: SimpleQueue[dict[str, Any]] = SimpleQueue()
@@ -47,7 +38,7 @@ class SuperLinkProcess:
             "cert": str(keys.folder / "cert.pem"),
             "key": str(keys.folder / "key.pem"),
             "secret": self.secret,
-            "names": {name: key.decode() for name, key in names.items()},
+            "names": {name: key.decode() for name, key in keys.clients.items()},
             "limit": limit,
         }
         threading.Thread(target=self._listen, daemon=True).start()
