@@ -54,7 +54,7 @@ class HostParty:
         self.alignment: Alignment | None = None
         self._make = make
         self._hello: dict[str, Any] = {}  # fields of the last HELLO
-        self._inner: HostProtocol | None = None
+        self.host: HostProtocol | None = None
         self._aligner: HostAlignment | SameRows = (
             SameRows(len(table), name) if table.ids is None else HostAlignment(table.ids, name, matching)
         )
@@ -71,11 +71,11 @@ class HostParty:
         if kind is FrameKind.DONE and self._make is None:
             self.finished.set()
             return {}
-        if self._inner is None:
+        if self.host is None:
             raise FrameRefused(
                 f"a {kind.name} frame came before the rows were aligned", remedy="the guest must align first"
             )
-        response = self._inner.answer(kind, fields, tree, level)
+        response = self.host.answer(kind, fields, tree, level)
         if kind is FrameKind.TREE_END:
             log.info("tree %d finished", tree + 1)
         elif kind is FrameKind.DONE:
@@ -91,7 +91,7 @@ class HostParty:
                 remedy=f"start the host with `vertical {wanted[:20]}`, or the guest with `vertical {self.purpose}`",
             )
         self._hello = fields
-        inner = {} if self._inner is None else self._inner.answer(FrameKind.HELLO, fields, tree, level)
+        inner = {} if self.host is None else self.host.answer(FrameKind.HELLO, fields, tree, level)
         return {**inner, "aligned": "" if self.alignment is None else self.alignment.digest}
 
     def _align(self, kind: FrameKind, fields: dict[str, Any]) -> Fields:
@@ -108,8 +108,8 @@ class HostParty:
     def _begin(self, alignment: Alignment) -> None:
         self.alignment = alignment
         if self._make is not None:
-            self._inner = self._make(self.table.take(alignment.rows))
-            self._inner.answer(FrameKind.HELLO, self._hello, 0, 0)
+            self.host = self._make(self.table.take(alignment.rows))
+            self.host.answer(FrameKind.HELLO, self._hello, 0, 0)
 
 
 def align_guest(

@@ -15,7 +15,6 @@ from fedarena.common.files import writing
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.seeds import stream
 from fedarena.transport.certificates import Identity
-from fedarena.transport.channel import HostProtocol
 from fedarena.vertical.align import Matching
 from fedarena.vertical.bins import check_columns
 from fedarena.vertical.handshake import HostParty, align_guest, load_alignment
@@ -224,14 +223,11 @@ def serve_training(
     folder = choose_folder(identity.name)
     if (folder / DONE).exists():
         raise CannotWrite(f"{folder} holds a finished training", remedy="choose another folder", where="--out")
-    hosts: list[Host] = []
-
-    def make(table: PartyTable) -> HostProtocol:
-        hosts.append(Host(table.x, table.names, name=identity.name, folder=folder, policy=policy))
-        return hosts[-1]
-
-    connection.serve(HostParty(table, make, matching, name=identity.name, folder=folder), identity)
-    trees = len(hosts[-1].model.trees)
+    make = lambda table: Host(table.x, table.names, name=identity.name, folder=folder, policy=policy)
+    party = HostParty(table, make, matching, name=identity.name, folder=folder)
+    connection.serve(party, identity)
+    assert isinstance(party.host, Host)
+    trees = len(party.host.model.trees)
     if trees:  # else the guest left before the first tree, and may come back
         write_json(folder / DONE, {"trees": trees})
     return {"party": identity.name, "trees": trees, "model_dirs": [str(folder)]}

@@ -9,7 +9,7 @@ packs bytes into Flower's messages; flower_internals.py holds the names of Flowe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
