@@ -37,7 +37,7 @@ class HostPolicy:
     most_trees: int = 10_000  # over the life of a folder, with SPARE_TREES more that were discarded
     most_depth: int = 12
     most_bits: int = 2 * SLOT  # that a guest may read of each candidate: the slots of one g and one h
-    min_leaf_rows: int = 1  # nodes with fewer rows of the tree are neither summed nor made by a split
+    min_leaf_rows: int = 1  # nodes with fewer rows of the tree are not summed, and no split makes them
     min_bin_count: int = 1  # bins with fewer training rows are not made
     plain: bool = False  # simulation without encryption
 

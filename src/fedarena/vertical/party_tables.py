@@ -281,5 +281,5 @@ def _read_ids(table: pa.Table, name: str) -> tuple[str, ...]:
 
     kind = table.schema.field(name).type
     if not any(fits(kind) for fits in (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)):
-        raise BadValue(f"the ids in column '{name}' are neither integers nor text", remedy="store them as text")
+        raise BadValue(f"the ids in column '{name}' are not integers or text", remedy="store them as text")
     return tuple("" if value is None else str(value) for value in table[name].to_pylist())
