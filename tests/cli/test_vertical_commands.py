@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from fedarena.cli.main import app
 from fedarena.config.errors import BadValue
 from fedarena.vertical.model import GuestModel
-from fedarena.vertical.party_tables import load_ids, load_table, split_columns
+from fedarena.vertical.party_tables import TableSource, load_table, split_columns
 from fedarena.vertical.task_file import TrainingTask
 from fedarena.vertical.training_task import training_rows
 
@@ -96,10 +96,10 @@ def test_predictions_are_those_of_the_training(quiet: tuple[Path, Result], tmp_p
     assert y is not None
     test = ~training_rows(569, 0.2, 0)
     assert auc(y[test], rows[test, 1]) == pytest.approx(trained["value"], abs=1e-9)
-    told = json.loads(
+    predicted = json.loads(
         run("predict", "breast_cancer", "--model", out, "--to", tmp_path / "p.csv", "--json", "-q").stdout
     )
-    assert told["rows"] == 569
+    assert predicted["rows"] == 569
     assert (tmp_path / "p.csv").read_text().splitlines() == shown
 
 
@@ -125,9 +125,8 @@ def test_a_table_with_two_hosts_and_a_label_of_any_kind(
     place = lines[0].split(",").index(label)
     left_out = {place, lines[0].split(",").index("word")}  # a column that the training dropped need not be there
     unlabelled = [",".join(w for i, w in enumerate(line.split(",")) if i not in left_out) for line in lines]
-    unlabelled = [
-        f"{line},{'remark' if i == 0 else 'none'}" for i, line in enumerate(unlabelled)
-    ]  # nor hurts a new one
+    # A new column does no harm.
+    unlabelled = [f"{line},{'remark' if i == 0 else 'none'}" for i, line in enumerate(unlabelled)]
     (people.parent / "new.csv").write_text("\n".join(unlabelled[:50]) + "\n")
     shown = run("predict", people.parent / "new.csv", "--model", out, "-q").stdout.splitlines()
     assert [line.split(",")[0] for line in shown] == ["id", *(f"n{i:03}" for i in range(49))]
@@ -158,8 +157,8 @@ def test_an_interrupted_simulation_goes_on(
         result = run("train", "breast_cancer", *SMALL, "--out", broken, code=130)
     assert f"resume with: fedarena vertical train --resume {broken}" in result.stderr
     assert len(GuestModel.load(broken / "guest").trees) == 1
-    for option, told in {"--depth": "--depth cannot change", "--peers": "--peers is not for a simulation"}.items():
-        assert told in run("train", "--resume", broken, option, "3", code=2).stderr
+    for option, message in {"--depth": "--depth cannot change", "--peers": "--peers is not for a simulation"}.items():
+        assert message in run("train", "--resume", broken, option, "3", code=2).stderr
     run("train", "--resume", broken, "-q")
     assert GuestModel.load(broken / "guest") == GuestModel.load(whole / "guest")
 
@@ -229,19 +228,19 @@ def test_a_mistake_is_one_message_before_work(
 def test_bad_tables_are_refused_by_name(people: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(people.parent)
 
-    def told(*options: object) -> str:
+    def error_of(*options: object) -> str:
         return " ".join(run("train", people, *options, code=2).stderr.split())
 
-    assert "the guest's table has no label" in told("--drop", "word", "--drop", "number")
-    assert "column 'word' is not numeric" in told("--label", "paid", "--drop", "number")
-    assert "has no column 'payd'" in told("--label", "payd")
-    assert "has 200 distinct values" in told("--label", "amount", "--drop", "word", "--drop", "number")
+    assert "the guest's table has no label" in error_of("--drop", "word", "--drop", "number")
+    assert "column 'word' is not numeric" in error_of("--label", "paid", "--drop", "number")
+    assert "has no column 'payd'" in error_of("--label", "payd")
+    assert "has 200 distinct values" in error_of("--label", "amount", "--drop", "word", "--drop", "number")
     text = people.read_text()
     header, first, *rest = text.splitlines()
     people.write_text("\n".join([header, first.replace(first.split(",")[0], "inf", 1), *rest]))
-    assert "infinit" in told("--label", "paid", *OTHERS, *SMALL)
+    assert "infinit" in error_of("--label", "paid", *OTHERS, *SMALL)
     write_csv(people, {"x": np.arange(60), "z": np.arange(60), "paid": np.ones(60, int)})
-    assert "all rows have the same label" in told("--label", "paid")
+    assert "all rows have the same label" in error_of("--label", "paid")
     assert [path.name for path in people.parent.iterdir()] == ["people.csv"], "nothing is left behind"
 
 
@@ -258,10 +257,10 @@ def test_a_quantity_is_one_however_it_is_named(people: Path) -> None:
     assert found[0].keys() >= KEYS
     assert (found[0]["auc"], found[0]["auc_pooled"], found[0]["splits_equal"]) == (None, None, None)
     words = [w for name in ("paid", "grade", "amount") for w in ("--drop", name)]
-    told = run(
+    result = run(
         "train", people, "--label", "word", "--id", "number", *words, *SMALL, "--objective", "squared_error", code=2
     )
-    assert "a label is not a number: could not convert string to float: 'a'" in " ".join(told.stderr.split())
+    assert "a label is not a number: could not convert string to float: 'a'" in " ".join(result.stderr.split())
 
 
 def test_ids_are_read_as_they_are_written(tmp_path: Path) -> None:
@@ -274,7 +273,7 @@ def test_ids_are_read_as_they_are_written(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"id": pa.array(ids, pa.large_string()), "x": [1.5] * 3}), tmp_path / "a.parquet")
     for name in ("a.csv", "a.parquet"):
         assert load_table(str(tmp_path / name), ids="id").ids == tuple(ids)
-        assert load_ids(str(tmp_path / name), "id").ids == tuple(ids)
+        assert TableSource(str(tmp_path / name), ids="id").load_ids().ids == tuple(ids)
 
 
 def test_a_party_does_not_load_torch() -> None:
@@ -318,10 +317,10 @@ def test_two_processes_align_train_and_predict(tmp_path: Path) -> None:
 
         host = site.start(site.command("bank", "--model", "bank-model", verb="predict"))
         more = ("--model", "guest-model", "--label", "paid", "--to", "p.csv", "--json")
-        told = json.loads(ended(site.start(site.command("guest", *more, verb="predict")))[0])
+        predicted = json.loads(ended(site.start(site.command("guest", *more, verb="predict")))[0])
         ended(host)
-        assert told["rows"] == 220
-        assert told["auc"] > trained["auc"] - 0.1
+        assert predicted["rows"] == 220
+        assert predicted["auc"] > trained["auc"] - 0.1
         assert (tmp_path / "p.csv").read_text().startswith("id,prediction,0,1\n")
     finally:
         site.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import ssl
 import stat
@@ -21,12 +22,12 @@ from tests.support.small_host import SmallHost, channel, wait_for
 
 from fedarena.config.errors import BadValue, CannotWrite, DataMissing, FedarenaError, PartyLost
 from fedarena.transport.certificates import Identity, make_vertical_keys
-from fedarena.transport.channel import LocalChannel, Transcript
+from fedarena.transport.channel import LocalChannel
 from fedarena.transport.frames import LIMITS, Frame, FrameKind, pack_fields
 from fedarena.transport.grpc_channel import METHOD, HostServer, NetworkChannel, grpc_library
 
 ROOT = Path(__file__).parents[2]
-UNTOUCHED = Transcript().digest  # of a session that accepted no frame
+UNTOUCHED = hashlib.sha256().digest()  # of a session that accepted no frame
 
 
 @pytest.fixture(scope="module")
@@ -54,44 +55,44 @@ def test_the_network_carries_the_same_bytes_as_one_process(
         line.ask(FrameKind.TREE_START, tree=1)
         line.ask(FrameKind.ROWS, {"x": np.arange(100_000)}, tree=1)
         assert line.ask(FrameKind.LEVEL, tree=1)["sum"] == 4_999_950_000
-        digests.append((line.transcript, line.bytes_up, line.bytes_down))
+        digests.append((line.transcript.digest(), line.bytes_up, line.bytes_down))
         line.close()
     assert digests[0] == digests[1]
 
 
 def refusal(name: str, port: int, identity: Identity, patience: float = 0.0) -> FedarenaError:
     line = NetworkChannel(name, f"127.0.0.1:{port}", identity, patience=patience)
-    with pytest.raises(FedarenaError) as told:
+    with pytest.raises(FedarenaError) as error:
         line.ask(FrameKind.HELLO)
-    return told.value
+    return error.value
 
 
 def test_a_host_under_another_name_is_refused(bank: HostServer, keys: dict[str, Path]) -> None:
-    told = refusal("shop", bank.port, Identity.load(keys["guest"]))
-    assert isinstance(told, BadValue)
-    assert "bears another name" in told.what
+    error = refusal("shop", bank.port, Identity.load(keys["guest"]))
+    assert isinstance(error, BadValue)
+    assert "bears another name" in error.what
 
 
 def test_a_host_of_another_authority_is_refused(keys: dict[str, Path], tmp_path: Path) -> None:
     with HostServer(SmallHost(tmp_path), "127.0.0.1:0", Identity.load(keys["foreign bank"])) as stranger:
-        told = refusal("bank", stranger.port, Identity.load(keys["guest"]))
-    assert isinstance(told, BadValue)
-    assert "not from the authority" in told.what
+        error = refusal("bank", stranger.port, Identity.load(keys["guest"]))
+    assert isinstance(error, BadValue)
+    assert "not from the authority" in error.what
 
 
 def test_a_guest_of_another_authority_is_refused(bank: HostServer, keys: dict[str, Path]) -> None:
     """Even one that trusts the host: it gets no answer at all."""
     ours, stranger = Identity.load(keys["guest"]), Identity.load(keys["foreign guest"])
-    told = refusal("bank", bank.port, Identity("guest", ours.ca, stranger.cert, stranger.key))
-    assert isinstance(told, PartyLost)
-    assert bank.session.transcript == UNTOUCHED
+    error = refusal("bank", bank.port, Identity("guest", ours.ca, stranger.cert, stranger.key))
+    assert isinstance(error, PartyLost)
+    assert bank.session.transcript.digest() == UNTOUCHED
 
 
 def test_another_party_of_the_same_authority_is_not_the_guest(bank: HostServer, keys: dict[str, Path]) -> None:
-    told = refusal("bank", bank.port, Identity.load(keys["shop"]))
-    assert isinstance(told, BadValue)
-    assert "this host works with 'guest', the certificate says 'shop'" in told.what
-    assert bank.session.transcript == UNTOUCHED
+    error = refusal("bank", bank.port, Identity.load(keys["shop"]))
+    assert isinstance(error, BadValue)
+    assert "this host works with 'guest', the certificate says 'shop'" in error.what
+    assert bank.session.transcript.digest() == UNTOUCHED
 
 
 def certified(keys: dict[str, Path], *names: Any) -> Identity:
@@ -129,14 +130,14 @@ def test_only_a_dns_name_is_a_name(bank: HostServer, keys: dict[str, Path], tmp_
         (): "",
     }.items():
         eve = certified(keys, *names)
-        told = refusal("bank", bank.port, eve)
-        assert isinstance(told, BadValue)
-        assert f"this host works with 'guest', the certificate says '{said}'" in told.what
+        error = refusal("bank", bank.port, eve)
+        assert isinstance(error, BadValue)
+        assert f"this host works with 'guest', the certificate says '{said}'" in error.what
         for file, content in {"ca.pem": eve.ca, "cert.pem": eve.cert, "key.pem": eve.key}.items():
             (tmp_path / file).write_bytes(content)
         with pytest.raises(BadValue, match="one alternative name, a DNS name"):
             Identity.load(tmp_path)
-    assert bank.session.transcript == UNTOUCHED
+    assert bank.session.transcript.digest() == UNTOUCHED
     with NetworkChannel("bank", f"127.0.0.1:{bank.port}", certified(keys, name)) as line:
         line.ask(FrameKind.HELLO)
 
@@ -146,14 +147,14 @@ def test_a_line_that_closes_later_is_not_put_down_to_the_certificate(bank: HostS
     line = channel("bank", bank.port, keys["guest"])
 
     class Closed:
-        """What gRPC tells of it."""
+        """The error of gRPC for a closed connection."""
 
         def code(self) -> Any:
-            """Not there."""
+            """Return the status of a machine that cannot be reached."""
             return grpc_library().StatusCode.UNAVAILABLE
 
         def details(self) -> str:
-            """In its words."""
+            """Return the text in the form of gRPC."""
             return "failed to connect to all addresses; last error: Socket closed"
 
     assert "certificate" in str(line._reason(Closed(), FrameKind.HELLO))
@@ -257,9 +258,9 @@ def test_a_host_restarted_between_two_frames_counts_as_lost(keys: dict[str, Path
 
 def _lost(line: NetworkChannel) -> bool:
     """Once the new host is reached, it says that it was never greeted."""
-    with pytest.raises(PartyLost) as told:
+    with pytest.raises(PartyLost) as error:
         line.ask(FrameKind.LEVEL)
-    return "restarted" in told.value.what
+    return "restarted" in error.value.what
 
 
 def _tree(line: NetworkChannel, tree: int) -> int:

@@ -22,10 +22,10 @@ class Aligning:
 
     def __init__(self, ids: list[str], **settings: Any) -> None:
         self.ids = ids
-        self.part = HostAlignment(ids, **settings)
+        self.part = HostAlignment(ids, "host", Matching(**settings))
 
     def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
-        """One step of it."""
+        """Answer one request of the alignment."""
         return {} if kind is FrameKind.HELLO else self.part.answer(kind, fields)
 
 
@@ -64,7 +64,7 @@ def insecure(request: pytest.FixtureRequest) -> bool:
 def test_all_parties_end_with_the_same_people_in_the_same_order(insecure: bool) -> None:
     guest = people((0, 300))
     hosts = [Aligning(ids, insecure_hashed_ids=insecure) for ids in (people((100, 400)), people((50, 250), (900, 999)))]
-    found = align(connect(*hosts), guest, insecure_hashed_ids=insecure)
+    found = align(connect(*hosts), guest, Matching(insecure))
     common = [guest[i] for i in found.rows]
     assert set(common) == set(people((100, 250)))
     for host in hosts:
@@ -81,7 +81,7 @@ def test_the_order_does_not_depend_on_the_files(insecure: bool) -> None:
         ids = people((0, 120))
         random.Random(shuffle).shuffle(ids)
         host = Aligning(people((20, 150)), insecure_hashed_ids=insecure)
-        orders.append([ids[i] for i in align(connect(host), ids, insecure_hashed_ids=insecure).rows])
+        orders.append([ids[i] for i in align(connect(host), ids, Matching(insecure)).rows])
     assert orders[0] == orders[1]
 
 
@@ -97,14 +97,14 @@ def test_no_id_and_no_plain_hash_crosses_the_line_in_a_private_intersection() ->
 def test_hashed_ids_are_refused_unless_the_host_names_them_insecure() -> None:
     lines = connect(Aligning(people((0, 100))))
     with pytest.raises(BadValue, match=r"host 'host-0': .*reversed by guessing"):
-        align(lines, people((0, 100)), insecure_hashed_ids=True)
+        align(lines, people((0, 100)), Matching(True))
 
 
 def test_too_few_common_people_are_refused_with_their_number(insecure: bool) -> None:
     for low, message in {200: "no id is known to all parties", 90: "only 10 ids are known"}.items():
         lines = connect(Aligning(people((low, 300)), insecure_hashed_ids=insecure))
         with pytest.raises(BadValue, match=rf"{message}.*guest 100, host-0 {300 - low}"):
-            align(lines, people((0, 100)), insecure_hashed_ids=insecure)
+            align(lines, people((0, 100)), Matching(insecure))
 
 
 def test_a_guest_with_too_few_common_ids_reports_it_to_the_host(caplog: pytest.LogCaptureFixture) -> None:
@@ -230,10 +230,10 @@ def test_a_host_that_orders_rows_otherwise_is_found(insecure: bool, monkeypatch:
     lines = connect(Aligning(people((0, 100)), insecure_hashed_ids=insecure))
     answer = HostAlignment.answer
 
-    def lying(self: HostAlignment, kind: FrameKind, fields: dict[str, Any]) -> Fields:
+    def reordered(self: HostAlignment, kind: FrameKind, fields: dict[str, Any]) -> Fields:
         reply = answer(self, kind, fields)
         return {**reply, "digest": "0" * 64} if kind is FrameKind.ALIGN_ROWS else reply
 
-    monkeypatch.setattr(HostAlignment, "answer", lying)
+    monkeypatch.setattr(HostAlignment, "answer", reordered)
     with pytest.raises(FrameRefused, match="a different order of rows"):
-        align(lines, people((0, 100)), insecure_hashed_ids=insecure)
+        align(lines, people((0, 100)), Matching(insecure))

@@ -46,7 +46,7 @@ SEED = random.randrange(2**32) if not os.environ.get("CI") else 0
 
 
 def resident() -> int:
-    """Bytes of memory that this process has, once nothing is left lying about."""
+    """Bytes of memory that this process has, after garbage collection."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -60,14 +60,14 @@ class Recorder(LocalChannel):
         self.down: list[bytes] = []
 
     def carry(self, raw: bytes, kind: FrameKind) -> bytes:
-        """Pass it on."""
+        """Record a frame and its response."""
         self.up.append(raw)
         self.down.append(super().carry(raw, kind))
         return self.down[-1]
 
 
 class Halt(Exception):
-    """The guest leaves."""
+    """Raised when the guest leaves."""
 
 
 class Halting(LocalChannel):
@@ -166,7 +166,7 @@ def other_bytes(raw: bytes, rng: random.Random) -> bytes:
 
 
 def spoiled(raw: bytes, rng: random.Random) -> bytes:
-    """Bytes that were a frame."""
+    """Return a frame with some of its bytes changed."""
     way = rng.randrange(5)
     if way == 0:
         return rng.randbytes(rng.randrange(0, 400))

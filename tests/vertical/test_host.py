@@ -207,7 +207,7 @@ def test_nodes_are_parts_of_those_above_and_not_too_small() -> None:
 
 
 class ChangedResponses(Host):
-    """Changes its answers."""
+    """A host that changes its responses."""
 
     change: Callable[[FrameKind, dict[str, Any]], None]
 

@@ -35,7 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> SimulatedModel:
 
 
 class Interrupted(Exception):
-    """Stands for Ctrl-C."""
+    """Raised in place of Ctrl-C."""
 
 
 @pytest.mark.parametrize("after", [1, 3, 4])

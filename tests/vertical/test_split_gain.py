@@ -1,4 +1,4 @@
-"""Gains and leaves by hand."""
+"""Gains and leaf weights equal those computed by hand."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Line(LocalChannel):
         self._change = change
 
     def carry(self, raw: bytes, kind: FrameKind) -> bytes:
-        """Pass it on."""
+        """Record both frames, and change the response where asked."""
         self.up.append(Frame.decode(raw))
         got = Frame.decode(super().carry(raw, kind))
         self.down.append(got)
@@ -57,7 +57,7 @@ class FaultyHost(Host):
     change_response: Callable[[dict[str, Any]], Fields] = dict
 
     def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
-        """The truth, but for LEVEL."""
+        """Change the response to LEVEL only."""
         reply = super().answer(kind, fields, tree, level)
         return self.change_response(dict(reply)) if kind is FrameKind.LEVEL else reply
 

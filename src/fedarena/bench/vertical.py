@@ -16,14 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedarena.bench.table_format import Row
+from fedarena.bench.table_format import Row, number, print_table
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import PartyFailed
 from fedarena.transport.certificates import make_vertical_keys
@@ -112,29 +112,22 @@ def missed_targets(rows: Sequence[Row]) -> list[str]:
     return missed
 
 
+COLUMNS_SHOWN: dict[str, Callable[[Row], str]] = {
+    "design": lambda row: str(row["design"]),
+    "rows": lambda row: number(row["rows"]),
+    "s a tree": lambda row: number(row["seconds_per_tree"], 2),
+    "promised": lambda row: number(row["promised_seconds"]),
+    "ratio": lambda row: number(row["ratio_to_plain"]),
+    "up": lambda row: number(row["bytes_up"] and row["bytes_up"] / 1e6, 2, " MB"),
+    "down": lambda row: number(row["bytes_down"] and row["bytes_down"] / 1e6, 2, " MB"),
+}
+
+
 def print_rows(rows: Sequence[Row]) -> None:
     """Print the measured rows as a table."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
     title = f"One tree of depth {DEPTH} over {COLUMNS}+{COLUMNS} columns, two processes over TLS, 2048 bits"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("design", min_width=30)
-    for column in ("rows", "s a tree", "promised", "ratio", "up", "down"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        promised = row["promised_seconds"]
-        table.add_row(
-            row["design"],
-            f"{row['rows']:,}",
-            f"{row['seconds_per_tree']:.2f}",
-            "" if promised is None else f"{promised:g}",
-            f"{row['ratio_to_plain']:,.0f}",
-            *(f"{row[way] / 1e6:.2f} MB" if row[way] is not None else "" for way in ("bytes_up", "bytes_down")),
-        )
-    Console().print(table)
-    Console().print("ratio: rows a second to those of the textbook protocol on gmpy2")
+    print_table(title, COLUMNS_SHOWN, rows, left=("design",))
+    print(" ratio: rows a second to those of the textbook protocol on gmpy2")
 
 
 # Two processes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,25 +14,11 @@ from fedarena.cli.options import Json, Quiet
 from fedarena.cli.output import print_result
 from fedarena.cli.vertical_options import (
     MAY_CHANGE,
-    Columns,
-    Deadline,
-    Drop,
-    GuestName,
-    Hashed,
-    Hosts,
-    Id,
-    Keys,
     Label,
-    Listen,
     MinRows,
-    MostIds,
-    Party,
-    PartyOption,
-    Patience,
-    Peers,
-    TableName,
-    check_options,
-    given_options,
+    PartyOptions,
+    party_command,
+    split_peers,
 )
 from fedarena.common.files import free_folder, numbered_folders
 from fedarena.config.errors import BadValue
@@ -48,19 +33,20 @@ app = typer.Typer(
 
 
 @app.command()
+@party_command
 def train(
-    ctx: typer.Context,
-    table: TableName = None,
-    party: PartyOption = None,
-    peers: Peers = None,
-    listen: Listen = None,
-    keys: Keys = None,
-    guest: GuestName = "guest",
+    options: PartyOptions,
     label: Label = None,
-    id_: Id = None,
-    drop: Drop = None,
-    columns: Columns = None,
-    hosts: Hosts = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out. May be repeated.")] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Simulation: columns of a party, `bank=income,debt`; `bank=*` has all others. May be repeated."
+        ),
+    ] = None,
+    hosts: Annotated[
+        int | None, typer.Option(min=1, help="Simulation: number of hosts that share the columns.")
+    ] = None,
     algorithm: Annotated[
         Literal["secureboost", "secureboost_plus"] | None,
         typer.Option(help="With or without the optimisations of SecureBoost+.  [default: secureboost_plus]"),
@@ -108,11 +94,7 @@ def train(
             min=1, help="Host: bits that a guest may decrypt per split candidate; 4094 for plain secureboost."
         ),
     ] = None,
-    most_ids: MostIds = None,
-    insecure_hashed_ids: Hashed = False,
     min_rows: MinRows = 50,
-    deadline: Deadline = 600.0,
-    patience: Patience = 120.0,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the model; by default one under runs/, which an unfinished host uses again."),
@@ -121,8 +103,6 @@ def train(
         Path | None,
         typer.Option(help="Resume the training in this folder; only the options of the connection may change."),
     ] = None,
-    json_: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Train trees on the columns of several parties. No party shows its columns or labels to another.
 
@@ -142,52 +122,44 @@ def train(
     from fedarena.vertical import training_task
     from fedarena.vertical.task_file import TrainingTask
 
-    if party is not None or resume is None:
-        check_options(ctx, party)
-    matching = _matching(insecure_hashed_ids, min_rows, most_ids)
+    if options.party is not None or resume is None:
+        options.check()
+    matching = options.matching(min_rows)
     limits = _named(min_leaf_rows=min_leaf_rows, min_bin_count=min_bin_count)
-    if party == "host":
-        line = _connection(party, keys, peers, listen, guest, deadline, patience)
-        limits |= _named(most_trees=most_trees, most_bits=most_bits)
-        _train_as_host(_source(table, None, id_, drop), line, out, limits, matching, json_)
+    if options.party == "host":
+        from fedarena.vertical.host import HostPolicy
+
+        policy = HostPolicy(**limits, **_named(most_trees=most_trees, most_bits=most_bits))
+        folder = lambda name: out or _unfinished_folder(f"vertical-host-{name}")
+        connection, source = options.connection(), options.source(drop=tuple(drop or ()))
+        found = training_task.serve_training(source, connection, folder, policy, matching)
+        summary = training_task.format_trees(found["trees"])
+        print_result(f"{summary}, this host's part of the model is in {found['model_dirs'][0]}", found, options.json_)
         return
     if resume is not None:
-        task = _resumed(ctx, TrainingTask.load(resume))
+        task = _resumed(options, TrainingTask.load(resume))
     else:
         named = _named(algorithm=algorithm, trees=trees, depth=depth, objective=objective, **limits)
         settings = _settings({**named, **_named(key_bits=key_bits, exponents=exponents)}, set_)
-        quantity = settings.get("objective") == "squared_error"
-        task = TrainingTask(
-            source=_source(table, label, id_, drop, columns, hosts, quantity),
-            settings=settings,
-            line=None if party is None else _connection(party, keys, peers, listen, guest, deadline, patience),
-            matching=matching,
-            test_share=test_share,
-            check_pooled=check_pooled,
+        source = options.source(
+            label=label,
+            drop=tuple(drop or ()),
+            columns=tuple(columns or ()),
+            hosts=hosts,
+            quantity=settings.get("objective") == "squared_error",
         )
+        line = None if options.party is None else options.connection()
+        task = TrainingTask(source, settings, line, matching, test_share, check_pooled)
     place = lambda: resume or out or free_folder(f"vertical-{task.source.name}")
     found = training_task.train(task, place, resume=resume is not None)
-    print_result(training_task.training_summary(found), found, json_)
+    print_result(training_task.training_summary(found), found, options.json_)
     if found["splits_equal"] is False:
         raise typer.Exit(1)
 
 
-def _train_as_host(
-    source: Any, line: Any, out: Path | None, limits: dict[str, Any], matching: Any, json_: bool
-) -> None:
-    from fedarena.vertical.host import HostPolicy
-    from fedarena.vertical.training_task import format_trees, serve_training
-
-    place = lambda name: out or _unfinished_folder(f"vertical-host-{name}")
-    found = serve_training(source, line, place, HostPolicy(**limits), matching)
-    summary = f"{format_trees(found['trees'])}, this host's part of the model is in {found['model_dirs'][0]}"
-    print_result(summary, found, json_)
-
-
-def _resumed(ctx: typer.Context, task: Any) -> Any:
+def _resumed(options: PartyOptions, task: Any) -> Any:
     """Return the task of a training to resume, with the options of the connection that were given again."""
-    given = given_options(ctx)
-    for name, flag in given.items():
+    for name, flag in options.given.items():
         if name in MAY_CHANGE and task.line is None:
             raise BadValue(f"{flag} is not for a simulation, and this training is one", remedy="remove it", where=flag)
         if name not in (*MAY_CHANGE, "resume", "json_", "quiet"):
@@ -199,33 +171,21 @@ def _resumed(ctx: typer.Context, task: Any) -> Any:
             )
     if task.line is None:
         return task
-    named = {name: ctx.params[name] for name in MAY_CHANGE if name in given}
-    changed = {k: str(v) if k == "keys" else _split_peers(v) if k == "peers" else v for k, v in named.items()}
+    named = {name: getattr(options, name) for name in MAY_CHANGE if name in options.given}
+    changed = {k: str(v) if k == "keys" else split_peers(v) if k == "peers" else v for k, v in named.items()}
     return dataclasses.replace(task, line=dataclasses.replace(task.line, **changed))
 
 
 @app.command()
+@party_command
 def predict(
-    ctx: typer.Context,
-    table: TableName = None,
+    options: PartyOptions,
     model: Annotated[Path | None, typer.Option(help="Folder of this party's model, or of a simulation's.")] = None,
-    party: PartyOption = None,
-    peers: Peers = None,
-    listen: Listen = None,
-    keys: Keys = None,
-    guest: GuestName = "guest",
     label: Label = None,
-    id_: Id = None,
     to: Annotated[
         Path | None, typer.Option(help="CSV file for the predictions; by default they are printed on stdout.")
     ] = None,
-    most_ids: MostIds = None,
-    insecure_hashed_ids: Hashed = False,
     min_rows: MinRows = 1,
-    deadline: Deadline = 600.0,
-    patience: Patience = 120.0,
-    json_: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Predict with a trained model. Each party evaluates its own part of the trees.
 
@@ -239,45 +199,29 @@ def predict(
     """
     from fedarena.vertical import prediction_task
 
-    check_options(ctx, party)
+    options.check()
     if model is None:
         raise typer.BadParameter("name the model's folder with --model")
-    source = _source(table, label, id_, None)
-    line: Any = None if party is None else _connection(party, keys, peers, listen, guest, deadline, patience)
-    matching = _matching(insecure_hashed_ids, min_rows, most_ids)
-    if party == "host":
+    source, matching = options.source(label=label), options.matching(min_rows)
+    line = None if options.party is None else options.connection()
+    if options.party == "host" and line is not None:
         found = prediction_task.serve_prediction(source, line, model, matching)
-        print_result(f"{found['rows']} rows", found, json_)
+        print_result(f"{found['rows']} rows", found, options.json_)
         return
     found, lines = prediction_task.predict(source, line, model, matching)
     if to is not None:
         prediction_task.write_text(to, lines)
-        print_result("\n".join([*_metrics(found), str(to)]), {**found, "to": str(to)}, json_)
-    elif json_:
-        print_result("", found, json_)
+        print_result("\n".join([*_metrics(found), str(to)]), {**found, "to": str(to)}, options.json_)
+    elif options.json_:
+        print_result("", found, options.json_)
     else:
         LOGGER.info("\n".join(_metrics(found)))
         sys.stdout.write(lines)
 
 
 @app.command()
-def align(
-    ctx: typer.Context,
-    table: TableName = None,
-    party: PartyOption = None,
-    peers: Peers = None,
-    listen: Listen = None,
-    keys: Keys = None,
-    guest: GuestName = "guest",
-    id_: Id = None,
-    most_ids: MostIds = None,
-    insecure_hashed_ids: Hashed = False,
-    min_rows: MinRows = 50,
-    deadline: Deadline = 600.0,
-    patience: Patience = 120.0,
-    json_: Json = False,
-    quiet: Quiet = False,
-) -> None:
+@party_command
+def align(options: PartyOptions, min_rows: MinRows = 50) -> None:
     """Count the ids that all parties have in common, by private set intersection, and do nothing else.
 
     `fedarena vertical align bank.csv --party host --listen 0.0.0.0:7001 --keys keys/bank --id id`
@@ -286,15 +230,13 @@ def align(
     """
     from fedarena.vertical import alignment_task
 
-    if party is None or id_ is None:
+    if options.party is None or options.id_ is None:
         raise typer.BadParameter("name the role of this process and the id column with --party and --id")
-    check_options(ctx, party)
-    source = _source(table, None, id_, None)
-    line = _connection(party, keys, peers, listen, guest, deadline, patience)
-    run_alignment = alignment_task.align_as_host if party == "host" else alignment_task.align_as_guest
-    found = run_alignment(source, line, _matching(insecure_hashed_ids, min_rows, most_ids))
+    options.check()
+    run_alignment = alignment_task.align_as_host if options.party == "host" else alignment_task.align_as_guest
+    found = run_alignment(options.source(), options.connection(), options.matching(min_rows))
     counts = ", ".join(f"{name} {count}" for name, count in found["counts"].items())
-    print_result(f"{found['common']} people in common: {counts}", found, json_)
+    print_result(f"{found['common']} people in common: {counts}", found, options.json_)
 
 
 @app.command()
@@ -318,54 +260,6 @@ def keys(
     made = make_vertical_keys(out, names, days)
     found = {"authority": str(out / "ca.pem"), "folders": {name: str(path) for name, path in made.items()}}
     print_result("\n".join(map(str, made.values())), found, json_)
-
-
-def _source(
-    table: str | None,
-    label: str | None,
-    ids: str | None,
-    drop: list[str] | None,
-    columns: list[str] | None = None,
-    hosts: int | None = None,
-    quantity: bool = False,
-) -> Any:
-    from fedarena.vertical.task_file import TableSource
-
-    if table is None:
-        raise typer.BadParameter("name a table, e.g. `fedarena vertical train breast_cancer`")
-    return TableSource(table, label, ids, tuple(drop or ()), tuple(columns or ()), hosts, quantity)
-
-
-def _connection(
-    party: Party,
-    keys: Path | None,
-    peers: list[str] | None,
-    listen: str | None,
-    guest: str,
-    deadline: float,
-    patience: float,
-) -> Any:
-    from fedarena.vertical.task_file import PartyConnection
-
-    if keys is None:
-        raise BadValue(f"a {party} needs a certificate", remedy="name its folder: --keys keys/NAME", where="--keys")
-    if party == "host" and not listen:
-        raise BadValue(
-            "a host needs an address to listen on", remedy="name it: --listen 0.0.0.0:7001", where="--listen"
-        )
-    if party == "guest" and not peers:
-        raise BadValue("a guest needs a host", remedy="name one: --peers bank=machine:7001", where="--peers")
-    return PartyConnection(str(keys), _split_peers(peers or ()), listen or "", guest, deadline, patience)
-
-
-def _split_peers(peers: Sequence[str]) -> tuple[str, ...]:
-    return tuple(peer for text in peers for peer in text.split(","))
-
-
-def _matching(insecure_hashed_ids: bool, min_rows: int, most_ids: int | None) -> Any:
-    from fedarena.vertical.handshake import Matching
-
-    return Matching(insecure_hashed_ids, min_rows, most_ids)
 
 
 def _named(**values: Any) -> dict[str, Any]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fedarena.cli.options import Json, Quiet
 from fedarena.config.errors import BadValue
+
+if TYPE_CHECKING:
+    from fedarena.vertical.align import Matching
+    from fedarena.vertical.party_tables import TableSource
+    from fedarena.vertical.task_file import PartyConnection
 
 SIMULATION = "simulation"
 GUEST, HOST = ("guest",), ("host",)
@@ -23,58 +33,109 @@ ONLY = {  # options that apply to some parties only
 MAY_CHANGE = ("peers", "keys", "deadline", "patience")  # when a training is resumed
 
 Party = Literal["guest", "host"]
-PartyOption = Annotated[
-    Party | None, typer.Option("--party", help="Role of this process; by default it simulates all parties.")
-]
-TableName = Annotated[
-    str | None,
-    typer.Argument(help="A .csv, .parquet or .npz file, or a data set, e.g. breast_cancer.", show_default=False),
-]
-Peers = Annotated[
-    list[str] | None, typer.Option(help="Guest: a host and its address, `bank=machine:port`. May be repeated.")
-]
-Listen = Annotated[str | None, typer.Option(help="Host: address to listen on, `machine:port`.")]
-Keys = Annotated[Path | None, typer.Option(help="Folder with this party's certificate; `vertical keys` makes it.")]
-GuestName = Annotated[str, typer.Option("--guest", help="Name in the guest's certificate.")]
 Label = Annotated[str | None, typer.Option(help="Column to predict; only the guest has it.")]
-Id = Annotated[
-    str | None, typer.Option("--id", help="Column that identifies a row. Without it, rows are matched by their order.")
-]
-Drop = Annotated[list[str] | None, typer.Option(help="Column to leave out. May be repeated.")]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(help="Simulation: columns of a party, `bank=income,debt`; `bank=*` has all others. May be repeated."),
-]
-Hosts = Annotated[int | None, typer.Option(min=1, help="Simulation: number of hosts that share the columns.")]
-Hashed = Annotated[
-    bool,
-    typer.Option("--insecure-hashed-ids", help="Align by plain hashes, which anyone can reverse by guessing ids."),
-]
 MinRows = Annotated[int, typer.Option(min=1, help="Smallest number of common rows for which a training starts.")]
-MostIds = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Host: total number of ids that a guest may ask about.  [default: ten times the host's own]"
-    ),
-]
-Deadline = Annotated[float, typer.Option(min=1, help="Guest: seconds that a host has to answer.")]
-Patience = Annotated[float, typer.Option(min=0, help="Guest: seconds to keep trying to reach a host.")]
 
 
-def given_options(ctx: typer.Context) -> dict[str, str]:
-    """Return the parameters that were given on the command line, each with its flag."""
-    written = {str(option.name): option.opts[0] for option in ctx.command.params}
-    typed = {name for name in written if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
-    return {name: flag for name, flag in written.items() if name in typed}
+@dataclass(frozen=True)
+class PartyOptions:
+    """The options that `train`, `predict` and `align` share; see `party_command`."""
+
+    ctx: typer.Context
+    table: Annotated[
+        str | None,
+        typer.Argument(help="A .csv, .parquet or .npz file, or a data set, e.g. breast_cancer.", show_default=False),
+    ] = None
+    party: Annotated[
+        Party | None, typer.Option("--party", help="Role of this process; by default it simulates all parties.")
+    ] = None
+    peers: Annotated[
+        list[str] | None, typer.Option(help="Guest: a host and its address, `bank=machine:port`. May be repeated.")
+    ] = None
+    listen: Annotated[str | None, typer.Option(help="Host: address to listen on, `machine:port`.")] = None
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder with this party's certificate; `vertical keys` makes it.")
+    ] = None
+    guest: Annotated[str, typer.Option("--guest", help="Name in the guest's certificate.")] = "guest"
+    id_: Annotated[
+        str | None,
+        typer.Option("--id", help="Column that identifies a row. Without it, rows are matched by their order."),
+    ] = None
+    most_ids: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Host: total number of ids that a guest may ask about.  [default: ten times the host's own]"
+        ),
+    ] = None
+    insecure_hashed_ids: Annotated[
+        bool,
+        typer.Option("--insecure-hashed-ids", help="Align by plain hashes, which anyone can reverse by guessing ids."),
+    ] = False
+    deadline: Annotated[float, typer.Option(min=1, help="Guest: seconds that a host has to answer.")] = 600.0
+    patience: Annotated[float, typer.Option(min=0, help="Guest: seconds to keep trying to reach a host.")] = 120.0
+    json_: Json = False
+    quiet: Quiet = False
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The parameters that were given on the command line, each with its flag."""
+        flags = {str(option.name): option.opts[0] for option in self.ctx.command.params}
+        source = self.ctx.get_parameter_source
+        return {name: flag for name, flag in flags.items() if getattr(source(name), "name", "") == "COMMANDLINE"}
+
+    def check(self) -> None:
+        """Reject options that have no meaning for this party."""
+        role = self.party or SIMULATION
+        for name, flag in self.given.items():
+            roles = ONLY.get(name, (role,))
+            if role not in roles:
+                other = f", or name the role of this process: --party {roles[0]}" if self.party is None else ""
+                what = f"{flag} is not for a {role}: it is for a {' or a '.join(roles)}"
+                raise BadValue(what, remedy=f"remove it{other}", where=flag)
+
+    def source(self, **more: Any) -> TableSource:
+        """Return the table of this party, or of all parties of a simulation."""
+        from fedarena.vertical.party_tables import TableSource
+
+        if self.table is None:
+            raise typer.BadParameter("name a table, e.g. `fedarena vertical train breast_cancer`")
+        return TableSource(self.table, ids=self.id_, **more)
+
+    def matching(self, min_rows: int) -> Matching:
+        """Return how the rows of the parties are matched."""
+        from fedarena.vertical.align import Matching
+
+        return Matching(self.insecure_hashed_ids, min_rows, self.most_ids)
+
+    def connection(self) -> PartyConnection:
+        """Return the connection to the other parties, and refuse options that do not describe one."""
+        from fedarena.vertical.task_file import PartyConnection
+
+        needs = {"keys": ("a certificate", "name its folder: --keys keys/NAME")}
+        if self.party == "host":
+            needs["listen"] = ("an address to listen on", "name it: --listen 0.0.0.0:7001")
+        else:
+            needs["peers"] = ("a host", "name one: --peers bank=machine:7001")
+        for name, (what, remedy) in needs.items():
+            if not getattr(self, name):
+                raise BadValue(f"a {self.party} needs {what}", remedy=remedy, where=f"--{name}")
+        peers = split_peers(self.peers or ())
+        return PartyConnection(str(self.keys), peers, self.listen or "", self.guest, self.deadline, self.patience)
 
 
-def check_options(ctx: typer.Context, party: Party | None) -> None:
-    """Reject options that have no meaning for this party."""
-    role = party or SIMULATION
-    for name, flag in given_options(ctx).items():
-        roles = ONLY.get(name, (role,))
-        if role not in roles:
-            remedy = (
-                f"remove it, or name the role of this process: --party {roles[0]}" if party is None else "remove it"
-            )
-            raise BadValue(f"{flag} is not for a {role}: it is for a {' or a '.join(roles)}", remedy=remedy, where=flag)
+def split_peers(peers: Sequence[str]) -> tuple[str, ...]:
+    """Return the hosts of all `--peers` options, each of which may list several."""
+    return tuple(peer for text in peers for peer in text.split(","))
+
+
+def party_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Let Typer see the fields of `PartyOptions`, the first parameter of this command, as options of their own."""
+    shared = inspect.signature(PartyOptions, eval_str=True).parameters
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        command(PartyOptions(**{name: values.pop(name) for name in shared}), **values)
+
+    run.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
+    return run

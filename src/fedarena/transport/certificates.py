@@ -26,7 +26,7 @@ import hashlib
 import ipaddress
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -322,25 +322,24 @@ def _public_bytes(public: Any) -> bytes:
 
 
 def _private_key(path: Path) -> Any:
-    raw, form = _read(path), _serialization()
-    load = form.load_ssh_private_key if b"OPENSSH" in raw[:64] else form.load_pem_private_key
-    try:
-        key = load(raw, None)
-    except (ValueError, TypeError, _cryptography("exceptions").UnsupportedAlgorithm) as error:
-        raise BadValue(f"{path} is not a private key without a password: {error}", remedy="make a new one") from None
-    return _on_curve(path, key, _curves().EllipticCurvePrivateKey)
+    form = _serialization()
+    load = form.load_ssh_private_key if b"OPENSSH" in _read(path)[:64] else form.load_pem_private_key
+    called, remedy = "a private key without a password", "make a new one"
+    return _load_key(path, lambda raw: load(raw, None), _curves().EllipticCurvePrivateKey, called, remedy)
 
 
 def _public_pem(path: Path) -> bytes:
+    load, remedy = _serialization().load_ssh_public_key, "ask the client for its node.pub"
+    return _public_bytes(_load_key(path, load, _curves().EllipticCurvePublicKey, "a public key", remedy))
+
+
+def _load_key(path: Path, load: Callable[[bytes], Any], kind: type, called: str, remedy: str) -> Any:
+    """Return a key on an elliptic curve, and refuse any other file."""
     raw = _read(path)
     try:
-        key = _serialization().load_ssh_public_key(raw)
-    except (ValueError, _cryptography("exceptions").UnsupportedAlgorithm) as error:
-        raise BadValue(f"{path} is not a public key: {error}", remedy="ask the client for its node.pub") from None
-    return _public_bytes(_on_curve(path, key, _curves().EllipticCurvePublicKey))
-
-
-def _on_curve(path: Path, key: Any, kind: type) -> Any:
+        key = load(raw)
+    except (ValueError, TypeError, _cryptography("exceptions").UnsupportedAlgorithm) as error:
+        raise BadValue(f"{path} is not {called}: {error}", remedy=remedy) from None
     if not isinstance(key, kind):
         raise BadValue(f"{path} is not a key on an elliptic curve", remedy="`ssh-keygen -t ecdsa -b 384` makes one")
     return key

@@ -7,14 +7,13 @@ the end of each tree, of a prediction and of the session.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import secrets
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from fedarena.config import errors
@@ -32,11 +31,8 @@ from fedarena.transport.frames import NO_KEY, Fields, Frame, FrameKind, pack_fie
 
 LOGGER = logging.getLogger(__name__)
 
-COMPARED = (
-    FrameKind.TREE_END,
-    FrameKind.PREDICT_END,
-    FrameKind.DONE,
-)  # both ends send the digest of all frames since HELLO
+# After these both ends compare the digest of all frames since HELLO.
+COMPARED = (FrameKind.TREE_END, FrameKind.PREDICT_END, FrameKind.DONE)
 
 
 class HostProtocol(Protocol):
@@ -50,21 +46,24 @@ class HostProtocol(Protocol):
         """Return the fields of the response to one request."""
 
 
-class Transcript:
-    """A hash of all frames in both directions since the handshake."""
+class RequestHandler:
+    """A host that answers requests by kind: the method `_on_setup` answers SETUP. Kinds without a method are refused."""
 
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
+    activity = "trains"
 
-    def add(self, raw: bytes) -> None:
-        """Add a frame, with its length first, so that no two lists of frames have the same hash."""
-        self._hash.update(len(raw).to_bytes(8, "little"))
-        self._hash.update(raw)
+    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        """Return the response to one request of the guest."""
+        handle = getattr(self, f"_on_{kind.name.lower()}", None)
+        if handle is None:
+            raise refused(f"a host that {self.activity} does not answer {kind.name}")
+        response: Fields = handle(fields, tree, level)
+        return response
 
-    @property
-    def digest(self) -> bytes:
-        """Return the hash of the frames so far."""
-        return self._hash.digest()
+
+def _add(transcript: hashlib._Hash, raw: bytes) -> None:
+    """Add a frame to a hash, with its length first, so that no two lists of frames have the same hash."""
+    transcript.update(len(raw).to_bytes(8, "little"))
+    transcript.update(raw)
 
 
 class Channel(ABC):
@@ -77,13 +76,8 @@ class Channel(ABC):
         self.bytes_up = self.bytes_down = 0
         self._session = bytes(16)
         self._sequence = 0
-        self._transcript = Transcript()
+        self.transcript = hashlib.sha256()  # of all frames in both directions since the handshake
         self._turn = threading.Lock()
-
-    @property
-    def transcript(self) -> bytes:
-        """Return the digest of this session's frames so far."""
-        return self._transcript.digest
 
     @property
     def was_opened(self) -> bool:
@@ -94,8 +88,8 @@ class Channel(ABC):
         """Send a request and return the response. HELLO opens a new session; the kinds in COMPARED compare transcripts."""
         with self._turn:
             if kind is FrameKind.HELLO:
-                self._session, self._sequence, self._transcript = secrets.token_bytes(16), 0, Transcript()
-            digest = self._transcript.digest
+                self._session, self._sequence, self.transcript = secrets.token_bytes(16), 0, hashlib.sha256()
+            digest = self.transcript.digest()
             body = pack_fields({**(fields or {}), **({"digest": digest} if kind in COMPARED else {})})
             frame = Frame(kind, body, self._session, self.key, tree, level, self._sequence)
             reply = self._exchange(frame)
@@ -109,7 +103,7 @@ class Channel(ABC):
         got = self.carry(raw, frame.kind)
         self.bytes_down += len(got)
         self._sequence += 1
-        with _named_after(self.name):
+        try:
             reply = Frame.decode(got)
             fields = unpack_fields(reply.body)
             if not reply.reply or reply.kind not in (frame.kind, FrameKind.ERROR):
@@ -117,8 +111,12 @@ class Channel(ABC):
             if reply.kind is FrameKind.ERROR and reply.session == bytes(16):
                 raise _told(fields, self.name)
             _same_place(reply, frame.session, frame.key, frame.sequence)
-        self._transcript.add(raw)
-        self._transcript.add(got)
+        except FrameRefused as error:
+            if error.what.startswith(f"host '{self.name}'"):
+                raise
+            raise FrameRefused(f"host '{self.name}': {error.what}", remedy=error.remedy, where=error.where) from None
+        _add(self.transcript, raw)
+        _add(self.transcript, got)
         if reply.kind is FrameKind.ERROR:
             raise _told(fields, self.name)
         return fields
@@ -127,15 +125,21 @@ class Channel(ABC):
     def carry(self, raw: bytes, kind: FrameKind) -> bytes:
         """Send a frame to the host and return its response; raise PartyLost if the host cannot be reached."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connection to the other party."""
+    def close(self) -> None:  # noqa: B027
+        """Close the connection to the other party, if there is one."""
 
     def __enter__(self) -> Channel:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def ask_all(
+    channels: Iterable[Channel], kind: FrameKind, fields: Fields | None = None, *, tree: int = 0
+) -> list[Fields]:
+    """Send the same request to one host after the other, and return their responses."""
+    return [channel.ask(kind, fields, tree=tree) for channel in channels]
 
 
 class LocalChannel(Channel):
@@ -149,9 +153,6 @@ class LocalChannel(Channel):
         """Pass the frame to the session of the host."""
         return self.session.handle(raw)
 
-    def close(self) -> None:
-        """Do nothing: there is no connection to close."""
-
 
 class Session:
     """The host's end: refuse frames that are damaged, repeated or of another session, and answer the others."""
@@ -161,13 +162,8 @@ class Session:
         self._id = self._key = b""
         self._seen: set[bytes] = set()
         self._next = 0
-        self._transcript = Transcript()
+        self.transcript = hashlib.sha256()  # of all frames in both directions since the handshake
         self._turn = threading.Lock()
-
-    @property
-    def transcript(self) -> bytes:
-        """Return the digest of this session's frames so far."""
-        return self._transcript.digest
 
     def handle(self, raw: bytes, wanted: Callable[[], bool] = lambda: True) -> bytes:
         """Return the response to one frame, which is a frame even if the host raised an error.
@@ -185,15 +181,14 @@ class Session:
                 return Frame(FrameKind.ERROR, _error_body(error), reply=True).encode()
             self._next += 1
             try:
-                answer = self._answer(frame, fields, raw)
-                reply = Frame(frame.kind, answer, self._id, self._key, frame.tree, frame.level, frame.sequence, True)
-                out = reply.encode()
+                out = self._reply_to(frame, frame.kind, self._answer(frame, fields, raw))
             except Exception as error:
-                body = _error_body(self._named(error))
-                where = (self._id, self._key, frame.tree, frame.level, frame.sequence)
-                out = Frame(FrameKind.ERROR, body, *where, True).encode()
-            self._transcript.add(out)
+                out = self._reply_to(frame, FrameKind.ERROR, _error_body(self._named(error)))
+            _add(self.transcript, out)
             return out
+
+    def _reply_to(self, frame: Frame, kind: FrameKind, body: bytes) -> bytes:
+        return Frame(kind, body, self._id, self._key, frame.tree, frame.level, frame.sequence, True).encode()
 
     def _check(self, frame: Frame) -> None:
         if frame.reply or frame.kind is FrameKind.ERROR:
@@ -202,7 +197,7 @@ class Session:
             if frame.session in self._seen or frame.session == bytes(16) or frame.sequence:
                 raise refused("this session was opened before: the frame is repeated")
             self._seen.add(frame.session)
-            self._id, self._key, self._next, self._transcript = frame.session, frame.key, 0, Transcript()
+            self._id, self._key, self._next, self.transcript = frame.session, frame.key, 0, hashlib.sha256()
         elif not self._id:
             raise PartyLost(
                 f"a {frame.kind.name} frame came before HELLO: this host was restarted, or its session was never opened",
@@ -211,8 +206,8 @@ class Session:
         _same_place(frame, self._id, self._key, self._next)
 
     def _answer(self, frame: Frame, fields: dict[str, Any], raw: bytes) -> bytes:
-        before = self._transcript.digest
-        self._transcript.add(raw)
+        before = self.transcript.digest()
+        _add(self.transcript, raw)
         if frame.kind in COMPARED:
             _compare(fields.pop("digest", b""), before, "the guest")
         answer = dict(self.host.answer(frame.kind, fields, frame.tree, frame.level))
@@ -277,14 +272,3 @@ def _told(fields: dict[str, Any], name: str) -> FedarenaError:
     if not (isinstance(kind, type) and issubclass(kind, FedarenaError)):
         kind = PartyFailed
     return kind(f"host '{name}': {what}", remedy=remedy, where=where)
-
-
-@contextlib.contextmanager
-def _named_after(name: str) -> Iterator[None]:
-    """Name the host in the message of a `FrameRefused` that is raised inside."""
-    try:
-        yield
-    except FrameRefused as error:
-        if error.what.startswith(f"host '{name}'"):
-            raise
-        raise FrameRefused(f"host '{name}': {error.what}", remedy=error.remedy, where=error.where) from None

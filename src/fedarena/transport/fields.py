@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.transport.frames import refused
+
+T = TypeVar("T")
 
 
 def whole(fields: dict[str, Any], name: str, low: int = 0, high: int = 2**31 - 1) -> int:
@@ -20,17 +22,18 @@ def whole(fields: dict[str, Any], name: str, low: int = 0, high: int = 2**31 - 1
 
 def text(fields: dict[str, Any], name: str) -> str:
     """Return a text field, or refuse the frame."""
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise refused(f"the field '{name}' is not a text")
-    return value
+    return _typed(fields, name, str, "a text")
 
 
 def raw(fields: dict[str, Any], name: str) -> bytes:
     """Return a field of bytes, or refuse the frame."""
+    return _typed(fields, name, bytes, "bytes")
+
+
+def _typed(fields: dict[str, Any], name: str, kind: type[T], called: str) -> T:
     value = fields.get(name)
-    if not isinstance(value, bytes):
-        raise refused(f"the field '{name}' is not bytes")
+    if not isinstance(value, kind):
+        raise refused(f"the field '{name}' is not {called}")
     return value
 
 

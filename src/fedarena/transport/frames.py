@@ -89,19 +89,8 @@ class Frame:
                 f"a {self.kind.name} frame would have {len(self.body)} bytes, more than the {LIMITS[self.kind]} it may have",
                 remedy="use fewer rows or columns, fewer bins, a smaller depth, or compression",
             )
-        header = HEADER.pack(
-            MAGIC,
-            self.version,
-            self.kind,
-            self.reply,
-            self.session,
-            self.key,
-            self.tree,
-            self.level,
-            self.sequence,
-            len(self.body),
-        )
-        return header + self.body
+        place = self.session, self.key, self.tree, self.level, self.sequence
+        return HEADER.pack(MAGIC, self.version, self.kind, self.reply, *place, len(self.body)) + self.body
 
     @classmethod
     def decode(cls, raw: bytes) -> Frame:

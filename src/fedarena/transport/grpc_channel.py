@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,11 +17,11 @@ from fedarena.config.errors import BadValue, FedarenaError, PartyLost
 from fedarena.transport.addresses import check_address
 from fedarena.transport.certificates import DNS, Identity, check_name, names_of
 from fedarena.transport.channel import Channel, HostProtocol, Session
-from fedarena.transport.frames import LONGEST, NO_KEY, Fields, FrameKind
+from fedarena.transport.frames import LONGEST, Fields, FrameKind
 
 LOGGER = logging.getLogger(__name__)
 
-METHOD = "/fedarena.Vertical/Ask"
+SERVICE, METHOD = "fedarena.Vertical", "Ask"
 EXAMPLE = "bank.example.org:7001"
 SIZES = [("grpc.max_receive_message_length", LONGEST), ("grpc.max_send_message_length", LONGEST)]
 PING = 20_000  # milliseconds: a broken connection is noticed within half a minute, however long a response takes
@@ -38,12 +37,11 @@ class NetworkChannel(Channel):
         name: str,
         address: str,
         identity: Identity,
-        key: bytes = NO_KEY,
         *,
         deadline: float = DEADLINE,
         patience: float = PATIENCE,
     ) -> None:
-        super().__init__(check_name(name), key)
+        super().__init__(check_name(name))
         self.address, self.deadline, self.patience = check_address(address, EXAMPLE), deadline, patience
         self._identity = identity
         self._line: Any = None
@@ -65,7 +63,7 @@ class NetworkChannel(Channel):
             ("grpc.enable_retries", 0),
         ]
         self._line = grpc.secure_channel(self.address, trust, options)
-        self._method = self._line.unary_unary(METHOD)
+        self._method = self._line.unary_unary(f"/{SERVICE}/{METHOD}")
 
     def ask(self, kind: FrameKind, fields: Fields | None = None, *, tree: int = 0, level: int = 0) -> dict[str, Any]:
         """Send a request; with HELLO, wait until the host can be reached. Every attempt is a session of its own."""
@@ -146,7 +144,8 @@ class HostServer:
         ]
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="fedarena-host")
         self._server = grpc.server(self._pool, options=options, maximum_concurrent_rpcs=8)
-        self._server.add_generic_rpc_handlers([_one_method(self._ask)])
+        handlers = {METHOD: grpc.unary_unary_rpc_method_handler(self._ask)}
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
         trust = grpc.ssl_server_credentials(
             [(identity.key, identity.cert)], root_certificates=identity.ca, require_client_auth=True
         )
@@ -174,21 +173,6 @@ class HostServer:
     def __exit__(self, *_: object) -> None:
         self._server.stop(grace=1).wait()
         self._pool.shutdown()
-
-
-def _one_method(ask: Callable[[bytes, Any], bytes]) -> Any:
-    """Return a gRPC handler of one method that takes and returns bytes; all other methods are unknown."""
-    grpc = grpc_library()
-    handler = grpc.unary_unary_rpc_method_handler(ask)
-
-    class OneMethod(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
-        """Serve one method and no other."""
-
-        def service(self, call: Any) -> Any:
-            """Return the handler if the call names the method."""
-            return handler if call.method == METHOD else None
-
-    return OneMethod()
 
 
 def grpc_library() -> Any:

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,18 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class Matching:
+    """How the rows of several parties are matched."""
+
+    insecure_hashed_ids: bool = False
+    smallest: int = SMALLEST
+    most_ids: int | None = None  # host: the most ids that a guest may query
+
+
+BY_PSI = Matching()
+
+
+@dataclass(frozen=True)
 class Alignment:
     """The rows of a party's own table that all parties have, in the common order."""
 
@@ -49,8 +60,11 @@ class Alignment:
 
     def summary(self) -> str:
         """Return the number of common rows and of each party's rows as text."""
-        counts = ", ".join(f"{name} {count}" for name, count in self.counts.items())
-        return f"{len(self.rows)} people in common: {counts}"
+        return f"{len(self.rows)} people in common: {_by_party(self.counts)}"
+
+
+def _by_party(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def check_ids(ids: Sequence[str], smallest: int = SMALLEST) -> list[str]:
@@ -71,30 +85,22 @@ def check_ids(ids: Sequence[str], smallest: int = SMALLEST) -> list[str]:
     return found
 
 
-def align(
-    channels: Sequence[Channel],
-    ids: Sequence[str],
-    *,
-    insecure_hashed_ids: bool = False,
-    smallest: int = SMALLEST,
-) -> Alignment:
+def align(channels: Sequence[Channel], ids: Sequence[str], matching: Matching = BY_PSI) -> Alignment:
     """Find the ids that every host has, and send them to the hosts; the sessions must be open."""
-    ours = check_ids(ids, smallest)
-    find = _by_hashes if insecure_hashed_ids else _by_psi
-    method = METHODS[insecure_hashed_ids]
+    ours, smallest = check_ids(ids, matching.smallest), matching.smallest
+    find = _by_hashes if matching.insecure_hashed_ids else _by_psi
     with ThreadPoolExecutor(len(channels)) as pool:
-        found = list(pool.map(lambda channel: find(channel, ours, method), channels))
-    common = set.intersection(*(known for _, known in found))
-    counts = {"guest": len(ours), **{c.name: count for c, (count, _) in zip(channels, found, strict=True)}}
-    if len(common) < smallest:
-        _report_too_few(channels, len(common), smallest)
-    _check_size(len(common), counts, smallest)
-    order = sorted(common, key=lambda i: ours[i].encode())
-    rows = np.array(order, dtype=np.int64)
-    digest = order_digest([ours[i] for i in order])
-    with ThreadPoolExecutor(len(channels)) as pool:
-        list(pool.map(lambda channel: _send_order(channel, [ours[i] for i in order], digest), channels))
-    return Alignment(rows, digest, counts)
+        found = list(pool.map(lambda channel: find(channel, ours), channels))
+        common = set.intersection(*(known for _, known in found))
+        counts = {"guest": len(ours), **{c.name: count for c, (count, _) in zip(channels, found, strict=True)}}
+        if len(common) < smallest:
+            _report_too_few(channels, len(common), smallest)
+        _check_size(len(common), counts, smallest)
+        order = sorted(common, key=lambda i: ours[i].encode())
+        in_order = [ours[i] for i in order]
+        digest = order_digest(in_order)
+        list(pool.map(lambda channel: _send_order(channel, in_order, digest), channels))
+    return Alignment(np.array(order, dtype=np.int64), digest, counts)
 
 
 def order_digest(ids: Sequence[str]) -> str:
@@ -107,20 +113,21 @@ def order_digest(ids: Sequence[str]) -> str:
 
 def _check_size(common: int, counts: dict[str, int], smallest: int) -> None:
     if common < smallest:
-        by_party = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise BadValue(
-            f"only {common} ids are known to all parties ({by_party}); at least {smallest} are needed"
+            f"only {common} ids are known to all parties ({_by_party(counts)}); at least {smallest} are needed"
             if common
-            else f"no id is known to all parties ({by_party})",
+            else f"no id is known to all parties ({_by_party(counts)})",
             remedy="check that all parties write ids alike ('007' is not '7')"
             + (", or lower --min-rows; sums over few rows reveal more" if common else ""),
         )
 
 
-def _by_psi(channel: Channel, ids: list[str], method: str) -> tuple[int, set[int]]:
+def _by_psi(channel: Channel, ids: list[str]) -> tuple[int, set[int]]:
     """Return how many ids a host has, and which of ours are among them; it must send its set before our requests."""
     psi = psi_library()
-    count = _start(channel, method, len(ids))
+    from google.protobuf.message import DecodeError
+
+    count = _start(channel, "psi", len(ids))
     setup = psi.ServerSetup()
     try:
         setup.ParseFromString(_parts(channel, FrameKind.ALIGN_SETUP, count))
@@ -132,14 +139,14 @@ def _by_psi(channel: Channel, ids: list[str], method: str) -> tuple[int, set[int
             response.ParseFromString(read.raw(channel.ask(FrameKind.ALIGN_REQUEST, {"request": request}), "response"))
             known |= {start + int(i) for i in client.GetIntersection(setup, response)}
             log.info("aligning with %s: %d of %d ids", channel.name, min(start + BATCH, len(ids)), len(ids))
-    except (RuntimeError, ValueError, psi.DecodeError):
+    except (RuntimeError, ValueError, DecodeError):
         raise refused(f"host '{channel.name}': its part of the intersection is damaged") from None
     return count, known
 
 
-def _by_hashes(channel: Channel, ids: list[str], method: str) -> tuple[int, set[int]]:
+def _by_hashes(channel: Channel, ids: list[str]) -> tuple[int, set[int]]:
     """Do the same with plain hashes, which can be reversed by guessing ids."""
-    count = _start(channel, method, len(ids))
+    count = _start(channel, "hashed", len(ids))
     raw = _parts(channel, FrameKind.ALIGN_HASHES, count)
     if len(raw) != HASH * count:
         raise refused(f"host '{channel.name}': its part of the intersection is damaged")
@@ -232,18 +239,9 @@ class HostAlignment:
     A guest may query `most_ids` ids during the life of this process, however often it starts an alignment.
     """
 
-    def __init__(
-        self,
-        ids: Sequence[str],
-        name: str = "host",
-        *,
-        insecure_hashed_ids: bool = False,
-        smallest: int = SMALLEST,
-        most_ids: int | None = None,
-    ) -> None:
-        self._ids = check_ids(ids, smallest)
-        self._name, self._insecure, self._smallest = name, insecure_hashed_ids, smallest
-        self._left = TIMES_OWN * len(self._ids) if most_ids is None else most_ids
+    def __init__(self, ids: Sequence[str], name: str = "host", matching: Matching = BY_PSI) -> None:
+        self._ids, self._name, self._matching = check_ids(ids, matching.smallest), name, matching
+        self._left = TIMES_OWN * len(self._ids) if matching.most_ids is None else matching.most_ids
         self._server: Any = None
         self._setup = self._order = b""
         self._asked = self._allowed = 0
@@ -274,7 +272,7 @@ class HostAlignment:
             raise BadValue(
                 "this host aligns by ids", remedy="start the guest with --id as well, or this host without it"
             )
-        if method == "hashed" and not self._insecure:
+        if method == "hashed" and not self._matching.insecure_hashed_ids:
             raise BadValue(
                 "the guest wants to align by hashed ids, which can be reversed by guessing",
                 remedy="let the guest align by private set intersection, or start this host with --insecure-hashed-ids",
@@ -302,10 +300,11 @@ class HostAlignment:
         return {"data": self._setup[part * CHUNK : (part + 1) * CHUNK], "parts": parts}
 
     def _respond(self, raw: bytes) -> Fields:
-        psi = psi_library()
+        from google.protobuf.message import DecodeError
+
         if self._server is None:
             raise refused("an ALIGN_REQUEST frame came before ALIGN_START")
-        request = psi.Request()
+        request = psi_library().Request()
         try:
             request.ParseFromString(raw)
             asked = len(request.encrypted_elements)
@@ -313,7 +312,7 @@ class HostAlignment:
             if self._asked > self._allowed or self._left < 0:
                 raise refused("the guest queries more ids than it has")
             return {"response": self._server.ProcessRequest(request).SerializeToString()}
-        except (RuntimeError, ValueError, psi.DecodeError):
+        except (RuntimeError, ValueError, DecodeError):
             raise refused("an ALIGN_REQUEST frame is damaged") from None
 
     def _accept(self, salt: bytes, data: bytes, first: int, last: int) -> Fields:
@@ -327,7 +326,7 @@ class HostAlignment:
         unknown = sum(h not in row_of for h in hashes)
         if unknown or len(set(hashes)) < len(hashes):
             raise refused(f"{unknown} of {len(hashes)} common ids are not known here, or are repeated")
-        _check_size(len(hashes), self._counts, self._smallest)
+        _check_size(len(hashes), self._counts, self._matching.smallest)
         rows = np.array([row_of[h] for h in hashes], dtype=np.int64)
         digest = order_digest([self._ids[row] for row in rows])
         self.result = Alignment(rows, digest, self._counts)
@@ -335,14 +334,10 @@ class HostAlignment:
 
 
 def psi_library() -> Any:
-    """Return the names of openmined-psi that an alignment uses, and protobuf's error for damaged messages."""
-    psi = import_optional(
+    """Return openmined-psi, which an alignment by private set intersection needs."""
+    return import_optional(
         "private_set_intersection.python",
         needed_by="private set intersection",
         install="'fedarena[vertical]' (Linux on x86-64 or macOS, Python 3.11 to 3.13)",
         alternative="align by hashes that can be guessed: --insecure-hashed-ids",
     )
-    from google.protobuf.message import DecodeError
-
-    names = ("client", "server", "ServerSetup", "Request", "Response", "DataStructure")
-    return SimpleNamespace(DecodeError=DecodeError, **{name: getattr(psi, name) for name in names})

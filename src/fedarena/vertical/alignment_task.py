@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fedarena.transport.certificates import Identity
+from fedarena.transport.channel import ask_all
 from fedarena.transport.frames import FrameKind
-from fedarena.vertical.align import Alignment
-from fedarena.vertical.handshake import HostParty, Matching, align_guest
-from fedarena.vertical.task_file import PartyConnection, TableSource
+from fedarena.vertical.align import Alignment, Matching
+from fedarena.vertical.handshake import HostParty, align_guest
+from fedarena.vertical.party_tables import TableSource
+from fedarena.vertical.task_file import PartyConnection
 
 
 def align_as_host(source: TableSource, connection: PartyConnection, matching: Matching) -> dict[str, Any]:
@@ -25,8 +27,7 @@ def align_as_guest(source: TableSource, connection: PartyConnection, matching: M
     table = source.load_ids()
     with connection.channels() as channels:
         alignment = align_guest(channels, table, matching, purpose="align")
-        for channel in channels:
-            channel.ask(FrameKind.DONE)
+        ask_all(channels, FrameKind.DONE)
     return _summarise(alignment)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PlainSerializer
 
 from fedarena.config.errors import BadValue
 from fedarena.vertical.settings import BoostSettings
@@ -109,18 +112,15 @@ def list_candidates(bins: Bins, codes: Codes, training: NDArray[np.bool_], min_c
 
     Fewer than `min_count` missing values stay with the last bin: no candidate separates them from it.
     """
-    column: list[int] = []
-    last: list[int] = []
-    missing: list[bool] = []
+    found: list[tuple[int, int, bool]] = []
     for f, count in enumerate(bins.counts.tolist()):
         known = int(np.count_nonzero(codes[f, training] < count))
         has_missing, any_value = np.count_nonzero(training) - known >= min_count, known > 0
-        forward = list(range(count if has_missing else count - 1)) if any_value else []
-        backward = list(range(count - 2, -2, -1)) if has_missing and any_value else []
-        column += [f] * (len(forward) + len(backward))
-        last += forward + backward
-        missing += [False] * len(forward) + [True] * len(backward)
-    return Candidates(np.array(column, np.int64), np.array(last, np.int64), np.array(missing, bool))
+        forward = range(count if has_missing else count - 1) if any_value else ()
+        backward = range(count - 2, -2, -1) if has_missing and any_value else ()
+        found += [(f, last, False) for last in forward] + [(f, last, True) for last in backward]
+    column, last, missing = np.array(found, np.int64).reshape(-1, 3).T.copy()
+    return Candidates(column, last, missing.astype(bool))
 
 
 def goes_left(codes: Codes, bins: Bins, column: int, last: int, missing_left: bool) -> NDArray[np.bool_]:
@@ -138,13 +138,18 @@ def threshold(bins: Bins, column: int, last: int) -> float:
     return float(cuts[last]) if last < len(cuts) else np.inf
 
 
+def _finite_or_text(value: float) -> float | str:
+    """Return infinity as text, because JSON has no infinity."""
+    return value if math.isfinite(value) else str(value)
+
+
 @dataclass(frozen=True)
 class ColumnSplit:
     """One split of a party's own column: values at or below the threshold go left."""
 
     column: int
     bin: int
-    threshold: float
+    threshold: Annotated[float, PlainSerializer(_finite_or_text)]
     missing_left: bool
 
     def left(self, values: NDArray[np.floating]) -> NDArray[np.bool_]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from fedarena.config.errors import BadValue, CannotWrite, PartyLost, ResumeMismatch
 from fedarena.config.seeds import stream
 from fedarena.transport import fields as read
-from fedarena.transport.channel import Channel
+from fedarena.transport.channel import Channel, ask_all
 from fedarena.transport.frames import CHUNK, FrameKind
 from fedarena.vertical import checkpoint
 from fedarena.vertical.bins import check_columns
@@ -92,7 +93,6 @@ class Guest:
         self._table = hashlib.sha256(b"".join(a.tobytes() for a in (self.x, self.y, self.w, self.training))).hexdigest()
         if self.folder is not None:
             self._resume(self.folder, resume)
-        self._key: Key | None = None
         self._parties: list[ColumnOwner] = [self._own]
 
     def _resume(self, folder: Path, resume: bool) -> None:
@@ -129,12 +129,15 @@ class Guest:
         end_training(self.channels)
         return self.model
 
+    @cached_property
+    def _key(self) -> Key:
+        bits = self.settings.key_bits
+        if self.cipher == "none":
+            return PlainKey(PlainPublicKey(bits))
+        return generate(bits, allow_1024=self.settings.allow_1024)
+
     def _open_sessions(self) -> None:
         """Open a session with every host, also after one was lost: send the settings, then the key."""
-        if self._key is None and self.channels:
-            bits = self.settings.key_bits
-            plain = self.cipher == "none"
-            self._key = PlainKey(PlainPublicKey(bits)) if plain else generate(bits, allow_1024=self.settings.allow_1024)
         setup = {
             "settings": self.settings.to_json(),
             "rows": len(self.x),
@@ -144,7 +147,6 @@ class Guest:
         }
         self._parties = [self._own]
         for channel in self.channels:
-            assert self._key is not None
             public = self._key.public
             channel.key = bytes.fromhex(public.fingerprint)[:8]
             channel.ask(FrameKind.HELLO, {"purpose": "train"})
@@ -163,10 +165,8 @@ class Guest:
         self._own.splits = list(self.model.splits)
         gradients = self._compute_gradients(tree, output)
         self._start_tree(tree, gradients)
-        names = ["guest", *(c.name for c in self.channels)]
-        grown = TreeGrowth(self.settings, self._parties, names, gradients, len(self.x)).grow(tree, output)
-        for channel in self.channels:
-            channel.ask(FrameKind.TREE_END, {}, tree=tree)
+        grown = TreeGrowth(self.settings, self._parties, gradients, len(self.x)).grow(tree, output)
+        ask_all(self.channels, FrameKind.TREE_END, tree=tree)
         columns = slice(None) if output < 0 else slice(output, output + 1)
         self.margins[:, columns] += grown.margins()
         now = self._traffic()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +13,13 @@ import numpy as np
 from fedarena.common.files import atomic_write, writing
 from fedarena.config.errors import BadValue, FedarenaError, FrameRefused, PartyLost
 from fedarena.transport import fields as read
-from fedarena.transport.channel import Channel, HostProtocol
+from fedarena.transport.channel import Channel, HostProtocol, ask_all
 from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical.align import (
-    SMALLEST,
+    BY_PSI,
     Alignment,
     HostAlignment,
+    Matching,
     SameRows,
     align,
     align_same,
@@ -34,18 +34,6 @@ ALIGN_KINDS = {kind for kind in FrameKind if kind.name.startswith("ALIGN")}
 Purpose = Literal["train", "predict", "align"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Matching:
-    """How the rows of several parties are matched."""
-
-    insecure_hashed_ids: bool = False
-    smallest: int = SMALLEST
-    most_ids: int | None = None  # host: the most ids that a guest may query
-
-
-BY_PSI = Matching()
 
 
 class HostParty:
@@ -66,17 +54,10 @@ class HostParty:
         self.alignment: Alignment | None = None
         self._make = make
         self._hello: dict[str, Any] = {}  # fields of the last HELLO
-        self._inner: HostProtocol | None = None
-        if table.ids is None:
-            self._aligner: HostAlignment | SameRows = SameRows(len(table), name)
-        else:
-            self._aligner = HostAlignment(
-                table.ids,
-                name,
-                insecure_hashed_ids=matching.insecure_hashed_ids,
-                smallest=matching.smallest,
-                most_ids=matching.most_ids,
-            )
+        self.host: HostProtocol | None = None
+        self._aligner: HostAlignment | SameRows = (
+            SameRows(len(table), name) if table.ids is None else HostAlignment(table.ids, name, matching)
+        )
         stored = load_alignment(folder, table)
         if stored is not None:
             self._begin(stored)
@@ -90,11 +71,11 @@ class HostParty:
         if kind is FrameKind.DONE and self._make is None:
             self.finished.set()
             return {}
-        if self._inner is None:
+        if self.host is None:
             raise FrameRefused(
                 f"a {kind.name} frame came before the rows were aligned", remedy="the guest must align first"
             )
-        response = self._inner.answer(kind, fields, tree, level)
+        response = self.host.answer(kind, fields, tree, level)
         if kind is FrameKind.TREE_END:
             log.info("tree %d finished", tree + 1)
         elif kind is FrameKind.DONE:
@@ -110,7 +91,7 @@ class HostParty:
                 remedy=f"start the host with `vertical {wanted[:20]}`, or the guest with `vertical {self.purpose}`",
             )
         self._hello = fields
-        inner = {} if self._inner is None else self._inner.answer(FrameKind.HELLO, fields, tree, level)
+        inner = {} if self.host is None else self.host.answer(FrameKind.HELLO, fields, tree, level)
         return {**inner, "aligned": "" if self.alignment is None else self.alignment.digest}
 
     def _align(self, kind: FrameKind, fields: dict[str, Any]) -> Fields:
@@ -127,8 +108,8 @@ class HostParty:
     def _begin(self, alignment: Alignment) -> None:
         self.alignment = alignment
         if self._make is not None:
-            self._inner = self._make(self.table.take(alignment.rows))
-            self._inner.answer(FrameKind.HELLO, self._hello, 0, 0)
+            self.host = self._make(self.table.take(alignment.rows))
+            self.host.answer(FrameKind.HELLO, self._hello, 0, 0)
 
 
 def align_guest(
@@ -144,15 +125,11 @@ def align_guest(
     for attempts_left in reversed(range(ATTEMPTS)):
         try:
             theirs = {
-                str(channel.ask(FrameKind.HELLO, {"purpose": purpose}).get("aligned", "")) for channel in channels
+                str(reply.get("aligned", "")) for reply in ask_all(channels, FrameKind.HELLO, {"purpose": purpose})
             }
             if stored is not None and theirs == {stored.digest}:
                 return stored
-            if table.ids is None:
-                found = align_same(channels, len(table))
-            else:
-                insecure, smallest = matching.insecure_hashed_ids, matching.smallest
-                found = align(channels, table.ids, insecure_hashed_ids=insecure, smallest=smallest)
+            found = align_same(channels, len(table)) if table.ids is None else align(channels, table.ids, matching)
             break
         except PartyLost:  # during the alignment: the next HELLO waits until the host is back
             if not attempts_left:

@@ -7,7 +7,7 @@ and a network.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, ResumeMismatch
 from fedarena.transport import fields as read
-from fedarena.transport.frames import Fields, FrameKind, refused
+from fedarena.transport.channel import RequestHandler
+from fedarena.transport.frames import Fields, refused
 from fedarena.vertical.bins import BinnedColumns, check_columns
 from fedarena.vertical.crypto.keys import PublicKey
 from fedarena.vertical.crypto.plain import PlainPublicKey
@@ -36,7 +37,7 @@ class HostPolicy:
     most_trees: int = 10_000  # over the life of a folder, with SPARE_TREES more that were discarded
     most_depth: int = 12
     most_bits: int = 2 * SLOT  # that a guest may read of each candidate: the slots of one g and one h
-    min_leaf_rows: int = 1  # nodes with fewer rows of the tree are neither summed nor made by a split
+    min_leaf_rows: int = 1  # nodes with fewer rows of the tree are not summed, and no split makes them
     min_bin_count: int = 1  # bins with fewer training rows are not made
     plain: bool = False  # simulation without encryption
 
@@ -69,7 +70,7 @@ class HostSession:
     columns: BinnedColumns
 
 
-class Host:
+class Host(RequestHandler):
     """One host during training; `x` are its columns, in the common order of rows."""
 
     def __init__(
@@ -93,25 +94,15 @@ class Host:
         self._session: HostSession | None = None
         self._public: PublicKey | PlainPublicKey | None = None
         self._tree: HostTree | None = None
-        self._handlers: dict[FrameKind, Callable[[dict[str, Any], int, int], Fields]] = {
-            FrameKind.HELLO: self._hello,
-            FrameKind.SETUP: self._set_up,
-            FrameKind.PUBLIC_KEY: self._receive_key,
-            FrameKind.TREE_START: self._start_tree,
-            FrameKind.ROWS: lambda fields, tree, level: self._current_tree(tree).add_rows(fields),
-            FrameKind.LEVEL: lambda fields, tree, level: self._current_tree(tree).sum_candidates(fields, level),
-            FrameKind.SPLIT: lambda fields, tree, level: self._current_tree(tree).split(
-                fields, level, self.model.records
-            ),
-            FrameKind.TREE_END: self._end_tree,
-            FrameKind.DONE: self._done,
-        }
 
-    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
-        """Return the response to one request of the guest."""
-        if kind not in self._handlers:
-            raise refused(f"a host that trains does not answer {kind.name}")
-        return self._handlers[kind](fields, tree, level)
+    def _on_rows(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        return self._current_tree(tree).add_rows(fields)
+
+    def _on_level(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        return self._current_tree(tree).sum_candidates(fields, level)
+
+    def _on_split(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        return self._current_tree(tree).split(fields, level, self.model.records)
 
     def _reset(self) -> None:
         self._tree = self._public = self._session = None
@@ -121,11 +112,11 @@ class Host:
         if self.folder is not None:
             self.model.save(self.folder)
 
-    def _hello(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def _on_hello(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         self._reset()
         return {"name": self.model.name, "rows": len(self.x), "trees": len(self.model.trees)}
 
-    def _set_up(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def _on_setup(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         settings = BoostSettings.from_json(read.text(fields, "settings"))
         self.policy.check(settings)
         if read.whole(fields, "rows") != len(self.x):
@@ -174,7 +165,7 @@ class Host:
             training_id=training_id,
         )
 
-    def _receive_key(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def _on_public_key(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         settings = self._current_session().settings
         self._tree = self._public = None
         cipher = read.text(fields, "cipher")
@@ -203,7 +194,7 @@ class Host:
             raise refused(f"tree {tree} was not started")
         return self._tree
 
-    def _start_tree(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def _on_tree_start(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         session = self._current_session()
         if self._public is None:
             raise refused("a training request came before PUBLIC_KEY")
@@ -224,13 +215,13 @@ class Host:
         self._tree = HostTree(tree, rows, session.columns, session.settings, self._public, self.policy.min_leaf_rows)
         return {}
 
-    def _end_tree(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def _on_tree_end(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         records = self.model.records + tuple(self._current_tree(tree).splits)
         self._tree = None
         self._update_model(records=records, trees=(*self.model.trees, len(records)))
         return {}
 
-    def _done(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
+    def _on_done(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         self._reset()
         if self.model.trees and not self.model.finished:
             self._update_model(finished=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 from pydantic import TypeAdapter
 
@@ -22,7 +23,6 @@ from fedarena.vertical.settings import BoostSettings
 
 FORMAT = 1
 FILE = "model.json"
-Model = TypeVar("Model", "GuestModel", "HostModel")
 GUEST = 0  # owner number of the guest; hosts are 1, 2, ...
 
 
@@ -54,8 +54,48 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class GuestModel:
+class PartyModel(ABC):
+    """The part of a model that one party stores in model.json."""
+
+    party: ClassVar[str]
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ValueError if a file with this content is damaged or forged."""
+
+    def save(self, folder: Path) -> None:
+        """Write the model to model.json atomically."""
+        content = TypeAdapter(type(self)).dump_python(self)
+        write_json(folder / FILE, {"format": FORMAT, "party": self.party, **content})
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Read the model that `save` wrote to this folder."""
+        path = Path(folder) / FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or content.get("format") != FORMAT:
+                raise ValueError("its format is unknown")
+            found = content.get("party")
+            if found == cls.party:
+                model = TypeAdapter(cls).validate_python({f.name: content[f.name] for f in fields(cls)})
+                model.check()
+                return model
+        except OSError:
+            remedy = "train one first, or name its folder"
+            raise DataMissing(f"there is no model in {path.parent}", remedy=remedy) from None
+        except (KeyError, TypeError, ValueError, BadValue) as error:
+            remedy = "train again, or restore it from a copy"
+            raise DataBroken(f"{path} does not hold a model: {error}", remedy=remedy) from None
+        what = f"{path} is the model of a {found}, not of a {cls.party}"
+        raise BadValue(what, remedy=f"name the folder of the {cls.party}")
+
+
+@dataclass(frozen=True)
+class GuestModel(PartyModel):
     """The guest's part of a model: settings, trees and its own splits by record number."""
+
+    party = "guest"
 
     settings: BoostSettings
     start: float
@@ -102,20 +142,27 @@ class GuestModel:
         ]
         return sorted(rows, key=lambda row: -float(str(row["gain"])))
 
-    def save(self, folder: Path) -> None:
-        """Write the model to model.json atomically."""
-        content = {**asdict(self), "settings": self.settings.model_dump(), "splits": _splits_json(self.splits)}
-        write_json(folder / FILE, {"format": FORMAT, "party": "guest", **content})
-
-    @classmethod
-    def load(cls, folder: Path | str) -> GuestModel:
-        """Read the model that `save` wrote to this folder."""
-        return _load(cls, Path(folder) / FILE, "guest", _check_guest)
+    def check(self) -> None:
+        """Refuse trees of a damaged or forged file: children that do not exist, or cycles."""
+        _check_thresholds(self.splits)
+        for tree in self.trees:
+            outputs = self.settings.outputs if tree.output < 0 else 1
+            for i, node in enumerate(tree.nodes):
+                if node.owner < 0:
+                    if len(node.weights) != outputs:
+                        raise ValueError("a leaf has a wrong number of weights")
+                    continue
+                if not (i < node.left < len(tree.nodes) and i < node.right < len(tree.nodes)):
+                    raise ValueError("a node has children that do not exist")
+                if node.owner > len(self.hosts) or (node.owner == GUEST and not 0 <= node.record < len(self.splits)):
+                    raise ValueError("a node belongs to no party")
 
 
 @dataclass(frozen=True)
-class HostModel:
+class HostModel(PartyModel):
     """A host's part of a model: the splits of its record numbers, and the number of records after each tree."""
+
+    party = "host"
 
     name: str = "host"
     columns: tuple[str, ...] = ()
@@ -132,21 +179,11 @@ class HostModel:
         ends = self.trees[:trees]
         return replace(self, trees=ends, records=self.records[: ends[-1] if ends else 0])
 
-    def save(self, folder: Path) -> None:
-        """Write the model to model.json atomically."""
-        content = {**asdict(self), "records": _splits_json(self.records)}
-        write_json(folder / FILE, {"format": FORMAT, "party": "host", **content})
-
-    @classmethod
-    def load(cls, folder: Path | str) -> HostModel:
-        """Read the model that `save` wrote to this folder."""
-        return _load(cls, Path(folder) / FILE, "host", _check_host)
-
-
-def _splits_json(splits: Sequence[ColumnSplit]) -> list[dict[str, Any]]:
-    """Return splits as JSON objects; an infinite threshold becomes text, because JSON has no infinity."""
-    rows = [asdict(split) for split in splits]
-    return [row if math.isfinite(row["threshold"]) else {**row, "threshold": str(row["threshold"])} for row in rows]
+    def check(self) -> None:
+        """Refuse records of a damaged or forged file."""
+        _check_thresholds(self.records)
+        if any(not 0 <= s.column < max(len(self.columns), 1) for s in self.records):
+            raise ValueError("a record names a column that does not exist")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -155,57 +192,6 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path, sync=True) as file:
         file.write(json.dumps(content, allow_nan=False).encode())
-
-
-def _load(cls: type[Model], path: Path, party: str, check: Callable[[Model], None]) -> Model:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ValueError("its format is unknown")
-        if content.get("party") != party:
-            raise BadValue(
-                f"{path} is the model of a {content.get('party')}, not of a {party}",
-                remedy=f"name the folder of the {party}",
-            )
-    except OSError:
-        raise DataMissing(f"there is no model in {path.parent}", remedy="train one first, or name its folder") from None
-    except ValueError as error:
-        raise _broken(path, error) from None
-    try:
-        if party == "guest":
-            content["settings"] = BoostSettings(**content["settings"])
-        fields = {name: content[name] for name in cls.__dataclass_fields__}
-        model: Model = TypeAdapter(cls).validate_python(fields)
-        check(model)
-    except (KeyError, TypeError, ValueError, BadValue) as error:
-        raise _broken(path, error) from None
-    return model
-
-
-def _broken(path: Path, error: Exception) -> DataBroken:
-    return DataBroken(f"{path} does not hold a model: {error}", remedy="train again, or restore it from a copy")
-
-
-def _check_guest(model: GuestModel) -> None:
-    """Refuse trees of a damaged or forged file: children that do not exist, or cycles."""
-    _check_thresholds(model.splits)
-    for tree in model.trees:
-        outputs = model.settings.outputs if tree.output < 0 else 1
-        for i, node in enumerate(tree.nodes):
-            if node.owner < 0:
-                if len(node.weights) != outputs:
-                    raise ValueError("a leaf has a wrong number of weights")
-                continue
-            if not (i < node.left < len(tree.nodes) and i < node.right < len(tree.nodes)):
-                raise ValueError("a node has children that do not exist")
-            if node.owner > len(model.hosts) or (node.owner == GUEST and not 0 <= node.record < len(model.splits)):
-                raise ValueError("a node belongs to no party")
-
-
-def _check_host(model: HostModel) -> None:
-    _check_thresholds(model.records)
-    if any(not 0 <= s.column < max(len(model.columns), 1) for s in model.records):
-        raise ValueError("a record names a column that does not exist")
 
 
 def _check_thresholds(splits: Sequence[ColumnSplit]) -> None:

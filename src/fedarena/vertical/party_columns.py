@@ -77,6 +77,8 @@ class TreeGradients:
 class OwnColumns:
     """The guest's columns, whose sums are not encrypted."""
 
+    name = "guest"
+
     def __init__(self, x: NDArray[np.float64], training: NDArray[np.bool_], settings: BoostSettings) -> None:
         self.columns = BinnedColumns.of(x, training, settings)
         self.splits: list[ColumnSplit] = []
@@ -117,7 +119,7 @@ class HostColumns:
     """A host's columns: send encrypted gradients, decrypt sums, and check every response."""
 
     def __init__(self, channel: Channel, key: Key, settings: BoostSettings, rows: int, candidates: int) -> None:
-        self.channel, self.key, self.settings = channel, key, settings
+        self.channel, self.key, self.settings, self.name = channel, key, settings, channel.name
         self.rows, self.candidates = rows, candidates
         self.parts, self.slots = ciphertext_layout(settings, key.public.capacity)
         self._above: tuple[int, CandidateSums] | None = None  # depth and sums of the last level
@@ -173,9 +175,8 @@ class HostColumns:
             request["totals"] = self._encrypt_totals(level, build)
         response = self.channel.ask(FrameKind.LEVEL, request, tree=level.tree, level=level.depth)
         shape = (len(build), self.candidates)
-        counts = response.get("counts")
-        if not isinstance(counts, np.ndarray) or counts.shape != shape or counts.dtype != np.int32:
-            raise faulty_host(self.channel.name, "its counts have a wrong form")
+        counts = np.asarray(response.get("counts"))
+        self._refuse(counts.shape != shape or counts.dtype != np.int32, "its counts have a wrong form")
         rows = counts.astype(np.int64)
         self._refuse((rows < 0) | (rows > level.rows[build, None]), "its counts are larger than the nodes")
         slots = self._decrypt(read.raw(response, "sums"), shape)
@@ -195,18 +196,16 @@ class HostColumns:
         each = public.capacity // (SLOT * self.slots) if self.settings.uses("compression") else 1
         wanted = shape[0] * shape[1] * self.parts
         ciphertexts = Ciphertexts.from_bytes(public, raw) if raw else None
-        if (0 if ciphertexts is None else len(ciphertexts)) != -(-wanted // each):
-            raise faulty_host(self.channel.name, "it sent a wrong number of sums")
+        received = 0 if ciphertexts is None else len(ciphertexts)
+        self._refuse(received != -(-wanted // each), "it sent a wrong number of sums")
         outputs = 2 * (self.settings.outputs if self.settings.multi_output else 1)
         if ciphertexts is None:
             return np.zeros((*shape, outputs), np.uint64)
         size = SLOT // 8 * self.slots * each
         numbers = self.key.decrypt(ciphertexts)
-        if max(n.bit_length() for n in numbers) > 8 * size:
-            raise faulty_host(self.channel.name, "its sums are larger than they can be")
+        self._refuse(max(n.bit_length() for n in numbers) > 8 * size, "its sums are larger than they can be")
         words = np.frombuffer(b"".join(n.to_bytes(size, "little") for n in numbers), "<u8").reshape(-1, self.slots)
-        if words[wanted:].any():
-            raise faulty_host(self.channel.name, "there is data after its sums")
+        self._refuse(words[wanted:] != 0, "there is data after its sums")
         return words[:wanted].reshape(*shape, self.parts * self.slots)[..., :outputs].astype(np.uint64)
 
     def split(self, level: TreeLevel, tied: dict[int, Rows]) -> MadeSplits:
@@ -225,9 +224,9 @@ class HostColumns:
             np.split(left, np.cumsum(sizes)[:-1]),
         )
 
-    def _refuse(self, bad: NDArray[np.bool_], problem: str) -> None:
-        if bad.any():
-            raise faulty_host(self.channel.name, problem)
+    def _refuse(self, bad: NDArray[np.bool_] | bool, problem: str) -> None:
+        if np.any(bad):
+            raise faulty_host(self.name, problem)
 
 
 ColumnOwner = OwnColumns | HostColumns

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ from fedarena.transport.certificates import check_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-LabelEncoder = Callable[[NDArray[Any]], tuple[NDArray[np.float64], tuple[str, ...]]]  # labels, and names of classes
 GUEST = "guest"
 MOST_CLASSES = 20
 EMBEDDED = "breast_cancer"
@@ -47,6 +45,12 @@ class PartyTable:
         """The objective that fits the labels: two classes, more classes, or regression."""
         return {0: "squared_error", 2: "logistic"}.get(len(self.class_names), "softmax")
 
+    def require_labels(self) -> NDArray[np.float64]:
+        """Return the labels, and refuse a table without them."""
+        if self.y is None:
+            raise BadValue("the guest's table has no label", remedy="name its column: --label", where="--label")
+        return self.y
+
     def take(self, rows: NDArray[np.int64]) -> PartyTable:
         """Return these rows, in this order."""
         y = None if self.y is None else self.y[rows]
@@ -54,46 +58,123 @@ class PartyTable:
         return dataclasses.replace(self, x=self.x[rows], y=y, ids=ids)
 
 
-def load_table(
-    source: str,
-    *,
-    label: str | None = None,
-    ids: str | None = None,
-    drop: Sequence[str] = (),
-    quantity: bool = False,
-    classes: Sequence[str] = (),
-    only: Sequence[str] | None = None,
-) -> PartyTable:
-    """Load a data set by name, or a file: .csv, .parquet, or .npz with X, y, feature_names and party.
+@dataclass(frozen=True)
+class TableSource:
+    """Where the rows of one party, or of all parties of a simulation, come from.
 
-    With `quantity` the label is a number to be predicted, not a class. For a prediction, `classes` are the classes of
-    the training and `only` its columns: other columns of the file are not read.
+    `table` is the name of a data set or a file: .csv, .parquet, or .npz with X, y, feature_names and party. With
+    `quantity` the label is a number to be predicted, not a class.
     """
-    encode = partial(_encode_labels, quantity=quantity, classes=tuple(classes))
-    if source == EMBEDDED:
-        return _load_breast_cancer()
-    if source in NAMED:
-        return _load_arrays(source, _find_named(source), ids, encode)
-    path = Path(source)
-    if path.suffix not in (".csv", ".parquet", ".npz"):
-        known = (EMBEDDED, *NAMED)
-        raise UnknownName(
-            f"there is no table '{source}'",
-            remedy=suggest(source, known, f"name a .csv, .parquet or .npz file, or one of {', '.join(known)}"),
-        )
-    if path.suffix == ".npz":
+
+    table: str
+    label: str | None = None
+    ids: str | None = None
+    drop: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    hosts: int | None = None
+    quantity: bool = False
+    classes: tuple[str, ...] = ()  # of the training, for a prediction
+
+    @property
+    def name(self) -> str:
+        """The name of the data set, without folders."""
+        return Path(self.table).stem
+
+    def load(self, only: Sequence[str] | None = None) -> PartyTable:
+        """Load the table, or only these columns of it with label and ids."""
+        if self.table == EMBEDDED:
+            return _load_breast_cancer()
+        if self.table in NAMED:
+            return self._load_arrays(_find_named(self.table))
+        path = Path(self.table)
+        if path.suffix not in (".csv", ".parquet", ".npz"):
+            known = (EMBEDDED, *NAMED)
+            raise UnknownName(
+                f"there is no table '{self.table}'",
+                remedy=suggest(self.table, known, f"name a .csv, .parquet or .npz file, or one of {', '.join(known)}"),
+            )
+        if path.suffix != ".npz":
+            return self._load_file(path, only)
         if not path.is_file():
             raise DataMissing(f"there is no file {path}", remedy="check the path")
-        return _load_arrays(path.stem, path, ids, encode)
-    return _load_file(path, label, ids, encode, drop, only)
+        return self._load_arrays(path)
+
+    def load_ids(self) -> PartyTable:
+        """Load the ids of the table without its columns."""
+        if not self.table.endswith((".csv", ".parquet")):
+            return self.load()
+        return dataclasses.replace(self, label=None)._load_file(Path(self.table), only=())
+
+    def _load_arrays(self, path: Path) -> PartyTable:
+        ids = self.ids
+        with published_files.reading(
+            path, remedy="it needs arrays X [rows, columns] and feature_names; y and party are optional"
+        ):
+            found: Mapping[str, NDArray[Any]] = published_files.read_npz(path)
+            x = found["X"].astype(np.float64)
+            names = tuple(map(str, found["feature_names"]))
+            parties = tuple(map(str, found.get("party", ())))
+            if x.ndim != 2 or x.shape[1] != len(names) or len(parties) not in (0, len(names)):
+                raise ValueError("the shapes of X, feature_names and party do not match")
+            if ids is not None and (ids not in found or found[ids].shape != (len(x),)):
+                raise ValueError(f"it has no ids called '{ids}'")
+            y, classes = self._encode_labels(found["y"]) if "y" in found else (None, ())
+        return PartyTable(
+            path.stem, x, names, y, classes, None if ids is None else tuple(map(str, found[ids])), parties
+        )
+
+    def _load_file(self, path: Path, only: Sequence[str] | None) -> PartyTable:
+        label, ids, drop = self.label, self.ids, self.drop if only is None else ()
+        if path.suffix == ".parquet":
+            table = read_parquet(path)
+        else:
+            table = read_csv(path, text_columns=[ids] if ids else ())  # as text: 007 is not 7
+        require_columns(path, table, {"--label": [label], "--id": [ids], "--drop": drop})
+        wanted = set(table.column_names) - {label, ids, *drop} if only is None else set(only)
+        names = tuple(name for name in table.column_names if name in wanted)
+        if not names and only is None:
+            raise BadValue(f"{path} has no feature column", remedy="drop fewer columns", where="--drop")
+        for name in names:
+            if not holds_numbers(table, name):
+                raise BadValue(f"column '{name}' is not numeric", remedy=f"encode it as numbers, or use --drop {name}")
+        x = np.stack([read_numbers(table, name) for name in names], axis=1) if names else np.zeros((len(table), 0))
+        y, classes = self._encode_labels(read_column(table, label, allow_empty_text=True)) if label else (None, ())
+        return PartyTable(path.stem, x, names, y, classes, _read_ids(table, ids) if ids else None)
+
+    def _encode_labels(self, values: NDArray[Any]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+        """Return class numbers and class names, or the numbers of a regression target."""
+        if self.quantity:
+            y = _to_numbers(values)
+            if not np.isfinite(y).all():
+                raise BadValue(
+                    "a label is not a finite number", remedy="correct it, or delete that row", where="--label"
+                )
+            return y, ()
+        found, codes = np.unique(values, return_inverse=True)
+        if self.classes:
+            unknown = [str(name) for name in found if str(name) not in self.classes]
+            if unknown:
+                raise BadValue(
+                    f"the label '{unknown[0]}' is not a class of the training: {', '.join(self.classes)}",
+                    remedy="write labels as in the training, or leave out --label",
+                    where="--label",
+                )
+            return np.array([self.classes.index(str(name)) for name in found], np.float64)[codes], self.classes
+        if len(found) < 2:
+            what, remedy = "all rows have the same label", "train on rows of at least two classes"
+            raise BadValue(what, remedy=remedy, where="--label")
+        if len(found) > MOST_CLASSES:
+            raise BadValue(
+                f"the label has {len(found)} distinct values",
+                remedy="for regression use --objective squared_error",
+                where="--label",
+            )
+        return codes.astype(np.float64), tuple(map(str, found))
 
 
-def load_ids(source: str, ids: str) -> PartyTable:
-    """Load the ids of a table without its columns."""
-    if not source.endswith((".csv", ".parquet")):
-        return load_table(source, ids=ids)
-    table = _read_file(Path(source), ids, {"--id": [ids]})
-    return PartyTable(Path(source).stem, np.zeros((len(table), 0)), (), ids=_read_ids(table, ids))
+def load_table(source: str, **options: Any) -> PartyTable:
+    """Load a data set by name, or a file; the options are those of `TableSource`."""
+    return TableSource(source, **options).load()
 
 
 def split_columns(table: PartyTable, columns: Sequence[str] = (), hosts: int | None = None) -> dict[str, list[int]]:
@@ -183,82 +264,6 @@ def _find_named(name: str) -> Path:
     )
 
 
-def _load_arrays(name: str, path: Path, ids: str | None, encode: LabelEncoder) -> PartyTable:
-    with published_files.reading(
-        path, remedy="it needs arrays X [rows, columns] and feature_names; y and party are optional"
-    ):
-        found: Mapping[str, NDArray[Any]] = published_files.read_npz(path)
-        x = found["X"].astype(np.float64)
-        names = tuple(map(str, found["feature_names"]))
-        parties = tuple(map(str, found.get("party", ())))
-        if x.ndim != 2 or x.shape[1] != len(names) or len(parties) not in (0, len(names)):
-            raise ValueError("the shapes of X, feature_names and party do not match")
-        if ids is not None and (ids not in found or found[ids].shape != (len(x),)):
-            raise ValueError(f"it has no ids called '{ids}'")
-        y, classes = encode(found["y"]) if "y" in found else (None, ())
-    return PartyTable(name, x, names, y, classes, None if ids is None else tuple(map(str, found[ids])), parties)
-
-
-def _load_file(
-    path: Path,
-    label: str | None,
-    ids: str | None,
-    encode: LabelEncoder,
-    drop: Sequence[str],
-    only: Sequence[str] | None,
-) -> PartyTable:
-    other = {label, ids, *drop} if only is None else set()
-    table = _read_file(path, ids, {"--label": [label], "--id": [ids], "--drop": drop if only is None else ()})
-    names = tuple(name for name in table.column_names if name not in other and (only is None or name in only))
-    if not names and only is None:
-        raise BadValue(f"{path} has no feature column", remedy="drop fewer columns", where="--drop")
-    for name in names:
-        if not holds_numbers(table, name):
-            raise BadValue(f"column '{name}' is not numeric", remedy=f"encode it as numbers, or use --drop {name}")
-    x = np.stack([read_numbers(table, name) for name in names], axis=1) if names else np.zeros((len(table), 0))
-    y, classes = encode(read_column(table, label, allow_empty_text=True)) if label else (None, ())
-    return PartyTable(path.stem, x, names, y, classes, _read_ids(table, ids) if ids else None)
-
-
-def _read_file(path: Path, ids: str | None, named: Mapping[str, Sequence[str | None]]) -> pa.Table:
-    if path.suffix == ".parquet":
-        table = read_parquet(path)
-    else:
-        table = read_csv(path, text_columns=[ids] if ids else ())  # as text: 007 is not 7
-    require_columns(path, table, named)
-    return table
-
-
-def _encode_labels(
-    values: NDArray[Any], quantity: bool, classes: tuple[str, ...]
-) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """Return class numbers and class names, or the numbers of a regression target."""
-    if quantity:
-        y = _to_numbers(values)
-        if not np.isfinite(y).all():
-            raise BadValue("a label is not a finite number", remedy="correct it, or delete that row", where="--label")
-        return y, ()
-    found, codes = np.unique(values, return_inverse=True)
-    if classes:
-        unknown = [str(name) for name in found if str(name) not in classes]
-        if unknown:
-            raise BadValue(
-                f"the label '{unknown[0]}' is not a class of the training: {', '.join(classes)}",
-                remedy="write labels as in the training, or leave out --label",
-                where="--label",
-            )
-        return np.array([classes.index(str(name)) for name in found], dtype=np.float64)[codes], classes
-    if len(found) < 2:
-        raise BadValue("all rows have the same label", remedy="train on rows of at least two classes", where="--label")
-    if len(found) > MOST_CLASSES:
-        raise BadValue(
-            f"the label has {len(found)} distinct values",
-            remedy="for regression use --objective squared_error",
-            where="--label",
-        )
-    return codes.astype(np.float64), tuple(map(str, found))
-
-
 def _to_numbers(values: NDArray[Any]) -> NDArray[np.float64]:
     try:
         return values.astype(np.float64)
@@ -276,5 +281,5 @@ def _read_ids(table: pa.Table, name: str) -> tuple[str, ...]:
 
     kind = table.schema.field(name).type
     if not any(fits(kind) for fits in (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)):
-        raise BadValue(f"the ids in column '{name}' are neither integers nor text", remedy="store them as text")
+        raise BadValue(f"the ids in column '{name}' are not integers or text", remedy="store them as text")
     return tuple("" if value is None else str(value) for value in table[name].to_pylist())

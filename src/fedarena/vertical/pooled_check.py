@@ -62,25 +62,6 @@ def pooled_codes(tables: Sequence[NDArray[Any]], settings: BoostSettings, traini
     return np.concatenate(parts, axis=1)
 
 
-def pooled_xgboost(
-    codes: NDArray[Any],
-    y: NDArray[Any],
-    settings: BoostSettings,
-    weights: NDArray[Any] | None = None,
-    training: NDArray[np.bool_] | None = None,
-) -> tuple[xgboost.Booster, NDArray[np.float32]]:
-    """Return XGBoost's trees on these codes, and its margins of all rows [rows, outputs]."""
-    refuse_lossy(settings)
-    xgboost = need_xgboost()
-    used = np.ones(len(codes), bool) if training is None else training
-    labels, w = check_labels(y, settings, used), check_weights(weights, len(codes))
-    start = make_objective(settings).start(labels[used], w[used])
-    rows = xgboost.DMatrix(codes[used], labels[used], weight=None if weights is None else w[used])
-    booster = xgboost.train(_parameters(settings, start), rows, num_boost_round=settings.trees)
-    margins = booster.predict(xgboost.DMatrix(codes), output_margin=True)
-    return booster, np.asarray(margins, np.float32).reshape(len(codes), -1)
-
-
 def need_xgboost() -> Any:
     """Return the module XGBoost, or raise `MissingDependency`."""
     return import_optional(
@@ -186,16 +167,22 @@ def check_pooled(
 ) -> PooledCheck:
     """Train XGBoost on the pooled bins, and compare every split, every margin and the metric."""
     settings = model.guest.settings
+    refuse_lossy(settings)
+    xgboost = need_xgboost()
     used = np.ones(len(y), bool) if training is None else training
+    labels, w = check_labels(y, settings, used), check_weights(weights, len(y))
     codes = pooled_codes(tables, settings, used)
-    booster, margins = pooled_xgboost(codes, y, settings, weights, training)
+    matrix = xgboost.DMatrix(codes[used], labels[used], weight=None if weights is None else w[used])
+    start = make_objective(settings).start(labels[used], w[used])
+    booster = xgboost.train(_parameters(settings, start), matrix, num_boost_round=settings.trees)
+    predicted = booster.predict(xgboost.DMatrix(codes), output_margin=True)
+    margins = np.asarray(predicted, np.float32).reshape(len(codes), -1)
     bins = [int(np.nanmax(c, initial=-1)) + 1 for c in codes[used].T]
     theirs, ours = xgboost_splits(booster, bins), model_splits(model, [t.shape[1] for t in tables])
     no_node = (-1, -1, False)  # trees of different shape: the nodes of the larger one are unequal
     pairs = [pair for s, t in zip(ours, theirs, strict=True) for pair in zip_longest(s, t, fillvalue=no_node)]
     splits = [(a, b) for a, b in pairs if a is not None or b is not None]
     rows = used if used.all() else ~used
-    labels, w = check_labels(y, settings, used), check_weights(weights, len(y))
     mine, pooled = (scores(settings, m[rows], labels[rows], w[rows]) for m in (model.margins, margins))
     metric = next(iter(mine))
     return PooledCheck(

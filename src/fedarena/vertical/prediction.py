@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue
 from fedarena.transport import fields as read
-from fedarena.transport.channel import Channel
-from fedarena.transport.frames import Fields, FrameKind, refused
+from fedarena.transport.channel import Channel, RequestHandler, ask_all
+from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical.bins import ColumnSplit, check_columns
 from fedarena.vertical.model import GUEST, GuestModel, HostModel
 from fedarena.vertical.objective import make_objective
@@ -21,8 +21,10 @@ BATCH = 1 << 21  # (row, tree) pairs that are processed at once
 Float32Array = NDArray[np.float32]
 
 
-class PredictingHost:
-    """A host with its part of a model, and its columns of the rows to predict."""
+class PredictingHost(RequestHandler):
+    """A host with its part of a model, and its columns of the rows to predict; it answers directions, and nothing else."""
+
+    activity = "predicts"
 
     def __init__(self, model: HostModel, x: NDArray[np.floating]) -> None:
         self.model = model
@@ -33,19 +35,15 @@ class PredictingHost:
                 remedy="use the same columns in the same order",
             )
 
-    def answer(self, kind: FrameKind, fields: dict[str, Any], tree: int, level: int) -> Fields:
-        """Return the response to one request of the guest: directions, and nothing else."""
-        if kind is FrameKind.HELLO:
-            return {"name": self.model.name, "rows": len(self.x), "trees": len(self.model.trees)}
-        if kind is FrameKind.PREDICT_START:
-            return self._start(fields)
-        if kind is FrameKind.PREDICT_STEP:
-            return self._step(fields)
-        if kind in (FrameKind.PREDICT_END, FrameKind.DONE):
-            return {}
-        raise refused(f"a host that predicts does not answer {kind.name}")
+    def _on_hello(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        return {"name": self.model.name, "rows": len(self.x), "trees": len(self.model.trees)}
 
-    def _start(self, fields: dict[str, Any]) -> Fields:
+    def _on_predict_end(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
+        return {}
+
+    _on_done = _on_predict_end
+
+    def _on_predict_start(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         if read.whole(fields, "rows") != len(self.x):
             raise BadValue(
                 f"this host has {len(self.x)} rows, the guest {fields['rows']}", remedy="align the rows first"
@@ -62,7 +60,7 @@ class PredictingHost:
             )
         return {}
 
-    def _step(self, fields: dict[str, Any]) -> Fields:
+    def _on_predict_step(self, fields: dict[str, Any], tree: int, level: int) -> Fields:
         known = len(self.model.records)
         records = read.numbers(fields, "records", 0, known - 1, most=known)
         rows = read.numbers(fields, "rows", 0, len(self.x) - 1, most=max(BATCH, len(self.model.trees)))
@@ -98,9 +96,8 @@ def predict_margins(model: GuestModel, x: NDArray[np.floating], channels: Sequen
             f"{', '.join(c.name for c in channels) or 'none'}",
             remedy="connect the same hosts in the same order",
         )
-    for channel in channels:
-        request = {"rows": len(table), "trees": len(model.trees), "training_id": model.training_id}
-        channel.ask(FrameKind.PREDICT_START, request)
+    request = {"rows": len(table), "trees": len(model.trees), "training_id": model.training_id}
+    ask_all(channels, FrameKind.PREDICT_START, request)
     trees = _FlatTrees(model)
     margins = np.full((len(table), model.settings.outputs), model.start, np.float32)
     step = max(BATCH // max(len(trees.first), 1), 1)
@@ -109,8 +106,7 @@ def predict_margins(model: GuestModel, x: NDArray[np.floating], channels: Sequen
         leaves = _find_leaves(model, trees, table, rows, channels)
         for tree in range(leaves.shape[1]):  # one tree after the other, as in training: the same rounding
             margins[rows] += trees.weights[leaves[:, tree]]
-    for channel in channels:
-        channel.ask(FrameKind.PREDICT_END, {})
+    ask_all(channels, FrameKind.PREDICT_END)
     return margins
 
 

@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import CannotWrite, UnknownName
+from fedarena.common.files import writing
+from fedarena.config.errors import UnknownName
 from fedarena.transport.certificates import Identity
+from fedarena.transport.channel import ask_all
 from fedarena.transport.frames import FrameKind
-from fedarena.vertical.handshake import HostParty, Matching, align_guest
+from fedarena.vertical.align import Matching
+from fedarena.vertical.handshake import HostParty, align_guest
 from fedarena.vertical.model import GuestModel, HostModel
-from fedarena.vertical.party_tables import PartyTable
-from fedarena.vertical.task_file import METRICS, PartyConnection, TableSource, TrainingTask
+from fedarena.vertical.party_tables import PartyTable, TableSource
+from fedarena.vertical.task_file import METRICS, PartyConnection, TrainingTask
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +57,7 @@ def predict(
         log.info(alignment.summary())
         rows = _select_columns(table.take(alignment.rows), model.columns)
         margins = predict_margins(model, rows.x, channels)
-        for channel in channels:
-            channel.ask(FrameKind.DONE)
+        ask_all(channels, FrameKind.DONE)
     return _format_predictions(model, margins, rows, trained.classes)
 
 
@@ -109,7 +111,5 @@ def _quote(field: str) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a result file, or raise an error that names it."""
-    try:
+    with writing(path, remedy="name a file in a folder that exists"):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {error}", remedy="name a file in a folder that exists") from None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue
 from fedarena.transport.certificates import check_name
-from fedarena.transport.channel import LocalChannel
+from fedarena.transport.channel import LocalChannel, ask_all
 from fedarena.transport.frames import FrameKind
 from fedarena.vertical.guest import Cipher, Guest, TreeRecord
 from fedarena.vertical.host import Host, HostPolicy
@@ -44,8 +44,7 @@ class SimulatedModel:
             raise BadValue(f"{len(tables)} tables for {1 + len(self.hosts)} parties", remedy="use one table per party")
         hosts = [PredictingHost(m, x) for m, x in zip(self.hosts, tables[1:], strict=True)]
         channels = [LocalChannel(h, n) for h, n in zip(hosts, self.guest.hosts, strict=True)]
-        for channel in channels:
-            channel.ask(FrameKind.HELLO, {"purpose": "predict"})
+        ask_all(channels, FrameKind.HELLO, {"purpose": "predict"})
         return predict_margins(self.guest, tables[0], channels)
 
 

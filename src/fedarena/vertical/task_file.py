@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,44 +16,16 @@ from fedarena.config.errors import BadValue, DataBroken, DataMissing
 from fedarena.transport.certificates import Identity
 from fedarena.transport.channel import Channel
 from fedarena.transport.grpc_channel import DEADLINE, PATIENCE, HostServer, NetworkChannel
-from fedarena.vertical.handshake import HostParty, Matching
+from fedarena.vertical.align import Matching
+from fedarena.vertical.handshake import HostParty
 from fedarena.vertical.model import write_json
-from fedarena.vertical.party_tables import GUEST, PartyTable, load_ids, load_table
+from fedarena.vertical.party_tables import GUEST, TableSource
 
 FILE = "task.json"
 DONE = "finished.json"  # the training is over, and no host waits for the guest
 METRICS = ("auc", "accuracy", "rmse")
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TableSource:
-    """Where the rows of one party, or of all parties of a simulation, come from."""
-
-    table: str
-    label: str | None = None
-    ids: str | None = None
-    drop: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    hosts: int | None = None
-    quantity: bool = False
-    classes: tuple[str, ...] = ()  # of the training, for a prediction
-
-    def load(self, only: Sequence[str] | None = None) -> PartyTable:
-        """Load the table, or only these columns of it with label and ids."""
-        options: dict[str, Any] = {"label": self.label, "ids": self.ids, "drop": self.drop, "only": only}
-        return load_table(self.table, quantity=self.quantity, classes=self.classes, **options)
-
-    def load_ids(self) -> PartyTable:
-        """Load the ids of the table without its columns."""
-        assert self.ids is not None
-        return load_ids(self.table, self.ids)
-
-    @property
-    def name(self) -> str:
-        """The name of the data set, without folders."""
-        return Path(self.table).stem
 
 
 @dataclass(frozen=True)

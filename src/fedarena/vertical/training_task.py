@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,14 @@ from fedarena.common.files import writing
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.seeds import stream
 from fedarena.transport.certificates import Identity
-from fedarena.transport.channel import Channel, HostProtocol
+from fedarena.vertical.align import Matching
 from fedarena.vertical.bins import check_columns
-from fedarena.vertical.handshake import HostParty, Matching, align_guest, load_alignment
+from fedarena.vertical.handshake import HostParty, align_guest, load_alignment
 from fedarena.vertical.model import FILE as MODEL
 from fedarena.vertical.model import GuestModel, write_json
-from fedarena.vertical.party_tables import GUEST, PartyTable, split_columns
+from fedarena.vertical.party_tables import GUEST, PartyTable, TableSource, split_columns
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.task_file import DONE, FILE, METRICS, PartyConnection, TableSource, TrainingTask
+from fedarena.vertical.task_file import DONE, FILE, METRICS, PartyConnection, TrainingTask
 
 if TYPE_CHECKING:
     from fedarena.vertical.guest import TreeRecord
@@ -36,6 +36,8 @@ def train(task: TrainingTask, choose_folder: Callable[[], Path], *, resume: bool
 
     `choose_folder` is called after all checks, so that a mistake leaves no folder behind.
     """
+    from fedarena.vertical.guest import Guest, end_training
+
     if task.line is not None and task.check_pooled:
         raise BadValue(
             "only a simulation has all columns in one place to compare with",
@@ -60,9 +62,11 @@ def train(task: TrainingTask, choose_folder: Callable[[], Path], *, resume: bool
         _create_folder(folder)
         source = dataclasses.replace(task.source, classes=table.class_names)
         dataclasses.replace(task, source=source).save(folder)
-    elif task.line is not None and (model := _load_finished(folder)) is not None:
-        if not (folder / DONE).exists():
-            _end_sessions(task.line, folder, len(model.trees))
+    elif task.line is not None and (folder / MODEL).exists() and (model := GuestModel.load(folder)).finished:
+        if not (folder / DONE).exists():  # the guest stopped after its last tree, and some hosts may still wait
+            with task.line.channels() as channels:
+                end_training(channels)
+            write_json(folder / DONE, {"trees": len(model.trees)})
         alignment = load_alignment(folder, table)
         rows = table if alignment is None else table.take(alignment.rows)
         return {**_summarise(task, rows, model), "model_dirs": [str(folder)]}
@@ -72,33 +76,21 @@ def train(task: TrainingTask, choose_folder: Callable[[], Path], *, resume: bool
         with task.line.channels() as channels:
             alignment = align_guest(channels, table, task.matching, folder=folder)
             log.info(alignment.summary())
-            return _train_as_guest(task, table.take(alignment.rows), settings, channels, folder, resume)
+            rows = table.take(alignment.rows)
+            options = _guest_options(task, rows, settings, resume)
+            model = Guest(
+                rows.x, rows.require_labels(), channels, settings, names=rows.names, folder=folder, **options
+            ).train()
+        write_json(folder / DONE, {"trees": len(model.trees)})
+        return {**_summarise(task, rows, model), "model_dirs": [str(folder)]}
     except KeyboardInterrupt as stopped:
         stopped.add_note(f"resume with: fedarena vertical train --resume {folder}")
         raise
 
 
-def _load_finished(folder: Path) -> GuestModel | None:
-    """Return the model of a folder, if all its trees are there."""
-    if not (folder / MODEL).exists():
-        return None
-    model = GuestModel.load(folder)
-    return model if model.finished else None
-
-
-def _end_sessions(connection: PartyConnection, folder: Path, trees: int) -> None:
-    """End the training at the hosts: the guest stopped after its last tree, and some of them may still wait."""
-    from fedarena.vertical.guest import end_training
-
-    with connection.channels() as channels:
-        end_training(channels)
-    write_json(folder / DONE, {"trees": trees})
-
-
 def complete_settings(settings: dict[str, Any], table: PartyTable) -> BoostSettings:
     """Return validated settings, with the objective that fits the labels unless one is set."""
-    if table.y is None:
-        raise BadValue("the guest's table has no label", remedy="name its column: --label", where="--label")
+    table.require_labels()
     complete = {"objective": table.objective, **settings}
     if complete["objective"] != "squared_error":
         complete["classes"] = max(len(table.class_names), 2)
@@ -121,31 +113,9 @@ def _create_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def _train_as_guest(
-    task: TrainingTask,
-    table: PartyTable,
-    settings: BoostSettings,
-    channels: Sequence[Channel],
-    folder: Path,
-    resume: bool,
-) -> dict[str, Any]:
-    from fedarena.vertical.guest import Guest
-
-    assert table.y is not None
-    guest = Guest(
-        table.x,
-        table.y,
-        channels,
-        settings,
-        names=table.names,
-        training=training_rows(len(table), task.test_share, settings.seed),
-        folder=folder,
-        resume=resume,
-        on_tree=_log_tree,
-    )
-    model = guest.train()
-    write_json(folder / DONE, {"trees": len(model.trees)})
-    return {**_summarise(task, table, model), "model_dirs": [str(folder)]}
+def _guest_options(task: TrainingTask, table: PartyTable, settings: BoostSettings, resume: bool) -> dict[str, Any]:
+    training = training_rows(len(table), task.test_share, settings.seed)
+    return {"training": training, "resume": resume, "on_tree": lambda record: log.info(tree_line(record))}
 
 
 def _simulate(
@@ -159,25 +129,22 @@ def _simulate(
     """Run all parties in this process; each still has a folder of its own."""
     from fedarena.vertical.simulation import simulate
 
-    assert table.y is not None
-    training = training_rows(len(table), task.test_share, settings.seed)
+    options = _guest_options(task, table, settings, resume)
     tables = [table.x[:, own] for own in columns.values()]
     model = simulate(
         tables,
-        table.y,
+        table.require_labels(),
         settings,
         names=[[table.names[i] for i in own] for own in columns.values()],
         hosts=list(columns)[1:],
-        training=training,
         folder=folder,
-        resume=resume,
-        on_tree=_log_tree,
+        **options,
     )
     pooled: dict[str, Any] = {}
     if task.check_pooled:
         from fedarena.vertical.pooled_check import check_pooled
 
-        check = check_pooled(model, tables, table.y, training=training)
+        check = check_pooled(model, tables, table.require_labels(), training=options["training"])
         pooled = {
             f"{check.metric}_pooled": check.pooled,
             "splits_equal": check.splits_equal,
@@ -215,10 +182,6 @@ def tree_line(record: TreeRecord) -> str:
         f"tree {record.tree:>{width}}/{record.trees}  gain {record.gain:10.4f}  {record.metric} {record.value:.5f}  "
         f"{record.bytes_up / 1e6:.2f} MB up  {record.bytes_down / 1e6:.2f} MB down  {record.seconds:.2f} s"
     )
-
-
-def _log_tree(record: TreeRecord) -> None:
-    log.info(tree_line(record))
 
 
 def format_trees(trees: int) -> str:
@@ -260,14 +223,11 @@ def serve_training(
     folder = choose_folder(identity.name)
     if (folder / DONE).exists():
         raise CannotWrite(f"{folder} holds a finished training", remedy="choose another folder", where="--out")
-    hosts: list[Host] = []
-
-    def make(table: PartyTable) -> HostProtocol:
-        hosts.append(Host(table.x, table.names, name=identity.name, folder=folder, policy=policy))
-        return hosts[-1]
-
-    connection.serve(HostParty(table, make, matching, name=identity.name, folder=folder), identity)
-    trees = len(hosts[-1].model.trees)
+    make = lambda table: Host(table.x, table.names, name=identity.name, folder=folder, policy=policy)
+    party = HostParty(table, make, matching, name=identity.name, folder=folder)
+    connection.serve(party, identity)
+    assert isinstance(party.host, Host)
+    trees = len(party.host.model.trees)
     if trees:  # else the guest left before the first tree, and may come back
         write_json(folder / DONE, {"trees": trees})
     return {"party": identity.name, "trees": trees, "model_dirs": [str(folder)]}

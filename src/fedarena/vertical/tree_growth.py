@@ -74,11 +74,10 @@ class TreeGrowth:
         self,
         settings: BoostSettings,
         parties: Sequence[ColumnOwner],
-        names: Sequence[str],
         gradients: TreeGradients,
         rows: int,
     ) -> None:
-        self.settings, self.parties, self.names, self.gradients = settings, parties, names, gradients
+        self.settings, self.parties, self.gradients = settings, parties, gradients
         self.nodes: list[TreeNode] = [TreeNode(rows=len(gradients.chosen))]
         self.node_of: Rows = np.zeros(rows, np.int64)  # of each row of the table: its node in the tree
         self.position: Rows = np.full(rows, -1, np.int64)  # of each row: its position among the chosen rows
@@ -159,7 +158,7 @@ class TreeGrowth:
         position = position[position >= 0]
         count, sums = len(position), self.gradients.integers[position].sum(axis=0)
         if not ((best.rows == count) & (best.sums == sums).all(axis=(1, 2))).any():
-            raise faulty_host(self.names[best.owner], "the rows it sends left are not those it summed")
+            raise faulty_host(self.parties[best.owner].name, "the rows it sends left are not those it summed")
         children = [len(self.nodes), len(self.nodes) + 1]
         self.nodes[number] = replace(
             self.nodes[number],

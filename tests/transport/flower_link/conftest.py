@@ -91,7 +91,7 @@ class Federation:
         process.wait()
 
     def close(self) -> None:
-        """End all processes."""
+        """End the processes of all clients, and the link."""
         for name in list(self.processes):
             self.stop(name)
         self.link.close()

@@ -106,7 +106,7 @@ def test_a_held_call_ends_with_its_time_or_its_caller() -> None:
         assert await held is None
         asked = behind.asked.count(PULL)
         await behind.call("/v1/runtime/push-object", **OWNER, fedarena_ring="ash")
-        assert behind.asked.count(PULL) == asked  # a message is not handed to somebody who has left
+        assert behind.asked.count(PULL) == asked  # a message is not handed to a caller that has left
 
     asyncio.run(story())
 
@@ -165,7 +165,7 @@ def test_what_a_message_weighs_is_limited_once_the_key_is_proved() -> None:
         behind = Behind()
         assert (await behind.call(PUSH_PART, bytes(301), **of("ash")))[:2] == (413, "too long")
         behind.answers[PUSH_PART] = 401, b""
-        for _ in range(20):  # somebody who only claims to be ash
+        for _ in range(20):  # a caller that only claims to be ash
             assert (await behind.call(PUSH_PART, bytes(300), **of("ash")))[0] == 401
         behind.answers[PUSH_PART] = 200, b""
         for _ in range(4):

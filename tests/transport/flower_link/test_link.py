@@ -52,14 +52,14 @@ def test_every_byte_comes_back(federation: Federation, content: bytes) -> None:
 
 def test_an_error_of_a_client_is_reported_and_it_continues(federation: Federation) -> None:
     (node,) = federation.up("ash")
-    told = federation.ask(node, b"raise")
-    assert (told.content, told.problem) == (None, "ValueError: not today")
-    told = federation.ask(node, b"mistake")
-    assert (told.content, told.problem) == (None, "the table has no rows\n  -> give it some")
+    response = federation.ask(node, b"raise")
+    assert (response.content, response.problem) == (None, "ValueError: not today")
+    response = federation.ask(node, b"mistake")
+    assert (response.content, response.problem) == (None, "the table has no rows\n  -> give it some")
     assert federation.ask(node, b"well?").content == b"well?"
 
 
-def test_one_killed_in_the_middle_holds_up_nobody_and_is_taken_back(federation: Federation) -> None:
+def test_one_killed_in_the_middle_delays_no_other_client_and_may_return(federation: Federation) -> None:
     ash, birch = federation.up("ash", "birch")
     federation.link.send(birch, b"die", 3.0)
     federation.link.send(ash, b"and you?", 3.0)
@@ -89,8 +89,8 @@ def test_one_that_is_stopped_yields_nothing_and_late_answers_are_not_taken(feder
 
 def test_one_that_is_not_there_is_told_at_once(federation: Federation) -> None:
     absent = number(federation.server_keys.clients["oak"])
-    told = federation.ask(absent, b"hello")
-    assert (told.content, told.problem) == (None, "'oak' is not connected")
+    response = federation.ask(absent, b"hello")
+    assert (response.content, response.problem) == (None, "'oak' is not connected")
     with pytest.raises(UnknownName):
         federation.link.send(7, b"hello", 1.0)
 
@@ -116,16 +116,16 @@ def test_messages_that_are_too_long_are_refused_by_name(federation: Federation) 
     (node,) = federation.up("ash")
     with pytest.raises(BadValue, match=rf"a message of {LIMIT + 1} bytes to 'ash': {LIMIT} are allowed"):
         federation.link.send(node, bytes(LIMIT + 1), 5.0)
-    told = federation.ask(node, b"long %d" % (LIMIT + 1))
-    assert (told.content, told.problem) == (None, f"its answer has {LIMIT + 1} bytes, and {LIMIT} are allowed")
+    response = federation.ask(node, b"long %d" % (LIMIT + 1))
+    assert (response.content, response.problem) == (None, f"its answer has {LIMIT + 1} bytes, and {LIMIT} are allowed")
     assert federation.ask(node, b"fine").content == b"fine"
 
 
 def test_a_client_with_a_larger_limit_respects_the_servers(federation: Federation) -> None:
     federation.start("cedar", limit=1 << 30)
     (cedar,) = federation.up("cedar")
-    told = federation.ask(cedar, b"long %d" % (LIMIT + 1))
-    assert (told.content, told.problem) == (None, f"its answer has {LIMIT + 1} bytes, and {LIMIT} are allowed")
+    response = federation.ask(cedar, b"long %d" % (LIMIT + 1))
+    assert (response.content, response.problem) == (None, f"its answer has {LIMIT + 1} bytes, and {LIMIT} are allowed")
     assert federation.ask(cedar, b"fine").content == b"fine"
 
 
@@ -299,12 +299,12 @@ def test_only_the_server_may_make_the_owners_calls(federation: Federation, path:
     trust.load_verify_locations(cadata=federation.server_keys.ca.decode())
     with httpx.Client(verify=trust, trust_env=False) as client:
         for headers in ({}, {"fedarena-organiser": "guess"}):
-            told = client.post(
+            response = client.post(
                 f"https://{federation.link.address}{path}",
                 headers={"content-type": "application/protobuf", **headers},
                 content=b"",
             )
-            assert (told.status_code, told.json()["detail"]) == (403, "this call is only for the server")
+            assert (response.status_code, response.json()["detail"]) == (403, "this call is only for the server")
     federation.until(lambda: any("which is only for the server" in text for text in federation.messages))
 
 
@@ -314,7 +314,7 @@ def test_a_port_that_is_taken_is_told(federation: Federation, tmp_path: Path) ->
 
 
 def test_a_superlink_that_dies_is_started_again_and_found(federation: Federation) -> None:
-    """Twice in a row is given up; between the two, everybody is back under the same number and address."""
+    """Twice in a row is given up; between the two, all clients are back under the same number and address."""
     nodes = federation.up("ash", "cedar")
     address, died = federation.link.address, federation.link.pid
     tickets = {federation.link.send(node, b"sleep 1", 20.0) for node in nodes}

@@ -27,7 +27,7 @@ class Store:
         self._objects = {str(i): raw for i, raw in enumerate(objects)}
 
     def tree(self) -> Any:
-        """As the SuperLink tells it: a message, its dictionary, the records."""
+        """Return the tree that the SuperLink announces: a message, its dictionary, the records."""
         records = [ObjectTree(object_id=name) for name in self._objects]
         return ObjectTree(object_id="m", children=[ObjectTree(object_id="d", children=records)])
 

@@ -26,5 +26,5 @@ def short_key() -> PrivateKey:
 
 @pytest.fixture(scope="session")
 def key() -> PrivateKey:
-    """Of the default size."""
+    """Return a key of the default size."""
     return generate()

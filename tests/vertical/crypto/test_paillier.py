@@ -136,7 +136,7 @@ def test_masks_are_uniform_over_all_residues(short_key: PrivateKey) -> None:
     assert ((characters(short_key, masks) - count / 4) ** 2 / (count / 4)).sum() < FAIR
 
 
-def test_masking_anew_hides_the_old_mask(backend: str, short_key: PrivateKey) -> None:
+def test_rerandomising_hides_the_old_mask(backend: str, short_key: PrivateKey) -> None:
     """Against the owner of the key, too: what was multiplied to c is uniform, so that nothing can be tested on it."""
     public, count = short_key.public, 160 if backend != "python" else 60
     c = short_key.encrypt(plaintexts([7] * count))

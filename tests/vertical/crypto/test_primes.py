@@ -1,4 +1,4 @@
-"""Primes and generators."""
+"""Primes have the wanted form, and generators generate all residues."""
 
 from __future__ import annotations
 

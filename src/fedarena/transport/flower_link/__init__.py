@@ -9,7 +9,7 @@ packs bytes into Flower's messages; flower_internals.py holds the names of Flowe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -64,24 +64,16 @@ class FederationEnded(Exception):
         self.answer = answer
 
 
-def open_link(
-    folder: str | Path,
-    address: str,
-    keys: ServerKeys,
-    allowed: Mapping[str, bytes] | None = None,
-    *,
-    limit: int = LIMIT,
-) -> Link:
-    """Start a SuperLink at `address` (port 0: any that is free) for the clients with these public keys.
+def open_link(folder: str | Path, address: str, keys: ServerKeys, *, limit: int = LIMIT) -> Link:
+    """Start a SuperLink at `address` (port 0: any that is free) for the clients whose public keys the server has.
 
-    `allowed` maps names to public keys, by default those of all clients in the server's keys. The SuperLink is a process
-    of its own, which writes `superlink.log` in the folder, keeps messages in memory only, and ends when this process
-    ends. One that dies is started again; the messages that it carried are returned as problems. This is logged, and so
-    are refused calls.
+    The SuperLink is a process of its own, which writes `superlink.log` in the folder, keeps messages in memory only, and
+    ends when this process ends. One that dies is started again; the messages that it carried are returned as problems.
+    This is logged, and so are refused calls.
     """
     from fedarena.transport.flower_link.server_link import FlowerLink
 
-    return FlowerLink(Path(folder), address, keys, allowed or keys.clients, limit=limit)
+    return FlowerLink(Path(folder), address, keys, limit)
 
 
 def join(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import hashlib
 import hmac
 import json
 import logging
@@ -20,6 +19,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from fedarena.transport.certificates import fingerprint
 
 LOGGER = logging.getLogger(__name__)
 
@@ -183,7 +184,9 @@ class AccessControl:
             key = b""
         name = self._rules.names.get(key)
         if name is None:
-            self._log_once(f"a client from {_machine(scope)}", f"its key {_short(key)} is not known here")
+            self._log_once(
+                f"a client from {_machine(scope)}", f"its key {fingerprint(key) if key else '(none)'} is not known here"
+            )
             raise AccessDenied(403, UNKNOWN, "the server does not know this key")
         if scope["path"] != ACTIVATE:
             self._check_instance(name, headers)
@@ -293,7 +296,3 @@ def _seconds(text: str) -> float:
 
 def _machine(scope: Scope) -> str:
     return str((scope.get("client") or ("an unknown machine",))[0])
-
-
-def _short(key: bytes) -> str:
-    return hashlib.sha256(key).hexdigest()[:16] if key else "(none)"

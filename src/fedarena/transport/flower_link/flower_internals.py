@@ -3,6 +3,8 @@
 tests/transport/flower_link/test_flower_internals.py imports every name and reports the first that is gone.
 """
 
+# ruff: noqa: F401
+# mypy: implicit-reexport
 from __future__ import annotations
 
 import os
@@ -93,48 +95,6 @@ with warnings.catch_warnings():
     )
     from flwr.supernode.fleet_http_client import FleetHttpClient  # calls of a SuperNode
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor  # signs the calls of a SuperNode
-
-__all__ = [
-    "SUPERLINK_NODE_ID",
-    "AcquireTaskRequest",
-    "ActivateNodeRequest",
-    "ConfigRecord",
-    "ConfirmMessageReceivedRequest",
-    "ControlHttpClient",
-    "DeactivateNodeRequest",
-    "Error",
-    "ErrorCode",
-    "Fab",
-    "FleetHttpClient",
-    "GetNodesRequest",
-    "Message",
-    "Metadata",
-    "Node",
-    "NodeAuthHttpInterceptor",
-    "PullAppMessagesRequest",
-    "PullMessagesRequest",
-    "PullObjectRequest",
-    "PullTaskInputRequest",
-    "PushAppMessagesRequest",
-    "PushMessagesRequest",
-    "PushObjectRequest",
-    "PushTaskOutputRequest",
-    "RecordDict",
-    "RegisterNodeRequest",
-    "RuntimeHttpClient",
-    "RuntimeVersionMetadata",
-    "SendNodeHeartbeatRequest",
-    "SendTaskHeartbeatRequest",
-    "StartRunRequest",
-    "SubStatus",
-    "TaskType",
-    "get_all_nested_objects",
-    "get_object_tree",
-    "make_message",
-    "message_from_proto",
-    "message_to_proto",
-    "no_object_id_recompute",
-]
 
 APP = """
 [build-system]

@@ -82,11 +82,11 @@ class Incoming:
         self._missing = [record.object_id for records in tree.children for record in records.children]
         self._parts: dict[int, bytes] = {}
         self._count = len(self._missing)
-        if self._count > limit // PART + 1:
-            raise UnreadableMessage(f"it has more than {limit} bytes")
 
     def pull(self, client: Any, node: Any, until: float, read: float = READ) -> bool:
         """Fetch the parts that are missing, until this time; return whether the message is complete."""
+        if self._count > self._limit // PART + 1:
+            raise UnreadableMessage(f"it has more than {self._limit} bytes")
         while self._missing and time.monotonic() < until:
             name = self._missing[-1]
             request = PullObjectRequest(node=node, run_id=self.message.metadata.run_id, object_id=name)

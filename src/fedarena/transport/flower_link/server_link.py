@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedarena.transport.flower_link.flower_internals import (
     make_message,
     message_from_proto,
 )
-from fedarena.transport.flower_link.payload import LONGEST_CALL, Incoming, Outgoing, UnreadableMessage, wrap
+from fedarena.transport.flower_link.payload import Incoming, Outgoing, UnreadableMessage, wrap
 from fedarena.transport.flower_link.superlink_calls import READ, CallRefused, ConnectionLost, call, plain
 from fedarena.transport.flower_link.superlink_process import LOG, SuperLinkProcess
 from fedarena.transport.flower_link.superlink_run import SERVER_NODE, SuperLinkRun
@@ -50,19 +50,10 @@ class PendingMessage:
 class FlowerLink:
     """A link (see `Link`) that starts its SuperLink, and starts it again when it dies."""
 
-    def __init__(
-        self,
-        folder: Path,
-        address: str,
-        keys: ServerKeys,
-        allowed: Mapping[str, bytes],
-        *,
-        limit: int,
-    ) -> None:
+    def __init__(self, folder: Path, address: str, keys: ServerKeys, limit: int) -> None:
         self._host, self._port = _split(address)
-        self._folder, self._keys, self._allowed = folder, keys, dict(allowed)
-        self._limit = limit
-        self._names = {number(key): name for name, key in self._allowed.items()}
+        self._folder, self._keys, self._limit = folder, keys, limit
+        self._names = {number(key): name for name, key in keys.clients.items()}
         self._numbers = {name: node for node, name in self._names.items()}
         self._sent: dict[str, PendingMessage] = {}
         self._coming: dict[str, Incoming] = {}
@@ -73,10 +64,9 @@ class FlowerLink:
         self._port = self._run.child.port
 
     def _open(self) -> SuperLinkRun:
-        rules = self._keys, self._allowed, self._limit, LONGEST_CALL
-        child = SuperLinkProcess(self._folder, self._host, self._port, *rules)
+        child = SuperLinkProcess(self._folder, self._host, self._port, self._keys, self._limit)
         try:
-            return SuperLinkRun(child, self._host, self._keys, self._allowed)
+            return SuperLinkRun(child, self._host, self._keys)
         except (ConnectionLost, CallRefused) as error:
             raise PartyFailed(
                 f"the SuperLink does not answer the server: {error}", remedy=f"see {self._folder / LOG}"
@@ -185,16 +175,13 @@ class FlowerLink:
         sent = self._sent.get(ticket)
         if sent is None:
             return
-        try:
-            if not message.has_error():
-                self._coming[ticket] = Incoming(message, tree, self._limit)
-            elif message.error.code in EXPIRED and sent.until - time.monotonic() < 1.0:
-                self._sent[ticket] = PendingMessage(sent.node, 0.0)  # the SuperLink counts from a little earlier
-            else:
-                gone = message.error.code == ErrorCode.NODE_UNAVAILABLE
-                self._done(run, ticket, message, None, GONE if gone else plain(message.error.reason) or "it failed")
-        except UnreadableMessage as error:
-            self._done(run, ticket, message, None, f"its answer cannot be used: {error}")
+        if not message.has_error():
+            self._coming[ticket] = Incoming(message, tree, self._limit)
+        elif message.error.code in EXPIRED and sent.until - time.monotonic() < 1.0:
+            self._sent[ticket] = PendingMessage(sent.node, 0.0)  # the SuperLink counts from a little earlier
+        else:
+            gone = message.error.code == ErrorCode.NODE_UNAVAILABLE
+            self._done(run, ticket, message, None, GONE if gone else plain(message.error.reason) or "it failed")
 
     def _done(self, run: SuperLinkRun, ticket: str, answer: Any, content: bytes | None, problem: str = "") -> None:
         sent = self._sent.pop(ticket)

@@ -71,6 +71,7 @@ def _server(settings: dict[str, Any]) -> Any:
     import uvicorn
 
     from fedarena.transport.flower_link.flower_internals import superlink_app
+    from fedarena.transport.flower_link.payload import LONGEST_CALL
 
     app, state = superlink_app()
 
@@ -80,7 +81,7 @@ def _server(settings: dict[str, Any]) -> Any:
             state.deactivate_node(node)
 
     names = {key.encode(): name for name, key in settings["names"].items()}
-    rules = access_control.AccessRules(settings["secret"], names, settings["limit"], settings["longest_call"])
+    rules = access_control.AccessRules(settings["secret"], names, settings["limit"], LONGEST_CALL)
     config = uvicorn.Config(
         access_control.AccessControl(app, rules, deactivate),
         lifespan="on",

@@ -9,7 +9,6 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -28,16 +27,7 @@ START = 60.0  # seconds until it listens: on a busy machine Python alone takes m
 class SuperLinkProcess:
     """A SuperLink process that listens; the constructor raises an error if it does not."""
 
-    def __init__(
-        self,
-        folder: Path,
-        host: str,
-        port: int,
-        keys: ServerKeys,
-        names: Mapping[str, bytes],
-        limit: int,
-        longest_call: int,
-    ) -> None:
+    def __init__(self, folder: Path, host: str, port: int, keys: ServerKeys, limit: int) -> None:
         self.secret = secrets.token_hex(32)
         self._log = folder / LOG
         self._first: SimpleQueue[dict[str, Any]] = SimpleQueue()
@@ -48,9 +38,8 @@ class SuperLinkProcess:
             "cert": str(keys.folder / "cert.pem"),
             "key": str(keys.folder / "key.pem"),
             "secret": self.secret,
-            "names": {name: key.decode() for name, key in names.items()},
+            "names": {name: key.decode() for name, key in keys.clients.items()},
             "limit": limit,
-            "longest_call": longest_call,
         }
         threading.Thread(target=self._listen, daemon=True).start()
         assert self._process.stdin is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -36,7 +35,7 @@ SERVER_NODE = numbered(SUPERLINK_NODE_ID)
 class SuperLinkRun:
     """A run of a SuperLink: its process, and the ids under which the clients are registered."""
 
-    def __init__(self, child: SuperLinkProcess, host: str, keys: ServerKeys, allowed: Mapping[str, bytes]) -> None:
+    def __init__(self, child: SuperLinkProcess, host: str, keys: ServerKeys) -> None:
         self.child, self._over = child, threading.Event()
         here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         self._to, self._keys = f"[{here}]:{child.port}" if ":" in here else f"{here}:{child.port}", keys
@@ -44,7 +43,7 @@ class SuperLinkRun:
             control = self._client(ControlHttpClient, {})
             self.ids = {
                 name: call(control.RegisterNode, RegisterNodeRequest(public_key=key, name=name)).node_id
-                for name, key in allowed.items()
+                for name, key in keys.clients.items()
             }
             call(control.StartRun, StartRunRequest(fab=Fab(content=smallest_app())))
             control.close()
@@ -70,14 +69,9 @@ class SuperLinkRun:
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT):
-            try:
+            # After an error the next call reports the reason, or the client is closed.
+            with suppress(ConnectionLost, CallRefused, RuntimeError):
                 call(self.client.SendTaskHeartbeat, SendTaskHeartbeatRequest(), read=5.0)
-            except (
-                ConnectionLost,
-                CallRefused,
-                RuntimeError,
-            ):  # the next call reports the reason, or the client is closed
-                continue
 
     def end(self) -> None:
         """Stop the run, then the SuperLink."""

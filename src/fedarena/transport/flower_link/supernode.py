@@ -84,14 +84,13 @@ class SuperNode:
         """Answer messages until `handle` raises `FederationEnded`."""
         while True:
             began = time.monotonic()
-            found = self._with_patience(self._pull)
+            found = self._with_patience(
+                lambda: call(self._client.PullMessages, PullMessagesRequest(node=self._node), hold=HOLD)
+            )
             if not found.messages_list:
                 time.sleep(max(0.0, POLL - (time.monotonic() - began)))
             elif self._answer(message_from_proto(found.messages_list[0]), found.message_object_trees[0], handle):
                 return
-
-    def _pull(self) -> Any:
-        return call(self._client.PullMessages, PullMessagesRequest(node=self._node), hold=HOLD)
 
     def _answer(self, message: Any, tree: Any, handle: Callable[[bytes], bytes]) -> bool:
         """Answer one message; return whether it was the last."""
@@ -108,9 +107,11 @@ class SuperNode:
             began, answer, problem = time.monotonic(), b"", f"the message cannot be used: {error}"
         if problem:
             LOGGER.info(problem)
-        outgoing = Outgoing(_reply(message, answer, problem))
+        content_or_error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, problem) if problem else wrap(answer)
+        outgoing = Outgoing(Message(content_or_error, reply_to=message))
         self._deliver(outgoing, time.monotonic() - began, until)
-        self._forget(message.metadata)
+        with suppress(ConnectionLost, CallRefused):  # the server waits for no reply to it now
+            forget(self._client, self._node, message.metadata.run_id, message.metadata.message_id)
         if over:
             self._linger(outgoing, min(until, time.monotonic() + LINGER))
         return over
@@ -150,11 +151,6 @@ class SuperNode:
         with suppress(ConnectionLost, CallRefused):  # the server has left first
             while time.monotonic() < until and call(self._client.PullObject, request).object_found:
                 time.sleep(0.05)
-
-    def _forget(self, metadata: Any) -> None:
-        """Let the SuperLink drop the message, now that the server waits for no reply to it."""
-        with suppress(ConnectionLost, CallRefused):
-            forget(self._client, self._node, metadata.run_id, metadata.message_id)
 
     def _within(self, until: float, work: Callable[[], T]) -> T | None:
         """Call `work` for one message, again after lost connections, until its deadline; return None after that."""
@@ -229,24 +225,14 @@ class SuperNode:
     def _beat(self) -> None:
         """Send heartbeats, also while a message is processed, and join a SuperLink that was restarted again."""
         while not self._over.wait(BEAT):
-            try:
+            # After an error the next call reports the reason, or the client is closed.
+            with suppress(ConnectionLost, CallRefused, FedarenaError, RuntimeError):
                 request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=INTERVAL)
-                call(self._client.SendNodeHeartbeat, request, read=5.0)
-            except CallRefused as refused:
-                if refused.status == 401:
-                    self._rejoin()
-            except (
-                ConnectionLost,
-                FedarenaError,
-                RuntimeError,
-            ):  # the next call reports the reason, or the client is closed
-                continue
-
-    def _rejoin(self) -> None:
-        with suppress(
-            ConnectionLost, CallRefused, FedarenaError, RuntimeError
-        ):  # the next call reports the reason, or the client is closed
-            self._activate()
+                try:
+                    call(self._client.SendNodeHeartbeat, request, read=5.0)
+                except CallRefused as refused:
+                    if refused.status == 401:
+                        self._activate()
 
 
 def outcome(handle: Callable[[bytes], bytes], content: bytes, limit: int) -> tuple[bytes, str, bool]:
@@ -263,9 +249,3 @@ def outcome(handle: Callable[[bytes], bytes], content: bytes, limit: int) -> tup
     if len(answer) > limit:
         return b"", f"its answer has {len(answer)} bytes, and {limit} are allowed", over
     return answer, "", over
-
-
-def _reply(message: Any, answer: bytes, problem: str) -> Any:
-    if problem:
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, problem), reply_to=message)
-    return Message(wrap(answer), reply_to=message)

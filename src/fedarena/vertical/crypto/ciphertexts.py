@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedarena.config.errors import BadValue
-from fedarena.vertical.crypto.limbs import WORD, Words, from_raw, to_numbers, to_raw, to_words
+from fedarena.vertical.crypto.limbs import WORD, Words, from_raw, to_raw, to_words
 
 if TYPE_CHECKING:
     from fedarena.vertical.crypto.plain import PlainPublicKey
@@ -32,13 +32,6 @@ class Plaintexts:
 
     def __len__(self) -> int:
         return len(self.data)
-
-    def __getitem__(self, rows: slice) -> Plaintexts:
-        return Plaintexts(self.data[rows])
-
-    def to_list(self) -> list[int]:
-        """Return the plaintexts as Python integers."""
-        return to_numbers(self.data)
 
 
 def plaintexts(numbers: Sequence[int]) -> Plaintexts:

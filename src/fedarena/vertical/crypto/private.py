@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from fedarena.config.errors import BadValue, CannotWrite, DataBroken, DataMissing
-from fedarena.vertical.crypto import backends, parallel, primes
+from fedarena.transport.certificates import write_secret
+from fedarena.vertical.crypto import backends, primes
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts, Plaintexts
 from fedarena.vertical.crypto.limbs import WORD, Words, is_below, random_below, random_bits, to_numbers, to_words
-from fedarena.vertical.crypto.public import PublicKey, pieces
+from fedarena.vertical.crypto.public import PublicKey, run_evenly
 
 Exponents = Literal["full", "short"]
 
@@ -47,10 +48,8 @@ class PrivateKey:
         """Return one ciphertext for each plaintext, each with its own mask from the operating system's randomness."""
         plain, arithmetic = self._check_range(plain), self._current()
         arithmetic.prepare(exponents)
-        cuts = parallel.even_cuts(len(plain), pieces(threads))
-        return Ciphertexts(
-            parallel.run_in_pieces(lambda start, end: arithmetic.encrypt(plain.data[start:end], exponents), cuts)
-        )
+        encrypt = lambda start, end: arithmetic.encrypt(plain.data[start:end], exponents)
+        return Ciphertexts(run_evenly(encrypt, len(plain), threads))
 
     def decrypt(self, c: Ciphertexts, threads: int | None = None) -> list[int]:
         """Return the plaintexts, in [0, n)."""
@@ -79,9 +78,7 @@ class PrivateKey:
         """Write a new file that only its owner may read; an existing file is an error."""
         text = json.dumps({"format": FILE_FORMAT, "version": 1, "p": hex(self.p), "q": hex(self.q)}, indent=1)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
+            write_secret(Path(path), text.encode())
         except OSError as error:
             raise CannotWrite(
                 f"the key cannot be written: {error}", remedy="name a new file in a folder of yours"
@@ -146,7 +143,6 @@ class _PrimeArithmetic:
         words, square = prime.bit_length() // WORD, prime * prime
         digits = (digit for c in numbers for digit in reversed(divmod(c % square, prime)))
         data = to_words(digits, words).reshape(-1, 2 * words)
-        cuts = parallel.even_cuts(len(data), pieces(threads))
-        powers = parallel.run_in_pieces(lambda start, end: ring.powers(data[start:end], prime - 1), cuts)
+        powers = run_evenly(lambda start, end: ring.powers(data[start:end], prime - 1), len(data), threads)
         factor = pow((prime - 1) * (self.n // prime), -1, prime)
         return [m * factor % prime for m in to_numbers(powers[:, words:])]

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,13 +108,12 @@ class PublicKey:
             raise IndexError(f"rows must lie in [0, {len(c)})")
         if len(starts) < 1 or starts[0] < 0 or starts[-1] > len(rows) or (np.diff(starts) < 0).any():
             raise IndexError("starts must not decrease, and end within the rows")
-        found, data = self._ring, self._data(c)
+        ring, data = self._ring, self._data(c)
         shares = min(pieces(threads), 1 + len(rows) // WORTH_A_THREAD)
         even = np.linspace(starts[0], starts[-1], shares + 1)
         cuts = [0, *np.searchsorted(starts, even[1:-1]).tolist(), len(starts) - 1]
-        return Ciphertexts(
-            parallel.run_in_pieces(lambda start, end: found.products(data, rows, starts[start : end + 1]), cuts)
-        )
+        multiply = lambda start, end: ring.products(data, rows, starts[start : end + 1])
+        return Ciphertexts(parallel.run_in_pieces(multiply, cuts))
 
     def add(self, a: Ciphertexts, b: Ciphertexts) -> Ciphertexts:
         """Return a + b, element by element."""
@@ -140,11 +140,9 @@ class PublicKey:
                 f"{count} slots of {width} bits do not fit in a key of {self.bits} bits",
                 remedy=f"at most {self.capacity // width} slots fit",
             )
-        packed = -(-len(c) // count)
-        found, data, cuts = self._ring, self._data(c), parallel.even_cuts(packed, pieces(threads))
-        return Ciphertexts(
-            parallel.run_in_pieces(lambda start, end: found.pack(data[start * count : end * count], width, count), cuts)
-        )
+        ring, data = self._ring, self._data(c)
+        pack = lambda start, end: ring.pack(data[start * count : end * count], width, count)
+        return Ciphertexts(run_evenly(pack, -(-len(c) // count), threads))
 
     def rerandomise(self, c: Ciphertexts, threads: int | None = None) -> Ciphertexts:
         """Return the same plaintexts under fresh masks r^n, each with its own r.
@@ -159,8 +157,7 @@ class PublicKey:
             fresh[:, : self.words] = random_below(end - start, n)
             return found.powers(fresh, n)
 
-        cuts = parallel.even_cuts(len(c), pieces(threads))
-        return self.add(c, Ciphertexts(parallel.run_in_pieces(fresh_masks, cuts)))
+        return self.add(c, Ciphertexts(run_evenly(fresh_masks, len(c), threads)))
 
     def _data(self, c: Ciphertexts) -> Words:
         """Return the words of ciphertexts; a kernel does not check their shape."""
@@ -171,6 +168,11 @@ class PublicKey:
     @property
     def _ring(self) -> backends.Ring:
         return backends.ring(backends.backend().name, self.n)
+
+
+def run_evenly(task: Callable[[int, int], Words], count: int, threads: int | None) -> Words:
+    """Run task(start, end) for pieces of a range of this length, one per thread."""
+    return parallel.run_in_pieces(task, parallel.even_cuts(count, pieces(threads)))
 
 
 def pieces(threads: int | None) -> int:

@@ -1,4 +1,7 @@
-"""Measure the cost of each operation in each backend in one run: ratios are reliable, microseconds drift."""
+"""Measure the cost of each Paillier operation in each backend in one run: ratios are reliable, microseconds drift.
+
+    python benchmarks/paillier.py
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,11 +56,6 @@ def measure(bits: int = 2048, names: Sequence[str] | None = None, rounds: int = 
         Cost(operation, name, 1e6 * cost, best[_compared(operation), reference] / cost)
         for (operation, name), cost in sorted(best.items(), key=lambda item: item[0][0])
     ]
-
-
-def rows(costs: Sequence[Cost]) -> list[dict[str, Any]]:
-    """Return the costs as JSON objects."""
-    return [asdict(cost) for cost in costs]
 
 
 def show(costs: Sequence[Cost]) -> None:
