@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from markupsafe import Markup
@@ -15,7 +14,7 @@ from fedarena.reports.charts.intervals import CredibleInterval, IntervalRow, int
 from fedarena.reports.charts.posteriors import format_probability, format_sign
 from fedarena.reports.page_elements import Row, Table
 from fedarena.reports.report_data import ReportData, colour_index
-from fedarena.reports.templating import render
+from fedarena.reports.templating import macros
 from fedarena.results.client_gains import MOST_SHRUNK, ClientGain, ClientGains, GainShares, Share
 from fedarena.results.comparison import Comparison
 from fedarena.results.leave_one_out import ClientEffect, about
@@ -65,19 +64,17 @@ def gains_section(result: Comparison, width: float = WIDE) -> Markup:
         _table("What every client pays", COST_HEAD, [_cost_cells(gain) for gain in listed]),
     ]
     x_label = f"gain over {found.reference}, {result.scoring().unit}"
-    intervals = _interval_chart(result, listed, _gain_summary, x_label, found.rope)
+    charts = _interval_chart(result, listed, _gain_summary, x_label, found.rope)
     means = [gain.mean for gain in found.of(lead) if gain.mean is not None]
-    more: dict[str, Any] = {}
     if len(order) > MANY and means:
         x_label = f"mean gain from {lead}, {result.scoring().unit}"
-        more["histogram"] = lambda width: histogram(
-            means, x_label=x_label, y_label="clients", factor=result.scoring().scale, width=width
-        )
-        more["histogram_note"] = (
+        how: dict[str, Any] = {"x_label": x_label, "y_label": "clients", "factor": result.scoring().scale}
+        charts += [
             f"Above are the {EXTREME} clients that gain most from {lead} and the {EXTREME} that gain least, below all "
-            f"{len(order)} clients."
-        )
-    return _render(result, found.algorithms, width, intervals, caption, tables, [COSTS_NOTE], **more)
+            f"{len(order)} clients.",
+            lambda width: histogram(means, width=width, **how),
+        ]
+    return _render(result, found.algorithms, width, charts, caption, tables, [COSTS_NOTE])
 
 
 def _shrinkage_note(found: ClientGains) -> str:
@@ -109,8 +106,8 @@ def _shares_section(result: Comparison, found: ClientGains, width: float) -> Mar
     )
     cells = [_share_cells(share) for share in found.shares]
     table = _table("Shares of drawn clients, and what a client pays", SHARE_HEAD, cells)
-    chart = partial(interval_chart, rows, x_label="share of drawn clients, percent", factor=100)
-    return _render(result, found.algorithms, width, chart, caption, [table])
+    draw = lambda width: interval_chart(rows, x_label="share of drawn clients, percent", factor=100, width=width)
+    return _render(result, found.algorithms, width, [draw], caption, [table])
 
 
 def effects_section(result: Comparison, width: float = WIDE) -> Markup:
@@ -124,26 +121,26 @@ def effects_section(result: Comparison, width: float = WIDE) -> Markup:
     cells = [_effect_cells(result, effect) for effect in listed]
     table = _table("What the others lose without each client", EFFECT_HEAD, cells)
     x_label = f"what the others lose without it, {result.scoring().unit}"
-    chart = _interval_chart(result, listed, _effect_summary, x_label, found.rope)
+    charts = _interval_chart(result, listed, _effect_summary, x_label, found.rope)
     caption = f"{about(found)} To the right the others lose where this client is not there."
     failures = [f"{cell} has no result: {why}" for cell, why in found.failures.items()]
-    return _render(result, found.algorithms, width, chart, caption, [table], failures)
+    return _render(result, found.algorithms, width, charts, caption, [table], failures)
 
 
 def _render(
     result: Comparison,
     algorithms: Sequence[str],
     width: float,
-    intervals: Any,
+    charts: Sequence[Any],
     caption: str,
     tables: Sequence[Table],
     notes: Sequence[str] = (),
-    **more: Any,
 ) -> Markup:
-    keys = [Series(label, index=colour_index(result.plan, label)) for label in algorithms]
-    draw = None if intervals is None else lambda width: intervals(width=width)
-    values = {"histogram": None, "histogram_note": "", "keys": keys, "width": width, "intervals": draw} | more
-    return render("client_gains.html", caption=caption, tables=tables, notes=notes, **values)
+    """Return a figure, tables and notes; a long table is folded."""
+    keys = [Series(label, index=colour_index(result.plan, label)) for label in algorithms] if charts else []
+    figure = macros.figure(charts, caption, keys, width=width)
+    shown = [macros.table(t) if len(t.rows) <= MANY else macros.folded(t.caption, macros.table(t)) for t in tables]
+    return Markup().join([figure, *shown, macros.paragraphs(notes, "how note")])
 
 
 def _by_mean(found: Sequence[ClientGain | ClientEffect]) -> list[str]:
@@ -158,8 +155,8 @@ def _extreme(order: Sequence[str]) -> list[str]:
 
 def _interval_chart(
     result: Comparison, listed: Sequence[Found], summarize: Callable[[Comparison, Found], str], x_label: str, rope: float
-) -> Any:
-    """Return the chart of clients, a row each, that have an interval; None where none has."""
+) -> list[Any]:
+    """Return the chart of clients, a row each, that have an interval; nothing where none has."""
     rows: dict[str, list[CredibleInterval]] = {}
     for one in listed:
         if one.mean is not None and one.interval is not None:
@@ -167,8 +164,8 @@ def _interval_chart(
             rows.setdefault(one.client, []).append(
                 CredibleInterval(index, one.mean, *one.interval, summary, one.verdict)
             )
-    factor = result.scoring().scale
-    return partial(interval_chart, [*rows.items()], x_label=x_label, rope=rope, factor=factor) if rows else None
+    how: dict[str, Any] = {"x_label": x_label, "rope": rope, "factor": result.scoring().scale}
+    return [lambda width: interval_chart([*rows.items()], width=width, **how)] if rows else []
 
 
 def _gain_summary(result: Comparison, gain: ClientGain) -> str:

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,10 @@ from fedarena.reports.charts.posteriors import format_probability
 from fedarena.reports.client_gains_section import effects_section, gains_section
 from fedarena.reports.collect import collect_runs
 from fedarena.reports.page import render as render_report
-from fedarena.reports.page_elements import Cell, Row, Table
+from fedarena.reports.page_elements import Cell, Row, Section, Table
 from fedarena.reports.report_data import ReportData, colour_index
 from fedarena.reports.suite_report import render_suite
-from fedarena.reports.templating import render
-from fedarena.reports.verdict_matrix import VerdictMatrix, verdict_cells
+from fedarena.reports.templating import macros, render
 from fedarena.results.comparison import Comparison
 from fedarena.results.suite import SuiteComparison
 from fedarena.ui.catalogue import Catalogue
@@ -29,13 +29,13 @@ from fedarena.ui.partial_scores import OVER, common_splits, format_score, judged
 from fedarena.ui.rendering import (
     FULL,
     PACKAGE,
-    Section,
     decimal,
     duration,
     percent,
     render_page,
     render_unreadable,
     size,
+    ui_macros,
     when,
 )
 from fedarena.ui.round_log import RoundLog
@@ -97,9 +97,9 @@ def _sections(
     if isinstance(result, Comparison):
         yield _costs(result)
         if gains := gains_section(result, FULL):
-            yield Section("gains", "Who gains by the federation", body=gains)
+            yield Section("gains", "Who gains by the federation", gains)
         if effects := effects_section(result, FULL):
-            yield Section("left-out", "Without one client", body=effects)
+            yield Section("left-out", "Without one client", effects)
     yield _cells(comparison)
     yield _next_steps(catalogue, comparison)
 
@@ -132,28 +132,23 @@ def _verdict(comparison: ComparisonSummary, result: Comparison | str | None) -> 
         names, pairs = result.ranked, ReportData(result).pairs()
     else:
         names = judged(comparison)
-        found = [common_splits(comparison, a, b) for a in names for b in names if a != b]
-        pairs = [one.pair for one in found if one is not None]
-        splits = min((one.splits for one in found if one is not None), default=0)
+        found = {(a, b): common_splits(comparison, a, b) for a, b in permutations(names, 2)}
+        pairs = {key: one.pair for key, one in found.items() if one is not None}
+        splits = min((one.splits for one in found.values() if one is not None), default=0)
         if pairs and not is_over:
             note = f"provisional, from {splits} of {len(plan.splits)} splits: it may change"
     sentences = result.words if isinstance(result, Comparison) else []
     if not (sentences or pairs or is_over):
         sentences = ["A first verdict appears when two algorithms have finished two splits."]
-    shown = [pair for pair in pairs if pair.row == names[0]]
-    matrix = VerdictMatrix("Row against column", names, verdict_cells(pairs, plan.rope), unknown="…") if pairs else None
-    body = render(
-        "comparison_verdict.html",
-        package=PACKAGE,
-        problem=result if isinstance(result, str) else "",
-        sentences=sentences,
-        is_provisional=not is_over,
-        score=score_name(plan),
-        posteriors=(lambda width: posterior_rows(shown, plan.rope, width=width)) if shown else None,
-        width=FULL,
-        matrix=matrix,
-    )
-    return Section("verdict", "Verdict", note, body=body)
+    body = macros.paragraphs(sentences)
+    if pairs:
+        shown = [pair for (row, _), pair in pairs.items() if row == names[0]]
+        body += macros.paragraphs([f"Differences in {score_name(plan)}."], "note")
+        body += macros.charts([lambda width: posterior_rows(shown, plan.rope, width=width)] if shown else [], FULL)
+        body += macros.verdicts("Row against column", names, pairs, plan.rope, unknown="…")
+        body = macros.box("" if is_over else "provisional", body)
+    problem = [result] if isinstance(result, str) else []
+    return Section("verdict", "Verdict", macros.paragraphs(problem, "note") + body, note)
 
 
 # Curves and costs
@@ -206,15 +201,9 @@ def _curves(catalogue: Catalogue, comparison: ComparisonSummary, over: str) -> S
         height=430 if width > NARROW else 300,
         fractions=is_share,
     )
-    return Section(
-        "curves",
-        "Learning curves",
-        f"{metric} on the common test samples: the mean over the splits so far, and the range from worst to best",
-        tabs={key: axis[0] for key, axis in known.items()} if len(known) > 1 else {},
-        chosen=over,
-        keys=lines,
-        charts=[draw],
-    )
+    body = ui_macros.tabs({key: axis[0] for key, axis in known.items()}, over) + macros.charts([draw], FULL, lines)
+    note = f"{metric} on the common test samples: the mean over the splits so far, and the range from worst to best"
+    return Section("curves", "Learning curves", body, note)
 
 
 def _series(
@@ -250,7 +239,8 @@ def _costs(result: Comparison) -> Section:
         f"{which}: {scoring.explained}; common, own: the same on the common and on clients' own test samples; rounds, sent "
         f"and simulated time: median to reach {scoring.shown(result.target, 0)}; worst clients: accuracy of the worst tenth"
     )
-    return Section("costs", "Results and costs", note, table=Table("Results and costs", head, rows, "numbers"))
+    table = Table("Results and costs", head, rows, "numbers")
+    return Section("costs", "Results and costs", macros.table(table), note)
 
 
 # Every cell
@@ -279,7 +269,7 @@ def _cells(comparison: ComparisonSummary) -> Section:
         rows=rows,
         failures=[(label, why) for why, label in failed.items()],
     )
-    return Section("cells", "Runs", f"{score_name(plan)}; {when(comparison.changed)}", body=body)
+    return Section("cells", "Runs", body, f"{score_name(plan)}; {when(comparison.changed)}")
 
 
 def _cell_text(run: RunSummary, score: str) -> str:
@@ -292,11 +282,11 @@ def _next_steps(catalogue: Catalogue, comparison: ComparisonSummary) -> Section 
     """Return the notes of the plan, and the command that writes the report or resumes the comparison."""
     assert comparison.plan is not None
     notes = [*comparison.plan.notes, *(f"Look at {look}." for look in comparison.plan.looks)]
+    body = macros.paragraphs(notes)
     if comparison.state == "running":
-        return Section("how", "Notes", sentences=notes) if notes else None
+        return Section("how", "Notes", body) if notes else None
     path = shlex.quote(catalogue.path(comparison.folder))
+    what, command = "Resume it:", f"fedarena compare --resume {path}"
     if comparison.state == "finished":
-        block = ("Write the report to a file:", f"fedarena report {path} -o report.html")
-    else:
-        block = ("Resume it:", f"fedarena compare --resume {path}")
-    return Section("how", "Next", sentences=notes, blocks=[block])
+        what, command = "Write the report to a file:", f"fedarena report {path} -o report.html"
+    return Section("how", "Next", body + macros.paragraphs([what]) + macros.code(command))
