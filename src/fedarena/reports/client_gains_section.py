@@ -15,7 +15,7 @@ from fedarena.reports.charts.posteriors import format_probability, format_sign
 from fedarena.reports.page_elements import Row, Table
 from fedarena.reports.report_data import ReportData, colour_index
 from fedarena.reports.templating import macros
-from fedarena.results.client_gains import MOST_SHRUNK, ClientGain, ClientGains, GainShares, Share
+from fedarena.results.client_gains import MOST_SHRUNK, ClientEstimate, ClientGain, ClientGains, GainShares, Share
 from fedarena.results.comparison import Comparison
 from fedarena.results.leave_one_out import ClientEffect, about
 from fedarena.statistics.hierarchical import LEAST_FEDERATIONS
@@ -94,7 +94,7 @@ def _shares_section(result: Comparison, found: ClientGains, width: float) -> Mar
         intervals = []
         for shares in found.shares:
             share: Share = getattr(shares, key)
-            summary = f"{shares.algorithm}: {_share(share)} {name}"
+            summary = f"{shares.algorithm}: {share} {name}"
             index = colour_index(result.plan, shares.algorithm)
             intervals.append(CredibleInterval(index, share.mean, *share.interval, summary))
         rows.append((name, intervals))
@@ -143,7 +143,7 @@ def _render(
     return Markup().join([figure, *shown, macros.paragraphs(notes, "how note")])
 
 
-def _by_mean(found: Sequence[ClientGain | ClientEffect]) -> list[str]:
+def _by_mean(found: Sequence[ClientEstimate]) -> list[str]:
     """Return the clients from the largest mean to the smallest; those without one last."""
     return [one.client for one in sorted(found, key=lambda one: math.inf if one.mean is None else -one.mean)]
 
@@ -183,19 +183,26 @@ def _effect_summary(result: Comparison, effect: ClientEffect) -> str:
 
 
 def _gain_cells(result: Comparison, gain: ClientGain) -> list[str]:
-    shown = result.scoring("final").shown
     undefined = f" ({gain.undefined} splits undefined)" if gain.undefined else ""
-    return [
-        gain.client,
-        gain.algorithm,
-        shown(gain.local),
-        shown(gain.federated),
-        signed(result, gain.mean) + undefined,
-        _interval(result, gain.interval),
-        _probability(gain.p_gain),
-        _probability(gain.p_loss),
-        format_sign(gain.verdict),
-    ]
+    return _estimate_cells(result, gain, (gain.local, gain.federated), (gain.p_gain, gain.p_loss), undefined)
+
+
+def _effect_cells(result: Comparison, effect: ClientEffect) -> list[str]:
+    scores = effect.with_client, effect.without_client
+    return _estimate_cells(result, effect, scores, (effect.p_helps, effect.p_harms))
+
+
+def _estimate_cells(
+    result: Comparison,
+    one: ClientEstimate,
+    scores: Sequence[float | None],
+    chances: Sequence[float | None],
+    undefined: str = "",
+) -> list[str]:
+    """Return the client, the algorithm, two scores, their difference with its interval, two probabilities, the sign."""
+    numbers = [*map(result.scoring("final").shown, scores), signed(result, one.mean) + undefined]
+    probabilities = [_interval(result, one.interval), *map(_probability, chances)]
+    return [one.client, one.algorithm, *numbers, *probabilities, format_sign(one.verdict)]
 
 
 def _cost_cells(gain: ClientGain) -> list[str]:
@@ -203,25 +210,10 @@ def _cost_cells(gain: ClientGain) -> list[str]:
     return [gain.client, gain.algorithm, f"{gain.samples:,.0f}", format_size(gain.bytes), *times]
 
 
-def _effect_cells(result: Comparison, effect: ClientEffect) -> list[str]:
-    shown = result.scoring("final").shown
-    return [
-        effect.client,
-        effect.algorithm,
-        shown(effect.with_client),
-        shown(effect.without_client),
-        signed(result, effect.mean),
-        _interval(result, effect.interval),
-        _probability(effect.p_helps),
-        _probability(effect.p_harms),
-        format_sign(effect.verdict),
-    ]
-
-
 def _share_cells(share: GainShares) -> list[str]:
     clients = str(share.clients) + (f" ({share.undefined} undefined)" if share.undefined else "")
     counts = [clients, format_size(share.bytes), _time(share.clock_seconds)]
-    return [share.algorithm, *(_share(one) for one in (share.gain, share.equal, share.loss)), *counts]
+    return [share.algorithm, *map(str, (share.gain, share.equal, share.loss)), *counts]
 
 
 def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -257,11 +249,6 @@ def _interval(result: Comparison, interval: tuple[float, float] | None) -> str:
 
 def _probability(p: float | None) -> str:
     return "–" if p is None else format_probability(p)
-
-
-def _share(share: Share) -> str:
-    low, high = share.interval
-    return f"{share.mean:.0%} ({low:.0%} to {high:.0%})"
 
 
 def _time(seconds: float) -> str:

@@ -16,7 +16,6 @@ from fedarena.reports.report_data import ReportData
 from fedarena.results.comparison import Comparison
 from fedarena.results.run_plots import COLOURS
 from fedarena.results.tradeoff_points import TradeoffPoint, by_algorithm, levels, points
-from fedarena.statistics.metric_registry import OPTIMISTIC
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,17 +123,11 @@ def draw_posteriors(data: ReportData) -> Figure:
         _write_columns(ax, base + 0.15, [*probabilities, format_sign(pair.sign)], "black")
     _write_columns(ax, len(pairs) - 0.2, ["better", "equal", "worse", ""], QUIET)
     ax.set(xlim=(times * low, times * high), ylim=(-0.15, len(pairs)))
-    ax.set(xlabel=f"{pairs[0].axis_label()}\n{score_name(data)}; grey: within {scoring.difference(plan.rope)}")
+    ax.set(xlabel=f"{pairs[0].axis_label()}\n{data.result.scoring().labelled}; grey: within {scoring.difference(plan.rope)}")
     ax.set_yticks([len(pairs) - 1 - k for k in range(len(pairs))], [pair.column for pair in pairs])
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     return figure
-
-
-def score_name(data: ReportData) -> str:
-    """Return the score of a comparison as figures and tables name it: round, metric, test samples."""
-    scoring = data.result.scoring()
-    return scoring.name + (f" ({OPTIMISTIC})" if scoring.score == "best" else "")
 
 
 def _write_columns(ax: Axes, y: float, texts: list[str], colour: str) -> None:
@@ -184,8 +177,8 @@ def draw_verdicts(data: ReportData) -> Figure:
     shown = [f"{n}\nP(best) {format_probability(standings[n].p_best)}" if n in standings else n for n in names]
     ax.set_yticks(range(len(names)), shown)
     ax.xaxis.tick_top()
-    about = fill(f"row against column: {score_name(data)}; probabilities of better, equal, worse", 16 * len(names))
-    ax.set(xlabel=about)
+    about = f"row against column: {data.result.scoring().labelled}; probabilities of better, equal, worse"
+    ax.set(xlabel=fill(about, 16 * len(names)))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return figure

@@ -268,7 +268,7 @@ def splits(data: ReportData) -> Markup:
         return Markup()
     strips = [data.key(label, [scoring.value(run) for run in runs[label]]) for label in data.all_labels]
     shown: dict[str, Any] = {"x_label": f"{scoring.score} {scoring.metric}", "fractions": scoring.is_share}
-    score = f"Every run's {scoring.name}" + (f" ({OPTIMISTIC})" if scoring.score == "best" else "")
+    score = f"Every run's {scoring.labelled}"
     names = split_names(runs[data.all_labels[0]])
     paired = all(split_names(runs[label]) == names for label in data.all_labels)
     if not paired or len(names) > MANY_SPLITS:

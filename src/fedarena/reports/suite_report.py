@@ -29,9 +29,10 @@ from fedarena.reports.report_data import in_words
 from fedarena.reports.sections import render_repeat
 from fedarena.reports.templating import macros
 from fedarena.results.json_files import write_text
-from fedarena.results.suite import SuiteComparison, optimistic
+from fedarena.results.suite import SuiteComparison
 from fedarena.results.suite_pairs import PairEstimate, SuitePair
 from fedarena.results.suite_trends import VaryingSetting
+from fedarena.results.suite_verdict import describe
 
 MOST_CHARTS = 12  # forest plots that are visible at once; further pairs are folded away
 MOST_SETTINGS = 4  # settings that are drawn
@@ -59,10 +60,8 @@ def write_suite_report(result: SuiteComparison, path: str | Path) -> Path:
 
 def render_suite(result: SuiteComparison) -> str:
     """Return the whole page; a section without content is left out."""
-    subtitle = (
-        f"{in_words(len(result.labels))} algorithms · {len(result.federations)} federations · {result.scoring.name}"
-        f"{optimistic(result)}"
-    )
+    counts = f"{in_words(len(result.labels))} algorithms · {len(result.federations)} federations"
+    subtitle = f"{counts} · {result.scoring.labelled}"
     return render_page("Which algorithm for federations like these?", subtitle, SECTIONS, result)
 
 
@@ -120,7 +119,7 @@ def _forests(result: SuiteComparison) -> Markup:
 
 def _forest(result: SuiteComparison, pair: SuitePair) -> Markup:
     rows, unit = _rows(result, pair), _unit(result)
-    sentences = [f"Next federation: {result.describe(pair, pair.next)}"]
+    sentences = [f"Next federation: {describe(result, pair, pair.next)}"]
     if pair.average.is_known:
         test = pair.signed_rank
         sentences.append(

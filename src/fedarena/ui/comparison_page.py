@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -48,7 +48,7 @@ POINTS = 400  # of a curve
 
 def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
     """Return the page of a comparison; None if there is no such comparison."""
-    comparison = catalogue.comparison(id)
+    comparison = catalogue.find(id, "comparison")
     if comparison is None:
         return None
     running = sum(run.state == "running" for run in comparison.all_runs)
@@ -63,7 +63,7 @@ def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
 
 def report(catalogue: Catalogue, id: str) -> str | None:
     """Return the report of a finished comparison, run or suite, made on request; nothing is written."""
-    found = catalogue.comparison(id) or catalogue.run(id) or catalogue.suite(id)
+    found = catalogue.find(id, "comparison", "run", "suite")
     if found is None:
         return None
     try:
@@ -125,16 +125,15 @@ def _result(catalogue: Catalogue, comparison: ComparisonSummary) -> Comparison |
 
 
 def _verdict(comparison: ComparisonSummary, result: Comparison | str | None) -> Section:
-    assert comparison.plan is not None
-    plan, is_over = comparison.plan, comparison.state == "finished"
+    plan, is_over = comparison.known_plan, comparison.state == "finished"
     note = ""
     if isinstance(result, Comparison) and len(result.labels) > 1:
         names, pairs = result.ranked, ReportData(result).pairs()
     else:
         names = judged(comparison)
-        found = {(a, b): common_splits(comparison, a, b) for a, b in permutations(names, 2)}
-        pairs = {key: one.pair for key, one in found.items() if one is not None}
-        splits = min((one.splits for one in found.values() if one is not None), default=0)
+        found = {(a, b): one for a, b in permutations(names, 2) if (one := common_splits(comparison, a, b))}
+        pairs = {key: pair for key, (pair, _) in found.items()}
+        splits = min((splits for _, splits in found.values()), default=0)
         if pairs and not is_over:
             note = f"provisional, from {splits} of {len(plan.splits)} splits: it may change"
     sentences = result.words if isinstance(result, Comparison) else []
@@ -154,17 +153,8 @@ def _verdict(comparison: ComparisonSummary, result: Comparison | str | None) -> 
 # Curves and costs
 
 
-@dataclass(frozen=True)
-class MeanCurve:
-    """The mean over the splits so far with their range, at every round that one of them has reached."""
-
-    x: list[float]
-    y: list[float]
-    low: list[float]
-    high: list[float]
-
-
-def _mean(logs: Sequence[RoundLog], over: str, column: str) -> MeanCurve:
+def _mean(logs: Sequence[RoundLog], over: str, column: str) -> list[list[float]]:
+    """Return the cost, the mean, the least and the largest value at every round that a split has reached so far."""
     rounds = sorted({r for log in logs for r, a in zip(log["round"], log[column], strict=True) if math.isfinite(a)})
     chosen = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), POINTS)).round().astype(int))
     at = np.array(rounds)[chosen] if rounds else np.empty(0)
@@ -177,8 +167,7 @@ def _mean(logs: Sequence[RoundLog], over: str, column: str) -> MeanCurve:
     seen = np.isfinite(y).any(axis=0)
     x, y = x[:, seen], y[:, seen]
     means = np.maximum.accumulate(np.nanmean(x, axis=0)) if len(logs) and seen.any() else np.empty(0)
-    edges = [f(y, axis=0).tolist() if y.size else [] for f in (np.nanmean, np.nanmin, np.nanmax)]
-    return MeanCurve(means.tolist(), *edges)
+    return [means.tolist(), *(f(y, axis=0).tolist() if y.size else [] for f in (np.nanmean, np.nanmin, np.nanmax))]
 
 
 def _curves(catalogue: Catalogue, comparison: ComparisonSummary, over: str) -> Section | None:
@@ -188,8 +177,7 @@ def _curves(catalogue: Catalogue, comparison: ComparisonSummary, over: str) -> S
     if not known:
         return None
     over = over if over in known else "round"
-    assert comparison.plan is not None
-    metric, column, is_share = curve_metric(comparison.plan.metric, all_logs)
+    metric, column, is_share = curve_metric(comparison.known_plan.metric, all_logs)
     factor, x_label = unit_of_axis(over, max(log[over][-1] for log in all_logs))
     lines = [_series(comparison, label, row, over, column, factor) for label, row in logs.items()]
     lines = [line for line in lines if len(line.x)]
@@ -209,13 +197,11 @@ def _curves(catalogue: Catalogue, comparison: ComparisonSummary, over: str) -> S
 def _series(
     comparison: ComparisonSummary, label: str, logs: Sequence[RoundLog], over: str, column: str, factor: float
 ) -> Series:
-    plan = comparison.plan
-    assert plan is not None
+    plan = comparison.known_plan
     logs = [log for log in logs if len(log)]
-    mean = _mean(logs, over, column)
-    band: dict[str, Any] = {"low": mean.low, "high": mean.high} if len(logs) > 1 else {}
+    x, mean, *band = _mean(logs, over, column)
     look: dict[str, Any] = {"index": colour_index(plan, label), "aside": label == plan.reference}
-    return Series(label, [factor * x for x in mean.x], mean.y, **band, **look)
+    return Series(label, [factor * value for value in x], mean, *(band if len(logs) > 1 else ()), **look)
 
 
 def _costs(result: Comparison) -> Section:
@@ -247,8 +233,7 @@ def _costs(result: Comparison) -> Section:
 
 
 def _cells(comparison: ComparisonSummary) -> Section:
-    assert comparison.plan is not None
-    plan, known, scoring = comparison.plan, means(comparison), scoring_of(comparison.plan)
+    plan, known, scoring = comparison.known_plan, means(comparison), scoring_of(comparison.known_plan)
     rows: list[dict[str, Any]] = []
     for label, runs in comparison.cells.items():
         scores = [score(plan, run) for run in runs]
@@ -280,8 +265,7 @@ def _cell_text(run: RunSummary, score: str) -> str:
 
 def _next_steps(catalogue: Catalogue, comparison: ComparisonSummary) -> Section | None:
     """Return the notes of the plan, and the command that writes the report or resumes the comparison."""
-    assert comparison.plan is not None
-    notes = [*comparison.plan.notes, *(f"Look at {look}." for look in comparison.plan.looks)]
+    notes = [*comparison.known_plan.notes, *(f"Look at {look}." for look in comparison.known_plan.looks)]
     body = macros.paragraphs(notes)
     if comparison.state == "running":
         return Section("how", "Notes", body) if notes else None

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from fedarena.config.errors import FedarenaError
 from fedarena.reports.metrics_section import MANY_CLASSES, calibration_chart, calibration_series, confusion_chart, short
 from fedarena.reports.page_elements import Row, Section, Table
 from fedarena.reports.templating import macros
@@ -19,7 +16,7 @@ from fedarena.results.scoring import VALIDATED
 from fedarena.ui.catalogue import Catalogue
 from fedarena.ui.rendering import HALF
 from fedarena.ui.round_log import number
-from fedarena.ui.summaries import RunSummary
+from fedarena.ui.summaries import RunSummary, part_table
 
 BIN = ("confidence", "accuracy", "samples")
 
@@ -27,7 +24,7 @@ BIN = ("confidence", "accuracy", "samples")
 def metric_sections(catalogue: Catalogue, run: RunSummary) -> Iterator[Section | list[Section]]:
     """Yield sections, and lists of those side by side; none for a run that is not finished, or older than metrics."""
     file = run.folder / "result.json"
-    result = catalogue.cached("metrics", run.folder, [file], lambda: _read(catalogue, file))
+    result = catalogue.cached("metrics", run.folder, [file], lambda: catalogue.files.table(file))
     if not _numbers(result.get("metrics")):
         return
     note = "after the last round, on the common and on clients' own test samples; ? is undefined"
@@ -36,15 +33,6 @@ def metric_sections(catalogue: Catalogue, run: RunSummary) -> Iterator[Section |
         note = f"after round {number(result.get('validated_round')):.0f}, {VALIDATED}"
         yield Section("validated", "Validated round", _table(result, "validated_"), note)
     yield [section for section in (_confusion(result), _calibration(result)) if section]
-
-
-def _read(catalogue: Catalogue, file: Path) -> dict[str, Any]:
-    """Return the result of a run; nothing where the file is damaged or must not be opened."""
-    try:
-        result = json.loads(catalogue.files.text(file))
-    except (OSError, ValueError, FedarenaError):
-        return {}
-    return result if isinstance(result, dict) else {}
 
 
 def _numbers(values: Any) -> dict[str, float]:
@@ -65,8 +53,7 @@ def _table(result: dict[str, Any], prefix: str) -> Markup:
 
 def _confusion(result: dict[str, Any]) -> Section | None:
     """Return the confusion matrix, if it is valid and small enough to draw."""
-    evaluation = result.get("evaluation")
-    evaluation = evaluation if isinstance(evaluation, dict) else {}
+    evaluation = part_table(result, "evaluation")
     try:
         counts = np.array(evaluation.get("confusion"), np.int64)
     except (TypeError, ValueError, OverflowError):
@@ -86,8 +73,7 @@ def _confusion(result: dict[str, Any]) -> Section | None:
 
 
 def _calibration(result: dict[str, Any]) -> Section | None:
-    evaluation = result.get("evaluation")
-    listed = evaluation.get("calibration") if isinstance(evaluation, dict) else None
+    listed = part_table(result, "evaluation").get("calibration")
     bins = [_numbers(one) for one in listed] if isinstance(listed, list) else []
     bins = [one for one in bins if all(math.isfinite(one.get(key, math.nan)) for key in BIN)]
     if not bins:

@@ -111,12 +111,5 @@ def spark(points: Iterable[tuple[float, float]]) -> Markup:
     return Markup(f'<svg class="spark s0" {frame}>{drawn}</svg>')
 
 
-environment(PACKAGE).filters |= {
-    "percent": percent,
-    "decimal": decimal,
-    "size": size,
-    "duration": duration,
-    "when": when,
-    "progress": progress,
-    "spark": spark,
-}
+FILTERS = (percent, decimal, size, duration, when, progress, spark)
+environment(PACKAGE).filters |= {filter.__name__: filter for filter in FILTERS}

@@ -165,3 +165,9 @@ def number(value: Any) -> float:
     except OverflowError:  # an integer of hundreds of digits
         return math.nan
     return known if math.isfinite(known) else math.nan
+
+
+def finite(value: Any) -> float | None:
+    """Return a finite number, or None for anything else that a file may hold."""
+    known = number(value)
+    return None if math.isnan(known) else known

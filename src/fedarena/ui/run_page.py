@@ -30,7 +30,7 @@ from fedarena.ui.rendering import (
     when,
 )
 from fedarena.ui.round_log import RoundLog
-from fedarena.ui.summaries import RunSummary
+from fedarena.ui.summaries import RunSummary, part_table
 
 AXES = {
     "round": ("rounds", "round"),
@@ -52,7 +52,7 @@ def unit_of_axis(key: str, largest: float) -> tuple[float, str]:
 
 def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
     """Return the page of a run; None if there is no such run."""
-    run = catalogue.run(id)
+    run = catalogue.find(id, "run")
     if run is None:
         return None
     title = f"{run.part('algorithm')} · {run.name}"
@@ -135,8 +135,7 @@ def _last(log: RoundLog, name: str) -> float | None:
 def _curve(run: RunSummary, log: RoundLog, over: str) -> Section:
     known = {key: axis for key, axis in AXES.items() if len(log[key]) and log[key][-1] > 0}
     over = over if over in known else "round"
-    evaluate = run.table.get("evaluate")
-    evaluate = evaluate if isinstance(evaluate, dict) else {}
+    evaluate = part_table(run.table, "evaluate")
     metric, column, is_share = curve_metric(str(evaluate.get("metric") or "accuracy"), [log])
     at = _known_rounds(log, over, column)
     factor, label = unit_of_axis(over, log[over][-1])
