@@ -31,8 +31,9 @@ from fedarena.engine.record import RoundRecord
 from fedarena.experiments.contestants import parse
 from fedarena.experiments.plan import build_plan
 from fedarena.reports import collect_runs, why_no_verdict, write_report
-from fedarena.reports.charts import PosteriorPair, Series, line_chart, posterior_chart, style_sheet
-from fedarena.reports.charts.posteriors import format_probability, format_sign
+from fedarena.reports.charts import style_sheet
+from fedarena.reports.charts.lines import Series, line_chart
+from fedarena.reports.charts.posteriors import PosteriorPair, format_probability, format_sign, posterior_chart
 from fedarena.reports.charts.svg import breakable
 from fedarena.reports.collect import combine_runs
 from fedarena.reports.commands import about, commands, toml

@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 from markupsafe import Markup
 
 from fedarena.common.formatting import format_duration, format_size
-from fedarena.reports.charts import WIDE, Series, histogram
+from fedarena.reports.charts.distributions import histogram
 from fedarena.reports.charts.intervals import CredibleInterval, IntervalRow, interval_chart
+from fedarena.reports.charts.lines import Series
 from fedarena.reports.charts.posteriors import format_probability, format_sign
+from fedarena.reports.charts.svg import WIDE
 from fedarena.reports.page_elements import Row, Table
 from fedarena.reports.report_data import ReportData, colour_index
 from fedarena.reports.templating import macros

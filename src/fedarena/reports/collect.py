@@ -78,6 +78,7 @@ def _protocol(runs: Sequence[Run]) -> dict[str, Any]:
     if first.fold_seed is None and all(values == {None} for values in seeds.values()):
         return {"repeats": len({exp.seed for exp in experiments})}
     given = {part: values for part, values in seeds.items() if values != {None}}
+    test = None if first.folds or first.fold_seed is None else partition_data(first)
     return {
         "protocol": "independent",
         "repeats": len({exp.fold_seed if first.folds else exp.seed for exp in experiments}),
@@ -86,14 +87,8 @@ def _protocol(runs: Sequence[Run]) -> dict[str, Any]:
             *(["test"] * (first.fold_seed is None)),
         ),
         "per_repeat": tuple(part for part, values in given.items() if len(values) > 1),
-        "test_share": None if first.folds or first.fold_seed is None else _test_share(runs[0]),
+        "test_share": None if test is None else len(test[1].test) / len(test[0].x),
     }
-
-
-def _test_share(run: Run) -> float:
-    """Return the share of the pooled samples that a run without folds tested."""
-    data, partition = partition_data(run.experiment)
-    return len(partition.test) / len(data.x)
 
 
 def why_no_verdict(result: Comparison) -> str | None:

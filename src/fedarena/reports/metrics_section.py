@@ -11,7 +11,9 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from fedarena.engine.task_metrics import FinalMetrics
-from fedarena.reports.charts import WIDE, Series, heat_map, line_chart
+from fedarena.reports.charts.distributions import heat_map
+from fedarena.reports.charts.lines import Series, line_chart
+from fedarena.reports.charts.svg import WIDE
 from fedarena.reports.page_elements import Cell, Row, Table
 from fedarena.reports.report_data import ReportData
 from fedarena.reports.templating import macros

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import fedarena
 from fedarena.config.errors import BadValue, repeated
 from fedarena.config.limits import check_paths
 from fedarena.reports import client_gains_section, sections
-from fedarena.reports.charts import style_sheet
+from fedarena.reports.charts import read_asset, style_sheet
 from fedarena.reports.collect import collect_runs
 from fedarena.reports.cost_table import costs
 from fedarena.reports.metrics_section import metrics
@@ -110,12 +108,7 @@ def render_page(title: str, subtitle: str, sections: Mapping[str, tuple[str, Cal
         subtitle=subtitle,
         sections=[section for section in made if section.body],
         policy=POLICY,
-        style=style_sheet() + _file("page.css"),
-        script=_file("page.js"),
+        style=style_sheet() + read_asset("fedarena.reports", "page.css"),
+        script=read_asset("fedarena.reports", "page.js"),
         version=fedarena.__version__,
     )
-
-
-@cache
-def _file(name: str) -> str:
-    return (resources.files("fedarena.reports") / name).read_text(encoding="utf-8")

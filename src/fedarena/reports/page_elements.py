@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fedarena.reports.charts import Series
+from fedarena.reports.charts.lines import Series
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine.setup import partition_data
-from fedarena.reports.charts import PosteriorPair, Series
+from fedarena.reports.charts.lines import Series
+from fedarena.reports.charts.posteriors import PosteriorPair
 from fedarena.reports.collect import why_no_verdict
 from fedarena.reports.curves import Axis, SplitCurve, axes, curve
 from fedarena.results.comparison import Comparison

@@ -15,18 +15,10 @@ from fedarena.config.comparison_plan import Score
 from fedarena.config.errors import FedarenaError
 from fedarena.data.partition_statistics import statistics
 from fedarena.reports import commands
-from fedarena.reports.charts import (
-    WIDE,
-    Series,
-    bar_chart,
-    dot_plot,
-    heat_map,
-    line_chart,
-    posterior_chart,
-    posterior_rows,
-    strip_chart,
-)
-from fedarena.reports.charts.posteriors import shown_range
+from fedarena.reports.charts.distributions import bar_chart, dot_plot, heat_map, strip_chart
+from fedarena.reports.charts.lines import Series, line_chart
+from fedarena.reports.charts.posteriors import posterior_chart, posterior_rows, shown_range
+from fedarena.reports.charts.svg import WIDE
 from fedarena.reports.charts.tradeoff import TradeoffChart
 from fedarena.reports.collect import split_names
 from fedarena.reports.curves import cut

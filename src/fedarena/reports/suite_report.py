@@ -14,15 +14,7 @@ from markupsafe import Markup
 
 from fedarena.config.errors import BadValue
 from fedarena.reports import commands as commands_module
-from fedarena.reports.charts.forest import (
-    AnswerChange,
-    Estimate,
-    ForestRow,
-    SettingPoint,
-    Unit,
-    forest_chart,
-    setting_chart,
-)
+from fedarena.reports.charts.forest import Estimate, ForestRow, Unit, forest_chart, setting_chart
 from fedarena.reports.page import render_page
 from fedarena.reports.page_elements import Cell, Row, Table
 from fedarena.reports.report_data import in_words
@@ -153,11 +145,11 @@ def _setting(result: SuiteComparison, pair: SuitePair, setting: VaryingSetting) 
     for estimate in pair.by_federation:
         interval = _estimate(result, estimate.shrunk) or _estimate(result, estimate.own)
         if estimate.federation in setting.values and interval is not None:
-            points.append(SettingPoint(estimate.federation, setting.values[estimate.federation], interval))
+            points.append((estimate.federation, setting.values[estimate.federation], interval))
     in_unit = functools.partial(_in_unit, result)
     band = [(at, in_unit(mean), in_unit(low), in_unit(high)) for at, mean, low, high in result.line(found)]
     answers = [(c.at, ANSWERS[c.before], ANSWERS[c.after]) for c in found.changes]
-    changes = [AnswerChange(at, f"{before} | {after}, about {at:.2g}") for at, before, after in answers]
+    changes = [(at, f"{before} | {after}, about {at:.2g}") for at, before, after in answers]
     sentences = [f"Most probably {before} below about {at:.3g}, {after} above." for at, before, after in answers]
     caption = " ".join(sentences) or "The most probable answer is the same over the whole range."
 

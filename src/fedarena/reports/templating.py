@@ -12,9 +12,8 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from fedarena.reports.charts import NARROW, WIDE
 from fedarena.reports.charts.posteriors import format_probability, format_sign
-from fedarena.reports.charts.svg import breakable, meter
+from fedarena.reports.charts.svg import NARROW, WIDE, breakable, meter
 from fedarena.results.comparison_verdict import SIGNS
 
 REPORTS = "fedarena.reports"

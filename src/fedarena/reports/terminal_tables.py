@@ -19,7 +19,7 @@ from fedarena.results.comparison import Comparison, PairwiseVerdict
 from fedarena.results.comparison_verdict import SIGNS
 from fedarena.results.next_step import next_step
 from fedarena.results.scoring import VALIDATED, VIEW_NAMES, Scoring
-from fedarena.results.suite_pairs import PairEstimate, SignedRank
+from fedarena.results.suite_pairs import PairChances
 from fedarena.statistics.metric_registry import OPTIMISTIC
 
 WIDTH = 100  # columns, where the output is not a terminal
@@ -158,7 +158,7 @@ def _sign(duel: PairwiseVerdict, detailed: bool) -> Text:
     return sign
 
 
-def chances(found: PairwiseVerdict | PairEstimate | SignedRank, unknown: str = "-") -> str:
+def chances(found: PairwiseVerdict | PairChances, unknown: str = "-") -> str:
     """Return the probabilities of better, equal and worse, without the zero before the point."""
     numbers = (found.p_better, found.p_equal, found.p_worse)
     return " ".join(unknown if math.isnan(p) else f"{p:.2f}"[1:] if p < 0.995 else "1.0" for p in numbers)

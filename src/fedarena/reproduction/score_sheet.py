@@ -29,10 +29,6 @@ class ScoreSheet:
     rho: float = 0.0  # correlation of the splits: the share of test samples in a fold
     limits: Mapping[str, Scores] = field(default_factory=dict)  # rounds or steps that each split ran for its target
 
-    def mean(self, measure: str, cell: Cell) -> float:
-        """Return the mean over splits; it is infinite if one of them never reached its target."""
-        return float(np.mean(self.scores[measure][cell]))
-
 
 def selected_scores(
     sheet: ScoreSheet, how: Mapping[str, Any], tables: Mapping[str, Scores] | None = None

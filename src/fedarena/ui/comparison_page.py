@@ -13,8 +13,9 @@ import numpy as np
 
 from fedarena.config.comparison_plan import Score
 from fedarena.config.errors import DataBroken, FedarenaError
-from fedarena.reports.charts import NARROW, Series, line_chart, posterior_rows
-from fedarena.reports.charts.posteriors import format_probability
+from fedarena.reports.charts.lines import Series, line_chart
+from fedarena.reports.charts.posteriors import format_probability, posterior_rows
+from fedarena.reports.charts.svg import NARROW
 from fedarena.reports.client_gains_section import effects_section, gains_section
 from fedarena.reports.collect import collect_runs
 from fedarena.reports.page import render as render_report

@@ -11,7 +11,9 @@ from typing import Any
 
 from fedarena.common.formatting import unit_of
 from fedarena.config.errors import FedarenaError
-from fedarena.reports.charts import WIDE, Series, line_chart, strip_chart
+from fedarena.reports.charts.distributions import strip_chart
+from fedarena.reports.charts.lines import Series, line_chart
+from fedarena.reports.charts.svg import WIDE
 from fedarena.reports.page_elements import Section
 from fedarena.reports.templating import macros
 from fedarena.statistics.metric_registry import OPTIMISTIC, all_metrics
