@@ -96,20 +96,15 @@ def _legend(comparison: Comparison, shown: set[str]) -> str:
     worst = "; worst: accuracy of the worst tenth of clients" if "worst" in shown else ""
     columns = {"rounds": "rounds", "sent": "sent", "time": "time (simulated)"}
     to_target = ", ".join(text for name, text in columns.items() if name in shown)
+    is_given = comparison.given_target is not None
+    origin = "" if is_given else " (no target was set: this is what all reach on average)"
     return (
         f"{comparison.plan.score}: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}{chosen}, mean over {runs} splits ± "
         f"standard deviation.\nP(best): probability of being the best{loss}.\n"
         f"common, own: final score on the common and on clients' own test samples{worst}.\n"
         f"{to_target}: median to reach {scoring.shown(comparison.target, 0)} on the common "
-        f"test samples{_chosen(comparison)}; - if most runs did not.\n"
+        f"test samples{origin}; - if most runs did not.\n"
     )
-
-
-def _chosen(comparison: Comparison) -> str:
-    """Return where the target comes from, if the experiment does not set one."""
-    if comparison.given_target is not None:
-        return ""
-    return " (no target was set: this is what all reach on average)"
 
 
 def _show_signs(comparison: Comparison, console: Console) -> None:

@@ -204,7 +204,10 @@ def _scores(
 
     A score that is missing because a model diverged does not drop the split: nothing is known about that client.
     """
-    ours, theirs = (np.array([_of_clients(run, names, metric) for run in all_runs]) for all_runs in (runs, base))
+    ours, theirs = (
+        np.array([_of_clients(run, client_values(run, metric), names, math.nan) for run in all_runs])
+        for all_runs in (runs, base)
+    )
     lost = np.zeros(ours.shape, bool)
     for split, (run, other) in enumerate(zip(runs, base, strict=True)):
         broken = ~np.isfinite(ours[split]) & run.diverged, ~np.isfinite(theirs[split]) & other.diverged
@@ -215,11 +218,10 @@ def _scores(
     return np.where(undefined, np.nan, ours), np.where(undefined, np.nan, theirs), none_known
 
 
-def _of_clients(run: Run, names: Sequence[str], metric: str) -> Array:
-    """Return the score of every client of this name in one run; NaN for a client that it does not have."""
-    values = client_values(run, metric)
+def _of_clients(run: Run, values: NDArray[Any], names: Sequence[str], missing: float) -> Array:
+    """Return the values of the clients of these names in one run; `missing` for a client that it does not have."""
     by_name = dict(zip(names_of(run), values.tolist(), strict=False))
-    return np.array([by_name.get(name, math.nan) for name in names], np.float64)
+    return np.array([by_name.get(name, missing) for name in names], np.float64)
 
 
 def client_values(run: Run, metric: str) -> Array:
@@ -253,7 +255,7 @@ def _all_names(runs: Sequence[Run]) -> list[str]:
 
 def _costs(runs: Sequence[Run], names: Sequence[str]) -> list[dict[str, float]]:
     """Return the mean costs of every client in a run: samples, bytes, simulated time, its share of the training time."""
-    samples = np.array([_samples(run, names) for run in runs], np.float64)
+    samples = np.array([_of_clients(run, run.client_sizes, names, 0) for run in runs])
     measured = np.array([sum(record.seconds_train for record in run.records) for run in runs])
     totals = np.array([max(int(run.client_sizes.sum()), 1) for run in runs])
     training = (measured / totals)[:, None] * samples
@@ -271,11 +273,6 @@ def _common_costs(runs: Sequence[Run]) -> dict[str, float]:
         "bytes": float(np.mean(shares)),
         "clock_seconds": float(np.mean([run.records[-1].clock for run in runs])),
     }
-
-
-def _samples(run: Run, names: Sequence[str]) -> list[int]:
-    by_name = dict(zip(names_of(run), run.client_sizes.tolist(), strict=False))
-    return [by_name.get(name, 0) for name in names]
 
 
 def _shares(result: Comparison, label: str, reference: str) -> GainShares | None:

@@ -93,32 +93,25 @@ def _counts(pair: SuitePair) -> str:
 
 
 def _contradictions(result: SuiteComparison) -> list[str]:
-    lines = []
-    for pair in result.pairs:
-        test = pair.signed_rank
-        for name in test.contradicts:
-            other: PairEstimate = getattr(pair, name)
-            where = "for the next federation" if name == "next" else "on average"
-            lines.append(
-                f"The signed-rank test contradicts: by it {pair.row} is {SIGNS[test.verdict]} against {pair.column}, by "
-                f"the hierarchical model {SIGNS[other.verdict]} {where}. The answer depends on the model: treat it as "
-                "open."
-            )
-    return lines
+    where = {"next": "for the next federation", "average": "on average"}
+    return [
+        f"The signed-rank test contradicts: by it {pair.row} is {SIGNS[pair.signed_rank.verdict]} against {pair.column}, "
+        f"by the hierarchical model {SIGNS[getattr(pair, name).verdict]} {where[name]}. The answer depends on the model: "
+        "treat it as open."
+        for pair in result.pairs
+        for name in pair.signed_rank.contradicts
+    ]
 
 
 def _flips(result: SuiteComparison) -> list[str]:
     """Return at which values of a setting the most probable answer changes, for pairs with the leader."""
-    lines = []
-    for pair in _against_first(result)[:MOST_SENTENCES]:
-        for setting in result.varying:
-            found = result.trend(pair, setting)
-            if found is not None and found.changes:
-                lines.append(
-                    f"Along {setting.key}, {pair.row} against {pair.column} is most probably {_segments(found)}; "
-                    f"{_decided(result, found)}."
-                )
-    return lines
+    return [
+        f"Along {setting.key}, {pair.row} against {pair.column} is most probably {_segments(found)}; "
+        f"{_decided(result, found)}."
+        for pair in _against_first(result)[:MOST_SENTENCES]
+        for setting in result.varying
+        if (found := result.trend(pair, setting)) is not None and found.changes
+    ]
 
 
 def _decided(result: SuiteComparison, found: Trend) -> str:
@@ -134,12 +127,11 @@ def _decided(result: SuiteComparison, found: Trend) -> str:
 
 
 def _diverged(result: SuiteComparison) -> list[str]:
-    lines = []
-    for label in result.labels:
-        where = [name for name, one in result.federations.items() if label in one.runs and one.diverged(label)]
-        if where:
-            lines.append(f"{label} diverged on {join_words(where)}; no score was dropped.")
-    return lines
+    found = {
+        label: [name for name, one in result.federations.items() if label in one.runs and one.diverged(label)]
+        for label in result.labels
+    }
+    return [f"{label} diverged on {join_words(where)}; no score was dropped." for label, where in found.items() if where]
 
 
 def _failures(result: SuiteComparison) -> list[str]:

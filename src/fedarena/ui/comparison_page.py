@@ -22,14 +22,13 @@ from fedarena.reports.page import render as render_report
 from fedarena.reports.page_elements import Cell, Row, Section, Table
 from fedarena.reports.report_data import ReportData, colour_index
 from fedarena.reports.suite_report import render_suite
-from fedarena.reports.templating import macros, render
+from fedarena.reports.templating import macros
 from fedarena.results.comparison import Comparison
 from fedarena.results.suite import SuiteComparison
 from fedarena.ui.catalogue import Catalogue
 from fedarena.ui.partial_scores import OVER, common_splits, format_score, judged, means, score, score_name, scoring_of
 from fedarena.ui.rendering import (
     FULL,
-    PACKAGE,
     decimal,
     duration,
     percent,
@@ -235,26 +234,16 @@ def _costs(result: Comparison) -> Section:
 
 def _cells(comparison: ComparisonSummary) -> Section:
     plan, known, scoring = comparison.known_plan, means(comparison), scoring_of(comparison.known_plan)
-    rows: list[dict[str, Any]] = []
+    rows = []
     for label, runs in comparison.cells.items():
         scores = [score(plan, run) for run in runs]
+        scored = f"{sum(value is not None for value in scores)} of {len(runs)}"
         texts = [_cell_text(run, format_score(scoring, value)) for run, value in zip(runs, scores, strict=True)]
-        rows.append(
-            {
-                "label": label,
-                "mean": format_score(scoring, known[label]),
-                "scored": sum(value is not None for value in scores),
-                "cells": [*zip(runs, texts, strict=True)],
-            }
-        )
+        mean = Cell(format_score(scoring, known[label]), scored)
+        rows.append(Row(label, [mean, *map(ui_macros.run_cell, runs, texts)]))
     failed = {run.why: label for label, runs in comparison.cells.items() for run in runs if run.state == "failed"}
-    body = render(
-        "comparison_cells.html",
-        package=PACKAGE,
-        splits=[split.name for split in plan.splits],
-        rows=rows,
-        failures=[(label, why) for why, label in failed.items()],
-    )
+    body = macros.table(Table("Runs", ["mean", *(split.name for split in plan.splits)], rows, "cells"))
+    body += macros.paragraphs([f"{label}: {why}" for why, label in failed.items()], "why")
     return Section("cells", "Runs", body, f"{score_name(plan)}; {when(comparison.changed)}")
 
 
