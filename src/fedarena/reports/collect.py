@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedarena.common.grouping import group_by_key
 from fedarena.config.comparison_plan import OWN_PARTS, PARTS, Plan
 from fedarena.config.errors import BadValue
 from fedarena.config.limits import check_path
@@ -42,12 +43,8 @@ def collect_runs(paths: Sequence[str | Path]) -> Comparison:
 
 def combine_runs(runs: Sequence[Run]) -> Comparison:
     """Return runs as a comparison, grouped by algorithm and settings; training on pooled samples is the reference."""
-    labels = _labels(runs)
-    grouped: dict[str, list[Run]] = {label: [] for label in labels}
-    for label, run in zip(labels, runs, strict=True):
-        grouped[label].append(run)
-    for group in grouped.values():
-        group.sort(key=_split)
+    by_label = group_by_key(zip(_labels(runs), runs, strict=True))
+    grouped = {label: sorted(group, key=_split) for label, group in by_label.items()}
     pooled = [label for label, group in grouped.items() if group[0].experiment.algorithm.name == "centralized"]
     tables = {label: group[0].experiment.as_table() for label, group in grouped.items()}
     plan = Plan(

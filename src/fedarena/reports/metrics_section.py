@@ -10,6 +10,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from fedarena.common.grouping import group_by_key
 from fedarena.engine.task_metrics import FinalMetrics
 from fedarena.reports.charts.distributions import heat_map
 from fedarena.reports.charts.lines import Series, line_chart
@@ -130,10 +131,7 @@ def calibration_chart(series: Sequence[Series], width: float) -> Markup:
 
 def pooled(each: Iterable[Bins]) -> list[dict[str, float]]:
     """Return the calibration bins of several runs taken together."""
-    found: dict[int, list[Mapping[str, float]]] = {}
-    for bins in each:
-        for one in bins:
-            found.setdefault(min(int(one["confidence"] * BINS), BINS - 1), []).append(one)
+    found = group_by_key((min(int(one["confidence"] * BINS), BINS - 1), one) for bins in each for one in bins)
     means = []
     for _, members in sorted(found.items()):
         samples = np.array([one["samples"] for one in members])

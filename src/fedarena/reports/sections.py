@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from fedarena.common.grouping import group_by_key
 from fedarena.config.comparison_plan import Score
 from fedarena.config.errors import FedarenaError
 from fedarena.data.partition_statistics import statistics
@@ -330,10 +331,11 @@ def notes(data: ReportData) -> Markup:
         if result.diverged(label)
     ]
     found += result.plan.notes
-    labels_of: dict[str, list[str]] = {}
-    for label in data.all_labels:
-        for note in dict.fromkeys(note for run in result.runs[label] for note in run.notes):
-            labels_of.setdefault(note, []).append(label)
+    labels_of = group_by_key(
+        (note, label)
+        for label in data.all_labels
+        for note in dict.fromkeys(note for run in result.runs[label] for note in run.notes)
+    )
     everyone = len(data.all_labels)
     found += [n if len(labels) == everyone else f"{', '.join(labels)}: {n}" for n, labels in labels_of.items()]
     return macros.bullets(found) if found else Markup()

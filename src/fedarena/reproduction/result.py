@@ -82,11 +82,11 @@ class Reproduction:
     @property
     def rows(self) -> list[Table]:
         """One row per cell and measure with the published value (None if there is none) and the measured one."""
-        found = []
-        for measure, scores in self.sheet.scores.items():
-            printed = self.sheet.published.get(measure, {})
-            for cell, values in scores.items():
-                found.append(self._row(cell, measure, printed.get(cell), list(values)))
+        found = [
+            self._row(cell, measure, self.sheet.published.get(measure, {}).get(cell), list(values))
+            for measure, scores in self.sheet.scores.items()
+            for cell, values in scores.items()
+        ]
         return found + self._sign_rows()
 
     def _row(self, cell: Cell, measure: str, published: Any, values: list[float]) -> Table:

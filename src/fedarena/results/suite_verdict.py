@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from fedarena.common.grouping import group_by_key
 from fedarena.config.errors import join_words
 from fedarena.results.comparison_verdict import NOTHING_TO_COMPARE, SIGNS
 from fedarena.results.notebook import format_chance
@@ -44,9 +45,7 @@ def _next_sentences(result: SuiteComparison) -> list[str]:
     start = f"On the next federation like these {len(result.judged)}, "
     if len(pairs) <= MOST_SENTENCES:
         return [start + describe(result, pair, pair.next) for pair in pairs]
-    groups: dict[str, list[str]] = {}
-    for pair in pairs:
-        groups.setdefault(pair.next.verdict, []).append(pair.column)
+    groups = group_by_key((pair.next.verdict, pair.column) for pair in pairs)
     sure = f"with over {result.threshold:.0%} probability"
     texts = {
         "+": f"is better by more than {result.margin}, {sure}, than",
@@ -157,10 +156,10 @@ def notes(result: SuiteComparison) -> list[str]:
         f"{name} is left out: {result.scoring.metric} is undefined on the labels of its splits"
         for name in result.dropped
     ]
-    noted: dict[str, list[str]] = {}
-    for name, one in result.federations.items():
-        for note in filter(None, [*one.notes, one.majority_warning]):
-            noted.setdefault(note, []).append(name)
-    for note, names in noted.items():
-        lines.append(note if len(names) == len(result.federations) else f"{join_words(names)}: {note}")
-    return lines
+    noted = group_by_key(
+        (note, name)
+        for name, one in result.federations.items()
+        for note in filter(None, [*one.notes, one.majority_warning])
+    )
+    everywhere = len(result.federations)
+    return lines + [n if len(names) == everywhere else f"{join_words(names)}: {n}" for n, names in noted.items()]

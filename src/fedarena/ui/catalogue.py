@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from fedarena.common import locks
+from fedarena.common.grouping import group_by_key
 from fedarena.config.comparison_plan import Plan
 from fedarena.config.errors import FedarenaError
 from fedarena.results import run_status
@@ -150,9 +151,8 @@ class Catalogue:
         plan = self.cached("plan", folder, [file], lambda: _plan(folder))
         if isinstance(plan, str):
             return ComparisonSummary(id, folder, name, None, why=plan)
-        cells: dict[str, list[RunSummary]] = {label: [] for label in plan.contestants}
-        for cell in run_status.comparison_cells(plan, folder):
-            cells[cell.label].append(self.summary(cell.folder))
+        found = run_status.comparison_cells(plan, folder)
+        cells = group_by_key((cell.label, self.summary(cell.folder)) for cell in found)
         left_out = [self.summary(cell.folder) for cell in run_status.left_out_cells(plan, folder)]
         comparison = ComparisonSummary(id, folder, name, plan, cells, left_out)
         busy = locks.is_locked(folder) or any(s.state == "running" for s in comparison.all_runs)
