@@ -1,4 +1,4 @@
-"""Group values by a key."""
+"""Group values by a key, in the order in which they come."""
 
 from __future__ import annotations
 
