@@ -31,8 +31,9 @@ from fedarena.engine.record import RoundRecord
 from fedarena.experiments.contestants import parse
 from fedarena.experiments.plan import build_plan
 from fedarena.reports import collect_runs, why_no_verdict, write_report
-from fedarena.reports.charts import PosteriorPair, Series, line_chart, posterior_chart, style_sheet
-from fedarena.reports.charts.posteriors import format_probability, format_sign
+from fedarena.reports.charts import style_sheet
+from fedarena.reports.charts.lines import Series, line_chart
+from fedarena.reports.charts.posteriors import PosteriorPair, format_probability, format_sign, posterior_chart
 from fedarena.reports.charts.svg import breakable
 from fedarena.reports.collect import combine_runs
 from fedarena.reports.commands import about, commands, toml
@@ -136,10 +137,10 @@ def test_the_verdict_is_the_comparisons(match: Comparison, page: str) -> None:
                     assert 'class="self"' in cell
                     continue
                 duel = match.duel(name, column, which)  # type: ignore[arg-type]
-                told = [html.unescape(p) for p in re.findall(r"<span>(.*?)</span>", cell)]
+                shown = [html.unescape(p) for p in re.findall(r"<span>(.*?)</span>", cell)]
                 chances = (duel.p_better, duel.p_equal, duel.p_worse)
                 assert f"<b>{format_sign(duel.verdict)}</b>" in cell
-                assert told == [format_probability(p).replace("0.", ".") for p in chances]
+                assert shown == [format_probability(p).replace("0.", ".") for p in chances]
 
 
 def test_the_rows_are_the_comparisons(match: Comparison, page: str) -> None:
@@ -253,10 +254,10 @@ def test_the_command_writes_beside_the_runs(match: Comparison, tmp_path: Path) -
 
 def test_the_command_tells_a_program(match: Comparison, tmp_path: Path) -> None:
     done = call("report", match.dir, "-o", tmp_path / "a.html", "--table", "markdown", "--json")
-    told = json.loads(done.stdout)
-    assert told["report"] == str(tmp_path / "a.html")
-    assert (told["verdict"], told["no_verdict"], told["algorithms"]) == (match.words, None, match.labels)
-    assert told["tables"].startswith("| algorithm ")
+    shown = json.loads(done.stdout)
+    assert shown["report"] == str(tmp_path / "a.html")
+    assert (shown["verdict"], shown["no_verdict"], shown["algorithms"]) == (match.words, None, match.labels)
+    assert shown["tables"].startswith("| algorithm ")
     single = json.loads(call("report", cells(match)[0], "-o", tmp_path / "b.html", "--json").stdout)
     assert (single["verdict"], single["no_verdict"]) == ([], "Only one algorithm has results: fedavg.")
 
@@ -422,7 +423,7 @@ def test_a_run_that_stopped_keeps_what_it_had() -> None:
     assert c.x.tolist() == [10, 15]  # ten uploads and no more, and twenty
 
 
-def test_costs_that_nobody_has_get_no_axis() -> None:
+def test_costs_that_no_run_has_get_no_axis() -> None:
     run = made_up("fedavg", [0.5, 0.6])
     assert [axis.name for axis in axes([run])] == ["rounds", "uploads"]
     timed = made_up("fedavg", [0.5, 0.6], clock=7200.0, bytes_up=4_000_000)
@@ -503,7 +504,7 @@ def test_everything_stands_out_from_the_paper_in_both_themes() -> None:
 
 @pytest.fixture(scope="module")
 def sight(page: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Chromium; `look` opens the page anew."""
+    """Chromium; `look` loads the page again."""
     path = tmp_path_factory.mktemp("site") / "report.html"
     path.write_text(page, encoding="utf-8")
     with browser() as driver:
@@ -604,11 +605,11 @@ def test_the_pointer_hears_all_values(sight: Any, match: Comparison) -> None:
 
     last = shown(look(sight), ".panel.rounds .probe")[-1]
     ActionChains(sight).scroll_to_element(last).move_to_element(last).perform()
-    told = sight.find_element("css selector", ".tip").text.splitlines()
-    assert told[0] == "round 4"
-    assert len(told) == 1 + len(match.runs)
+    lines = sight.find_element("css selector", ".tip").text.splitlines()
+    assert lines[0] == "round 4"
+    assert len(lines) == 1 + len(match.runs)
     best = max(match.runs, key=lambda label: np.mean([run.final.accuracy for run in match.runs[label]]))
-    assert told[1].startswith(f"{best} {np.mean([run.final.accuracy for run in match.runs[best]]):.1%}")
+    assert lines[1].startswith(f"{best} {np.mean([run.final.accuracy for run in match.runs[best]]):.1%}")
 
 
 def test_paper_gets_everything_in_ink(sight: Any) -> None:

@@ -470,7 +470,7 @@ def test_a_result_that_was_changed_by_hand_is_refused(write: Write, change: Call
     assert not Path("new.md").exists()
 
 
-def test_a_result_is_judged_anew_by_other_checks_of_the_same_runs(write: Write) -> None:
+def test_a_result_is_judged_again_by_other_checks_of_the_same_runs(write: Write) -> None:
     write()
     reproduce("X-A", "full", save="kept")
     file, before = Path("kept/X-A-full.json"), Path("kept/X-A-full.json").read_bytes()

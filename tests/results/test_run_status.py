@@ -81,7 +81,7 @@ def test_a_budget_of_uploads_is_told_in_rounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who holds a lock")
-def test_somebody_elses_lock_is_seen_and_left_alone(tmp_path: Path) -> None:
+def test_the_lock_of_another_process_is_seen_and_left_alone(tmp_path: Path) -> None:
     """Asked from outside, as often as one likes, the lock stays with who has it."""
     hold = (
         "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX);"

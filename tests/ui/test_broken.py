@@ -80,7 +80,7 @@ def pages_of(server: Served) -> dict[str, Answer]:
 
 @contextlib.contextmanager
 def writers(pipes: list[Path]) -> Iterator[list[threading.Thread]]:
-    """A thread for each pipe that is held until somebody opens the other end."""
+    """A thread for each pipe that is held until the other end is opened."""
     threads = [threading.Thread(target=lambda p=pipe: p.open("wb").close(), daemon=True) for pipe in pipes]  # type: ignore[misc]
     for thread in threads:
         thread.start()
@@ -108,7 +108,7 @@ def test_no_pipe_is_ever_opened(made: Path, folder: Path) -> None:
         pipes.append(match / name)
     with writers(pipes) as threads, served(folder) as server:
         pages = pages_of(server)
-        assert all(thread.is_alive() for thread in threads)  # nobody has opened the other end
+        assert all(thread.is_alive() for thread in threads)  # the other end was never opened
     assert {answer.status for path, answer in pages.items() if not path.startswith("/report")} == {200}
     assert {answer.status for path, answer in pages.items() if path.startswith("/report")} == {200, 409}
     assert ">good<" in pages["/"].text

@@ -1,4 +1,4 @@
-"""A memo makes each value once, forgets what is heavy, and holds nobody up for the sake of another."""
+"""The cache makes each value once, drops the heaviest load first, and a slow value delays no other."""
 
 from __future__ import annotations
 

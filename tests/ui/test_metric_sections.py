@@ -87,10 +87,12 @@ def test_the_page_of_a_comparison_has_the_signs_of_its_score(tmp_path: Path) -> 
     catalogue = Catalogue(tmp_path)
     (match,) = catalogue.scan().comparisons
     assert means(match) == {label: pytest.approx(np.mean(scores)) for label, scores in found.scores().items()}
-    duel, pair = found.duel("fedavg", "local"), common_splits(match, "fedavg", "local")
-    assert pair is not None
-    assert pair.pair.sign == duel.verdict
-    assert pair.pair.probabilities(found.plan.rope) == pytest.approx((duel.p_better, duel.p_equal, duel.p_worse))
+    duel, common = found.duel("fedavg", "local"), common_splits(match, "fedavg", "local")
+    assert common is not None
+    pair, splits = common
+    assert splits == 3
+    assert pair.sign == duel.verdict
+    assert pair.probabilities(found.plan.rope) == pytest.approx((duel.p_better, duel.p_equal, duel.p_worse))
     text = comparison_page(catalogue, match.id, {})
     assert text is not None
     assert "validated: validated accuracy" in text

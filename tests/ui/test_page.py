@@ -1,4 +1,4 @@
-"""The page in a real browser: it grows by itself, asks nobody else for anything, and fits a telephone."""
+"""The page in a real browser: it grows by itself, requests nothing from elsewhere, and fits a telephone."""
 
 from __future__ import annotations
 
@@ -138,4 +138,4 @@ def test_it_says_when_the_server_is_gone(page: Chrome, tmp_path: Path) -> None:
         assert page.execute_script("return document.getElementById('gone').hidden")
     until(page, "!document.getElementById('gone').hidden")
     assert "fedarena ui" in text_of(page, "#gone")
-    complaints(page)  # the browser itself complains that nobody answers
+    complaints(page)  # the browser itself reports that there is no answer

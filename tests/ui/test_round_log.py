@@ -36,14 +36,14 @@ def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
     file = tmp_path / "rounds.jsonl"
     file.write_bytes(line(1) + b"\n")
     log = RoundLog(file).read()
-    with file.open("r+b") as stream:  # the same length and the same file: only somebody who reads it again can tell
+    with file.open("r+b") as stream:  # the same length and the same file: only a second reading shows the difference
         stream.write(line(7))
         stream.seek(0, os.SEEK_END)
         stream.write(line(8) + b"\n")
     assert list(log.read()["round"]) == [1, 8]
 
 
-def test_a_log_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+def test_a_log_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     file, other = tmp_path / "rounds.jsonl", tmp_path / "other"
     file.write_bytes(b"".join(line(n) + b"\n" for n in (1, 2, 3)))
     log = RoundLog(file).read()

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from markupsafe import Markup
 
 from fedarena.common.formatting import format_duration, format_size
-from fedarena.reports.charts import WIDE, Series, histogram
+from fedarena.reports.charts.distributions import histogram
 from fedarena.reports.charts.intervals import CredibleInterval, IntervalRow, interval_chart
+from fedarena.reports.charts.lines import Series
 from fedarena.reports.charts.posteriors import format_probability, format_sign
+from fedarena.reports.charts.svg import WIDE
 from fedarena.reports.page_elements import Row, Table
 from fedarena.reports.report_data import ReportData, colour_index
-from fedarena.reports.templating import render
-from fedarena.results.client_gains import MOST_SHRUNK, ClientGain, ClientGains, GainShares, Share
+from fedarena.reports.templating import macros
+from fedarena.results.client_gains import MOST_SHRUNK, ClientEstimate, ClientGain, ClientGains, GainShares, Share
 from fedarena.results.comparison import Comparison
 from fedarena.results.leave_one_out import ClientEffect, about
 from fedarena.statistics.hierarchical import LEAST_FEDERATIONS
@@ -65,19 +66,17 @@ def gains_section(result: Comparison, width: float = WIDE) -> Markup:
         _table("What every client pays", COST_HEAD, [_cost_cells(gain) for gain in listed]),
     ]
     x_label = f"gain over {found.reference}, {result.scoring().unit}"
-    intervals = _interval_chart(result, listed, _gain_summary, x_label, found.rope)
+    charts = _interval_chart(result, listed, _gain_summary, x_label, found.rope)
     means = [gain.mean for gain in found.of(lead) if gain.mean is not None]
-    more: dict[str, Any] = {}
     if len(order) > MANY and means:
         x_label = f"mean gain from {lead}, {result.scoring().unit}"
-        more["histogram"] = lambda width: histogram(
-            means, x_label=x_label, y_label="clients", factor=result.scoring().scale, width=width
-        )
-        more["histogram_note"] = (
+        how: dict[str, Any] = {"x_label": x_label, "y_label": "clients", "factor": result.scoring().scale}
+        charts += [
             f"Above are the {EXTREME} clients that gain most from {lead} and the {EXTREME} that gain least, below all "
-            f"{len(order)} clients."
-        )
-    return _render(result, found.algorithms, width, intervals, caption, tables, [COSTS_NOTE], **more)
+            f"{len(order)} clients.",
+            lambda width: histogram(means, width=width, **how),
+        ]
+    return _render(result, found.algorithms, width, charts, caption, tables, [COSTS_NOTE])
 
 
 def _shrinkage_note(found: ClientGains) -> str:
@@ -97,7 +96,7 @@ def _shares_section(result: Comparison, found: ClientGains, width: float) -> Mar
         intervals = []
         for shares in found.shares:
             share: Share = getattr(shares, key)
-            summary = f"{shares.algorithm}: {_share(share)} {name}"
+            summary = f"{shares.algorithm}: {share} {name}"
             index = colour_index(result.plan, shares.algorithm)
             intervals.append(CredibleInterval(index, share.mean, *share.interval, summary))
         rows.append((name, intervals))
@@ -109,8 +108,8 @@ def _shares_section(result: Comparison, found: ClientGains, width: float) -> Mar
     )
     cells = [_share_cells(share) for share in found.shares]
     table = _table("Shares of drawn clients, and what a client pays", SHARE_HEAD, cells)
-    chart = partial(interval_chart, rows, x_label="share of drawn clients, percent", factor=100)
-    return _render(result, found.algorithms, width, chart, caption, [table])
+    draw = lambda width: interval_chart(rows, x_label="share of drawn clients, percent", factor=100, width=width)
+    return _render(result, found.algorithms, width, [draw], caption, [table])
 
 
 def effects_section(result: Comparison, width: float = WIDE) -> Markup:
@@ -124,29 +123,29 @@ def effects_section(result: Comparison, width: float = WIDE) -> Markup:
     cells = [_effect_cells(result, effect) for effect in listed]
     table = _table("What the others lose without each client", EFFECT_HEAD, cells)
     x_label = f"what the others lose without it, {result.scoring().unit}"
-    chart = _interval_chart(result, listed, _effect_summary, x_label, found.rope)
+    charts = _interval_chart(result, listed, _effect_summary, x_label, found.rope)
     caption = f"{about(found)} To the right the others lose where this client is not there."
     failures = [f"{cell} has no result: {why}" for cell, why in found.failures.items()]
-    return _render(result, found.algorithms, width, chart, caption, [table], failures)
+    return _render(result, found.algorithms, width, charts, caption, [table], failures)
 
 
 def _render(
     result: Comparison,
     algorithms: Sequence[str],
     width: float,
-    intervals: Any,
+    charts: Sequence[Any],
     caption: str,
     tables: Sequence[Table],
     notes: Sequence[str] = (),
-    **more: Any,
 ) -> Markup:
-    keys = [Series(label, index=colour_index(result.plan, label)) for label in algorithms]
-    draw = None if intervals is None else lambda width: intervals(width=width)
-    values = {"histogram": None, "histogram_note": "", "keys": keys, "width": width, "intervals": draw} | more
-    return render("client_gains.html", caption=caption, tables=tables, notes=notes, **values)
+    """Return a figure, tables and notes; a long table is folded."""
+    keys = [Series(label, index=colour_index(result.plan, label)) for label in algorithms] if charts else []
+    figure = macros.figure(charts, caption, keys, width=width)
+    shown = [macros.table(t) if len(t.rows) <= MANY else macros.folded(t.caption, macros.table(t)) for t in tables]
+    return Markup().join([figure, *shown, macros.paragraphs(notes, "how note")])
 
 
-def _by_mean(found: Sequence[ClientGain | ClientEffect]) -> list[str]:
+def _by_mean(found: Sequence[ClientEstimate]) -> list[str]:
     """Return the clients from the largest mean to the smallest; those without one last."""
     return [one.client for one in sorted(found, key=lambda one: math.inf if one.mean is None else -one.mean)]
 
@@ -158,8 +157,8 @@ def _extreme(order: Sequence[str]) -> list[str]:
 
 def _interval_chart(
     result: Comparison, listed: Sequence[Found], summarize: Callable[[Comparison, Found], str], x_label: str, rope: float
-) -> Any:
-    """Return the chart of clients, a row each, that have an interval; None where none has."""
+) -> list[Any]:
+    """Return the chart of clients, a row each, that have an interval; nothing where none has."""
     rows: dict[str, list[CredibleInterval]] = {}
     for one in listed:
         if one.mean is not None and one.interval is not None:
@@ -167,8 +166,8 @@ def _interval_chart(
             rows.setdefault(one.client, []).append(
                 CredibleInterval(index, one.mean, *one.interval, summary, one.verdict)
             )
-    factor = result.scoring().scale
-    return partial(interval_chart, [*rows.items()], x_label=x_label, rope=rope, factor=factor) if rows else None
+    how: dict[str, Any] = {"x_label": x_label, "rope": rope, "factor": result.scoring().scale}
+    return [lambda width: interval_chart([*rows.items()], width=width, **how)] if rows else []
 
 
 def _gain_summary(result: Comparison, gain: ClientGain) -> str:
@@ -186,19 +185,26 @@ def _effect_summary(result: Comparison, effect: ClientEffect) -> str:
 
 
 def _gain_cells(result: Comparison, gain: ClientGain) -> list[str]:
-    shown = result.scoring("final").shown
     undefined = f" ({gain.undefined} splits undefined)" if gain.undefined else ""
-    return [
-        gain.client,
-        gain.algorithm,
-        shown(gain.local),
-        shown(gain.federated),
-        signed(result, gain.mean) + undefined,
-        _interval(result, gain.interval),
-        _probability(gain.p_gain),
-        _probability(gain.p_loss),
-        format_sign(gain.verdict),
-    ]
+    return _estimate_cells(result, gain, (gain.local, gain.federated), (gain.p_gain, gain.p_loss), undefined)
+
+
+def _effect_cells(result: Comparison, effect: ClientEffect) -> list[str]:
+    scores = effect.with_client, effect.without_client
+    return _estimate_cells(result, effect, scores, (effect.p_helps, effect.p_harms))
+
+
+def _estimate_cells(
+    result: Comparison,
+    one: ClientEstimate,
+    scores: Sequence[float | None],
+    chances: Sequence[float | None],
+    undefined: str = "",
+) -> list[str]:
+    """Return the client, the algorithm, two scores, their difference with its interval, two probabilities, the sign."""
+    numbers = [*map(result.scoring("final").shown, scores), signed(result, one.mean) + undefined]
+    probabilities = [_interval(result, one.interval), *map(_probability, chances)]
+    return [one.client, one.algorithm, *numbers, *probabilities, format_sign(one.verdict)]
 
 
 def _cost_cells(gain: ClientGain) -> list[str]:
@@ -206,25 +212,10 @@ def _cost_cells(gain: ClientGain) -> list[str]:
     return [gain.client, gain.algorithm, f"{gain.samples:,.0f}", format_size(gain.bytes), *times]
 
 
-def _effect_cells(result: Comparison, effect: ClientEffect) -> list[str]:
-    shown = result.scoring("final").shown
-    return [
-        effect.client,
-        effect.algorithm,
-        shown(effect.with_client),
-        shown(effect.without_client),
-        signed(result, effect.mean),
-        _interval(result, effect.interval),
-        _probability(effect.p_helps),
-        _probability(effect.p_harms),
-        format_sign(effect.verdict),
-    ]
-
-
 def _share_cells(share: GainShares) -> list[str]:
     clients = str(share.clients) + (f" ({share.undefined} undefined)" if share.undefined else "")
     counts = [clients, format_size(share.bytes), _time(share.clock_seconds)]
-    return [share.algorithm, *(_share(one) for one in (share.gain, share.equal, share.loss)), *counts]
+    return [share.algorithm, *map(str, (share.gain, share.equal, share.loss)), *counts]
 
 
 def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -260,11 +251,6 @@ def _interval(result: Comparison, interval: tuple[float, float] | None) -> str:
 
 def _probability(p: float | None) -> str:
     return "–" if p is None else format_probability(p)
-
-
-def _share(share: Share) -> str:
-    low, high = share.interval
-    return f"{share.mean:.0%} ({low:.0%} to {high:.0%})"
 
 
 def _time(seconds: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedarena.common.grouping import group_by_key
 from fedarena.config.comparison_plan import OWN_PARTS, PARTS, Plan
 from fedarena.config.errors import BadValue
 from fedarena.config.limits import check_path
@@ -42,12 +43,8 @@ def collect_runs(paths: Sequence[str | Path]) -> Comparison:
 
 def combine_runs(runs: Sequence[Run]) -> Comparison:
     """Return runs as a comparison, grouped by algorithm and settings; training on pooled samples is the reference."""
-    labels = _labels(runs)
-    grouped: dict[str, list[Run]] = {label: [] for label in labels}
-    for label, run in zip(labels, runs, strict=True):
-        grouped[label].append(run)
-    for group in grouped.values():
-        group.sort(key=_split)
+    by_label = group_by_key(zip(_labels(runs), runs, strict=True))
+    grouped = {label: sorted(group, key=_split) for label, group in by_label.items()}
     pooled = [label for label, group in grouped.items() if group[0].experiment.algorithm.name == "centralized"]
     tables = {label: group[0].experiment.as_table() for label, group in grouped.items()}
     plan = Plan(
@@ -78,6 +75,7 @@ def _protocol(runs: Sequence[Run]) -> dict[str, Any]:
     if first.fold_seed is None and all(values == {None} for values in seeds.values()):
         return {"repeats": len({exp.seed for exp in experiments})}
     given = {part: values for part, values in seeds.items() if values != {None}}
+    test = None if first.folds or first.fold_seed is None else partition_data(first)
     return {
         "protocol": "independent",
         "repeats": len({exp.fold_seed if first.folds else exp.seed for exp in experiments}),
@@ -86,14 +84,8 @@ def _protocol(runs: Sequence[Run]) -> dict[str, Any]:
             *(["test"] * (first.fold_seed is None)),
         ),
         "per_repeat": tuple(part for part, values in given.items() if len(values) > 1),
-        "test_share": None if first.folds or first.fold_seed is None else _test_share(runs[0]),
+        "test_share": None if test is None else len(test[1].test) / len(test[0].x),
     }
-
-
-def _test_share(run: Run) -> float:
-    """Return the share of the pooled samples that a run without folds tested."""
-    data, partition = partition_data(run.experiment)
-    return len(partition.test) / len(data.x)
 
 
 def why_no_verdict(result: Comparison) -> str | None:

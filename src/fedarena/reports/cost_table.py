@@ -13,7 +13,7 @@ from fedarena.common.formatting import format_duration, format_percent, format_s
 from fedarena.reports.charts.posteriors import format_probability
 from fedarena.reports.page_elements import Cell, Row, Table
 from fedarena.reports.report_data import ReportData
-from fedarena.reports.templating import render
+from fedarena.reports.templating import macros
 from fedarena.results.scoring import VIEW_NAMES
 from fedarena.statistics.metric_registry import OPTIMISTIC
 
@@ -101,11 +101,11 @@ def costs(data: ReportData) -> Markup:
             sentences.append("A dash means that at most half of the runs reached it.")
     else:
         sentences.append(f"No algorithm reached the target, {data.result.scoring().shown(data.result.target, 0)}.")
-    parts = [
+    tables_with_notes = [
         (_table(data, first, "Scores, and the cost of reaching the target"), " ".join(sentences)),
         (_table(data, second, "Clients, and the whole run"), _about_clients(second)),
     ]
-    return render("costs.html", tables=parts)
+    return Markup().join(macros.table(table) + macros.paragraphs([note], "how") for table, note in tables_with_notes)
 
 
 def about_scores(data: ReportData) -> str:

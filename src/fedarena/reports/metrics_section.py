@@ -10,11 +10,14 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from fedarena.common.grouping import group_by_key
 from fedarena.engine.task_metrics import FinalMetrics
-from fedarena.reports.charts import WIDE, Series, heat_map, line_chart
-from fedarena.reports.page_elements import Cell, Figure, Row, Table
+from fedarena.reports.charts.distributions import heat_map
+from fedarena.reports.charts.lines import Series, line_chart
+from fedarena.reports.charts.svg import WIDE
+from fedarena.reports.page_elements import Cell, Row, Table
 from fedarena.reports.report_data import ReportData
-from fedarena.reports.templating import render
+from fedarena.reports.templating import macros
 from fedarena.statistics.metric_registry import all_metrics
 from fedarena.statistics.metrics import BINS
 
@@ -34,17 +37,13 @@ def metrics(data: ReportData) -> Markup:
     tables = [_table(data, caption, values) for caption, values in views.items() if any(map(any, values.values()))]
     if not tables:
         return Markup()
-    return render(
-        "metrics.html",
-        tables=tables,
-        note=_note(data, len(tables) > 1),
-        calibration=_calibration(data, measured),
-        confusions=[
-            (label, *_confusion(each))
-            for label, each in measured.items()
-            if all(one.confusion is not None for one in each)
-        ],
-    )
+    confusions = [
+        macros.folded(f"Confusion matrix of {label}", _confusion(each))
+        for label, each in measured.items()
+        if all(one.confusion is not None for one in each)
+    ]
+    note = macros.paragraphs([_note(data, len(tables) > 1)], "how")
+    return Markup().join([*map(macros.table, tables), note, _calibration(data, measured), *confusions])
 
 
 def _note(data: ReportData, has_own: bool) -> str:
@@ -96,7 +95,7 @@ def short(value: float, digits: int = 4) -> str:
     return "?" if not math.isfinite(value) else f"{value:.{digits}f}" if abs(value) < 100 else f"{value:.4g}"
 
 
-def _calibration(data: ReportData, measured: Mapping[str, Sequence[FinalMetrics]]) -> Figure | None:
+def _calibration(data: ReportData, measured: Mapping[str, Sequence[FinalMetrics]]) -> Markup:
     bins = {label: pooled([one.calibration or () for one in each]) for label, each in measured.items()}
     series = [
         calibration_series(label, found, data.index(label), data.is_aside(label))
@@ -107,7 +106,8 @@ def _calibration(data: ReportData, measured: Mapping[str, Sequence[FinalMetrics]
         "Calibration on the common test samples: accuracy of the samples that a model predicts with a given confidence. "
         "Below the dashed diagonal a model is overconfident, above it underconfident."
     )
-    return Figure([lambda width: calibration_chart(series, width)], caption, series) if series else None
+    draw = lambda width: calibration_chart(series, width)
+    return macros.figure([draw], caption, series, names_lines=True) if series else Markup()
 
 
 def calibration_series(label: str, bins: Bins, index: int, aside: bool = False) -> Series:
@@ -131,10 +131,7 @@ def calibration_chart(series: Sequence[Series], width: float) -> Markup:
 
 def pooled(each: Iterable[Bins]) -> list[dict[str, float]]:
     """Return the calibration bins of several runs taken together."""
-    found: dict[int, list[Mapping[str, float]]] = {}
-    for bins in each:
-        for one in bins:
-            found.setdefault(min(int(one["confidence"] * BINS), BINS - 1), []).append(one)
+    found = group_by_key((min(int(one["confidence"] * BINS), BINS - 1), one) for bins in each for one in bins)
     means = []
     for _, members in sorted(found.items()):
         samples = np.array([one["samples"] for one in members])
@@ -145,14 +142,15 @@ def pooled(each: Iterable[Bins]) -> list[dict[str, float]]:
     return means
 
 
-def _confusion(runs: Sequence[FinalMetrics]) -> tuple[Figure | None, int]:
-    """Return the confusion matrix of all runs, unless it is too large to draw, and the number of classes."""
+def _confusion(runs: Sequence[FinalMetrics]) -> Markup:
+    """Return the confusion matrix of all runs, unless it is too large to draw."""
     counts: Any = sum(run.confusion for run in runs if run.confusion is not None)
     if len(counts) > MANY_CLASSES:
-        return None, len(counts)
+        text = "<p>{} classes are too many to draw: <code>run.confusion()</code> has the counts.</p>"
+        return Markup(text).format(len(counts))
     of = f"all {len(runs)} runs" if len(runs) > 1 else "the run"
     caption = f"Common test samples of {of}: labels in rows, predictions in columns."
-    return Figure([lambda width: confusion_chart(counts, runs[0].class_names, width)], caption), len(counts)
+    return macros.figure([lambda width: confusion_chart(counts, runs[0].class_names, width)], caption)
 
 
 def confusion_chart(counts: NDArray[np.int64], class_names: Sequence[str], width: float) -> Markup:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from importlib import resources
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,11 @@ import fedarena
 from fedarena.config.errors import BadValue, repeated
 from fedarena.config.limits import check_paths
 from fedarena.reports import client_gains_section, sections
-from fedarena.reports.charts import style_sheet
+from fedarena.reports.charts import read_asset, style_sheet
 from fedarena.reports.collect import collect_runs
 from fedarena.reports.cost_table import costs
 from fedarena.reports.metrics_section import metrics
+from fedarena.reports.page_elements import Section
 from fedarena.reports.report_data import ReportData
 from fedarena.reports.templating import render as render_template
 from fedarena.results.comparison import Comparison
@@ -29,8 +28,7 @@ from fedarena.results.suite_plan import holds_suite
 # The browser itself makes sure that the page fetches nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
-Section = Callable[[ReportData], Markup]
-SECTIONS: dict[str, tuple[str, Section]] = {
+SECTIONS: dict[str, tuple[str, Callable[[ReportData], Markup]]] = {
     "verdict": ("The verdict", sections.verdict),
     "question": ("What was compared", sections.question),
     "sure": ("How sure is that?", sections.posteriors),
@@ -98,23 +96,19 @@ def write_report(result: Comparison, path: str | Path) -> Path:
 
 def render(data: ReportData) -> str:
     """Return the whole page; a section without content is left out."""
-    return render_page(data.title, data.subtitle, [(id, name, make(data)) for id, (name, make) in SECTIONS.items()])
+    return render_page(data.title, data.subtitle, SECTIONS, data)
 
 
-def render_page(title: str, subtitle: str, sections: Sequence[tuple[str, str, Markup]]) -> str:
-    """Return the HTML file of a report from its sections, each an id, a heading and a body; empty ones are left out."""
+def render_page(title: str, subtitle: str, sections: Mapping[str, tuple[str, Callable[[Any], Markup]]], data: Any) -> str:
+    """Return the HTML file of a report; each section has an id, a heading and the function that makes its body."""
+    made = [Section(id, heading, make(data)) for id, (heading, make) in sections.items()]
     return render_template(
         "report.html",
         title=title,
         subtitle=subtitle,
-        sections=[section for section in sections if section[2]],
+        sections=[section for section in made if section.body],
         policy=POLICY,
-        style=style_sheet() + _file("page.css"),
-        script=_file("page.js"),
+        style=style_sheet() + read_asset("fedarena.reports", "page.css"),
+        script=read_asset("fedarena.reports", "page.js"),
         version=fedarena.__version__,
     )
-
-
-@cache
-def _file(name: str) -> str:
-    return (resources.files("fedarena.reports") / name).read_text(encoding="utf-8")

@@ -1,25 +1,23 @@
-"""What a page is made of, as plain values: figures, tables and their cells. Templates turn them into HTML."""
+"""Tables and sections of a page as plain values. The macros of templates/macros.html turn them, and the rest, into HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fedarena.reports.charts import Series
-
-Draw = Callable[[float], Markup]  # a chart, given its width in pixels
+from fedarena.reports.charts.lines import Series
 
 
 @dataclass(frozen=True)
-class Figure:
-    """Charts with a legend above and a caption below; each chart is drawn for a wide and for a narrow screen."""
+class Section:
+    """A section of a page; one without a body is left out."""
 
-    charts: Sequence[Draw]
-    caption: str
-    keys: Sequence[Series] = ()  # the legend
-    heading: str = ""
+    id: str
+    heading: str
+    body: Markup
+    note: str = ""  # beside the heading
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from fedarena.reports.report_data import ReportData
 from fedarena.results.comparison import Comparison
 from fedarena.results.run_plots import COLOURS
 from fedarena.results.tradeoff_points import TradeoffPoint, by_algorithm, levels, points
-from fedarena.statistics.metric_registry import OPTIMISTIC
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,16 +58,19 @@ def write_figures(result: Comparison, folder: str | Path, form: Format = "pdf") 
     return files
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches."""
     from matplotlib.figure import Figure  # without pyplot: no window, no global state
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def _look(data: ReportData, label: str) -> dict[str, Any]:
-    if data.is_aside(label):
-        return {"color": QUIET, "ls": "--"}
-    index = data.index(label)
+    return {"color": QUIET, "ls": "--"} if data.is_aside(label) else line_style(data.index(label))
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Return the colour, dash and marker of line number `index`."""
     dash = ("-", "--", ":", "-.")[index // len(COLOURS) % 4]
     return {"color": COLOURS[index % len(COLOURS)], "ls": dash, "marker": MARKERS[index % len(MARKERS)]}
 
@@ -78,7 +80,7 @@ def draw_curves(data: ReportData) -> Figure:
     shown, scoring = data.axes, data.curve_scoring
     columns = min(len(shown), 2)
     lines = -(-len(shown) // columns)
-    figure = _figure(3.5 * columns, 2.6 * lines + 0.5)
+    figure = new_figure(3.5 * columns, 2.6 * lines + 0.5)
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
     for ax, axis in zip(grid.flat, shown, strict=False):
         for label in data.all_labels:
@@ -113,7 +115,7 @@ def draw_posteriors(data: ReportData) -> Figure:
     pairs = [data.pair(leader, other) for other in others]
     low, high = shown_range(pairs, plan.rope)
     scoring, times = pairs[0].scoring, pairs[0].scoring.scale
-    figure = _figure(7, 0.62 * len(pairs) + 1.2)
+    figure = new_figure(7, 0.62 * len(pairs) + 1.2)
     ax = figure.subplots()
     ax.axvspan(-times * plan.rope, times * plan.rope, color=EQUAL, alpha=0.14, lw=0)
     ax.axvline(0, color=QUIET, lw=0.6)
@@ -124,17 +126,11 @@ def draw_posteriors(data: ReportData) -> Figure:
         _write_columns(ax, base + 0.15, [*probabilities, format_sign(pair.sign)], "black")
     _write_columns(ax, len(pairs) - 0.2, ["better", "equal", "worse", ""], QUIET)
     ax.set(xlim=(times * low, times * high), ylim=(-0.15, len(pairs)))
-    ax.set(xlabel=f"{pairs[0].axis_label()}\n{score_name(data)}; grey: within {scoring.difference(plan.rope)}")
+    ax.set(xlabel=f"{pairs[0].axis_label()}\n{data.result.scoring().labelled}; grey: within {scoring.difference(plan.rope)}")
     ax.set_yticks([len(pairs) - 1 - k for k in range(len(pairs))], [pair.column for pair in pairs])
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     return figure
-
-
-def score_name(data: ReportData) -> str:
-    """Return the score of a comparison as figures and tables name it: round, metric, test samples."""
-    scoring = data.result.scoring()
-    return scoring.name + (f" ({OPTIMISTIC})" if scoring.score == "best" else "")
 
 
 def _write_columns(ax: Axes, y: float, texts: list[str], colour: str) -> None:
@@ -169,7 +165,7 @@ def draw_verdicts(data: ReportData) -> Figure:
     """Draw the table of + = - ? with the three probabilities, and P(best) of every candidate."""
     names, standings = data.ranked, data.result.ranking.standings if data.result.ranking else {}
     duels = {(d.row, d.column): d for d in data.result.duels()}
-    figure = _figure(1.05 * len(names) + 1.4, 0.5 * len(names) + 0.7)
+    figure = new_figure(1.05 * len(names) + 1.4, 0.5 * len(names) + 0.7)
     ax = figure.subplots()
     tints = {"+": BETTER, "=": EQUAL, "-": WORSE, "?": "white"}
     for (row, column), d in duels.items():
@@ -184,8 +180,8 @@ def draw_verdicts(data: ReportData) -> Figure:
     shown = [f"{n}\nP(best) {format_probability(standings[n].p_best)}" if n in standings else n for n in names]
     ax.set_yticks(range(len(names)), shown)
     ax.xaxis.tick_top()
-    about = fill(f"row against column: {score_name(data)}; probabilities of better, equal, worse", 16 * len(names))
-    ax.set(xlabel=about)
+    about = f"row against column: {data.result.scoring().labelled}; probabilities of better, equal, worse"
+    ax.set(xlabel=fill(about, 16 * len(names)))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return figure
@@ -194,19 +190,13 @@ def draw_verdicts(data: ReportData) -> Figure:
 def _tile(x: float, y: float, colour: str) -> Any:
     from matplotlib.patches import Rectangle
 
-    face = (*_rgb(colour), 0.2 if colour != "white" else 0.0)
+    face = colour, 0.2 if colour != "white" else 0.0
     return Rectangle((x - 0.48, y - 0.47), 0.96, 0.94, facecolor=face, edgecolor="#d5d9dd", lw=0.6)
-
-
-def _rgb(colour: str) -> tuple[float, float, float]:
-    from matplotlib.colors import to_rgb
-
-    return to_rgb(colour)
 
 
 def draw_clients(data: ReportData) -> Figure:
     """Draw accuracy on the clients' own test samples: every client a dot, the middle half a box, the median a line."""
-    figure = _figure(7, 0.34 * len(data.all_labels) + 0.8)
+    figure = new_figure(7, 0.34 * len(data.all_labels) + 0.8)
     ax = figure.subplots()
     for k, name in enumerate(data.all_labels):
         own = 100 * np.concatenate([run.client_accuracy for run in data.result.runs[name]])
@@ -229,7 +219,7 @@ def draw_tradeoff(result: Comparison) -> Figure:
     """Draw accuracy against epsilon, where noise bounds it, and against the bytes that clients send."""
     found = points(result)
     is_private = any(point.epsilon is not None for point in found)
-    figure = _figure(7.5 if is_private else 4.2, 3.4)
+    figure = new_figure(7.5 if is_private else 4.2, 3.4)
     panels = figure.subplots(1, 1 + is_private, sharey=True, squeeze=False)[0]
     name = result.plan.sweep["key"].removeprefix("uplink.")
     if is_private:
@@ -255,7 +245,7 @@ def _tradeoff_panel(ax: Axes, result: Comparison, name: str, cost: Callable[[Tra
     for k, (label, line) in enumerate(by_algorithm(points(result)).items()):
         line = sorted(line, key=cost)
         x, y, sd = [cost(p) for p in line], [p.accuracy for p in line], [p.sd for p in line]
-        look: Any = {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
+        look: Any = {**line_style(k), "ls": "-"}
         width = max(2.4 - 0.5 * k, 0.8)  # lines that coincide can all be seen
         ax.errorbar(x, y, yerr=sd, lw=width, ms=3 * width, elinewidth=0.8, capsize=2, label=label, **look)
         for point, at in zip(line, x, strict=True) if name else ():

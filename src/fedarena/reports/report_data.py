@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import permutations
 from typing import Any
 
 from fedarena.config.comparison_plan import Plan, Score
@@ -14,7 +15,8 @@ from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine.setup import partition_data
-from fedarena.reports.charts import PosteriorPair, Series
+from fedarena.reports.charts.lines import Series
+from fedarena.reports.charts.posteriors import PosteriorPair
 from fedarena.reports.collect import why_no_verdict
 from fedarena.reports.curves import Axis, SplitCurve, axes, curve
 from fedarena.results.comparison import Comparison
@@ -112,10 +114,13 @@ class ReportData:
         reference = any(result.is_reference(label) for label in (row, column))
         return PosteriorPair(row, column, posterior, sign, result.scoring(which), is_reference=reference)
 
-    def pairs(self, which: Score | None = None) -> list[PosteriorPair]:
+    def pairs(self, which: Score | None = None) -> dict[tuple[str, str], PosteriorPair]:
         """Return every ordered pair that has a posterior: a metric that has no worst value is unknown after divergence."""
-        pairs = [(a, b) for a in self.ranked for b in self.ranked if a != b]
-        return [self.pair(a, b, which) for a, b in pairs if math.isfinite(self.result.duel(a, b, which).mean)]
+        return {
+            (a, b): self.pair(a, b, which)
+            for a, b in permutations(self.ranked, 2)
+            if math.isfinite(self.result.duel(a, b, which).mean)
+        }
 
     @cached_property
     def partitioned_data(self) -> tuple[Dataset, Partition] | FedarenaError:

@@ -3,48 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
+from fedarena.common.grouping import group_by_key
 from fedarena.config.comparison_plan import Score
 from fedarena.config.errors import FedarenaError
 from fedarena.data.partition_statistics import statistics
 from fedarena.reports import commands
-from fedarena.reports.charts import (
-    WIDE,
-    Series,
-    bar_chart,
-    dot_plot,
-    heat_map,
-    line_chart,
-    posterior_chart,
-    posterior_rows,
-    strip_chart,
-)
-from fedarena.reports.charts.posteriors import shown_range
+from fedarena.reports.charts.distributions import bar_chart, dot_plot, heat_map, strip_chart
+from fedarena.reports.charts.lines import Series, line_chart
+from fedarena.reports.charts.posteriors import posterior_chart, posterior_rows, shown_range
+from fedarena.reports.charts.svg import WIDE
 from fedarena.reports.charts.tradeoff import TradeoffChart
 from fedarena.reports.collect import split_names
 from fedarena.reports.curves import cut
-from fedarena.reports.page_elements import Figure, Row, Table
+from fedarena.reports.page_elements import Row, Table
 from fedarena.reports.report_data import ReportData, budget, describe, in_words
-from fedarena.reports.templating import render
-from fedarena.reports.verdict_matrix import VerdictMatrix, verdict_cells
+from fedarena.reports.templating import macros, render
+from fedarena.results.comparison import Comparison
 from fedarena.results.tradeoff_points import by_algorithm, levels, points
 from fedarena.statistics.metric_registry import OPTIMISTIC
 
 MANY_SPLITS = 20  # from which a row for each split would make the picture too long
 MANY_CLIENTS = 100  # rows of a heat map
-
-
-def render_figures(*figures: Figure, **values: Any) -> Markup:
-    """Return figures below each other; nothing where there is none. Further ones may be folded away as `more`."""
-    if not figures:
-        return Markup()
-    unset = dict.fromkeys(("note", "more", "more_summary", "last_note"), "")
-    return render("figures.html", figures=figures, **(unset | values))
 
 
 # The question and the answer
@@ -77,7 +64,7 @@ def question(data: ReportData) -> Markup:
             f"a mean difference within {result.scoring().difference(result.plan.rope)}; a pair is decided above "
             f"{result.plan.threshold:.0%} probability"
         )
-    return render("question.html", question=_question(data), facts=facts)
+    return macros.paragraphs([_question(data)]) + macros.facts(facts.items())
 
 
 def _question(data: ReportData) -> str:
@@ -137,33 +124,29 @@ def verdict(data: ReportData) -> Markup:
     """Return the verdict in words and as a table of + = - ?; or why there is none."""
     result = data.result
     if data.no_verdict_reason is not None:
-        return render_verdict(
-            f"There is no verdict. {data.no_verdict_reason}",
-            failures=[f"{label} has no result: {why}" for label, why in result.failures.items()],
-        )
+        failures = [f"{label} has no result: {why}" for label, why in result.failures.items()]
+        lead = f"There is no verdict. {data.no_verdict_reason}"
+        return macros.paragraphs([lead], "lead") + macros.paragraphs(failures, "warning")
     first, *rest = result.words
     other: Score = "best" if result.plan.score == "final" else "final"
     other_score = result.scoring(other).explained
-    captions = {
-        result.plan.score: f"Row against column, by {result.scoring().name}",
-        other: f"The same, by {other_score}",
-    }
-    matrices = [
-        VerdictMatrix(caption, data.ranked, verdict_cells(data.pairs(which), result.plan.rope))
-        for which, caption in captions.items()
-    ]
-    return render_verdict(
-        first, sentences=[*rest, result.plan.about], looks=_looks(data), matrices=matrices, other_score=other_score
+
+    def matrix(which: Score, caption: str) -> Markup:
+        table = macros.verdicts(caption, data.ranked, data.pairs(which), result.plan.rope)
+        return macros.paragraphs([caption], "caption") + table
+
+    return Markup().join(
+        [
+            macros.paragraphs([first], "lead"),
+            macros.paragraphs([*rest, result.plan.about]),
+            _looks(data),
+            matrix(result.plan.score, f"Row against column, by {result.scoring().name}"),
+            macros.folded(f"By {other_score}", matrix(other, f"The same, by {other_score}")),
+        ]
     )
 
 
-def render_verdict(lead: str, **values: Any) -> Markup:
-    """Return a verdict: its first sentence stands out, and what is not given is left out."""
-    unset = dict.fromkeys(("sentences", "failures", "method", "looks", "matrices", "other_score"), ())
-    return render("verdict.html", lead=lead, **(unset | values))
-
-
-def _looks(data: ReportData) -> Table | None:
+def _looks(data: ReportData) -> Markup:
     """Return the looks at a comparison that adds repeats until it is decided."""
     head = ("needed", "may be the best", "P(all of these within one rope)", "decided")
     rows = [
@@ -178,7 +161,8 @@ def _looks(data: ReportData) -> Table | None:
         )
         for look in data.result.plan.looks
     ]
-    return Table("Every look, and what it found", head, rows, has_caption=True, row_head="splits") if rows else None
+    table = Table("Every look, and what it found", head, rows, has_caption=True, row_head="splits")
+    return macros.table(table) if rows else Markup()
 
 
 def posteriors(data: ReportData) -> Markup:
@@ -193,15 +177,16 @@ def posteriors(data: ReportData) -> Markup:
     ends = shown_range(pairs, plan.rope)
     is_far = any(pair.far_side(*ends) for pair in pairs)
     arrows = " An arrow stands for a difference beyond the axis, with its 90% interval." if is_far else ""
-    figure = Figure(
+    figure = macros.figure(
         [lambda width: posterior_rows(pairs, plan.rope, width=width)],
         f"Posterior of the mean difference between {leader} and each other algorithm: {scoring.name}"
         f"{', in percentage points' * scoring.is_share}. The blue area is the probability that {leader} is "
         "better, the grey one that both are practically equal, the orange one that it is worse. The bar is the interval "
         f"that holds 90% of the probability, the ring the mean.{arrows}",
     )
-    rest = [data.pair(a, b) for k, a in enumerate(others) for b in others[k + 1 :]]
-    return render("posteriors.html", figure=figure, rest=[posterior_chart(pair, plan.rope) for pair in rest])
+    rest = [posterior_chart(data.pair(a, b), plan.rope) for a, b in combinations(others, 2)]
+    more = macros.folded(f"All other pairs ({len(rest)})", macros.box("multiples", Markup().join(rest)))
+    return figure + more if rest else figure
 
 
 # Curves and distributions
@@ -227,7 +212,7 @@ def tradeoff(data: ReportData) -> Markup:
             " Epsilon bounds what the released means can tell about whether a client took part at all; the scale is "
             "logarithmic, and what has no noise has no bound."
         )
-    return render_figures(Figure([epsilon, size] if is_private else [size], caption, keys))
+    return macros.figure([epsilon, size] if is_private else [size], caption, keys)
 
 
 def curves(data: ReportData) -> Markup:
@@ -276,16 +261,16 @@ def splits(data: ReportData) -> Markup:
         return Markup()
     strips = [data.key(label, [scoring.value(run) for run in runs[label]]) for label in data.all_labels]
     shown: dict[str, Any] = {"x_label": f"{scoring.score} {scoring.metric}", "fractions": scoring.is_share}
-    score = f"Every run's {scoring.name}" + (f" ({OPTIMISTIC})" if scoring.score == "best" else "")
+    score = f"Every run's {scoring.labelled}"
     names = split_names(runs[data.all_labels[0]])
     paired = all(split_names(runs[label]) == names for label in data.all_labels)
     if not paired or len(names) > MANY_SPLITS:
-        return render_figures(Figure([lambda width: strip_chart(strips, width=width, **shown)], f"{score}."))
+        return macros.figure([lambda width: strip_chart(strips, width=width, **shown)], f"{score}.")
     caption = (
         f"{score}. The runs on one line were trained and tested on the same samples. The comparison uses the differences "
         "within a line, so an easy split favours no algorithm."
     )
-    return render_figures(Figure([lambda width: dot_plot(names, strips, width=width, **shown)], caption, strips))
+    return macros.figure([lambda width: dot_plot(names, strips, width=width, **shown)], caption, strips)
 
 
 def clients(data: ReportData) -> Markup:
@@ -304,7 +289,7 @@ def clients(data: ReportData) -> Markup:
         "the model works badly."
     )
     label = "accuracy on a client's own test samples"
-    return render_figures(Figure([lambda width: strip_chart(strips, x_label=label, width=width)], caption))
+    return macros.figure([lambda width: strip_chart(strips, x_label=label, width=width)], caption)
 
 
 def partition(data: ReportData) -> Markup:
@@ -319,7 +304,7 @@ def partition(data: ReportData) -> Markup:
     if facts.counts is None:
         labels = {"x_label": "clients, largest first", "y_label": "samples"}
         sizes_down = np.sort(owners.sizes)[::-1].tolist()
-        return render_figures(Figure([lambda width: bar_chart(sizes_down, **labels, width=width)], f"{caption}."))
+        return macros.figure([lambda width: bar_chart(sizes_down, **labels, width=width)], f"{caption}.")
     caption += (
         f"; the mean L1 distance between a client's class distribution and that of all samples is {facts.l1:.2f} (0: "
         "the same distribution, 2: no class in common)."
@@ -330,7 +315,7 @@ def partition(data: ReportData) -> Markup:
     names = owners.names or tuple(str(k) for k in range(len(facts.counts)))
     classes = [str(name) for name in dataset.class_names or range(dataset.classes)]
     rows, counts = [str(names[k])[:20] for k in chosen], facts.counts[chosen]
-    return render_figures(Figure([lambda width: heat_map(counts, rows, classes, unit="samples", width=width)], caption))
+    return macros.figure([lambda width: heat_map(counts, rows, classes, unit="samples", width=width)], caption)
 
 
 # Notes and commands
@@ -346,29 +331,26 @@ def notes(data: ReportData) -> Markup:
         if result.diverged(label)
     ]
     found += result.plan.notes
-    labels_of: dict[str, list[str]] = {}
-    for label in data.all_labels:
-        for note in dict.fromkeys(note for run in result.runs[label] for note in run.notes):
-            labels_of.setdefault(note, []).append(label)
+    labels_of = group_by_key(
+        (note, label)
+        for label in data.all_labels
+        for note in dict.fromkeys(note for run in result.runs[label] for note in run.notes)
+    )
     everyone = len(data.all_labels)
     found += [n if len(labels) == everyone else f"{', '.join(labels)}: {n}" for n, labels in labels_of.items()]
-    return render_notes(found)
-
-
-def render_notes(found: list[str]) -> Markup:
-    """Return a list of notes; nothing where there is none."""
-    return render("notes.html", notes=found) if found else Markup()
+    return macros.bullets(found) if found else Markup()
 
 
 def repeat(data: ReportData) -> Markup:
     """Return the commands, the experiment and the versions that repeat the comparison."""
-    files = [("experiment.toml, complete", commands.toml(data.result), False)]
+    files = {"experiment.toml, complete": commands.toml(data.result)}
     if spaces := commands.spaces(data.result):
-        files.append(("spaces.toml, what was searched", spaces, False))
-    return render(
-        "repeat.html",
-        about=commands.about(data.result),
-        commands="\n".join(commands.commands(data.result)),
-        files=files,
-        versions=commands.versions_text(data.result),
-    )
+        files["spaces.toml, what was searched"] = spaces
+    shown = [macros.paragraphs([f"{heading}:"]) + macros.code(text) for heading, text in files.items()]
+    return render_repeat(data.result, commands.about(data.result), commands.commands(data.result), shown)
+
+
+def render_repeat(result: Comparison, about: str, lines: Sequence[str], files: Sequence[Markup]) -> Markup:
+    """Return commands with what they do, the files that they need, and the versions that the comparison was made with."""
+    versions = macros.paragraphs([f"Made with {commands.versions_text(result)}."], "how")
+    return Markup().join([macros.paragraphs([about]), macros.code("\n".join(lines)), *files, versions])

@@ -14,24 +14,17 @@ from markupsafe import Markup
 
 from fedarena.config.errors import BadValue
 from fedarena.reports import commands as commands_module
-from fedarena.reports.charts.forest import (
-    AnswerChange,
-    Estimate,
-    ForestRow,
-    SettingPoint,
-    Unit,
-    forest_chart,
-    setting_chart,
-)
+from fedarena.reports.charts.forest import Estimate, ForestRow, Unit, forest_chart, setting_chart
 from fedarena.reports.page import render_page
-from fedarena.reports.page_elements import Cell, Figure, Row, Table
+from fedarena.reports.page_elements import Cell, Row, Table
 from fedarena.reports.report_data import in_words
-from fedarena.reports.sections import render_figures, render_notes, render_verdict
-from fedarena.reports.templating import render
+from fedarena.reports.sections import render_repeat
+from fedarena.reports.templating import macros
 from fedarena.results.json_files import write_text
-from fedarena.results.suite import SuiteComparison, optimistic
+from fedarena.results.suite import SuiteComparison
 from fedarena.results.suite_pairs import PairEstimate, SuitePair
 from fedarena.results.suite_trends import VaryingSetting
+from fedarena.results.suite_verdict import describe
 
 MOST_CHARTS = 12  # forest plots that are visible at once; further pairs are folded away
 MOST_SETTINGS = 4  # settings that are drawn
@@ -59,21 +52,9 @@ def write_suite_report(result: SuiteComparison, path: str | Path) -> Path:
 
 def render_suite(result: SuiteComparison) -> str:
     """Return the whole page; a section without content is left out."""
-    sections: dict[str, tuple[str, Callable[[SuiteComparison], Markup]]] = {
-        "verdict": ("The verdict", _verdict),
-        "federations-forest": ("Federation by federation", _forests),
-        "settings": ("Where the answer depends on a setting", _settings),
-        "ranks": ("Mean ranks", _ranks),
-        "federations": ("The federations", _federations),
-        "notes": ("Notes", lambda result: render_notes(list(result.notes))),
-        "repeat": ("Repeat it", _repeat),
-    }
-    n = len(result.federations)
-    subtitle = (
-        f"{in_words(len(result.labels))} algorithms · {n} federations · {result.scoring.name}{optimistic(result)}"
-    )
-    bodies = [(id, heading, make(result)) for id, (heading, make) in sections.items()]
-    return render_page("Which algorithm for federations like these?", subtitle, bodies)
+    counts = f"{in_words(len(result.labels))} algorithms · {len(result.federations)} federations"
+    subtitle = f"{counts} · {result.scoring.labelled}"
+    return render_page("Which algorithm for federations like these?", subtitle, SECTIONS, result)
 
 
 def _verdict(result: SuiteComparison) -> Markup:
@@ -81,7 +62,8 @@ def _verdict(result: SuiteComparison) -> Markup:
     failures = [text for text in rest if " has no result" in text]
     sentences = [text for text in rest if text not in failures]
     method = f"{result.about} {result.test[0].upper()}{result.test[1:]}."
-    return render_verdict(first, sentences=sentences, failures=failures, method=method)
+    texts = {"lead": [first], "": sentences, "warning": failures, "how": [method]}
+    return Markup().join(macros.paragraphs(each, kind) for kind, each in texts.items())
 
 
 # Charts
@@ -123,12 +105,13 @@ def _forests(result: SuiteComparison) -> Markup:
     pairs = [p for p in result.pairs if not (result.is_reference(p.row) and result.is_reference(p.column))]
     figures = [_forest(result, pair) for pair in pairs]
     shown, more = figures[:MOST_CHARTS], figures[MOST_CHARTS:]
-    return render_figures(*shown, note=FOREST_NOTE, more=more, more_summary=f"{len(more)} more pairs")
+    shown += [macros.folded(f"{len(more)} more pairs", Markup().join(more))] if more else []
+    return macros.paragraphs([FOREST_NOTE], "how") + Markup().join(shown)
 
 
-def _forest(result: SuiteComparison, pair: SuitePair) -> Figure:
+def _forest(result: SuiteComparison, pair: SuitePair) -> Markup:
     rows, unit = _rows(result, pair), _unit(result)
-    sentences = [f"Next federation: {result.describe(pair, pair.next)}"]
+    sentences = [f"Next federation: {describe(result, pair, pair.next)}"]
     if pair.average.is_known:
         test = pair.signed_rank
         sentences.append(
@@ -136,7 +119,7 @@ def _forest(result: SuiteComparison, pair: SuitePair) -> Figure:
             f"{test.p_better:.2f} better, {test.p_equal:.2f} equal, {test.p_worse:.2f} worse ({test.verdict})."
         )
     draw = lambda width: forest_chart(rows, unit, width=width)
-    return Figure([draw], " ".join(sentences), heading=f"{pair.row} minus {pair.column}")
+    return macros.figure([draw], " ".join(sentences), heading=f"{pair.row} minus {pair.column}")
 
 
 def _settings(result: SuiteComparison) -> Markup:
@@ -148,31 +131,32 @@ def _settings(result: SuiteComparison) -> Markup:
         if not result.is_reference(pair.column) and (figure := _setting(result, pair, setting))
     ]
     hidden = len(result.varying) - MOST_SETTINGS
-    more = f"{hidden} more settings vary; --json has them." if hidden > 0 else ""
-    return render_figures(*figures, note=SETTING_NOTE, last_note=more)
+    more = [f"{hidden} more settings vary; --json has them."] if hidden > 0 else []
+    notes = macros.paragraphs([SETTING_NOTE], "how"), macros.paragraphs(more, "how")
+    return Markup().join(figures).join(notes) if figures else Markup()
 
 
-def _setting(result: SuiteComparison, pair: SuitePair, setting: VaryingSetting) -> Figure | None:
+def _setting(result: SuiteComparison, pair: SuitePair, setting: VaryingSetting) -> Markup:
     found = result.trend(pair, setting)
     if found is None:
-        return None
+        return Markup()
     unit = _unit(result)
     points = []
     for estimate in pair.by_federation:
         interval = _estimate(result, estimate.shrunk) or _estimate(result, estimate.own)
         if estimate.federation in setting.values and interval is not None:
-            points.append(SettingPoint(estimate.federation, setting.values[estimate.federation], interval))
+            points.append((estimate.federation, setting.values[estimate.federation], interval))
     in_unit = functools.partial(_in_unit, result)
     band = [(at, in_unit(mean), in_unit(low), in_unit(high)) for at, mean, low, high in result.line(found)]
     answers = [(c.at, ANSWERS[c.before], ANSWERS[c.after]) for c in found.changes]
-    changes = [AnswerChange(at, f"{before} | {after}, about {at:.2g}") for at, before, after in answers]
+    changes = [(at, f"{before} | {after}, about {at:.2g}") for at, before, after in answers]
     sentences = [f"Most probably {before} below about {at:.3g}, {after} above." for at, before, after in answers]
     caption = " ".join(sentences) or "The most probable answer is the same over the whole range."
 
     def draw(width: float) -> Markup:
         return setting_chart(points, band, changes, unit, key=setting.key, logarithmic=found.logarithmic, width=width)
 
-    return Figure([draw], caption, heading=f"{pair.row} minus {pair.column}, against {setting.key}")
+    return macros.figure([draw], caption, heading=f"{pair.row} minus {pair.column}, against {setting.key}")
 
 
 # Tables
@@ -190,7 +174,7 @@ def _ranks(result: SuiteComparison) -> Markup:
         f"Mean rank over {len(names)} federations (1 is the best); then the mean of every federation: "
         f"{result.scoring.name}. An algorithm without a score on a federation ranks last there."
     )
-    return render("costs.html", tables=[(table, note)])
+    return macros.table(table) + macros.paragraphs([note], "how")
 
 
 def _mean_score(result: SuiteComparison, name: str, label: str) -> str:
@@ -199,12 +183,15 @@ def _mean_score(result: SuiteComparison, name: str, label: str) -> str:
 
 
 def _federations(result: SuiteComparison) -> Markup:
-    federations = []
+    facts = []
     for name, one in result.federations.items():
         parts = " · ".join(str(one.plan.experiment[key]["name"]) for key in ("data", "partition", "model"))
-        federations.append((name, parts, " ".join(one.words[:2])))
-    folder = None if result.dir is None else next(iter(result.federations.values())).dir
-    return render("federations.html", federations=federations, folder=folder)
+        facts.append((Markup("{}<br><small>{}</small>").format(name, parts), " ".join(one.words[:2])))
+    if result.dir is None:
+        return macros.facts(facts)
+    note = "Each is a comparison of its own, in federations/NAME of the folder:"
+    command = macros.code(f"fedarena report {next(iter(result.federations.values())).dir}")
+    return macros.facts(facts) + macros.paragraphs([note], "how") + command
 
 
 def _repeat(result: SuiteComparison) -> Markup:
@@ -221,13 +208,9 @@ def _repeat(result: SuiteComparison) -> Markup:
     elif "score=" not in commands:
         how = f"    score={plan.score!r}, evaluate_on={plan.evaluate_on!r},"
         commands = commands.removesuffix(")") + f"{how}\n)"
-    return render(
-        "repeat.html",
-        about=f"Save the federations below as suite.toml and {'type' if is_typed else 'call'}:",
-        commands=commands,
-        files=[("suite.toml, complete", suite_toml(result), True)],
-        versions=commands_module.versions_text(first),
-    )
+    about = f"Save the federations below as suite.toml and {'type' if is_typed else 'call'}:"
+    file = macros.folded("suite.toml, complete", macros.code(suite_toml(result)))
+    return render_repeat(first, about, [commands], [file])
 
 
 def suite_toml(result: SuiteComparison) -> str:
@@ -239,3 +222,14 @@ def suite_toml(result: SuiteComparison) -> str:
         text = re.sub(r"^seed = .*$", f"seed = {seed}", text, flags=re.MULTILINE)
         blocks.append(f"[[federation]]\nname = {json.dumps(name, ensure_ascii=False)}\n{text}\n")
     return "\n".join(blocks)
+
+
+SECTIONS: dict[str, tuple[str, Callable[[SuiteComparison], Markup]]] = {
+    "verdict": ("The verdict", _verdict),
+    "federations-forest": ("Federation by federation", _forests),
+    "settings": ("Where the answer depends on a setting", _settings),
+    "ranks": ("Mean ranks", _ranks),
+    "federations": ("The federations", _federations),
+    "notes": ("Notes", lambda result: macros.bullets(result.notes) if result.notes else Markup()),
+    "repeat": ("Repeat it", _repeat),
+}

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedarena.reports.terminal_tables import PADDING, WIDTH
+from fedarena.reports.terminal_tables import chances, open_console, plain_table
 from fedarena.results.comparison_verdict import SIGNS
 from fedarena.results.suite import SuiteComparison
-from fedarena.results.suite_pairs import PairEstimate, SignedRank, SuitePair
+from fedarena.results.suite_pairs import PairEstimate, SuitePair
 
+UNKNOWN = "  -"  # in place of a probability
 MOST_TABLES = 4  # pairs with a table of their own; of more, one row each
 
 
 def show_suite(result: SuiteComparison, console: Console | None = None) -> None:
     """Print the verdict in words, the first algorithm against the others on every federation, and mean ranks."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH
+    console = open_console(console)
     console.print("\n".join(["", *result.words]), markup=False)
     if len(result.labels) < 2:
         return
@@ -38,17 +36,9 @@ def show_suite(result: SuiteComparison, console: Console | None = None) -> None:
 
 def _pair_table(result: SuiteComparison, pair: SuitePair) -> Table:
     """Return every federation, the average and the next one, of one pair."""
-    table = Table(
-        title=Text(f"{pair.row} minus {pair.column}"),
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=PADDING,
-        pad_edge=False,
-    )
-    table.add_column("", overflow="fold", max_width=36)
-    for column in ("by itself", "shrunk", "90% interval"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("better equal worse", justify="right", no_wrap=True)
+    columns = ("by itself", "shrunk", "90% interval", "better equal worse")
+    title = Text(f"{pair.row} minus {pair.column}")
+    table = plain_table(columns=columns, most=36, title=title, title_justify="left")
     table.add_column("", no_wrap=True)
     for estimate in pair.by_federation:
         own = _number(result, estimate.own.mean)
@@ -62,28 +52,20 @@ def _pair_table(result: SuiteComparison, pair: SuitePair) -> Table:
 
 def _overview(result: SuiteComparison) -> Table:
     """Return one row a pair: the next federation, the average and the signed-rank test."""
-    table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
-    table.add_column("row against column", overflow="fold")
-    for column in ("next federation", "average", "signed-rank"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = plain_table("row against column", ("next federation", "average", "signed-rank"))
     for pair in result.pairs:
-        cells = [f"{_chances(e)} {e.verdict}" for e in (pair.next, pair.average, pair.signed_rank)]
+        cells = [f"{chances(e, UNKNOWN)} {e.verdict}" for e in (pair.next, pair.average, pair.signed_rank)]
         table.add_row(Text(f"{pair.row} against {pair.column}"), *cells)
     return table
 
 
 def _estimate(result: SuiteComparison, found: PairEstimate) -> tuple[str, str, str, str]:
     low, high = (_number(result, end) for end in found.interval)
-    return _number(result, found.mean), f"{low} to {high}", _chances(found), found.verdict
+    return _number(result, found.mean), f"{low} to {high}", chances(found, UNKNOWN), found.verdict
 
 
 def _number(result: SuiteComparison, value: float) -> str:
     return "-" if math.isnan(value) else result.difference(value).removesuffix(" points")
-
-
-def _chances(found: PairEstimate | SignedRank) -> str:
-    numbers = (found.p_better, found.p_equal, found.p_worse)
-    return " ".join("  -" if math.isnan(p) else f"{p:.2f}"[1:] if p < 0.995 else "1.0" for p in numbers)
 
 
 def _legend(result: SuiteComparison) -> str:

@@ -5,15 +5,15 @@ Every value is escaped, unless it is `Markup`: charts are. A name that a templat
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from fedarena.reports.charts import NARROW, WIDE
 from fedarena.reports.charts.posteriors import format_probability, format_sign
-from fedarena.reports.charts.svg import breakable
+from fedarena.reports.charts.svg import NARROW, WIDE, breakable, meter
 from fedarena.results.comparison_verdict import SIGNS
 
 REPORTS = "fedarena.reports"
@@ -32,7 +32,7 @@ def environment(package: str = REPORTS) -> Environment:
         auto_reload=False,
     )
     made.globals |= {"WIDE": WIDE, "NARROW": NARROW, "SIGNS": SIGNS}
-    made.filters |= {"breakable": breakable, "probability": format_probability, "sign": format_sign}
+    made.filters |= {"breakable": breakable, "meter": meter, "probability": format_probability, "sign": format_sign}
     return made
 
 
@@ -45,3 +45,17 @@ def template(name: str, package: str = REPORTS) -> Template:
 def render(name: str, /, *, package: str = REPORTS, **values: Any) -> Markup:
     """Return a template filled with values, as markup that other templates do not escape again."""
     return Markup(template(name, package).render(values))
+
+
+class Macros:
+    """The macros of a template as functions from plain values to markup."""
+
+    def __init__(self, name: str, package: str = REPORTS) -> None:
+        self._of = name, package
+
+    def __getattr__(self, name: str) -> Callable[..., Markup]:
+        found: Callable[..., Markup] = getattr(template(*self._of).module, name)
+        return found
+
+
+macros = Macros("macros.html")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable
 from itertools import combinations
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -17,13 +18,30 @@ from fedarena.data.partition_statistics import Statistics
 from fedarena.results.comparison import Comparison, PairwiseVerdict
 from fedarena.results.comparison_verdict import SIGNS
 from fedarena.results.next_step import next_step
-from fedarena.results.run import Run
 from fedarena.results.scoring import VALIDATED, VIEW_NAMES, Scoring
+from fedarena.results.suite_pairs import PairChances
 from fedarena.statistics.metric_registry import OPTIMISTIC
 
 WIDTH = 100  # columns, where the output is not a terminal
 LABEL = 24  # columns of a label, then it is folded
 PADDING, GAP = (0, 1, 0, 0), 2  # of a cell; and columns from one to the next, with the box between them
+
+
+def open_console(console: Console | None = None, width: int = WIDTH) -> Console:
+    """Return the console to print on; output that goes to no terminal has this width."""
+    console = console or Console(highlight=False)
+    if not console.is_terminal:
+        console.width = width
+    return console
+
+
+def plain_table(first: str = "", columns: Iterable[str] = (), *, most: int | None = None, **look: Any) -> Table:
+    """Return a table without lines between rows: a column of names, then columns of numbers."""
+    table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False, **look)
+    table.add_column(first, max_width=most, overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
 
 
 def show_partition(experiment: Experiment, facts: Statistics) -> None:
@@ -51,39 +69,9 @@ def show_partition(experiment: Experiment, facts: Statistics) -> None:
     Console().print(table)
 
 
-def show_runs(runs: Mapping[str, Run]) -> None:
-    """Print runs side by side: accuracy, rounds to the target, bytes, time."""
-    target = next(iter(runs.values())).experiment.evaluate.target
-    table = Table(title="What it cost and what it gave", box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
-    is_accuracy = next(iter(runs.values())).measured.metric == "accuracy"
-    goal = "best at" if target is None else f"to {target:.0%}" if is_accuracy else f"to {target:g}"
-    table.add_column("", no_wrap=True)
-    for column in ("accuracy", "best", "own", "worst 10%", goal, "sent", "time"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for name, run in runs.items():
-        s = run.summary()
-        to_target = s["best_round"] if target is None else s["rounds_to_target"]
-        table.add_row(
-            name,
-            *("-" if s[key] is None else f"{s[key]:.4f}" for key in ("final_accuracy", "best_accuracy")),
-            "-" if s["weighted_accuracy"] is None else f"{s['weighted_accuracy']:.4f}",
-            f"{run.fairness['worst_tenth']:.4f}" if run.fairness else "-",
-            "never" if to_target is None else str(to_target),
-            format_size(run.bytes) if run.bytes else "-",
-            f"{s['wall_seconds']:.1f} s",
-        )
-    table.caption = (
-        f"best: {OPTIMISTIC}; own: clients on their own test samples; "
-        "worst 10%: the worst tenth of them; to, at: rounds"
-    )
-    Console().print(table)
-
-
 def show_comparison(comparison: Comparison, console: Console | None = None) -> None:
     """Print the verdict in words, what each algorithm gave and cost, and the table of + = - ?."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH
+    console = open_console(console)
     console.print("\n".join(["", *comparison.words]), markup=False)
     if comparison.labels:
         plan = comparison.plan
@@ -108,20 +96,15 @@ def _legend(comparison: Comparison, shown: set[str]) -> str:
     worst = "; worst: accuracy of the worst tenth of clients" if "worst" in shown else ""
     columns = {"rounds": "rounds", "sent": "sent", "time": "time (simulated)"}
     to_target = ", ".join(text for name, text in columns.items() if name in shown)
+    is_given = comparison.given_target is not None
+    origin = "" if is_given else " (no target was set: this is what all reach on average)"
     return (
         f"{comparison.plan.score}: {scoring.metric} {VIEW_NAMES[scoring.evaluate_on]}{chosen}, mean over {runs} splits ± "
         f"standard deviation.\nP(best): probability of being the best{loss}.\n"
         f"common, own: final score on the common and on clients' own test samples{worst}.\n"
         f"{to_target}: median to reach {scoring.shown(comparison.target, 0)} on the common "
-        f"test samples{_chosen(comparison)}; - if most runs did not.\n"
+        f"test samples{origin}; - if most runs did not.\n"
     )
-
-
-def _chosen(comparison: Comparison) -> str:
-    """Return where the target comes from, if the experiment does not set one."""
-    if comparison.given_target is not None:
-        return ""
-    return " (no target was set: this is what all reach on average)"
 
 
 def _show_signs(comparison: Comparison, console: Console) -> None:
@@ -145,15 +128,14 @@ def _show_signs(comparison: Comparison, console: Console) -> None:
     if undecided and not detailed:
         console.print(f"Undecided: {numbers}", style="dim")
         for duel in undecided:
-            console.print(f"  {_chances(duel)}  {duel.row} against {duel.column}", markup=False)
+            console.print(f"  {chances(duel)}  {duel.row} against {duel.column}", markup=False)
         console.print()
 
 
 def _signs(comparison: Comparison, first: int, room: int | None) -> Table:
     """Return the signs under numbers or, with room for them, under labels and with probabilities."""
     labels = comparison.labels
-    table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
-    table.add_column("", max_width=first + (0 if room else 3), overflow="fold")
+    table = plain_table(most=first + (0 if room else 3))
     for number, label in enumerate(labels, 1):
         table.add_column(label if room else str(number), justify="center", max_width=room, overflow="fold")
     for number, row in enumerate(labels, 1):
@@ -167,13 +149,14 @@ def _sign(duel: PairwiseVerdict, detailed: bool) -> Text:
     colour = {"+": "green", "-": "red", "=": "blue"}.get(duel.verdict, "")
     sign = Text(duel.verdict, style=f"bold {colour}")
     if detailed:
-        sign.append(f"\n{_chances(duel)}", style="not bold dim")
+        sign.append(f"\n{chances(duel)}", style="not bold dim")
     return sign
 
 
-def _chances(duel: PairwiseVerdict) -> str:
-    numbers = (duel.p_better, duel.p_equal, duel.p_worse)
-    return " ".join("-" if math.isnan(p) else f"{p:.2f}"[1:] if p < 0.995 else "1.0" for p in numbers)
+def chances(found: PairwiseVerdict | PairChances, unknown: str = "-") -> str:
+    """Return the probabilities of better, equal and worse, without the zero before the point."""
+    numbers = (found.p_better, found.p_equal, found.p_worse)
+    return " ".join(unknown if math.isnan(p) else f"{p:.2f}"[1:] if p < 0.995 else "1.0" for p in numbers)
 
 
 def _costs(comparison: Comparison, width: int) -> Table:
@@ -200,10 +183,7 @@ def _costs(comparison: Comparison, width: int) -> Table:
     for least in ("time", "worst", "loss", "sent"):
         if label + 3 + sum(max(map(len, [name, *cells])) + GAP for name, cells in columns.items()) > width:
             del columns[least]
-    table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
-    table.add_column("", max_width=LABEL, overflow="fold")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
+    table = plain_table(columns=columns, most=LABEL)
     for r, *cells in zip(rows, *columns.values(), strict=True):
         style = "dim" if r["algorithm"] == comparison.plan.reference else None
         table.add_row(Text(r["algorithm"]), *cells, style=style)

@@ -53,9 +53,8 @@ def _abouts(data: ReportData) -> tuple[str, str]:
 
 def _about(result: Comparison) -> str:
     scoring = result.scoring()
-    optimistic = f" ({OPTIMISTIC})" if scoring.score == "best" else ""
     return (
-        f"row against column, by {scoring.name}{optimistic}: probabilities that it is better, practically equal (within "
+        f"row against column, by {scoring.labelled}: probabilities that it is better, practically equal (within "
         f"{scoring.difference(result.plan.rope)}), worse; a sign needs more than {result.plan.threshold:.0%}; "
         f"{result.plan.test}"
     )

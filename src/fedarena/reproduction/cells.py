@@ -60,10 +60,11 @@ def run_cell(kind: Kind, table: Table, folder: Path) -> None:
     """Run a cell in its folder, or resume it."""
     if kind == "run":
         run_in_folder(Experiment.make(table), folder)
-        _slim(folder)
+        mark_slim(folder)  # only a resume would need the client states, which may be a hundred times the model
+        shutil.rmtree(folder / "checkpoint" / "clients", ignore_errors=True)
         return
     began = time.perf_counter()
-    found = cell_facts(kind, table)
+    found = FACTS[kind](table)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "failure.txt").unlink(missing_ok=True)
@@ -83,11 +84,6 @@ def check_cell(kind: Kind, table: Table) -> None:
         need_xgboost()
 
 
-def cell_facts(kind: Kind, table: Table) -> Facts:
-    """Return the numbers of a cell that is not a run."""
-    return FACTS[kind](table)
-
-
 def cell_scores(kind: Kind, folder: Path) -> tuple[dict[str, Any], str | None]:
     """Return the scores of a finished cell as a result file holds them, and the hash of its weights."""
     if kind != "run":
@@ -101,12 +97,6 @@ def read_facts(folder: Path) -> tuple[Facts, float]:
     with reading(folder, remedy="remove the folder of this cell"):
         table = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
         return {name: math.nan if v is None else float(v) for name, v in table["facts"].items()}, table["seconds"]
-
-
-def _slim(folder: Path) -> None:
-    """Remove what only a resume would need from a finished run: client states may be a hundred times the model."""
-    mark_slim(folder)
-    shutil.rmtree(folder / "checkpoint" / "clients", ignore_errors=True)
 
 
 # Facts

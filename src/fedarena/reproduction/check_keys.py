@@ -30,12 +30,13 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value of a recipe is a number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _are_bounds(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value)) and value[0] <= value[1]
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] <= value[1]
 
 
 def _are_pairs(value: Any) -> bool:
@@ -44,7 +45,7 @@ def _are_pairs(value: Any) -> bool:
 
 Form = tuple[Callable[[Any], bool], str]  # a predicate, and the form of values that it accepts
 TEXT: Form = (lambda value: isinstance(value, str), "a text")
-NUMBER: Form = (_is_number, "a number")
+NUMBER: Form = (is_number, "a number")
 LIST: Form = (_is_list, "a list of texts")
 SWITCH: Form = (lambda value: isinstance(value, bool), "true or false")
 FORMS: dict[str, Form] = {
@@ -52,8 +53,8 @@ FORMS: dict[str, Form] = {
     **dict.fromkeys(("choices", "among", "larger", "about", "mean_over"), LIST),
     **dict.fromkeys(("any_size", "told", "relative"), SWITCH),
     "cells": (lambda value: isinstance(value, str) or _is_list(value), "a text, or a list of texts"),
-    "factor": (lambda value: _is_number(value) and value >= 1, "a number from 1 on"),
-    "share": (lambda value: _is_number(value) and 0 < value <= 1, "a number above 0, at most 1"),
+    "factor": (lambda value: is_number(value) and value >= 1, "a number from 1 on"),
+    "share": (lambda value: is_number(value) and 0 < value <= 1, "a number above 0, at most 1"),
     "between": (_are_bounds, "two numbers, the smaller first: [0.5, 2]"),
     "undecided": (_are_pairs, 'pairs of names: [["coop", "fsvrg"]]'),
 }

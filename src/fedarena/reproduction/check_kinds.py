@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -53,23 +54,24 @@ class Finding:
     held: bool
 
 
-def _within(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
-    yield from _published(sheet, how, lambda ours, printed: abs(ours - printed) <= how["tolerance"] + 1e-12)
-
-
-def _factor(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
-    yield from _published(
-        sheet, how, lambda ours, printed: max(ours, printed) <= how["factor"] * min(ours, printed) + 1e-12
-    )
-
-
-def _published(sheet: ScoreSheet, how: Mapping[str, Any], fits: Callable[[float, float], bool]) -> Iterator[Finding]:
+def _published(
+    sheet: ScoreSheet, how: Mapping[str, Any], fits: Callable[[Mapping[str, Any], float, float], bool]
+) -> Iterator[Finding]:
+    """Yield one finding per published number, which the measured mean must fit."""
     printed = sheet.published.get(how["measure"], {})
     for cell, values in selected_scores(sheet, how).items():
         if isinstance(theirs := printed.get(cell), int | float):
             ours = float(np.mean(values))
-            held = ours == theirs if math.inf in (ours, theirs) else fits(ours, theirs)
+            held = ours == theirs if math.inf in (ours, theirs) else fits(how, ours, theirs)
             yield Finding(label(cell), f"{format_number(ours)}, published {format_number(theirs)}", held)
+
+
+def _is_within(how: Mapping[str, Any], ours: float, printed: float) -> bool:
+    return bool(abs(ours - printed) <= how["tolerance"] + 1e-12)
+
+
+def _is_within_factor(how: Mapping[str, Any], ours: float, printed: float) -> bool:
+    return bool(max(ours, printed) <= how["factor"] * min(ours, printed) + 1e-12)
 
 
 def _range(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
@@ -129,19 +131,11 @@ def _or_share(found: list[Finding], how: Mapping[str, Any]) -> Iterator[Finding]
     yield Finding(f"{len(held)} of {len(found)} cases", cases or "none", len(held) >= share * len(found) - 1e-9)
 
 
-def _ratio(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
-    yield from _pairs(sheet, how, how["to"], lambda a, b: a / b if b else math.nan)
-
-
-def _difference(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
-    yield from _pairs(sheet, how, how["minus"], lambda a, b: a - b)
-
-
 def _pairs(
-    sheet: ScoreSheet, how: Mapping[str, Any], other: str, between: Callable[[float, float], float]
+    sheet: ScoreSheet, how: Mapping[str, Any], second: str, between: Callable[[float, float], float]
 ) -> Iterator[Finding]:
     """Yield one finding per pair; of a target that was not reached only a lower bound is known."""
-    low, high = how["between"]
+    (low, high), other = how["between"], how[second]
     limits = dict(along(selected_scores(sheet, how, sheet.limits), [how["of"], other]))
     found = []
     for common, each in along(selected_scores(sheet, how), [how["of"], other]):
@@ -246,13 +240,13 @@ def sign(sheet: ScoreSheet, measure: str, where: Cell) -> str | None:
 
 
 KINDS: dict[str, Callable[[ScoreSheet, Mapping[str, Any]], Iterator[Finding]]] = {
-    "within": _within,
-    "factor": _factor,
+    "within": partial(_published, fits=_is_within),
+    "factor": partial(_published, fits=_is_within_factor),
     "range": _range,
     "spread": _spread,
     "ordering": _ordering,
-    "ratio": _ratio,
-    "difference": _difference,
+    "ratio": partial(_pairs, second="to", between=lambda a, b: a / b if b else math.nan),
+    "difference": partial(_pairs, second="minus", between=lambda a, b: a - b),
     "top": _top,
     "trend": _trend,
     "effects": _effects,

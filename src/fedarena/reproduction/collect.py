@@ -127,9 +127,11 @@ class _FolderResults:
         self._facts: dict[tuple[Cell, Split], tuple[cells.Facts, float]] = {}
         for job in plan.jobs:
             folder, key = root / job.name, (job.made_by, job.split)
+            failed = folder / "failure.txt"
             if not job.is_done(root):
                 if job in plan.requested:
-                    self.failures[f"{label(job.made_by)} {job.split.name}"] = _why(folder)
+                    why = failed.read_text(encoding="utf-8").strip() if failed.exists() else "it was not run"
+                    self.failures[f"{label(job.made_by)} {job.split.name}"] = why
             elif job.kind == "run":
                 self._runs[key] = load_run(folder)
             else:
@@ -154,11 +156,8 @@ class _FolderResults:
         beside = self._reference(cell, cells)
         if (beside is None and text in BESIDE) or not applies(text, self._runs[cell.run, self.splits[0]]):
             return None
-        found = []
-        for split in self.splits:
-            other = None if beside is None else self._runs[beside, split]
-            found.append(read(text, self.run(cell, split), other))
-        return found
+        others = [None if beside is None else self._runs[beside, split] for split in self.splits]
+        return [read(text, self.run(cell, split), other) for split, other in zip(self.splits, others, strict=True)]
 
     def limits(self, cells: Sequence[PlannedCell]) -> Scores:
         """Return measure -> cell -> the length of each run, for measures that have a target."""
@@ -202,11 +201,6 @@ class _FolderResults:
                 facts, seconds = self._facts[key]
                 found.append(ReproducedRun(*key, job.table, dict(facts), None, seconds))
         return found
-
-
-def _why(folder: Path) -> str:
-    failed = folder / "failure.txt"
-    return failed.read_text(encoding="utf-8").strip() if failed.exists() else "it was not run"
 
 
 def _tune(recipe: Recipe, scores: Scores, limits: Scores) -> dict[Cell, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedarena.common.files import writing
-from fedarena.reports.paper_figures import LOOK, MARKERS
+from fedarena.reports.paper_figures import LOOK, line_style, new_figure
 from fedarena.reproduction.check_kinds import ROPE, compared, sign
 from fedarena.reproduction.score_sheet import Cell, ScoreSheet, label, selected_scores
 from fedarena.results.run_plots import COLOURS
@@ -69,12 +69,6 @@ def draw(data: FigureData, path: Path) -> Path | None:
     return path
 
 
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure  # without pyplot: no window, no global state
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
 def _grid(count: int, size: tuple[float, float, float, float], sharey: bool = False) -> tuple[Figure, list[Axes]]:
     """Return a figure with this many axes, up to three beside each other.
 
@@ -83,7 +77,7 @@ def _grid(count: int, size: tuple[float, float, float, float], sharey: bool = Fa
     width, height, least, added = size
     columns = min(count, 3)
     lines = math.ceil(count / columns)
-    figure = _figure(max(width * columns, least), height * lines + added)
+    figure = new_figure(max(width * columns, least), height * lines + added)
     grid = figure.subplots(lines, columns, sharey=sharey, squeeze=False)
     for spare in grid.flat[count:]:
         spare.set_visible(False)
@@ -111,12 +105,6 @@ def _legend(figure: Figure) -> None:
         figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _style(names: list[str], name: str) -> dict[str, Any]:
-    index = names.index(name)
-    dash = ("-", "--", ":", "-.")[index // len(COLOURS) % 4]
-    return {"color": COLOURS[index % len(COLOURS)], "ls": dash, "marker": MARKERS[index % len(MARKERS)]}
-
-
 def draw_dots(data: FigureData) -> Figure | None:
     """Draw a table as dots: a line per cell, the published value as a ring, the measured one as a dot with its range.
 
@@ -129,7 +117,7 @@ def draw_dots(data: FigureData) -> Figure | None:
     cells = [cell for cell in data.cells(scores) if not any(map(math.isnan, scores[cell]))]
     if not any(map(math.isfinite, (score for cell in cells for score in scores[cell]))):
         return None
-    figure = _figure(6.4, 0.26 * len(cells) + 1.2)
+    figure = new_figure(6.4, 0.26 * len(cells) + 1.2)
     axes = figure.subplots()
     ring: dict[str, Any] = {"mfc": "none", "mec": COLOURS[1], "mew": 1.4, "ms": 8}
     edge: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False}
@@ -169,7 +157,7 @@ def draw_curves(data: FigureData) -> Figure | None:
     for axes, panel, inside in panels:
         for cell in inside:
             x, low, middle, high = _band(data.curves[cell], data.how.get("monotone", False))
-            style = {**_style(names, _rest(cell, panel)), **({"marker": ""} if len(x) > 3 else {"ms": 4})}
+            style = {**line_style(names.index(_rest(cell, panel))), **({"marker": ""} if len(x) > 3 else {"ms": 4})}
             axes.plot(x, middle, lw=1.3, label=_rest(cell, panel), **style)
             axes.fill_between(x, low, high, color=style["color"], alpha=0.12, lw=0)
         axes.set(xlabel="round", ylabel="accuracy")
@@ -205,10 +193,9 @@ def draw_lines(data: FigureData) -> Figure | None:
             own = {c: cell for cell in inside if name in cell for c in places if c in cell}
             if own:
                 x, values = [places.index(c) for c in own], [list(scores[cell]) for cell in own.values()]
-                axes.plot(x, [np.mean(v) for v in values], lw=1.2, ms=4, label=name, **_style(names, name))
-                axes.vlines(
-                    x, [min(v) for v in values], [max(v) for v in values], color=_style(names, name)["color"], lw=0.7
-                )
+                style = line_style(names.index(name))
+                axes.plot(x, [np.mean(v) for v in values], lw=1.2, ms=4, label=name, **style)
+                axes.vlines(x, [*map(min, values)], [*map(max, values)], color=style["color"], lw=0.7)
         axes.set_xticks(range(len(places)), [c.partition("=")[2] or c for c in places])
         axes.set(xlabel=data.how["x"], ylabel=data.measure)
         axes.label_outer()
@@ -225,7 +212,7 @@ def draw_bars(data: FigureData) -> Figure | None:
     if not cells:
         return None
     groups = list(dict.fromkeys(tuple(c for c in cell if c not in bars) for cell in cells))
-    figure = _figure(max(1.1 * len(groups) + 1.5, 5.5), 3.6)
+    figure = new_figure(max(1.1 * len(groups) + 1.5, 5.5), 3.6)
     axes = figure.subplots()
     width = 0.8 / len(bars)
     for cell in cells:
@@ -281,7 +268,7 @@ def draw_posterior(data: FigureData) -> Figure | None:
     """Draw the density of the mean difference and its three areas."""
     (cell, known), *_ = data.settings.items()
     posterior, rope = Posterior(known["mean"], known["scale"], known["df"]), known["rope"]
-    figure = _figure(5.2, 3.2)
+    figure = new_figure(5.2, 3.2)
     axes = figure.subplots()
     _density(axes, posterior, rope)
     for name, at in (("left", -1.7 * rope), ("rope", 0.0), ("right", 1.7 * rope)):
@@ -319,7 +306,7 @@ def draw_effects(data: FigureData) -> Figure | None:
             found[axis] = means
     if not found:
         return None
-    figure = _figure(3.2 * len(found), 3.2)
+    figure = new_figure(3.2 * len(found), 3.2)
     grid = figure.subplots(1, len(found), sharey=True, squeeze=False)
     for axes, (axis, means) in zip(grid.flat, found.items(), strict=True):
         known = [choice for choice in data.sheet.axes[axis] if (choice,) in means]

@@ -11,6 +11,7 @@ from fedarena.config.comparison_plan import folder_name
 from fedarena.config.errors import BadValue, UnknownName, located_at, quoted, repeated, suggest
 from fedarena.reproduction import measures
 from fedarena.reproduction.agreement import RecipeCheck
+from fedarena.reproduction.check_keys import is_number
 from fedarena.reproduction.figures import FORMS
 from fedarena.reproduction.recipes import SIZES, Recipe
 from fedarena.reproduction.score_sheet import Cell, ScoreSheet, label
@@ -99,16 +100,12 @@ def _published(recipe: Recipe, cells: set[Cell], choices: list[str]) -> None:
                         label(one), map(label, cells), "name the choices of a cell, in the order of its axes"
                     )
                     raise UnknownName(f"no cell is called '{label(one)}'", remedy=remedy, where=where)
-            if not (_is_sign(value) and len(named) == 2 if measure == "sign" else _is_number(value)):
+            if not (_is_sign(value) and len(named) == 2 if measure == "sign" else is_number(value)):
                 raise BadValue(f"{label(cell)} = {repeated(value)}", remedy="write what was printed", where=where)
 
 
 def _is_sign(value: Any) -> bool:
     return isinstance(value, str) and bool(value) and {*value} <= {*"-=+"}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check(recipe: Recipe, check: RecipeCheck, cells: set[Cell], choices: list[str]) -> None:

@@ -195,7 +195,8 @@ def _run_jobs(plan: ReproductionPlan, root: Path, workers: int | None, progress:
                 if progress:
                     left = (time.monotonic() - began) / ended * (len(todo) - ended)
                     line = _outcome_line(todo[index], root, problem)
-                    _print(f"{ended:>{len(str(len(todo)))}}/{len(todo)}  {line}{_eta(left)}")
+                    eta = f"  {format_duration(left)} left" if left >= 1 else ""
+                    _print(f"{ended:>{len(str(len(todo)))}}/{len(todo)}  {line}{eta}")
     finally:
         pool.close()
 
@@ -223,10 +224,6 @@ def _outcome_line(job: ReproductionJob, root: Path, problem: Any) -> str:
         return name
     seen = read_status(root / job.name)
     return f"{name}  best {seen.best or 0.0:.4f}  final {seen.accuracy or 0.0:.4f}"
-
-
-def _eta(left: float) -> str:
-    return f"  {format_duration(left)} left" if left >= 1 else ""
 
 
 def _print(text: str) -> None:

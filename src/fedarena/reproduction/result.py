@@ -23,6 +23,7 @@ from fedarena.common.formatting import as_json
 from fedarena.config.comparison_plan import Split
 from fedarena.config.errors import BadValue, DataBroken
 from fedarena.data.published_files import reading
+from fedarena.reports.terminal_tables import open_console
 from fedarena.reproduction.agreement import RecipeJudgement
 from fedarena.reproduction.check_kinds import sign
 from fedarena.reproduction.score_sheet import Cell, ScoreSheet, format_number, label
@@ -30,7 +31,7 @@ from fedarena.results.json_files import fingerprint, write_text
 
 Table = dict[str, Any]
 Scores = dict[str, dict[Cell, list[float]]]  # measure -> cell -> one number a split
-MOST = 60  # rows that a terminal shows
+MOST, WIDTH = 60, 110  # rows that a terminal shows, and columns where the output is not one
 NEVER = "never"  # how a target that was not reached is written in a file
 
 
@@ -81,11 +82,11 @@ class Reproduction:
     @property
     def rows(self) -> list[Table]:
         """One row per cell and measure with the published value (None if there is none) and the measured one."""
-        found = []
-        for measure, scores in self.sheet.scores.items():
-            printed = self.sheet.published.get(measure, {})
-            for cell, values in scores.items():
-                found.append(self._row(cell, measure, printed.get(cell), list(values)))
+        found = [
+            self._row(cell, measure, self.sheet.published.get(measure, {}).get(cell), list(values))
+            for measure, scores in self.sheet.scores.items()
+            for cell, values in scores.items()
+        ]
         return found + self._sign_rows()
 
     def _row(self, cell: Cell, measure: str, published: Any, values: list[float]) -> Table:
@@ -270,9 +271,7 @@ def read_result(path: Path) -> Table:
 
 def show_reproduction(result: Reproduction, console: Console | None = None) -> None:
     """Print published and measured numbers side by side, then the verdict and its reason."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 110
+    console = open_console(console, WIDTH)
     rows = result.rows
     known = [row for row in rows if row["published"] is not None] or rows
     console.print(Text(f"{result.id}: {result.title}", style="bold"))
@@ -297,9 +296,7 @@ def show_reproduction(result: Reproduction, console: Console | None = None) -> N
 
 def show_verdicts(results: list[Reproduction], console: Console | None = None) -> None:
     """Print one line per reproduction."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 110
+    console = open_console(console, WIDTH)
     table = Printed(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("id", "verdict", "runs", "reason"):
         table.add_column(name, overflow="fold", no_wrap=name == "id", ratio=1 if name == "reason" else None)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from fedarena.common.grouping import group_by_key
+
 Cell = tuple[str, ...]  # one choice of each axis
 Scores = Mapping[Cell, Sequence[float]]  # one number per split
 
@@ -29,10 +31,6 @@ class ScoreSheet:
     rho: float = 0.0  # correlation of the splits: the share of test samples in a fold
     limits: Mapping[str, Scores] = field(default_factory=dict)  # rounds or steps that each split ran for its target
 
-    def mean(self, measure: str, cell: Cell) -> float:
-        """Return the mean over splits; it is infinite if one of them never reached its target."""
-        return float(np.mean(self.scores[measure][cell]))
-
 
 def selected_scores(
     sheet: ScoreSheet, how: Mapping[str, Any], tables: Mapping[str, Scores] | None = None
@@ -43,9 +41,7 @@ def selected_scores(
     scores = (sheet.scores if tables is None else tables).get(how["measure"], {})
     fitting = {c: list(s) for c, s in scores.items() if any(fnmatchcase(label(c), p) for p in patterns)}
     averaged = {choice for axis in how.get("mean_over", ()) for choice in sheet.axes[axis]}
-    groups: dict[Cell, list[list[float]]] = {}
-    for cell, values in fitting.items():
-        groups.setdefault(tuple(c for c in cell if c not in averaged), []).append(values)
+    groups = group_by_key((tuple(c for c in cell if c not in averaged), values) for cell, values in fitting.items())
     return {cell: np.mean(each, axis=0).tolist() for cell, each in groups.items() if len({*map(len, each)}) == 1}
 
 

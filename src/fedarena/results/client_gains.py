@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import join_words
 from fedarena.results.run import Run
-from fedarena.results.scoring import Scoring
 from fedarena.statistics.bayes import verdict
 from fedarena.statistics.hierarchical import Estimate, shrunk_gains
 from fedarena.statistics.repeats import paired_posterior
@@ -39,14 +38,20 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class ClientGain:
-    """The gain of one client from one algorithm; unknown values are None."""
+class ClientEstimate:
+    """What one algorithm means for one client, or one client for the others; unknown values are None."""
 
     client: str
     algorithm: str
-    verdict: str  # + gains, = practically equal, - loses, ? undecided
+    verdict: str  # + above one rope, = practically equal, - below, ? undecided
     mean: float | None
     interval: tuple[float, float] | None  # 90 % credible
+
+
+@dataclass(frozen=True)
+class ClientGain(ClientEstimate):
+    """The gain of one client from one algorithm."""
+
     p_gain: float | None  # probability of a gain above one rope
     p_equal: float | None
     p_loss: float | None
@@ -66,6 +71,10 @@ class Share:
 
     mean: float
     interval: tuple[float, float]
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.mean:.0%} ({low:.0%} to {high:.0%})"
 
 
 @dataclass(frozen=True)
@@ -105,10 +114,6 @@ class ClientGains:
         found = self.clients if self.kind == "clients" else self.shares
         return list(dict.fromkeys(gain.algorithm for gain in found))
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return what `compare --json` prints."""
-        return asdict(self)
-
 
 def client_gains(result: Comparison) -> ClientGains | None:
     """Return the gains of a comparison; None without local training, or with fewer than two splits."""
@@ -145,7 +150,7 @@ def gains_against(result: Comparison, label: str, reference: str) -> list[Client
     runs, base, plan = result.runs[label], result.runs[reference], result.plan
     names = _all_names(base)
     scores, local, unknown = _scores(runs, base, names, plan.metric)
-    differences = _sign(plan.metric) * (scores - local)
+    differences = result.scoring().sign * (scores - local)
     known = ~np.isnan(differences)
     repeats = [split.repeat for split in plan.splits] if result.has_repeat_effect else None
     counts = [
@@ -199,7 +204,10 @@ def _scores(
 
     A score that is missing because a model diverged does not drop the split: nothing is known about that client.
     """
-    ours, theirs = (np.array([_of_clients(run, names, metric) for run in all_runs]) for all_runs in (runs, base))
+    ours, theirs = (
+        np.array([_of_clients(run, client_values(run, metric), names, math.nan) for run in all_runs])
+        for all_runs in (runs, base)
+    )
     lost = np.zeros(ours.shape, bool)
     for split, (run, other) in enumerate(zip(runs, base, strict=True)):
         broken = ~np.isfinite(ours[split]) & run.diverged, ~np.isfinite(theirs[split]) & other.diverged
@@ -210,11 +218,10 @@ def _scores(
     return np.where(undefined, np.nan, ours), np.where(undefined, np.nan, theirs), none_known
 
 
-def _of_clients(run: Run, names: Sequence[str], metric: str) -> Array:
-    """Return the score of every client of this name in one run; NaN for a client that it does not have."""
-    values = client_values(run, metric)
+def _of_clients(run: Run, values: NDArray[Any], names: Sequence[str], missing: float) -> Array:
+    """Return the values of the clients of these names in one run; `missing` for a client that it does not have."""
     by_name = dict(zip(names_of(run), values.tolist(), strict=False))
-    return np.array([by_name.get(name, math.nan) for name in names], np.float64)
+    return np.array([by_name.get(name, missing) for name in names], np.float64)
 
 
 def client_values(run: Run, metric: str) -> Array:
@@ -248,7 +255,7 @@ def _all_names(runs: Sequence[Run]) -> list[str]:
 
 def _costs(runs: Sequence[Run], names: Sequence[str]) -> list[dict[str, float]]:
     """Return the mean costs of every client in a run: samples, bytes, simulated time, its share of the training time."""
-    samples = np.array([_samples(run, names) for run in runs], np.float64)
+    samples = np.array([_of_clients(run, run.client_sizes, names, 0) for run in runs])
     measured = np.array([sum(record.seconds_train for record in run.records) for run in runs])
     totals = np.array([max(int(run.client_sizes.sum()), 1) for run in runs])
     training = (measured / totals)[:, None] * samples
@@ -268,15 +275,10 @@ def _common_costs(runs: Sequence[Run]) -> dict[str, float]:
     }
 
 
-def _samples(run: Run, names: Sequence[str]) -> list[int]:
-    by_name = dict(zip(names_of(run), run.client_sizes.tolist(), strict=False))
-    return [by_name.get(name, 0) for name in names]
-
-
 def _shares(result: Comparison, label: str, reference: str) -> GainShares | None:
     """Return the shares of drawn clients that gain, are practically equal and lose; None without two splits."""
     plan, rows, repeats, clients, undefined = result.plan, [], [], 0, 0
-    sign = _sign(plan.metric)
+    sign = result.scoring().sign
     for split, run, base in zip(plan.splits, result.runs[label], result.runs[reference], strict=True):
         names = [name for name, samples in zip(names_of(base), base.client_sizes, strict=False) if samples]
         scores, local, lost = _scores([run], [base], names, plan.metric)
@@ -331,10 +333,6 @@ def _is_paired(result: Comparison, labels: Sequence[str]) -> bool:
     return n > 1 and all(len(result.runs[label]) == n for label in labels)
 
 
-def _sign(metric: str) -> int:
-    return Scoring(metric=metric).sign
-
-
 def sentence(result: Comparison) -> str:
     """Return which clients gain and lose with the best algorithm that communicates; empty where nothing is known."""
     gains = result.client_gains()
@@ -347,11 +345,11 @@ def sentence(result: Comparison) -> str:
         if share is None:
             return ""
         return (
-            f"On their own test samples, {_percent(share.gain)} of the drawn clients gain by more than {rope} from {label} "
-            f"over {gains.reference}, and {_percent(share.loss)} lose."
+            f"On their own test samples, {share.gain} of the drawn clients gain by more than {rope} from {label} "
+            f"over {gains.reference}, and {share.loss} lose."
         )
-    threshold = f"P > {result.plan.threshold:g}"
-    return _of_named_clients(gains.of(label), f"by more than {rope} from {label} over {gains.reference} ({threshold})")
+    what = f"by more than {rope} from {label} over {gains.reference} (P > {result.plan.threshold:g})"
+    return _of_named_clients(gains.of(label), what)
 
 
 def _of_named_clients(found: Sequence[ClientGain], what: str) -> str:
@@ -369,8 +367,3 @@ def _of_named_clients(found: Sequence[ClientGain], what: str) -> str:
     if unknown:
         clauses.append(f"{len(unknown)} {'has' if len(unknown) == 1 else 'have'} no comparable score")
     return "; ".join(clauses) + "."
-
-
-def _percent(share: Share) -> str:
-    low, high = share.interval
-    return f"{share.mean:.0%} ({low:.0%} to {high:.0%})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -233,14 +232,14 @@ class Comparison:
                 raise BadValue(f"'{quoted(label)}' was not compared", remedy=f"there are: {known}")
         return paired_posterior(scores[column], scores[row], self.plan.rho, self.repeats_of_splits)
 
-    def duel(self, row: str, column: str, which: Score | None = None, rope: float | None = None) -> PairwiseVerdict:
+    def duel(self, row: str, column: str, which: Score | None = None) -> PairwiseVerdict:
         """Return the verdict on one ordered pair of algorithms."""
         scores = self.scores(which)
         if row in scores and column in scores and not np.isfinite([*scores[row], *scores[column]]).all():
             unknown = math.nan  # a model diverged, and the metric has no worst value
             return PairwiseVerdict(row, column, unknown, unknown, unknown, "?", unknown, (unknown, unknown))
         known = self.posterior(row, column, which)
-        below, equal, above = known.regions(self.plan.rope if rope is None else rope)
+        below, equal, above = known.regions(self.plan.rope)
         better, worse = (above, below) if self.scoring(which).sign > 0 else (below, above)
         sign = "?" if self.plan.undecidable else verdict(better, equal, worse, self.plan.threshold)
         return PairwiseVerdict(row, column, better, equal, worse, sign, known.mean, known.interval(0.9))
@@ -248,10 +247,6 @@ class Comparison:
     def duels(self, which: Score | None = None) -> list[PairwiseVerdict]:
         """Return the verdicts on all ordered pairs."""
         return [self.duel(a, b, which) for a in self.labels for b in self.labels if a != b]
-
-    def versus(self, label: str, rope: float | None = None) -> list[PairwiseVerdict]:
-        """Return the verdicts on all other algorithms against this one."""
-        return [self.duel(other, label, rope=rope) for other in self.labels if other != label]
 
     # Tables and sentences
 
@@ -315,10 +310,6 @@ class Comparison:
         """A warning where always predicting the most frequent class comes within one rope of the best algorithm."""
         return comparison_verdict.majority_warning(self)
 
-    def outlook(self, first: str, others: Sequence[str]) -> str:
-        """Return how many further splits would decide if mean and spread persist, as a sentence."""
-        return comparison_verdict.outlook(self, first, others)
-
     @property
     def notes(self) -> list[str]:
         """Notes of the plan and of the runs, each once, with the algorithm it concerns where it does not concern all."""
@@ -326,12 +317,10 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `fedarena compare --json` prints."""
-        standings = self.ranking.standings if self.ranking else {}
+        standings, plan = self.ranking.standings if self.ranking else {}, self.plan
         return {
             "algorithms": self.labels,
-            "score": self.plan.score,
-            "metric": self.plan.metric,
-            "evaluate_on": self.plan.evaluate_on,
+            **{key: getattr(plan, key) for key in ("score", "metric", "evaluate_on")},
             "scores": self.scores(),
             "final_scores": self.scores("final"),
             "best_scores": self.scores("best"),
@@ -339,28 +328,25 @@ class Comparison:
             "validation_share": self.validation_share,
             "table": [asdict(duel) for duel in self.duels()],
             "final_table": [asdict(duel) for duel in self.duels("final")],
-            "p_best": {label: s.p_best for label, s in standings.items()},
-            "p_near_best": {label: s.p_near_best for label, s in standings.items()},
-            "expected_loss": {label: s.expected_loss for label, s in standings.items()},
+            **{
+                key: {label: getattr(standing, key) for label, standing in standings.items()}
+                for key in ("p_best", "p_near_best", "expected_loss")
+            },
             "best_set": list(self.ranking.best_set) if self.ranking else [],
             "rows": self.rows(),
             "target": self.target,
-            "rope": self.plan.rope,
-            "threshold": self.plan.threshold,
-            "test": self.plan.test,
-            "about": self.plan.about,
-            "protocol": self.plan.protocol,
-            "fixed": list(self.plan.fixed),
-            "per_repeat": list(self.plan.per_repeat),
-            "correlation": self.plan.rho,
-            "at_most": self.plan.at_most,
-            "looks": [asdict(record) for record in self.plan.looks],
-            "stopped": comparison_verdict.stopped_table(self.plan),
+            **{key: getattr(plan, key) for key in ("rope", "threshold", "test", "about", "protocol")},
+            "fixed": list(plan.fixed),
+            "per_repeat": list(plan.per_repeat),
+            "correlation": plan.rho,
+            "at_most": plan.at_most,
+            "looks": [asdict(record) for record in plan.looks],
+            "stopped": comparison_verdict.stopped_table(plan),
             "verdict": self.words,
             "failures": self.failures,
             "sweep": tradeoff_points.as_dict(self),
-            "client_gains": None if (gains := self.client_gains()) is None else gains.as_dict(),
-            "leave_one_out": None if (left := self.leave_one_out()) is None else left.as_dict(),
+            "client_gains": None if (gains := self.client_gains()) is None else asdict(gains),
+            "leave_one_out": None if (left := self.leave_one_out()) is None else asdict(left),
             "notes": self.notes,
             "dir": None if self.dir is None else str(self.dir),
         }

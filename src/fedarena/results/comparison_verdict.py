@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedarena.common.formatting import format_duration, format_size
+from fedarena.common.grouping import group_by_key
 from fedarena.config.comparison_plan import LookRecord, Plan
 from fedarena.config.errors import join_words
 from fedarena.results import client_gains, leave_one_out
@@ -107,9 +108,7 @@ def _cost_sentence(result: Comparison, label: str) -> str:
 def _against_leader(result: Comparison) -> list[str]:
     plan = result.plan
     first, *others = [label for label in result.ranked if not result.is_reference(label)] or result.ranked
-    against: dict[str, list[str]] = {}
-    for other in others:
-        against.setdefault(result.duel(first, other).verdict, []).append(other)
+    against = group_by_key((result.duel(first, other).verdict, other) for other in others)
     rope = result.scoring().difference(plan.rope)
     probability = f"with over {plan.threshold:.0%} probability each"
     lines = []

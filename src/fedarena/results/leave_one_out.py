@@ -8,16 +8,16 @@ the metric: above zero the others lose without it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.comparison_plan import View
-from fedarena.results.client_gains import LEVEL, MOST_NAMED, client_values, names_of, shown_name
+from fedarena.results.client_gains import LEVEL, MOST_NAMED, ClientEstimate, client_values, names_of, shown_name
 from fedarena.results.run import Run
-from fedarena.results.scoring import VIEW_NAMES, Scoring
+from fedarena.results.scoring import VIEW_NAMES
 from fedarena.statistics.bayes import verdict
 from fedarena.statistics.repeats import paired_posterior
 
@@ -26,14 +26,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ClientEffect:
-    """The effect of one client on all others under one algorithm; unknown values are None."""
+class ClientEffect(ClientEstimate):
+    """The effect of one client on all others under one algorithm: their score with it, minus without it."""
 
-    client: str
-    algorithm: str
-    verdict: str  # + the others lose without it, = practically no difference, - they gain, ? undecided
-    mean: float | None  # score of the others with it, minus without it
-    interval: tuple[float, float] | None  # 90 % credible
     p_helps: float | None  # probability that the others lose more than one rope without it
     p_equal: float | None
     p_harms: float | None
@@ -62,10 +57,6 @@ class LeaveOneOut:
         """Return the effects under one algorithm, in the order of the clients."""
         return [effect for effect in self.effects if effect.algorithm == algorithm]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return what `compare --json` prints."""
-        return asdict(self)
-
 
 def leave_one_out(result: Comparison) -> LeaveOneOut | None:
     """Return the effects of a comparison; None where no client was left out."""
@@ -83,7 +74,7 @@ def leave_one_out(result: Comparison) -> LeaveOneOut | None:
 
 
 def _effect(result: Comparison, client: str, label: str, runs: Sequence[Run], view: View) -> ClientEffect:
-    plan, sign = result.plan, Scoring(metric=result.plan.metric).sign
+    plan, sign = result.plan, result.scoring().sign
     pairs = [
         others_scores(one, two, client, plan.metric, view) for one, two in zip(result.runs[label], runs, strict=True)
     ]

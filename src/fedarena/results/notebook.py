@@ -1,4 +1,4 @@
-"""Runs and comparisons as notebooks show them: small HTML tables."""
+"""Runs as text, and runs and comparisons as notebooks show them: small HTML tables."""
 
 from __future__ import annotations
 
@@ -14,6 +14,47 @@ if TYPE_CHECKING:
     from fedarena.results.comparison import Comparison
     from fedarena.results.run import Run
     from fedarena.results.suite import SuiteComparison
+
+
+def run_text(run: Run) -> str:
+    """Return the main numbers of a run in a few lines."""
+    s = run.summary()
+    lines = [
+        f"{s['algorithm']} on {run.experiment.data.title} ({s['partition']}), {s['model']}, seed {s['seed']}: "
+        f"{s['rounds']} round{'s' * (s['rounds'] > 1)}",
+        f"  {s['metric']} {s['final_metric']:.4f}{_interval(run.metric_bounds.get(s['metric']))}, "
+        f"best {s['best_metric']:.4f} in round {s['best_round']} ({OPTIMISTIC})",
+        f"  loss {s['final_loss']:.4f}   {s['uploads']} uploads, {format_size(s['bytes_up'])} up, "
+        f"{format_size(s['bytes_down'])} down   {s['wall_seconds']:.1f} s",
+    ]
+    shown = [
+        f"{name} {_short(value)}{_interval(run.metric_bounds.get(name))}"
+        for name, value in s["metrics"].items()
+        if name not in (s["metric"], "loss")
+    ]
+    if shown:
+        lines.append(f"  {', '.join(shown)}")
+    if run.chosen is not None:
+        lines.append(
+            f"  validated: {s['metric']} {s['validated_metric']:.4f} in round {s['validated_round']}, "
+            f"{_short(run.chosen.value)} on the validation samples"
+        )
+    of_clients = [f"{name} {_short(value)}" for name, value in s["own_metrics"].items() if name not in s["metrics"]]
+    if of_clients:
+        lines.append(f"  mean over clients of their own values: {', '.join(of_clients)}")
+    if run.epsilon is not None:
+        lines.append(f"  epsilon {run.epsilon:.3g} at delta {run.delta:.3g}")
+    return "\n".join(lines + ([f"  {run.dir}"] if run.dir else []))
+
+
+def _short(value: float) -> str:
+    """Return a value for a line of many, `?` where it is undefined."""
+    return "?" if math.isnan(value) else f"{value:.3g}"
+
+
+def _interval(bounds: tuple[float, float] | None) -> str:
+    """Return the interval of a value that comes from score histograms, in brackets."""
+    return "" if bounds is None else f" ({_short(bounds[0])} to {_short(bounds[1])})"
 
 
 def run_html(run: Run, curve: str) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.common.formatting import format_size
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
@@ -25,11 +24,11 @@ from fedarena.engine.task_metrics import FinalMetrics, Predictions, TaskMetrics,
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Keep
 from fedarena.privacy.accountant import usual_delta
-from fedarena.results.notebook import run_html
+from fedarena.results.notebook import run_html, run_text
 from fedarena.results.run_files import client_columns, client_rows
 from fedarena.statistics.curve_summary import monotone, recalls, rounds_to
 from fedarena.statistics.fairness import fairness
-from fedarena.statistics.metric_registry import OPTIMISTIC, is_better
+from fedarena.statistics.metric_registry import is_better
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -370,45 +369,9 @@ class Run:
         return f"<Run {s['algorithm']} on {self.experiment.data.title}: {rounds}, {result}>"
 
     def __str__(self) -> str:
-        s = self.summary()
-        lines = [
-            f"{s['algorithm']} on {self.experiment.data.title} ({s['partition']}), {s['model']}, seed {s['seed']}: "
-            f"{s['rounds']} round{'s' * (s['rounds'] > 1)}",
-            f"  {s['metric']} {s['final_metric']:.4f}{_interval(self.metric_bounds.get(s['metric']))}, "
-            f"best {s['best_metric']:.4f} in round {s['best_round']} ({OPTIMISTIC})",
-            f"  loss {s['final_loss']:.4f}   {s['uploads']} uploads, {format_size(s['bytes_up'])} up, "
-            f"{format_size(s['bytes_down'])} down   {s['wall_seconds']:.1f} s",
-        ]
-        shown = [
-            f"{name} {_short(value)}{_interval(self.metric_bounds.get(name))}"
-            for name, value in s["metrics"].items()
-            if name not in (s["metric"], "loss")
-        ]
-        if shown:
-            lines.append(f"  {', '.join(shown)}")
-        if self.chosen is not None:
-            lines.append(
-                f"  validated: {s['metric']} {s['validated_metric']:.4f} in round {s['validated_round']}, "
-                f"{_short(self.chosen.value)} on the validation samples"
-            )
-        of_clients = [f"{name} {_short(value)}" for name, value in s["own_metrics"].items() if name not in s["metrics"]]
-        if of_clients:
-            lines.append(f"  mean over clients of their own values: {', '.join(of_clients)}")
-        if self.epsilon is not None:
-            lines.append(f"  epsilon {self.epsilon:.3g} at delta {self.delta:.3g}")
-        return "\n".join(lines + ([f"  {self.dir}"] if self.dir else []))
+        return run_text(self)
 
     def _repr_html_(self) -> str:
         from fedarena.results.run_plots import curve_as_svg
 
         return run_html(self, curve_as_svg(self))
-
-
-def _short(value: float) -> str:
-    """Return a value for a line of many, `?` where it is undefined."""
-    return "?" if np.isnan(value) else f"{value:.3g}"
-
-
-def _interval(bounds: tuple[float, float] | None) -> str:
-    """Return the interval of a value that comes from score histograms, in brackets."""
-    return "" if bounds is None else f" ({_short(bounds[0])} to {_short(bounds[1])})"

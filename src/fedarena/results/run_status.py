@@ -31,7 +31,6 @@ class RunStatus:
     accuracy: float | None = None  # at the last evaluation
     best: float | None = None
     why: str = ""  # the error, if it failed
-    validated: float | None = None  # accuracy of the round chosen on validation samples, once the run is over
 
     @property
     def over(self) -> bool:
@@ -91,8 +90,7 @@ def read_status(folder: Path) -> RunStatus:
         if result := json.loads(_text(folder / "result.json") or "{}"):
             state: State = "diverged" if result["diverged"] else "done"
             done = result["rounds"]
-            validated = result.get("validated_accuracy")
-            return RunStatus(state, done, done, result["final_accuracy"], result["best_accuracy"], validated=validated)
+            return RunStatus(state, done, done, result["final_accuracy"], result["best_accuracy"])
     if not (folder / "experiment.toml").exists():
         return RunStatus()
     return RunStatus("running" if is_locked(folder / "checkpoint") else "stopped", *_last(folder))

@@ -63,6 +63,11 @@ class Scoring:
         """The name of the score in a sentence: final accuracy on the common test samples."""
         return f"{self.score} {self.metric} {VIEW_NAMES[self.evaluate_on]}"
 
+    @property
+    def labelled(self) -> str:
+        """The name of the score, with a warning where its round is chosen on test samples."""
+        return f"{self.name} ({OPTIMISTIC})" if self.score == "best" else self.name
+
     def value(self, run: Run) -> float:
         """Return the score of a run; NaN where its metric is undefined."""
         measured = self.measured(run)

@@ -28,7 +28,6 @@ from fedarena.results.suite_plan import SuitePlan
 from fedarena.results.suite_trends import VaryingSetting
 from fedarena.statistics.bayes import Posterior, Regions, verdict
 from fedarena.statistics.hierarchical import LEAST_FEDERATIONS, Hierarchy, hierarchy
-from fedarena.statistics.metric_registry import OPTIMISTIC
 from fedarena.statistics.repeats import paired_posterior
 from fedarena.statistics.signed_rank import mean_ranks, signed_rank
 from fedarena.statistics.trend import LEAST_VALUES, Trend, fit_trend
@@ -209,17 +208,13 @@ class SuiteComparison:
             remedy=f"there are: {', '.join(self.labels)}",
         )
 
-    def _posterior(self, federation: str, row: str, column: str) -> Posterior:
-        """Return the posterior of the mean advantage of the row on one federation; its own protocol decides which."""
-        result = self.federations[federation]
-        pair = self._scores(federation, column), self._scores(federation, row)
-        return paired_posterior(*pair, result.plan.rho, result.repeats_of_splits)
-
     def _known(self, row: str, column: str) -> dict[str, Posterior]:
         """Return the posteriors of the federations on which both algorithms have scores."""
         return {
-            name: self._posterior(name, row, column)
-            for name in self.judged
+            name: paired_posterior(
+                self._scores(name, column), self._scores(name, row), result.plan.rho, result.repeats_of_splits
+            )
+            for name, result in self.judged.items()
             if not self._why_unknown(name, row) and not self._why_unknown(name, column)
         }
 
@@ -320,10 +315,6 @@ class SuiteComparison:
         """The verdict in sentences: the next federation, the average, where the answer changes, and what failed."""
         return suite_verdict.sentences(self)
 
-    def describe(self, pair: SuitePair, found: PairEstimate) -> str:
-        """Return an estimate as the end of a sentence that begins with where it holds."""
-        return suite_verdict.describe(self, pair, found)
-
     @property
     def notes(self) -> list[str]:
         """The notes of all federations, each once, with the names of the federations where it does not concern all."""
@@ -334,9 +325,7 @@ class SuiteComparison:
         plan = self._first.plan
         return {
             "algorithms": self.labels,
-            "score": plan.score,
-            "metric": plan.metric,
-            "evaluate_on": plan.evaluate_on,
+            **{key: getattr(plan, key) for key in ("score", "metric", "evaluate_on")},
             "scale": "log ratio" if self.is_ratio else "difference",
             "rope": self.rope,
             "threshold": self.threshold,
@@ -359,8 +348,3 @@ class SuiteComparison:
 
     def _repr_html_(self) -> str:
         return suite_html(self)
-
-
-def optimistic(result: SuiteComparison) -> str:
-    """Return the label of scores that were chosen on test samples; empty for others."""
-    return f" ({OPTIMISTIC})" if result.scoring.score == "best" else ""

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FLIPPED = {"+": "-", "-": "+"}
 
 
 @dataclass(frozen=True)
-class PairEstimate:
-    """Row against column on one federation, on average or on the next one; numbers are NaN where nothing is known."""
+class PairChances:
+    """The probabilities that the row is practically better, equal and worse than the column; NaN where unknown."""
 
     p_better: float
     p_equal: float
     p_worse: float
     verdict: str  # + = - ?
+
+
+@dataclass(frozen=True)
+class PairEstimate(PairChances):
+    """Row against column on one federation, on average or on the next one; numbers are NaN where nothing is known."""
+
     mean: float  # row minus column, or the log of row over column
     interval: tuple[float, float]  # 90 % credible
 
@@ -38,13 +44,9 @@ class FederationEstimate:
 
 
 @dataclass(frozen=True)
-class SignedRank:
+class SignedRank(PairChances):
     """The Bayesian signed-rank test, which assumes no distribution of the differences, and what it contradicts."""
 
-    p_better: float
-    p_equal: float
-    p_worse: float
-    verdict: str
     contradicts: tuple[str, ...] = ()  # "next", "average"
 
 
@@ -69,7 +71,7 @@ def mirrored(pair: SuitePair) -> SuitePair:
         low, high = e.interval
         return PairEstimate(e.p_worse, e.p_equal, e.p_better, FLIPPED.get(e.verdict, e.verdict), -e.mean, (-high, -low))
 
-    each = tuple(FederationEstimate(e.federation, turned(e.own), turned(e.shrunk)) for e in pair.by_federation)
+    each = tuple(replace(e, own=turned(e.own), shrunk=turned(e.shrunk)) for e in pair.by_federation)
     test = pair.signed_rank
     sign = FLIPPED.get(test.verdict, test.verdict)
     check = SignedRank(test.p_worse, test.p_equal, test.p_better, sign, test.contradicts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from fedarena.common.grouping import group_by_key
 from fedarena.config.errors import join_words
 from fedarena.results.comparison_verdict import NOTHING_TO_COMPARE, SIGNS
 from fedarena.results.notebook import format_chance
@@ -44,9 +45,7 @@ def _next_sentences(result: SuiteComparison) -> list[str]:
     start = f"On the next federation like these {len(result.judged)}, "
     if len(pairs) <= MOST_SENTENCES:
         return [start + describe(result, pair, pair.next) for pair in pairs]
-    groups: dict[str, list[str]] = {}
-    for pair in pairs:
-        groups.setdefault(pair.next.verdict, []).append(pair.column)
+    groups = group_by_key((pair.next.verdict, pair.column) for pair in pairs)
     sure = f"with over {result.threshold:.0%} probability"
     texts = {
         "+": f"is better by more than {result.margin}, {sure}, than",
@@ -93,32 +92,25 @@ def _counts(pair: SuitePair) -> str:
 
 
 def _contradictions(result: SuiteComparison) -> list[str]:
-    lines = []
-    for pair in result.pairs:
-        test = pair.signed_rank
-        for name in test.contradicts:
-            other: PairEstimate = getattr(pair, name)
-            where = "for the next federation" if name == "next" else "on average"
-            lines.append(
-                f"The signed-rank test contradicts: by it {pair.row} is {SIGNS[test.verdict]} against {pair.column}, by "
-                f"the hierarchical model {SIGNS[other.verdict]} {where}. The answer depends on the model: treat it as "
-                "open."
-            )
-    return lines
+    where = {"next": "for the next federation", "average": "on average"}
+    return [
+        f"The signed-rank test contradicts: by it {pair.row} is {SIGNS[pair.signed_rank.verdict]} against {pair.column}, "
+        f"by the hierarchical model {SIGNS[getattr(pair, name).verdict]} {where[name]}. The answer depends on the model: "
+        "treat it as open."
+        for pair in result.pairs
+        for name in pair.signed_rank.contradicts
+    ]
 
 
 def _flips(result: SuiteComparison) -> list[str]:
     """Return at which values of a setting the most probable answer changes, for pairs with the leader."""
-    lines = []
-    for pair in _against_first(result)[:MOST_SENTENCES]:
-        for setting in result.varying:
-            found = result.trend(pair, setting)
-            if found is not None and found.changes:
-                lines.append(
-                    f"Along {setting.key}, {pair.row} against {pair.column} is most probably {_segments(found)}; "
-                    f"{_decided(result, found)}."
-                )
-    return lines
+    return [
+        f"Along {setting.key}, {pair.row} against {pair.column} is most probably {_segments(found)}; "
+        f"{_decided(result, found)}."
+        for pair in _against_first(result)[:MOST_SENTENCES]
+        for setting in result.varying
+        if (found := result.trend(pair, setting)) is not None and found.changes
+    ]
 
 
 def _decided(result: SuiteComparison, found: Trend) -> str:
@@ -134,12 +126,11 @@ def _decided(result: SuiteComparison, found: Trend) -> str:
 
 
 def _diverged(result: SuiteComparison) -> list[str]:
-    lines = []
-    for label in result.labels:
-        where = [name for name, one in result.federations.items() if label in one.runs and one.diverged(label)]
-        if where:
-            lines.append(f"{label} diverged on {join_words(where)}; no score was dropped.")
-    return lines
+    found = {
+        label: [name for name, one in result.federations.items() if label in one.runs and one.diverged(label)]
+        for label in result.labels
+    }
+    return [f"{label} diverged on {join_words(where)}; no score was dropped." for label, where in found.items() if where]
 
 
 def _failures(result: SuiteComparison) -> list[str]:
@@ -165,10 +156,10 @@ def notes(result: SuiteComparison) -> list[str]:
         f"{name} is left out: {result.scoring.metric} is undefined on the labels of its splits"
         for name in result.dropped
     ]
-    noted: dict[str, list[str]] = {}
-    for name, one in result.federations.items():
-        for note in filter(None, [*one.notes, one.majority_warning]):
-            noted.setdefault(note, []).append(name)
-    for note, names in noted.items():
-        lines.append(note if len(names) == len(result.federations) else f"{join_words(names)}: {note}")
-    return lines
+    noted = group_by_key(
+        (note, name)
+        for name, one in result.federations.items()
+        for note in filter(None, [*one.notes, one.majority_warning])
+    )
+    everywhere = len(result.federations)
+    return lines + [n if len(names) == everywhere else f"{join_words(names)}: {n}" for n, names in noted.items()]

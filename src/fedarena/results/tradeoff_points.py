@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedarena.common.grouping import group_by_key
+
 if TYPE_CHECKING:
     from fedarena.results.comparison import Comparison
     from fedarena.results.run import Run
@@ -52,10 +54,7 @@ def as_dict(result: Comparison) -> dict[str, Any] | None:
 
 def by_algorithm(found: list[TradeoffPoint]) -> dict[str, list[TradeoffPoint]]:
     """Return the points of each algorithm, which form one line."""
-    lines: dict[str, list[TradeoffPoint]] = {}
-    for point in found:
-        lines.setdefault(point.algorithm, []).append(point)
-    return lines
+    return group_by_key((point.algorithm, point) for point in found)
 
 
 def levels(result: Comparison) -> dict[str, float]:

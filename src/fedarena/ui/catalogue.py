@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import tomllib
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from fedarena.common import locks
+from fedarena.common.grouping import group_by_key
 from fedarena.config.comparison_plan import Plan
 from fedarena.config.errors import FedarenaError
 from fedarena.results import run_status
@@ -38,6 +38,7 @@ RUN_FILES = (
     "checkpoint/lock",
     "clients.parquet",
 )
+KIND_FILES = {"run": "experiment.toml", "comparison": "comparison.json", "suite": "suite.json"}
 RESULT = (
     "metric", "metrics", "own_metrics", "final_accuracy", "best_accuracy", "final_metric", "best_metric",
     "validated_accuracy", "validated_metric", "validated_metrics", "validated_own_metrics",
@@ -62,6 +63,11 @@ class Catalogue:
         self._places: dict[str, Path] = {}
         self._logs: FileCache[RoundLog] = FileCache(KEPT_ROUNDS, lambda log: len(log) + LOG_WEIGHT)
         self._comparisons: FileCache[Any] = FileCache(COMPARISONS)
+        self._summarizers: dict[str, Callable[[Any], Any]] = {
+            "run": self.summary,
+            "comparison": self._summarize_comparison,
+            "suite": self._summarize_suite,
+        }
 
     def path(self, folder: Path) -> str:
         """Return the path of a folder as the user named the one above it."""
@@ -70,28 +76,22 @@ class Catalogue:
 
     def scan(self) -> Listing:
         """Return all runs, comparisons and suites: those under way first, then the newest."""
-        runs, comparisons, suites, partial = [], [], [], False
+        found: dict[str, list[Any]] = {kind: [] for kind in KIND_FILES}
+        partial = False
         for count, (folder, kind) in enumerate(_folders(self.root)):
-            if kind == "run":
-                runs.append(self.summary(folder))
-            elif kind == "comparison":
-                comparisons.append(self._summarize_comparison(folder))
-            elif kind == "suite":
-                suites.append(self._summarize_suite(folder))
+            if kind in found:
+                found[kind].append(self._summarizers[kind](folder))
             partial = count >= FOLDERS
-        return Listing(sorted(runs, key=_order), sorted(comparisons, key=_order), partial, sorted(suites, key=_order))
+        runs, comparisons, suites = (sorted(each, key=_order) for each in found.values())
+        return Listing(runs, comparisons, partial, suites)
 
-    def run(self, id: str) -> RunSummary | None:
-        """Return the run with this id, if a listing has shown it."""
-        return self.summary(self._places[id]) if self._is(id, "experiment.toml") else None
-
-    def comparison(self, id: str) -> ComparisonSummary | None:
-        """Return the comparison with this id, if a listing has shown it."""
-        return self._summarize_comparison(self._places[id]) if self._is(id, "comparison.json") else None
-
-    def suite(self, id: str) -> SuiteSummary | None:
-        """Return the suite with this id, if a listing has shown it."""
-        return self._summarize_suite(self._places[id]) if self._is(id, "suite.json") else None
+    def find(self, id: str, *kinds: str) -> Any:
+        """Return the run, comparison or suite with this id that a listing has shown; None if it is of another kind."""
+        if id not in self._places:
+            self.scan()  # the page may be older than this server
+        folder = self._places.get(id)
+        known = (kind for kind in kinds if folder is not None and (folder / KIND_FILES[kind]).exists())
+        return next((self._summarizers[kind](folder) for kind in known), None)
 
     def _summarize_suite(self, folder: Path) -> SuiteSummary:
         """Return a suite as it is now; an error in its folder is part of the summary, and affects no other."""
@@ -105,11 +105,6 @@ class Catalogue:
             return replace(seen, state="running") if locks.is_locked(folder) and seen.state != "damaged" else seen
         except Exception as error:
             return SuiteSummary(id, folder, name, "damaged", why=reason(error))
-
-    def _is(self, id: str, file: str) -> bool:
-        if id not in self._places:
-            self.scan()  # the page may be older than this server
-        return id in self._places and (self._places[id] / file).exists()
 
     def comparison_of(self, run: RunSummary) -> ComparisonSummary | None:
         """Return the comparison that a run is a cell of."""
@@ -156,14 +151,9 @@ class Catalogue:
         plan = self.cached("plan", folder, [file], lambda: _plan(folder))
         if isinstance(plan, str):
             return ComparisonSummary(id, folder, name, None, why=plan)
-        cells: dict[str, list[RunSummary]] = {label: [] for label in plan.contestants}
-        for cell in run_status.comparison_cells(plan, folder):
-            cells[cell.label].append(self.summary(cell.folder))
-        left_out = (
-            [self.summary(cell.folder) for cell in run_status.left_out_cells(plan, folder)]
-            if plan.leave_one_out
-            else []
-        )
+        found = run_status.comparison_cells(plan, folder)
+        cells = group_by_key((cell.label, self.summary(cell.folder)) for cell in found)
+        left_out = [self.summary(cell.folder) for cell in run_status.left_out_cells(plan, folder)]
         comparison = ComparisonSummary(id, folder, name, plan, cells, left_out)
         busy = locks.is_locked(folder) or any(s.state == "running" for s in comparison.all_runs)
         return replace(comparison, busy=busy)
@@ -197,8 +187,7 @@ def _folders(root: Path) -> Iterator[tuple[Path, str]]:
                 found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
         except OSError:
             continue
-        files = {"comparison.json": "comparison", "experiment.toml": "run", "suite.json": "suite"}
-        kind = next((kind for file, kind in files.items() if file in found), "")
+        kind = next((kind for kind in ("comparison", "run", "suite") if KIND_FILES[kind] in found), "")
         yield folder, kind
         if kind in ("", "suite"):  # the comparisons of a suite lie below it
             waiting += [folder / name for name, is_folder in found.items() if is_folder and not name.startswith(".")]
@@ -237,28 +226,19 @@ def _read_run(files: SafeFolder, id: str, name: str, folder: Path) -> RunSummary
         return replace(run, why=reason(error))
     if seen.state not in run_status.OVER and (folder / "result.json").exists():
         return replace(run, table=table, why="result.json cannot be read")
+    result = files.table(folder / "result.json") if seen.state in run_status.OVER else {}
     return replace(
         run,
         state=WORDS.get(seen.state, seen.state),
         table=table,
         round=_whole(seen.round) or 0,
         rounds=_whole(table.get("rounds")) or _whole(seen.rounds),
-        accuracy=_finite(seen.accuracy),
-        best=_finite(seen.best),
-        validated=_finite(seen.validated),
+        accuracy=round_log.finite(seen.accuracy),
+        best=round_log.finite(seen.best),
         spark=tuple(round_log.sample_log(file, files.open)),
         why=seen.why,
-        result=_result(files, folder / "result.json") if seen.state in run_status.OVER else {},
+        result={key: result[key] for key in RESULT if key in result},
     )
-
-
-def _result(files: SafeFolder, file: Path) -> dict[str, Any]:
-    """Return the numbers of a run that has ended; nothing where its file cannot be read."""
-    try:
-        result = json.loads(files.text(file))
-    except (OSError, ValueError, FedarenaError):
-        return {}
-    return {key: result[key] for key in RESULT if key in result} if isinstance(result, dict) else {}
 
 
 def _read_suite(files: SafeFolder, id: str, name: str, folder: Path) -> SuiteSummary:
@@ -286,11 +266,6 @@ def _plan(folder: Path) -> Plan | str:
     return plan if 0 < cells <= FOLDERS else f"comparison.json: it has {cells} cells"
 
 
-def _finite(value: Any) -> float | None:
-    number = round_log.number(value)
-    return number if math.isfinite(number) else None
-
-
 def _whole(value: Any) -> int | None:
-    number = round_log.number(value)
-    return int(number) if math.isfinite(number) and number >= 0 else None
+    number = round_log.finite(value)
+    return int(number) if number is not None and number >= 0 else None

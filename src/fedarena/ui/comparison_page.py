@@ -5,37 +5,37 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 
 from fedarena.config.comparison_plan import Score
 from fedarena.config.errors import DataBroken, FedarenaError
-from fedarena.reports.charts import NARROW, Series, line_chart, posterior_rows
-from fedarena.reports.charts.posteriors import format_probability
+from fedarena.reports.charts.lines import Series, line_chart
+from fedarena.reports.charts.posteriors import format_probability, posterior_rows
+from fedarena.reports.charts.svg import NARROW
 from fedarena.reports.client_gains_section import effects_section, gains_section
 from fedarena.reports.collect import collect_runs
 from fedarena.reports.page import render as render_report
-from fedarena.reports.page_elements import Cell, Row, Table
+from fedarena.reports.page_elements import Cell, Row, Section, Table
 from fedarena.reports.report_data import ReportData, colour_index
 from fedarena.reports.suite_report import render_suite
-from fedarena.reports.templating import render
-from fedarena.reports.verdict_matrix import VerdictMatrix, verdict_cells
+from fedarena.reports.templating import macros
 from fedarena.results.comparison import Comparison
 from fedarena.results.suite import SuiteComparison
 from fedarena.ui.catalogue import Catalogue
 from fedarena.ui.partial_scores import OVER, common_splits, format_score, judged, means, score, score_name, scoring_of
 from fedarena.ui.rendering import (
     FULL,
-    PACKAGE,
-    Section,
     decimal,
     duration,
     percent,
     render_page,
     render_unreadable,
     size,
+    ui_macros,
     when,
 )
 from fedarena.ui.round_log import RoundLog
@@ -48,7 +48,7 @@ POINTS = 400  # of a curve
 
 def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
     """Return the page of a comparison; None if there is no such comparison."""
-    comparison = catalogue.comparison(id)
+    comparison = catalogue.find(id, "comparison")
     if comparison is None:
         return None
     running = sum(run.state == "running" for run in comparison.all_runs)
@@ -63,7 +63,7 @@ def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
 
 def report(catalogue: Catalogue, id: str) -> str | None:
     """Return the report of a finished comparison, run or suite, made on request; nothing is written."""
-    found = catalogue.comparison(id) or catalogue.run(id) or catalogue.suite(id)
+    found = catalogue.find(id, "comparison", "run", "suite")
     if found is None:
         return None
     try:
@@ -97,9 +97,9 @@ def _sections(
     if isinstance(result, Comparison):
         yield _costs(result)
         if gains := gains_section(result, FULL):
-            yield Section("gains", "Who gains by the federation", body=gains)
+            yield Section("gains", "Who gains by the federation", gains)
         if effects := effects_section(result, FULL):
-            yield Section("left-out", "Without one client", body=effects)
+            yield Section("left-out", "Without one client", effects)
     yield _cells(comparison)
     yield _next_steps(catalogue, comparison)
 
@@ -125,51 +125,36 @@ def _result(catalogue: Catalogue, comparison: ComparisonSummary) -> Comparison |
 
 
 def _verdict(comparison: ComparisonSummary, result: Comparison | str | None) -> Section:
-    assert comparison.plan is not None
-    plan, is_over = comparison.plan, comparison.state == "finished"
+    plan, is_over = comparison.known_plan, comparison.state == "finished"
     note = ""
     if isinstance(result, Comparison) and len(result.labels) > 1:
         names, pairs = result.ranked, ReportData(result).pairs()
     else:
         names = judged(comparison)
-        found = [common_splits(comparison, a, b) for a in names for b in names if a != b]
-        pairs = [one.pair for one in found if one is not None]
-        splits = min((one.splits for one in found if one is not None), default=0)
+        found = {(a, b): one for a, b in permutations(names, 2) if (one := common_splits(comparison, a, b))}
+        pairs = {key: pair for key, (pair, _) in found.items()}
+        splits = min((splits for _, splits in found.values()), default=0)
         if pairs and not is_over:
             note = f"provisional, from {splits} of {len(plan.splits)} splits: it may change"
     sentences = result.words if isinstance(result, Comparison) else []
     if not (sentences or pairs or is_over):
         sentences = ["A first verdict appears when two algorithms have finished two splits."]
-    shown = [pair for pair in pairs if pair.row == names[0]]
-    matrix = VerdictMatrix("Row against column", names, verdict_cells(pairs, plan.rope), unknown="…") if pairs else None
-    body = render(
-        "comparison_verdict.html",
-        package=PACKAGE,
-        problem=result if isinstance(result, str) else "",
-        sentences=sentences,
-        is_provisional=not is_over,
-        score=score_name(plan),
-        posteriors=(lambda width: posterior_rows(shown, plan.rope, width=width)) if shown else None,
-        width=FULL,
-        matrix=matrix,
-    )
-    return Section("verdict", "Verdict", note, body=body)
+    body = macros.paragraphs(sentences)
+    if pairs:
+        shown = [pair for (row, _), pair in pairs.items() if row == names[0]]
+        body += macros.paragraphs([f"Differences in {score_name(plan)}."], "note")
+        body += macros.charts([lambda width: posterior_rows(shown, plan.rope, width=width)] if shown else [], FULL)
+        body += macros.verdicts("Row against column", names, pairs, plan.rope, unknown="…")
+        body = macros.box("" if is_over else "provisional", body)
+    problem = [result] if isinstance(result, str) else []
+    return Section("verdict", "Verdict", macros.paragraphs(problem, "note") + body, note)
 
 
 # Curves and costs
 
 
-@dataclass(frozen=True)
-class MeanCurve:
-    """The mean over the splits so far with their range, at every round that one of them has reached."""
-
-    x: list[float]
-    y: list[float]
-    low: list[float]
-    high: list[float]
-
-
-def _mean(logs: Sequence[RoundLog], over: str, column: str) -> MeanCurve:
+def _mean(logs: Sequence[RoundLog], over: str, column: str) -> list[list[float]]:
+    """Return the cost, the mean, the least and the largest value at every round that a split has reached so far."""
     rounds = sorted({r for log in logs for r, a in zip(log["round"], log[column], strict=True) if math.isfinite(a)})
     chosen = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), POINTS)).round().astype(int))
     at = np.array(rounds)[chosen] if rounds else np.empty(0)
@@ -182,8 +167,7 @@ def _mean(logs: Sequence[RoundLog], over: str, column: str) -> MeanCurve:
     seen = np.isfinite(y).any(axis=0)
     x, y = x[:, seen], y[:, seen]
     means = np.maximum.accumulate(np.nanmean(x, axis=0)) if len(logs) and seen.any() else np.empty(0)
-    edges = [f(y, axis=0).tolist() if y.size else [] for f in (np.nanmean, np.nanmin, np.nanmax)]
-    return MeanCurve(means.tolist(), *edges)
+    return [means.tolist(), *(f(y, axis=0).tolist() if y.size else [] for f in (np.nanmean, np.nanmin, np.nanmax))]
 
 
 def _curves(catalogue: Catalogue, comparison: ComparisonSummary, over: str) -> Section | None:
@@ -193,8 +177,7 @@ def _curves(catalogue: Catalogue, comparison: ComparisonSummary, over: str) -> S
     if not known:
         return None
     over = over if over in known else "round"
-    assert comparison.plan is not None
-    metric, column, is_share = curve_metric(comparison.plan.metric, all_logs)
+    metric, column, is_share = curve_metric(comparison.known_plan.metric, all_logs)
     factor, x_label = unit_of_axis(over, max(log[over][-1] for log in all_logs))
     lines = [_series(comparison, label, row, over, column, factor) for label, row in logs.items()]
     lines = [line for line in lines if len(line.x)]
@@ -206,27 +189,19 @@ def _curves(catalogue: Catalogue, comparison: ComparisonSummary, over: str) -> S
         height=430 if width > NARROW else 300,
         fractions=is_share,
     )
-    return Section(
-        "curves",
-        "Learning curves",
-        f"{metric} on the common test samples: the mean over the splits so far, and the range from worst to best",
-        tabs={key: axis[0] for key, axis in known.items()} if len(known) > 1 else {},
-        chosen=over,
-        keys=lines,
-        charts=[draw],
-    )
+    body = ui_macros.tabs({key: axis[0] for key, axis in known.items()}, over) + macros.charts([draw], FULL, lines)
+    note = f"{metric} on the common test samples: the mean over the splits so far, and the range from worst to best"
+    return Section("curves", "Learning curves", body, note)
 
 
 def _series(
     comparison: ComparisonSummary, label: str, logs: Sequence[RoundLog], over: str, column: str, factor: float
 ) -> Series:
-    plan = comparison.plan
-    assert plan is not None
+    plan = comparison.known_plan
     logs = [log for log in logs if len(log)]
-    mean = _mean(logs, over, column)
-    band: dict[str, Any] = {"low": mean.low, "high": mean.high} if len(logs) > 1 else {}
+    x, mean, *band = _mean(logs, over, column)
     look: dict[str, Any] = {"index": colour_index(plan, label), "aside": label == plan.reference}
-    return Series(label, [factor * x for x in mean.x], mean.y, **band, **look)
+    return Series(label, [factor * value for value in x], mean, *(band if len(logs) > 1 else ()), **look)
 
 
 def _costs(result: Comparison) -> Section:
@@ -250,36 +225,26 @@ def _costs(result: Comparison) -> Section:
         f"{which}: {scoring.explained}; common, own: the same on the common and on clients' own test samples; rounds, sent "
         f"and simulated time: median to reach {scoring.shown(result.target, 0)}; worst clients: accuracy of the worst tenth"
     )
-    return Section("costs", "Results and costs", note, table=Table("Results and costs", head, rows, "numbers"))
+    table = Table("Results and costs", head, rows, "numbers")
+    return Section("costs", "Results and costs", macros.table(table), note)
 
 
 # Every cell
 
 
 def _cells(comparison: ComparisonSummary) -> Section:
-    assert comparison.plan is not None
-    plan, known, scoring = comparison.plan, means(comparison), scoring_of(comparison.plan)
-    rows: list[dict[str, Any]] = []
+    plan, known, scoring = comparison.known_plan, means(comparison), scoring_of(comparison.known_plan)
+    rows = []
     for label, runs in comparison.cells.items():
         scores = [score(plan, run) for run in runs]
+        scored = f"{sum(value is not None for value in scores)} of {len(runs)}"
         texts = [_cell_text(run, format_score(scoring, value)) for run, value in zip(runs, scores, strict=True)]
-        rows.append(
-            {
-                "label": label,
-                "mean": format_score(scoring, known[label]),
-                "scored": sum(value is not None for value in scores),
-                "cells": [*zip(runs, texts, strict=True)],
-            }
-        )
+        mean = Cell(format_score(scoring, known[label]), scored)
+        rows.append(Row(label, [mean, *map(ui_macros.run_cell, runs, texts)]))
     failed = {run.why: label for label, runs in comparison.cells.items() for run in runs if run.state == "failed"}
-    body = render(
-        "comparison_cells.html",
-        package=PACKAGE,
-        splits=[split.name for split in plan.splits],
-        rows=rows,
-        failures=[(label, why) for why, label in failed.items()],
-    )
-    return Section("cells", "Runs", f"{score_name(plan)}; {when(comparison.changed)}", body=body)
+    body = macros.table(Table("Runs", ["mean", *(split.name for split in plan.splits)], rows, "cells"))
+    body += macros.paragraphs([f"{label}: {why}" for why, label in failed.items()], "why")
+    return Section("cells", "Runs", body, f"{score_name(plan)}; {when(comparison.changed)}")
 
 
 def _cell_text(run: RunSummary, score: str) -> str:
@@ -290,13 +255,12 @@ def _cell_text(run: RunSummary, score: str) -> str:
 
 def _next_steps(catalogue: Catalogue, comparison: ComparisonSummary) -> Section | None:
     """Return the notes of the plan, and the command that writes the report or resumes the comparison."""
-    assert comparison.plan is not None
-    notes = [*comparison.plan.notes, *(f"Look at {look}." for look in comparison.plan.looks)]
+    notes = [*comparison.known_plan.notes, *(f"Look at {look}." for look in comparison.known_plan.looks)]
+    body = macros.paragraphs(notes)
     if comparison.state == "running":
-        return Section("how", "Notes", sentences=notes) if notes else None
+        return Section("how", "Notes", body) if notes else None
     path = shlex.quote(catalogue.path(comparison.folder))
+    what, command = "Resume it:", f"fedarena compare --resume {path}"
     if comparison.state == "finished":
-        block = ("Write the report to a file:", f"fedarena report {path} -o report.html")
-    else:
-        block = ("Resume it:", f"fedarena compare --resume {path}")
-    return Section("how", "Next", sentences=notes, blocks=[block])
+        what, command = "Write the report to a file:", f"fedarena report {path} -o report.html"
+    return Section("how", "Next", body + macros.paragraphs([what]) + macros.code(command))

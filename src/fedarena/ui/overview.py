@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 from fedarena.reports.charts.svg import series_class
@@ -16,16 +15,6 @@ from fedarena.ui.safe_files import reason
 from fedarena.ui.summaries import STATES, ComparisonSummary, RunSummary, part_name
 
 SHOWN = 8  # contestants of a card
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """An algorithm on the card of a comparison: its colour, its mean score, and that as a share of 1 where it is one."""
-
-    label: str
-    look: str
-    score: str
-    share: float | None
 
 
 def page(catalogue: Catalogue) -> str:
@@ -88,12 +77,13 @@ def _card(comparison: ComparisonSummary) -> dict[str, Any]:
     }
 
 
-def _contestant(comparison: ComparisonSummary, label: str, mean: float | None) -> Contestant:
-    plan = comparison.plan
-    assert plan is not None
+def _contestant(comparison: ComparisonSummary, label: str, mean: float | None) -> dict[str, Any]:
+    """Return an algorithm with its colour, its mean score, and that as a share of 1 where it is one."""
+    plan = comparison.known_plan
     scoring = scoring_of(plan)
     look = "aside" if label == plan.reference else series_class(colour_index(plan, label)).split()[0]
     score = format_score(scoring, mean)
     if any(run.state == "failed" for run in comparison.cells[label]):
         score = "failed"
-    return Contestant(label, look, score, (mean or 0.0) if scoring is None or scoring.is_share else None)
+    share = (mean or 0.0) if scoring is None or scoring.is_share else None
+    return {"label": label, "look": look, "score": score, "share": share}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,19 +12,12 @@ from fedarena.config.comparison_plan import Plan
 from fedarena.reports.charts.posteriors import PosteriorPair
 from fedarena.results.scoring import Scoring
 from fedarena.statistics.bayes import posterior, verdict
-from fedarena.statistics.metric_registry import OPTIMISTIC, all_metrics
+from fedarena.statistics.metric_registry import all_metrics
 from fedarena.statistics.repeats import repeat_posterior
-from fedarena.ui.summaries import ComparisonSummary, RunSummary
+from fedarena.ui.round_log import finite
+from fedarena.ui.summaries import ComparisonSummary, RunSummary, part_table
 
 OVER = ("finished", "diverged")
-
-
-@dataclass(frozen=True)
-class CommonSplits:
-    """Two contestants on the splits that both have finished."""
-
-    pair: PosteriorPair
-    splits: int
 
 
 def scoring_of(plan: Plan) -> Scoring | None:
@@ -36,7 +28,7 @@ def scoring_of(plan: Plan) -> Scoring | None:
 def score_name(plan: Plan) -> str:
     """Return how pages name the score of a plan."""
     scoring = scoring_of(plan)
-    return plan.metric if scoring is None else scoring.name + f" ({OPTIMISTIC})" * (plan.score == "best")
+    return plan.metric if scoring is None else scoring.labelled
 
 
 def format_score(scoring: Scoring | None, value: float | None) -> str:
@@ -53,24 +45,13 @@ def score(plan: Plan, run: RunSummary) -> float | None:
     result = run.result
     prefix = "validated_" if plan.score == "validated" else ""
     if plan.evaluate_on != "common":
-        return _number(_table(result, f"{prefix}own_metrics").get(plan.metric)) if plan.evaluate_on == "own" else None
-    followed = _number(result.get(f"{plan.score}_metric")) if result.get("metric") == plan.metric else None
+        return finite(part_table(result, f"{prefix}own_metrics").get(plan.metric)) if plan.evaluate_on == "own" else None
+    followed = finite(result.get(f"{plan.score}_metric")) if result.get("metric") == plan.metric else None
     if plan.metric == "accuracy":
-        known = _number(result.get(f"{plan.score}_accuracy"))
+        known = finite(result.get(f"{plan.score}_accuracy"))
         return followed if known is None else known
-    known = None if plan.score == "best" else _number(_table(result, f"{prefix}metrics").get(plan.metric))
+    known = None if plan.score == "best" else finite(part_table(result, f"{prefix}metrics").get(plan.metric))
     return followed if known is None else known
-
-
-def _table(result: dict[str, Any], key: str) -> dict[str, Any]:
-    value = result.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if abs(value) < 1e300 else None  # NaN and infinity are not scores
 
 
 def means(comparison: ComparisonSummary) -> dict[str, float | None]:
@@ -79,8 +60,7 @@ def means(comparison: ComparisonSummary) -> dict[str, float | None]:
     Until one has ended it is the mean of the runs under way, if the score is the accuracy on the common test samples. A
     contestant that failed on a split has no mean: the one over the other splits would be of other samples.
     """
-    plan = comparison.plan
-    assert plan is not None
+    plan = comparison.known_plan
     follows = plan.metric == "accuracy" and plan.evaluate_on == "common"
     found: dict[str, float | None] = {}
     for label, row in comparison.cells.items():
@@ -96,22 +76,19 @@ def means(comparison: ComparisonSummary) -> dict[str, float | None]:
 
 def by_mean(comparison: ComparisonSummary) -> list[tuple[str, float | None]]:
     """Return every contestant with its mean score, the best first and those without one last."""
-    assert comparison.plan is not None
-    scoring = scoring_of(comparison.plan)
+    scoring = scoring_of(comparison.known_plan)
     sign = 1 if scoring is None else scoring.sign
     return sorted(means(comparison).items(), key=lambda item: math.inf if item[1] is None else -sign * item[1])
 
 
 def judged(comparison: ComparisonSummary) -> list[str]:
     """Return the contestants that are compared, the best mean first."""
-    assert comparison.plan is not None
-    return [label for label, _ in by_mean(comparison) if label != comparison.plan.reference]
+    return [label for label, _ in by_mean(comparison) if label != comparison.known_plan.reference]
 
 
-def common_splits(comparison: ComparisonSummary, row: str, column: str) -> CommonSplits | None:
-    """Return row against column, if they have at least two splits in common."""
-    plan = comparison.plan
-    assert plan is not None
+def common_splits(comparison: ComparisonSummary, row: str, column: str) -> tuple[PosteriorPair, int] | None:
+    """Return row against column and the number of splits that both have finished; None with fewer than two."""
+    plan = comparison.known_plan
     scoring = scoring_of(plan)
     cells = zip(comparison.cells[row], comparison.cells[column], plan.splits, strict=True)
     scores = [(score(plan, a), score(plan, b), split.repeat) for a, b, split in cells]
@@ -125,4 +102,4 @@ def common_splits(comparison: ComparisonSummary, row: str, column: str) -> Commo
         found = posterior(theirs, ours, plan.rho)
     pair = PosteriorPair(row, column, found, "?", scoring)
     sign = "?" if plan.undecidable else verdict(*pair.probabilities(plan.rope), plan.threshold)
-    return CommonSplits(PosteriorPair(row, column, found, sign, scoring), len(known))
+    return replace(pair, sign=sign), len(known)

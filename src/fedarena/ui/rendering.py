@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from markupsafe import Markup
 
 from fedarena.common.formatting import format_duration, format_percent, format_size
-from fedarena.reports.charts import Series
 from fedarena.reports.charts.svg import circle, path
-from fedarena.reports.page_elements import Draw, Table
-from fedarena.reports.templating import environment
+from fedarena.reports.templating import Macros, environment
 from fedarena.reports.templating import render as render_template
 from fedarena.ui.safe_files import reason
 from fedarena.ui.summaries import RunSummary
@@ -31,25 +28,10 @@ FULL, HALF = 1100, 540  # widths of a chart on a desktop, in pixels: the whole p
 SPARK = 96, 26  # width and height of a sparkline
 
 
-@dataclass(frozen=True)
-class Section:
-    """A section of a page; its parts stand below each other in this order, and those that are empty are left out."""
-
-    id: str
-    heading: str
-    note: str = ""
-    tabs: Mapping[str, str] = field(default_factory=dict)  # axes to choose from
-    chosen: str = ""
-    keys: Sequence[Series] = ()  # the legend
-    charts: Sequence[Draw] = ()
-    width: float = FULL  # of the charts
-    table: Table | None = None
-    body: Markup = Markup()
-    sentences: Sequence[str] = ()
-    blocks: Sequence[tuple[str, str]] = ()  # commands and files, each with what it is for
+ui_macros = Macros("elements.html", PACKAGE)
 
 
-def render_page(template: str, title: str, *, running: int = 0, folder: str = "", **values: Any) -> str:
+def render_page(template: str, title: str, /, *, running: int = 0, folder: str = "", **values: Any) -> str:
     """Return a whole page; the script in it fetches the page again and again and updates what has changed."""
     every = BUSY if running else IDLE
     return render_template(
@@ -129,12 +111,5 @@ def spark(points: Iterable[tuple[float, float]]) -> Markup:
     return Markup(f'<svg class="spark s0" {frame}>{drawn}</svg>')
 
 
-environment(PACKAGE).filters |= {
-    "percent": percent,
-    "decimal": decimal,
-    "size": size,
-    "duration": duration,
-    "when": when,
-    "progress": progress,
-    "spark": spark,
-}
+FILTERS = (percent, decimal, size, duration, when, progress, spark)
+environment(PACKAGE).filters |= {filter.__name__: filter for filter in FILTERS}

@@ -17,16 +17,10 @@ from fedarena.common.locks import open_regular
 Opener = Callable[[Path], BinaryIO]
 Record = dict[str, Any]
 
-COLUMNS: dict[str, Callable[[Record], Any]] = {
-    "sent": lambda r: (r["bytes_up"] + r["bytes_down"]) / 1e6,
-    **{
-        name: lambda r, name=name: r[name]  # type: ignore[misc]
-        for name in (
-            "round", "accuracy", "loss", "train_loss", "best_accuracy", "weighted_accuracy", "client_worst", "metric",
-            "uploads", "clock", "wall_seconds", "dropped",
-        )
-    },
-}  # fmt: skip
+COLUMNS = (
+    "sent", "round", "accuracy", "loss", "train_loss", "best_accuracy", "weighted_accuracy", "client_worst", "metric",
+    "uploads", "clock", "wall_seconds", "dropped",
+)  # fmt: skip
 LARGEST = 16 << 20  # bytes that are read at once; of a longer log only the end is read
 LINE = 1 << 20  # bytes of a line; a longer one is skipped
 ROUNDS = 100_000  # held at most, the last ones
@@ -91,7 +85,8 @@ class RoundLog:
                 length = 0
 
     def _add(self, record: Record) -> None:
-        row = {name: number(_value(column, record)) for name, column in COLUMNS.items()}
+        row = {name: number(record.get(name)) for name in COLUMNS}
+        row["sent"] = (number(record.get("bytes_up")) + number(record.get("bytes_down"))) / 1e6
         if not math.isfinite(row["round"]):
             return
         known = self.columns["round"]
@@ -147,13 +142,6 @@ def _records(lines: bytes) -> Iterator[Record]:
             yield record
 
 
-def _value(column: Callable[[Record], Any], record: Record) -> Any:
-    try:
-        return column(record)
-    except (KeyError, TypeError, OverflowError):
-        return None
-
-
 def number(value: Any) -> float:
     """Return a finite number, or NaN for anything else that a file may hold."""
     if type(value) is float:
@@ -165,3 +153,9 @@ def number(value: Any) -> float:
     except OverflowError:  # an integer of hundreds of digits
         return math.nan
     return known if math.isfinite(known) else math.nan
+
+
+def finite(value: Any) -> float | None:
+    """Return a finite number, or None for anything else that a file may hold."""
+    known = number(value)
+    return None if math.isnan(known) else known

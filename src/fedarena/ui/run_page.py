@@ -11,13 +11,16 @@ from typing import Any
 
 from fedarena.common.formatting import unit_of
 from fedarena.config.errors import FedarenaError
-from fedarena.reports.charts import WIDE, Series, line_chart, strip_chart
+from fedarena.reports.charts.distributions import strip_chart
+from fedarena.reports.charts.lines import Series, line_chart
+from fedarena.reports.charts.svg import WIDE
+from fedarena.reports.page_elements import Section
+from fedarena.reports.templating import macros
 from fedarena.statistics.metric_registry import OPTIMISTIC, all_metrics
 from fedarena.ui.catalogue import Catalogue
 from fedarena.ui.metric_sections import metric_sections
 from fedarena.ui.rendering import (
     HALF,
-    Section,
     decimal,
     duration,
     format_settings,
@@ -25,10 +28,11 @@ from fedarena.ui.rendering import (
     render_page,
     render_unreadable,
     size,
+    ui_macros,
     when,
 )
 from fedarena.ui.round_log import RoundLog
-from fedarena.ui.summaries import RunSummary
+from fedarena.ui.summaries import RunSummary, part_table
 
 AXES = {
     "round": ("rounds", "round"),
@@ -50,7 +54,7 @@ def unit_of_axis(key: str, largest: float) -> tuple[float, str]:
 
 def page(catalogue: Catalogue, id: str, query: dict[str, str]) -> str | None:
     """Return the page of a run; None if there is no such run."""
-    run = catalogue.run(id)
+    run = catalogue.find(id, "run")
     if run is None:
         return None
     title = f"{run.part('algorithm')} · {run.name}"
@@ -88,8 +92,8 @@ def _values(catalogue: Catalogue, run: RunSummary, query: dict[str, str]) -> dic
     }
 
 
-def _rows(catalogue: Catalogue, run: RunSummary, log: RoundLog) -> list[list[Section]]:
-    """Return the sections below the curve: those of a row stand side by side."""
+def _rows(catalogue: Catalogue, run: RunSummary, log: RoundLog) -> list[Section | list[Section]]:
+    """Return the sections below the curve; those of a list stand side by side."""
     halves = (_losses(log), _clients(catalogue, run, log))
     return [[section for section in halves if section], *metric_sections(catalogue, run)]
 
@@ -133,8 +137,7 @@ def _last(log: RoundLog, name: str) -> float | None:
 def _curve(run: RunSummary, log: RoundLog, over: str) -> Section:
     known = {key: axis for key, axis in AXES.items() if len(log[key]) and log[key][-1] > 0}
     over = over if over in known else "round"
-    evaluate = run.table.get("evaluate")
-    evaluate = evaluate if isinstance(evaluate, dict) else {}
+    evaluate = part_table(run.table, "evaluate")
     metric, column, is_share = curve_metric(str(evaluate.get("metric") or "accuracy"), [log])
     at = _known_rounds(log, over, column)
     factor, label = unit_of_axis(over, log[over][-1])
@@ -143,15 +146,10 @@ def _curve(run: RunSummary, log: RoundLog, over: str) -> Section:
     lines = [Series(metric, x, y, best=best if all(map(math.isfinite, best)) else ())]
     target = evaluate.get("target") if metric == "accuracy" else None
     target = target if isinstance(target, float) else None
-    return Section(
-        "curve",
-        metric.replace("_", " ").capitalize(),
-        "on the common test samples" + (f"; thin line: the best round so far ({OPTIMISTIC})" if best else ""),
-        tabs={key: axis[0] for key, axis in known.items()} if len(known) > 1 else {},
-        chosen=over,
-        charts=[partial(_draw, lines, x_label=label, y_label=metric, fractions=is_share, target=target)],
-        width=WIDE,
-    )
+    draw = partial(_draw, lines, x_label=label, y_label=metric, fractions=is_share, target=target)
+    body = ui_macros.tabs({key: axis[0] for key, axis in known.items()}, over) + macros.charts([draw])
+    note = "on the common test samples" + (f"; thin line: the best round so far ({OPTIMISTIC})" if best else "")
+    return Section("curve", metric.replace("_", " ").capitalize(), body, note)
 
 
 def _draw(lines: Sequence[Series], width: float, **how: Any) -> Any:
@@ -179,9 +177,9 @@ def _columns(log: RoundLog, columns: dict[str, tuple[str, int]]) -> list[Series]
 
 def _losses(log: RoundLog) -> Section:
     lines = _columns(log, {"loss": ("test", 0), "train_loss": ("clients", 1)})
-    charts = [partial(_draw, lines, x_label="round", y_label="loss", fractions=False)]
+    draw = partial(_draw, lines, x_label="round", y_label="loss", fractions=False)
     note = "on the common test samples, and of clients while they train"
-    return Section("loss", "Loss", note, keys=lines, charts=charts, width=HALF)
+    return Section("loss", "Loss", macros.charts([draw], HALF, lines), note)
 
 
 def _clients(catalogue: Catalogue, run: RunSummary, log: RoundLog) -> Section | None:
@@ -195,7 +193,7 @@ def _clients(catalogue: Catalogue, run: RunSummary, log: RoundLog) -> Section | 
     if values := catalogue.cached("clients", run.folder, [file], lambda: _accuracies(catalogue, file)):
         strip = [Series("", y=values, index=2)]
         charts.append(lambda width: strip_chart(strip, x_label="accuracy of each client", width=width))
-    return Section("clients", "Clients", "each on its own test samples", keys=lines, charts=charts, width=HALF)
+    return Section("clients", "Clients", macros.charts(charts, HALF, lines), "each on its own test samples")
 
 
 def _accuracies(catalogue: Catalogue, file: Path) -> list[float]:
@@ -228,10 +226,10 @@ def _experiment(catalogue: Catalogue, run: RunSummary) -> Section:
     except (OSError, FedarenaError):
         text = ""
     path = catalogue.path(run.folder)
-    verify = ("Run it again and compare bit by bit:", f"fedarena verify {shlex.quote(path)}")
-    command = {
-        "interrupted": [("Resume it:", f"fedarena run --resume {shlex.quote(path)}")],
-        "finished": [verify],
-        "diverged": [verify],
-    }.get(run.state, [])
-    return Section("experiment", "Experiment", path, blocks=[*command, ("", text)])
+    verify = ("Run it again and compare bit by bit:", "verify")
+    commands = {"interrupted": ("Resume it:", "run --resume"), "finished": verify, "diverged": verify}
+    body = macros.code(text)
+    if run.state in commands:
+        what, command = commands[run.state]
+        body = macros.paragraphs([what]) + macros.code(f"fedarena {command} {shlex.quote(path)}") + body
+    return Section("experiment", "Experiment", body, path)

@@ -6,12 +6,13 @@ before they are opened. What is read whole must be small.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fedarena.common.locks import open_regular
 from fedarena.config.errors import DataBroken, FedarenaError
@@ -83,6 +84,14 @@ class SafeFolder:
         self.check_size(file, most)
         with open_regular(file) as stream:
             return stream.read(most).decode("utf-8")
+
+    def table(self, file: Path) -> dict[str, Any]:
+        """Return the table of a JSON file; an empty one where the file is damaged or must not be opened."""
+        try:
+            found = json.loads(self.text(file))
+        except (OSError, ValueError, FedarenaError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def check_size(self, file: Path, most: int = LARGEST) -> None:
         """Refuse a file that is too large to be read whole; one that is missing is no problem."""

@@ -14,14 +14,13 @@ import traceback
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 import fedarena
 from fedarena.config.errors import BadValue, FedarenaError
-from fedarena.reports.charts import style_sheet
+from fedarena.reports.charts import read_asset, style_sheet
 from fedarena.ui import comparison_page, overview, run_page
 from fedarena.ui.cache import FileCache
 from fedarena.ui.catalogue import Catalogue
@@ -37,6 +36,13 @@ REPORT = (
 )
 NOWHERE = "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
+FILES: dict[str, tuple[str, Callable[[], str]]] = {
+    "page.css": ("text/css", lambda: read_asset("fedarena.ui", "page.css")),
+    "page.js": ("text/javascript", lambda: read_asset("fedarena.ui", "page.js")),
+    "charts.css": ("text/css", style_sheet),
+    "icon.svg": ("image/svg+xml", lambda: ICON),
+}
+PAGES = {"run": run_page.page, "comparison": comparison_page.page}
 Found = tuple[str, str, str]  # media type, body, what it may load
 
 
@@ -85,17 +91,14 @@ def open_server(folder: Path, port: int | None) -> UiServer:
 
 def serve(server: UiServer, show: bool | None) -> None:
     """Serve until Ctrl-C; open a browser if asked, or if there is a display."""
-    screen = sys.stdout.isatty() and (os.name == "nt" or sys.platform == "darwin" or _has_display())
+    has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    screen = sys.stdout.isatty() and (os.name == "nt" or sys.platform == "darwin" or bool(has_display))
     if screen if show is None else show:
         import webbrowser
 
         webbrowser.open(server.address)
     with server:
         server.serve_forever()
-
-
-def _has_display() -> bool:
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 class RequestHandler(BaseHTTPRequestHandler):
@@ -144,26 +147,15 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _find(self, path: str) -> Callable[[dict[str, str]], Found | None] | None:
         """Return the maker of what is at an address: a file of this package, or a page about an id."""
         catalogue = self.server.catalogue
-        kind, _, id = path.removeprefix("/").partition("/")
-        files: dict[str, Callable[[], Found]] = {
-            "page.css": lambda: ("text/css", _file("page.css"), OURS),
-            "page.js": lambda: ("text/javascript", _file("page.js"), OURS),
-            "charts.css": lambda: ("text/css", style_sheet(), OURS),
-            "icon.svg": lambda: ("image/svg+xml", ICON, OURS),
-        }
-        pages: dict[str, Callable[[Catalogue, str, dict[str, str]], str | None]] = {
-            "run": run_page.page,
-            "comparison": comparison_page.page,
-        }
+        kind, slash, id = path.removeprefix("/").partition("/")
         if path in ("", "/"):
-            return lambda _: ("text/html", overview.page(catalogue), OURS)
-        if not id and kind in files:
-            return lambda _: files[kind]()
-        if kind in pages:
-            return lambda query: _html(pages[kind](catalogue, id, query), OURS)
-        if kind == "report":
-            return lambda _: _html(comparison_page.report(catalogue, id), REPORT)
-        return None
+            return lambda _: _html(overview.page(catalogue))
+        if kind in FILES and not slash:
+            media, read = FILES[kind]
+            return lambda _: (media, read(), OURS)
+        if kind in PAGES:
+            return lambda query: _html(PAGES[kind](catalogue, id, query))
+        return (lambda _: _html(comparison_page.report(catalogue, id), REPORT)) if kind == "report" else None
 
     def _send(self, status: HTTPStatus, found: Found) -> None:
         kind, text, may_load = found
@@ -196,13 +188,9 @@ def _values(query: str) -> dict[str, str]:
     return {key: values[-1] for key, values in parse_qs(query).items()}
 
 
-def _html(text: str | None, may_load: str) -> Found | None:
+def _html(text: str | None, may_load: str = OURS) -> Found | None:
     return None if text is None else ("text/html", text, may_load)
 
 
 def _problem(what: str, remedy: str) -> Found:
     return "text/html", render_problem(what, remedy), OURS
-
-
-def _file(name: str) -> str:
-    return (resources.files("fedarena.ui") / name).read_text(encoding="utf-8")

@@ -25,7 +25,6 @@ class RunSummary:
     rounds: int | None = None
     accuracy: float | None = None
     best: float | None = None
-    validated: float | None = None  # of the round chosen on validation samples, once the run is over
     spark: tuple[tuple[float, float], ...] = ()  # round, accuracy
     changed: float = 0.0  # seconds since 1970
     why: str = ""  # the reason if it failed or is damaged
@@ -44,8 +43,13 @@ class RunSummary:
 
     def settings(self, key: str) -> dict[str, Any]:
         """Return the settings of a component."""
-        value = self.table.get(key)
-        return {k: v for k, v in value.items() if k not in ("name", "own")} if isinstance(value, dict) else {}
+        return {k: v for k, v in part_table(self.table, key).items() if k not in ("name", "own")}
+
+
+def part_table(table: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a table within a table of a file; an empty one for anything else that the file may hold there."""
+    value = table.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def part_name(value: Any) -> str:
@@ -67,6 +71,12 @@ class ComparisonSummary:
     left_out: list[RunSummary] = field(default_factory=list)  # runs without a client
     busy: bool = False  # a process works on it
     why: str = ""  # the reason if it is damaged
+
+    @property
+    def known_plan(self) -> Plan:
+        """Return the plan of a comparison that is not damaged."""
+        assert self.plan is not None
+        return self.plan
 
     @property
     def all_runs(self) -> list[RunSummary]:

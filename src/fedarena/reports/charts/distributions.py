@@ -47,7 +47,6 @@ def heat_map(
     column_label: str = "class",
     unit: str = "rows",
     width: float = WIDE,
-    label: str = "",
 ) -> Markup:
     """Draw a table of counts, darker for more, with the sum of every row as a bar beside it."""
     table = np.asarray(counts)
@@ -89,12 +88,12 @@ def heat_map(
         if height >= 12:
             body.append(text(bar(total) + 5, y0 + height / 2 + 4, total, "tick"))
     full = min(width, bar.end + 40)
-    shown = label or f"{unit} of every {row_label} and {column_label}: {len(rows)} by {len(columns)}, at most {most}"
+    shown = f"{unit} of every {row_label} and {column_label}: {len(rows)} by {len(columns)}, at most {most}"
     return picture(full, top + height * len(rows) + 6, shown, body)
 
 
 def strip_chart(
-    strips: Sequence[Series], *, x_label: str, width: float = WIDE, label: str = "", fractions: bool = True
+    strips: Sequence[Series], *, x_label: str, width: float = WIDE, fractions: bool = True
 ) -> Markup:
     """Draw a row for each series: every value a dot, the middle half a box, the median a line, the mean a mark."""
     wide = width >= ROOMY
@@ -110,7 +109,7 @@ def strip_chart(
         named = text(left - 14, middle + 4, name, "name", "end") if wide else text(0, middle - 20, name, "name")
         body += [named, *([_strip(s, values, x, middle, fractions)] if values else [])]
     summaries = (f"{s.label}: {_summary(v, fractions)}" for s, v in zip(strips, known, strict=True) if v)
-    return picture(width, bottom + 40, label or "; ".join(summaries), body)
+    return picture(width, bottom + 40, "; ".join(summaries), body)
 
 
 def _value_scale(values: Sequence[float], left: float, width: float) -> AxisScale:

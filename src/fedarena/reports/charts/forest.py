@@ -29,6 +29,7 @@ from fedarena.reports.charts.svg import (
 )
 
 Estimate = tuple[float, float, float]  # low, mean, high
+SettingPoint = tuple[str, float, Estimate]  # a federation, its value of the setting, its shrunk interval
 FAR = 3.0  # times the range of what is concluded that a federation's own interval may widen the axis
 
 
@@ -121,42 +122,26 @@ def _forest_marks(row: ForestRow, x: AxisScale, y: float) -> list[str]:
 # Against a setting
 
 
-@dataclass(frozen=True)
-class SettingPoint:
-    """A federation at its value of the setting, with its shrunk interval."""
-
-    name: str
-    at: float
-    interval: Estimate
-
-
-@dataclass(frozen=True)
-class AnswerChange:
-    """A value at which the most probable answer changes, with what holds below it and above it."""
-
-    at: float
-    text: str
-
-
 def setting_chart(
     points: Sequence[SettingPoint],
     band: Sequence[tuple[float, float, float, float]],
-    changes: Sequence[AnswerChange],
+    changes: Sequence[tuple[float, str]],
     unit: Unit,
     *,
     key: str,
     logarithmic: bool,
     width: float = WIDE,
 ) -> Markup:
-    """Draw differences against a setting: an interval for every federation, the fitted line with its band, the changes."""
+    """Draw differences against a setting: an interval for every federation, the fitted line, where the answer changes."""
     height = 360.0 if width >= ROOMY else 300.0
     left, right, top, bottom = 52.0, width - 16, 40.0, height - 44
-    near = [v for p in points for v in p.interval]
+    near = [v for _, _, interval in points for v in interval]
+    values = [at for _, at, _ in points]
     spread = (max(near) - min(near)) or 1.0
     lowest = max(min(near) - spread, min(v[2] for v in band))
     highest = min(max(near) + spread, max(v[3] for v in band))
     y = AxisScale(*widen_to_ticks(min(*near, lowest, *unit.rope), max(*near, highest, *unit.rope)), bottom, top)
-    x = AxisScale(min(p.at for p in points), max(p.at for p in points), left + 14, right - 14, is_log=logarithmic)
+    x = AxisScale(min(values), max(values), left + 14, right - 14, is_log=logarithmic)
     body = y_axis(y, left, right, unit.label, format_difference)
     if unit.rope[1] > unit.rope[0]:
         low, high = map(y.clamp, unit.rope)
@@ -166,15 +151,15 @@ def setting_chart(
     under = [(x(v[0]), y.clamp(v[2])) for v in reversed(band)]
     body.append(path([*over, *under], "trend-band", closed=True))
     body.append(path([(x(v[0]), y.clamp(v[1])) for v in band], "line s0"))
-    for k, change in enumerate(changes):
-        place = x(change.at)
+    for k, (at, answer) in enumerate(changes):
+        place = x(at)
         body.append(line(place, top, place, bottom, "target"))
         anchor, shift = ("start", 5) if place < width / 2 else ("end", -5)
-        body.append(text(place + shift, top + 12 + 15 * (k % 3), change.text, "small halo", anchor))
-    for point in points:
-        start, mean, end = map(y.clamp, point.interval)
-        drawn = [line(x(point.at), start, x(point.at), end, "interval"), circle(x(point.at), mean, 3.5, "mean")]
-        body.append(group([title(summarize(point.name, point.interval)), *drawn], "row"))
+        body.append(text(place + shift, top + 12 + 15 * (k % 3), answer, "small halo", anchor))
+    for name, at, interval in points:
+        start, mean, end = map(y.clamp, interval)
+        drawn = [line(x(at), start, x(at), end, "interval"), circle(x(at), mean, 3.5, "mean")]
+        body.append(group([title(summarize(name, interval)), *drawn], "row"))
     body += x_axis(x, bottom, key, format_number, about=6 if width >= ROOMY else 4)
     summary = f"{unit.label} against {key}, for {len(points)} federations"
-    return picture(width, height, "; ".join([summary, *(change.text for change in changes)]), body)
+    return picture(width, height, "; ".join([summary, *(answer for _, answer in changes)]), body)
