@@ -91,9 +91,8 @@ def test_the_correlation_is_that_of_the_folds() -> None:
 
 def test_rope_and_threshold_decide() -> None:
     found = comparison(THREE)
-    tolerant = Comparison(replace(found.plan, rope=0.2), found.runs)
-    assert tolerant.duel("scaffold", "fedavg").verdict == "="
-    assert tolerant.duel("fedprox", "fedavg").verdict == "="
+    assert found.duel("scaffold", "fedavg", rope=0.2).verdict == "="
+    assert found.versus("fedavg", rope=0.2)[0].verdict == "="
     assert found.duel("fedprox", "fedavg").verdict == "?"
     daring = Comparison(replace(found.plan, threshold=0.5), found.runs)
     assert daring.duel("fedprox", "fedavg").verdict == "="

@@ -232,14 +232,14 @@ class Comparison:
                 raise BadValue(f"'{quoted(label)}' was not compared", remedy=f"there are: {known}")
         return paired_posterior(scores[column], scores[row], self.plan.rho, self.repeats_of_splits)
 
-    def duel(self, row: str, column: str, which: Score | None = None) -> PairwiseVerdict:
+    def duel(self, row: str, column: str, which: Score | None = None, rope: float | None = None) -> PairwiseVerdict:
         """Return the verdict on one ordered pair of algorithms."""
         scores = self.scores(which)
         if row in scores and column in scores and not np.isfinite([*scores[row], *scores[column]]).all():
             unknown = math.nan  # a model diverged, and the metric has no worst value
             return PairwiseVerdict(row, column, unknown, unknown, unknown, "?", unknown, (unknown, unknown))
         known = self.posterior(row, column, which)
-        below, equal, above = known.regions(self.plan.rope)
+        below, equal, above = known.regions(self.plan.rope if rope is None else rope)
         better, worse = (above, below) if self.scoring(which).sign > 0 else (below, above)
         sign = "?" if self.plan.undecidable else verdict(better, equal, worse, self.plan.threshold)
         return PairwiseVerdict(row, column, better, equal, worse, sign, known.mean, known.interval(0.9))
@@ -247,6 +247,10 @@ class Comparison:
     def duels(self, which: Score | None = None) -> list[PairwiseVerdict]:
         """Return the verdicts on all ordered pairs."""
         return [self.duel(a, b, which) for a in self.labels for b in self.labels if a != b]
+
+    def versus(self, label: str, rope: float | None = None) -> list[PairwiseVerdict]:
+        """Return the verdicts on all other algorithms against this one."""
+        return [self.duel(other, label, rope=rope) for other in self.labels if other != label]
 
     # Tables and sentences
 
