@@ -19,7 +19,7 @@ from fedarena.data.sources.table_files import Csv
 from fedarena.federation.agreement import client_order, first_agreement, with_statistics, without_rows
 from fedarena.federation.client_data import ClientFile, ClientSamples, features_of, split_samples, statistics_layout
 from fedarena.federation.messages import Agreement, TableDescription
-from fedarena.federation.statistics_release import StatisticsMask, total_of
+from fedarena.federation.statistics_release import StatisticsMask, Totals, signed_total
 
 DEEP = settings(max_examples=60)
 
@@ -66,7 +66,8 @@ def agreed_rows(
         name: masks[name].masked(own.statistics(layout, 1).integers, agreed[name].client, keys)
         for name, own in rows.items()
     }
-    return with_statistics(agreed, counted, total_of(vectors.values(), layout), experiment), rows, counted
+    totals = Totals.of(signed_total(vectors.values(), layout.size), layout)
+    return with_statistics(agreed, counted, totals), rows, counted
 
 
 def odd_table(folder: Path) -> tuple[Path, dict[str, Path]]:

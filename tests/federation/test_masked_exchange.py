@@ -185,7 +185,7 @@ def test_an_answer_by_itself_is_noise_to_the_server(tmp_path: Path) -> None:
     for one in words:
         assert one.dtype == np.uint32
         assert one.max() > 2**31  # a sum of four has 30 bits each
-    secret = federation.clients["alfa"]._joined.masks.own_secrets  # type: ignore[union-attr]
+    secret = federation.clients["alfa"]._joined.worker.masks.own_secrets  # type: ignore[union-attr]
     files = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for number in (secret.own, secret.pairs):
         assert f"{number:x}".encode() not in files

@@ -63,7 +63,7 @@ def test_secrets_mask_one_answer_and_noise_hides_one(tmp_path: Path) -> None:
     work = requests_to_alfa(federation, messages.RoundRequest)[-1]
     assert answer(federation, work) == "done"  # asked again, as when an answer was lost
     assert "have masked another answer" in answer(federation, changed(work, memory="0.0"))
-    federation.clients["alfa"]._joined.masks._request = ""  # type: ignore[union-attr]
+    federation.clients["alfa"]._joined.worker.masks._request = ""  # type: ignore[union-attr]
     turn = {"number": 7, "asked": (0, 1, 2, 3), "everyone": False}
     assert "one draw of noise" in answer(federation, changed(work, turn=turn))
     turn = {"number": 0, "asked": (0, 1), "everyone": False}

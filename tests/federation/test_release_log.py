@@ -160,7 +160,7 @@ def test_the_server_reads_totals_and_no_sum_of_one_client(served: Federation) ->
     ]
     assert len(vectors) == 4
     for name, vector in zip(NAMES, vectors, strict=True):
-        assert is_vector(vector, layout)
+        assert is_vector(vector, layout.size)
         own = served.clients[name]._joined.samples.statistics(layout, 1)  # type: ignore[union-attr]
         assert own.integers[4] not in [int.from_bytes(row.tobytes(), "little") for row in vector]
         assert (np.unpackbits(vector.view(np.uint8)).mean() - 0.5) ** 2 < 0.001  # as many ones as zeros: random
@@ -283,7 +283,7 @@ def requests(federation: Federation, kind: type[messages.MessageBody]) -> list[b
 
 def other_models(federation: Federation, content: bytes, number: int) -> list[bytes]:
     """The same request about other models."""
-    types = federation.clients["alfa"]._joined.types  # type: ignore[union-attr]
+    types = federation.clients["alfa"]._joined.worker.types  # type: ignore[union-attr]
     found = []
     for k in range(number):
         message = unpack(content, types)
@@ -315,7 +315,7 @@ def test_a_round_is_answered_for_few_models_and_for_one_where_noise_or_masks_pro
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment(uplink=uplink))
-    limits = federation.clients["alfa"]._joined.limits  # type: ignore[union-attr]
+    limits = federation.clients["alfa"]._joined.worker.limits  # type: ignore[union-attr]
     work = requests(federation, messages.RoundRequest)[-1]
     words = unpack_body(work).body
     for content in other_models(federation, work, most - 1):

@@ -60,7 +60,7 @@ def test_rows_and_labels_never_leave(settings: dict[str, Any], tmp_path: Path) -
         x = np.array([[float(value) for value in row[1:5]] for row in rows])
         y = [LABELS.index(row[5]) for row in rows]
         agreed = federation.clients[name]._joined.samples  # type: ignore[union-attr]
-        scaled = federation.clients[name]._joined.context.data  # type: ignore[union-attr]
+        scaled = federation.clients[name]._joined.worker.context.data  # type: ignore[union-attr]
         for row in (*x, *scaled.x):
             assert not any(form in sent for form in forms_of_row(row))
         numbered = np.array([sorted(LABELS).index(LABELS[label]) for label in y])

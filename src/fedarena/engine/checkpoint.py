@@ -37,17 +37,6 @@ from fedarena.engine.validated_round import ValidatedRound, ValidatedSnapshot
 from fedarena.models.pytree import types_in, types_near
 from fedarena.models.task import Buffers
 
-__all__ = [
-    "HELD_FOLDERS",
-    "CheckpointStore",
-    "Snapshot",
-    "load_tree",
-    "save_tree",
-    "stored_types",
-    "take_lock",
-    "writing",
-]
-
 SYNC_SECONDS = 10.0  # at least, between two syncs to the disk
 SYNC_SHARE = 0.01  # largest share of the time that is spent in them
 RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # without which a run cannot be resumed
@@ -56,7 +45,7 @@ RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # without whi
 def stored_types(algorithm: Any) -> dict[str, type]:
     """Return the classes that the files of a checkpoint may be made of, by name."""
     stored = (Snapshot, ValidatedSnapshot, ValidatedRound, FinalMetrics, ClientFiles, Buffers, ClientState, Broadcast)
-    return {**types_near(algorithm), **{t.__qualname__: t for t in stored}}
+    return types_near(algorithm, *stored)
 
 
 class CheckpointStore:

@@ -41,13 +41,12 @@ class EvaluationResult:
     client_values: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # and of each client, if requested
     confusion: NDArray[np.int64] | None = None  # of a model that all clients share
     calibration: tuple[dict[str, float], ...] | None = None
-    bounds: dict[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # of values that are known only up to an interval
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # of values known only up to an interval
     notes: tuple[str, ...] = ()  # about clients that the values do not include
 
 
 OwnModel = tuple[Vector | None, Buffers | None]  # of a client; None for what it shares with all
+OwnModels = Callable[[int], OwnModel]
 
 
 class Evaluator(Protocol):
@@ -71,12 +70,7 @@ class Evaluator(Protocol):
         ...
 
     def evaluate_personal(
-        self,
-        common: Broadcast,
-        people: list[int],
-        own_model: Callable[[int], OwnModel],
-        metrics: Sequence[Metric] = (),
-        clients: bool = False,
+        self, common: Broadcast, own_model: OwnModels, metrics: Sequence[Metric], clients: bool
     ) -> EvaluationResult:
         """Evaluate a model for each client, or a common model with each client's own buffers."""
         ...
@@ -137,12 +131,7 @@ class LocalEvaluator:
         return found
 
     def evaluate_personal(
-        self,
-        common: Broadcast,
-        people: list[int],
-        own_model: Callable[[int], OwnModel],
-        metrics: Sequence[Metric] = (),
-        clients: bool = False,
+        self, common: Broadcast, own_model: OwnModels, metrics: Sequence[Metric], clients: bool
     ) -> EvaluationResult:
         """Evaluate each client's model on all rows and return means over clients, weighted by their training rows."""
         keep = self.scoring.keep(metrics)
@@ -150,6 +139,7 @@ class LocalEvaluator:
         def job(k: int, rows: Rows, noise_of: int | None = None) -> EvaluationTask:
             return EvaluationTask(rows, noise_of, *own_model(k), keep=keep if noise_of is None or clients else "")
 
+        people = self.owners.population
         sizes = self.owners.sizes[people]
         own = np.full(len(self.own_rows), np.nan)
         on_test = losses = 0.0

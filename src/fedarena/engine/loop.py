@@ -15,7 +15,8 @@ import numpy as np
 
 from fedarena.algorithms.base import Algorithm, Model, Vector
 from fedarena.config.experiment import Experiment
-from fedarena.engine.checkpoint import CheckpointStore, Snapshot
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.checkpoint_files import Snapshot
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.evaluation_tasks import BatchNormTask
@@ -237,18 +238,10 @@ class TrainingLoop:
     def _counted(self, facts: RoundFacts) -> RoundRecord:
         """Return the record of the round that was just run, before its evaluation."""
         known = [loss for loss in facts.losses if not np.isnan(loss)]  # a client that only measured has no loss
+        counted = {name: value for name, value in vars(facts).items() if name != "losses"}
+        train_loss = float(np.mean(known)) if known else None
         return RoundRecord(
-            self.done + 1,
-            train_loss=float(np.mean(known)) if known else None,
-            selected=facts.selected,
-            answered=facts.answered,
-            dropped=facts.dropped,
-            non_finite=facts.non_finite,
-            clock=self.clients.clock,
-            seconds_select=facts.seconds_select,
-            seconds_train=facts.seconds_train,
-            seconds_slowest=facts.seconds_slowest,
-            **self.costs.totals,
+            self.done + 1, train_loss=train_loss, clock=self.clients.clock, **counted, **self.costs.totals
         )
 
     def _evaluated(self, record: RoundRecord, state: Any) -> RoundRecord:

@@ -80,10 +80,14 @@ class FailedTask:
 
 
 def run_task(context: ExperimentContext, task: RuntimeTask, common: Broadcast) -> Any:
-    """Return the task's result, or FailedTask. Subnormal numbers are flushed: they slow products a hundredfold."""
+    """Return the task's result, FailedTask, or the CannotSend that it raised.
+
+    Subnormal numbers are flushed: they slow products a hundredfold."""
     torch.set_flush_denormal(True)
     try:
         return task.run(context, common)
+    except CannotSend as error:
+        return error
     except Exception as error:
         return FailedTask.by(error)
     finally:

@@ -15,7 +15,7 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
 from fedarena.data.dataset import PADDING, Dataset, Partition, Rows
 from fedarena.data.sources.class_codes import MOST_CLASSES
-from fedarena.data.sources.table_files import MOST_CATEGORIES, TableFile
+from fedarena.data.sources.table_files import MOST_CATEGORIES
 from fedarena.federation.client_data import MOST_ROWS, features_of
 from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
 from fedarena.federation.requests import RequestDeclined
@@ -112,7 +112,7 @@ def check_counted(counts: SampleCounts, described: TableDescription) -> None:
 
 
 def with_statistics(
-    agreed: Mapping[str, Agreement], counted: Mapping[str, SampleCounts], totals: Totals, experiment: Experiment
+    agreed: Mapping[str, Agreement], counted: Mapping[str, SampleCounts], totals: Totals
 ) -> dict[str, Agreement]:
     """Add what follows from the totals over all clients: means, deviations and class counts."""
     samples = sum(c.train for c in counted.values())
@@ -156,8 +156,6 @@ def without_rows(
     n, m = sum(train), sum(test)
     x = np.broadcast_to(np.float32(0), (n + m, features_of(one.columns)))
     owner = np.concatenate([np.repeat(np.arange(len(order)), train), np.repeat(np.arange(len(order)), test)])
-    source = experiment.data.made
-    assert isinstance(source, TableFile)
     data = Dataset(
         "participants",
         x,

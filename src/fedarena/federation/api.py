@@ -13,7 +13,7 @@ from fedarena.engine.record import RoundRecord
 from fedarena.federation import server
 from fedarena.federation.client import LEAST, FederationClient
 from fedarena.federation.client_data import ClientFile
-from fedarena.federation.consent import federated_experiment, first_difference
+from fedarena.federation.consent import differences, federated_experiment
 from fedarena.federation.release_log import LOG
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.server import WAIT, ServerOptions
@@ -137,8 +137,7 @@ def join(
         )
 
     def agrees(theirs: Experiment, leaves: list[str]) -> str:
-        other = "" if mine is None else first_difference(mine, theirs)
-        if other:
+        for other in differences(mine, theirs).values() if mine is not None else ():
             return f"the experiment is not the one it agreed to: {other}"
         return "" if consent(theirs, leaves) else "it does not agree to the experiment"
 

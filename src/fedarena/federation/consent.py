@@ -18,7 +18,7 @@ from fedarena.federation.statistics_release import MASKED_FROM
 from fedarena.statistics.metric_registry import find_metric
 
 OWNER = "participant"  # the column that would name the owner in a table of all rows
-BUDGET = ("rounds", "uploads")
+BUDGET = {"rounds", "uploads"}
 
 
 def federated_experiment(source: Any, overrides: list[str], **settings: Any) -> Experiment:
@@ -141,19 +141,11 @@ def experiment_from_text(text: str) -> Experiment:
     return experiment
 
 
-def first_difference(mine: Experiment, theirs: Experiment) -> str:
-    """Return the first key in which the server's experiment differs from the agreed one, or an empty text."""
+def differences(mine: Experiment, theirs: Experiment) -> dict[str, str]:
+    """Return the keys in which two experiments differ, each with both values in words."""
     ours, other = (tomllib.loads(experiment_as_text(exp)) for exp in (mine, theirs))
-    for key in {**ours, **other}:
-        if ours.get(key) != other.get(key):
-            return f"{key} = {other.get(key)}, not {ours.get(key)}"
-    return ""
-
-
-def differs_beyond_budget(before: Experiment, now: Experiment) -> bool:
-    """Return whether two experiments differ in more than the number of rounds."""
-    ours, other = (tomllib.loads(experiment_as_text(exp)) for exp in (before, now))
-    return any(ours.get(key) != other.get(key) for key in {**ours, **other} if key not in BUDGET)
+    changed = [key for key in {**ours, **other} if ours.get(key) != other.get(key)]
+    return {key: f"{key} = {other.get(key)}, not {ours.get(key)}" for key in changed}
 
 
 def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -> list[str]:

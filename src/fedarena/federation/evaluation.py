@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Model
 from fedarena.engine.client import Broadcast, ClientState
-from fedarena.engine.evaluation import EvaluationResult, OwnModel
+from fedarena.engine.evaluation import EvaluationResult, OwnModel, OwnModels
 from fedarena.engine.tasks import AbsentClient
 from fedarena.federation import messages
 from fedarena.federation.agreement import LARGEST
@@ -46,7 +46,9 @@ class FederatedEvaluator:
         owners = self.context.owners
         return owners.sizes if self.context.experiment.evaluate.on == "train" else owners.test_sizes
 
-    def evaluate_shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
+    def evaluate_shared(
+        self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False
+    ) -> EvaluationResult:
         """Evaluate one model on the test samples of all clients."""
         population = self.context.owners.population
         seen = self._look(dict.fromkeys(population, messages.EvaluateRequest()), common)
@@ -56,14 +58,10 @@ class FederatedEvaluator:
         return self._released.with_own(found, common, dict.fromkeys(population)) if clients else found
 
     def evaluate_personal(
-        self,
-        common: Broadcast,
-        population: list[int],
-        own_model: Callable[[int], OwnModel],
-        metrics: Sequence[Metric] = (),
-        clients: bool = False,
+        self, common: Broadcast, own_model: OwnModels, metrics: Sequence[Metric], clients: bool
     ) -> EvaluationResult:
         """Evaluate a model for each client, weighted by training samples."""
+        population = self.context.owners.population
         tickets = {k: ticket_of(self.memory(k)) for k in population}
         seen = self._look({k: messages.EvaluateRequest(memory=ticket) for k, ticket in tickets.items()}, common)
         there = [k for k in population if isinstance(seen[k], messages.EvaluateResponse)]

@@ -4,20 +4,16 @@ clients, as on one machine."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from fedarena.algorithms.base import Reply
-from fedarena.config.experiment import Experiment, Uplink
-from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.evaluation_tasks import BatchNormTask
-from fedarena.engine.stopping import participants
 from fedarena.engine.tasks import (
     AbsentClient,
     BatchResult,
@@ -32,48 +28,22 @@ from fedarena.federation import messages
 from fedarena.federation.client_states import ticket
 from fedarena.federation.coordinator import Coordinator
 from fedarena.federation.reply_pattern import ReplyPatterns, first_mismatch
-from fedarena.federation.requests import ResponseRule
+from fedarena.federation.requests import Read, ResponseRule
 from fedarena.federation.secure_aggregation import ServerMasks
-from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, pack
-from fedarena.models.pytree import is_finite, types_near
+from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused
+from fedarena.models.pytree import is_finite
 from fedarena.models.task import Buffers
-from fedarena.privacy.uplink import CannotSend, MaskedVector, UplinkSteps
-
-Read = Callable[[str, Message], Any]
-
-
-class RemoteContext(ExperimentContext):
-    """An experiment whose samples are at the clients; here only their numbers are known."""
-
-    def __init__(self, experiment: Experiment, data: Dataset, owners: Partition, secret: int) -> None:
-        super().__init__(experiment, data, owners)
-        self.secret = secret
-        self.masks: ServerMasks | None = None  # set by the runtime, which can send requests
-
-    @cached_property
-    def steps(self) -> UplinkSteps | None:
-        """Return the steps of the uplink; noise comes from a secret, because all clients know the experiment's seed."""
-        exp, uplink = self.experiment, self.experiment.uplink
-        if not isinstance(uplink, Uplink) or not self.algorithm.communicates:
-            return None
-        asked, heaviest = participants(exp, len(self.owners.population)), float(self.partition.sizes.max())
-        return UplinkSteps(
-            uplink, exp.algorithm.name, exp.seed_for("uplink"), heaviest, asked, noise_seed=self.secret, masks=self.masks
-        )
-
-
-def answer_types(algorithm: Any) -> dict[str, type]:
-    """Return the types that answers may consist of."""
-    return {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, MaskedVector)}}
+from fedarena.privacy.uplink import CannotSend, MaskedVector
 
 
 class RemoteRuntime:
     """Runs tasks at the clients of a federation."""
 
-    def __init__(self, context: RemoteContext, coordinator: Coordinator, rule: ResponseRule) -> None:
+    def __init__(self, context: ExperimentContext, coordinator: Coordinator, rule: ResponseRule) -> None:
         self.context, self.coordinator, self.rule = context, coordinator, rule
+        self._masks: ServerMasks | None = None
         if getattr(context.experiment.uplink, "secure", False):
-            context.masks = ServerMasks(context.experiment.seed_for("masks"), self._ask_for)
+            context.masks = self._masks = ServerMasks(context.experiment.seed_for("masks"), self._ask_for)
             context.__dict__.pop("steps", None)
         self.names = context.owners.names
         self.looks: Any = None  # the evaluator; set by the server
@@ -110,8 +80,8 @@ class RemoteRuntime:
         self.patterns.prepare(do, common, turn)
         shares: dict[int, dict[int, str]] = {}
         absent: dict[int, AbsentClient] = {}
-        if self.context.masks is not None:
-            shares, absent = self.context.masks.exchange(round, exchange, list(memories))
+        if self._masks is not None:
+            shares, absent = self._masks.exchange(round, exchange, list(memories))
         questions = {
             k: messages.RoundRequest(
                 do=do, exchange=exchange, memory=ticket_of(memory), turn=info, shares=shares.get(k)
@@ -139,16 +109,11 @@ class RemoteRuntime:
     ) -> dict[int, Any]:
         """Return the answer of each client, or that it is absent."""
 
-        def of_this_round(name: str, message: Message) -> Any:
-            check_round(message, round)
-            return read(name, message)
-
-        packed = {self.names[k]: pack(self.coordinator.run, round, asked, load) for k, asked in questions.items()}
-        found, missing = self.coordinator.ask(packed, of_this_round, rule or self.rule, what)
+        named = {self.names[k]: question for k, question in questions.items()}
+        found, missing = self.coordinator.ask(named, read, rule or self.rule, what, round, load)
         answers = {self.names.index(name): answer for name, answer in found.items()}
-        return answers | {
-            self.names.index(name): AbsentClient(self.names.index(name), why) for name, why in missing.items()
-        }
+        absent = {self.names.index(name): why for name, why in missing.items()}
+        return answers | {client: AbsentClient(client, why) for client, why in absent.items()}
 
     def _ask_for(
         self,
@@ -201,16 +166,10 @@ class RemoteRuntime:
         fleet = self.context.fleet
         return ClientReport(
             client,
-            finite=finite,
-            steps=done.steps,
-            samples=done.samples,
-            loss=done.loss,
-            seconds=done.seconds,
             device_seconds=fleet.usual_seconds(client, done.samples)
             * float(fleet.training_factors([client], round)[0]),
-            sent=done.sent,
-            sent_buffers=done.sent_buffers,
             state=ClientState(kept=done.memory) if done.memory else None,
+            **{**done.model_dump(include={*messages.TrainingFacts.model_fields}), "finite": finite},
         )
 
     # BatchNorm's statistics
@@ -235,12 +194,6 @@ class RemoteRuntime:
             raise WireRefused(problem)
         buffers: Buffers = received
         return buffers
-
-
-def check_round(message: Message, round: int) -> None:
-    """Refuse an answer of another round."""
-    if message.round != round:
-        raise WireRefused(f"an answer of round {message.round + 1}, where one of round {round + 1} belongs")
 
 
 def ticket_of(memory: ClientState | None) -> str:

@@ -33,12 +33,13 @@ TEXT_LIMIT = 1 << 24  # bytes of its tree, and of its body: names, labels, colum
 ROUNDS = 1 << 32  # a round is one of so many: random numbers are keyed by it
 
 Types = Mapping[str, type]
+STRANGE = "is it fedarena on the other side?"
 
 
 class WireRefused(FedarenaError):
     """A message that is damaged, too large, of another version, or not the expected one."""
 
-    def __init__(self, what: str, *, remedy: str = "is it fedarena on the other side?", where: str = "") -> None:
+    def __init__(self, what: str, *, remedy: str = STRANGE, where: str = "") -> None:
         super().__init__(what, remedy=remedy, where=where)
 
 
