@@ -378,11 +378,14 @@ def test_tables_that_do_not_go_together_are_told_apart(federation: Federation, t
     assert not (tmp_path / "run").exists()
 
 
-def test_who_does_not_consent_tells_nothing(federation: Federation) -> None:
+def test_a_client_that_does_not_consent_sends_nothing(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "PROBE", 5.0)  # a slow client is not invited twice
     federation.start("alfa", "bravo", "charlie")
     federation.start("delta", consent=lambda experiment, leaves: "it does not agree to the experiment")
     with pytest.raises(TooFewAnswers, match="3 of 4"):
-        federation.serve(federation.experiment(), terms={"wait": 0.5})
+        federation.serve(federation.experiment(), terms={"wait": 3.0})
     assert "'delta' does not take part: it does not agree to the experiment" in federation.server_messages
     assert [b'"what":"refused"' in content for name, content in federation.link.up if name == "delta"] == [True]
 

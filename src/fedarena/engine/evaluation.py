@@ -153,12 +153,12 @@ class LocalEvaluator:
             if metrics:
                 predictions = self.scoring.predictions(self.rows, scores)
                 found = self.values(metrics, predictions.rows(self._test), right, strict=True)
-                values = {name: value + p * found[name] for name, value in values.items()}
+                values = {name: float(value + p * found[name]) for name, value in values.items()}
                 if clients:
                     client_values[k] = self.values(metrics, predictions.rows(self._rows_of(k)), own[k])
         names = [metric.name for metric in metrics] if clients else []
         each = stacked((client_values.get(k, {}) for k in range(len(self.own_rows))), names)
-        seen = EvaluationResult(float(on_test), float(losses), own, values=_plain(values), client_values=each)
+        seen = EvaluationResult(float(on_test), float(losses), own, values=values, client_values=each)
         if self.owners.noise is not None:
             jobs = (job(k, rows, k) for k, rows in enumerate(self.own_rows))
             seen = self._noisy(seen, jobs, common, metrics if clients else ())
@@ -218,10 +218,6 @@ def accuracy(scores: Scores, rows: NDArray[np.int64] | slice = slice(None)) -> f
     """Return the share of correct predictions on these rows: integer counts, then one division."""
     count = int(scores.count[rows].sum())
     return int(scores.right[rows].sum()) / count if count else None
-
-
-def _plain(values: Values) -> Values:
-    return {name: float(value) for name, value in values.items()}
 
 
 def mean_loss(scores: Scores, rows: NDArray[np.int64]) -> float:

@@ -36,6 +36,7 @@ from fedarena.engine.tasks import (
     ClientReport,
     FailedTask,
     LateAnswer,
+    Report,
     Runtime,
     SkippedClient,
     bytes_up,
@@ -100,16 +101,16 @@ class TrainingLoop:
         """Run one exchange: broadcast, train on workers, receive and aggregate in the order of clients."""
         began, aggregating = time.perf_counter(), 0.0
         request = self._broadcast(round, message, do, everyone)
-        aggregate = Aggregate()
+        aggregate = round.aggregate = Aggregate()
         if len(request.present) < len(request.asked):  # silent clients may still respond until the deadline
             aggregate.waited = self.experiment.devices.deadline or 0.0
         for clients, result in self._train(round, request):
             arrived = time.perf_counter()
-            self._receive(round, request, clients, result, aggregate)
+            self._receive(round, request, clients, result)
             aggregating += time.perf_counter() - arrived
         has_enough = request.separate and len(aggregate.answered) == self.clients.participants
         self.clients.clock += aggregate.seconds if has_enough else max(aggregate.seconds, aggregate.waited)
-        round.close(aggregate)
+        round.close()
         round.facts.seconds_train += time.perf_counter() - began - aggregating
         mean = self.privacy.receive(aggregate.mean, aggregate.masked, request.key, aggregate.answered)
         if mean is None and aggregate.answered and request.key is not None:
@@ -162,35 +163,24 @@ class TrainingLoop:
         return report.finite or self.experiment.on_nan == "keep"
 
     def _receive(
-        self,
-        round: RoundExchange,
-        request: Request,
-        clients: tuple[int, ...],
-        result: BatchResult | FailedTask,
-        aggregate: Aggregate,
+        self, round: RoundExchange, request: Request, clients: tuple[int, ...], result: BatchResult | FailedTask
     ) -> None:
         """Count the reports of a batch one by one, then add its sums to the aggregate."""
         if isinstance(result, FailedTask):
             for client in clients:
-                self._count_report(round, request, client, result, aggregate)
+                self._count_report(round, request, client, result)
             return
         if result.refused is not None:
             raise result.refused
         for client, report in zip(clients, result.reports, strict=True):
-            self._count_report(round, request, client, report, aggregate)
+            self._count_report(round, request, client, report)
         if self.experiment.uplink != "plain":
             refuse_single_updates(result.mean.first, self.experiment.algorithm.name)
-        aggregate.merge(result)
+        round.aggregate.merge(result)
 
-    def _count_report(
-        self,
-        round: RoundExchange,
-        request: Request,
-        client: int,
-        report: ClientReport | SkippedClient | FailedTask | LateAnswer,
-        aggregate: Aggregate,
-    ) -> None:
+    def _count_report(self, round: RoundExchange, request: Request, client: int, report: Report) -> None:
         """Count one client's response and save its state, or record why there is no usable response."""
+        aggregate = round.aggregate
         if isinstance(report, LateAnswer):
             aggregate.waited = max(aggregate.waited, request.response_times.get(client, 0.0))
             round.away.add(client)

@@ -145,6 +145,10 @@ class AbsentClient(SkippedClient):
     """A client of a real federation without a usable response, and the reason; the round continues without it."""
 
 
+Report = ClientReport | SkippedClient | FailedTask | LateAnswer
+Answer = ClientAnswer | SkippedClient | FailedTask | LateAnswer | CannotSend
+
+
 def initial_client_state(context: ExperimentContext) -> ClientState:
     """Return the state of a client before its first round."""
     kept = context.algorithm.remember(context.initial)
@@ -263,14 +267,19 @@ class BufferMean:
 class BatchResult:
     """The result of a batch of clients: a report of each, and the sum of all usable responses."""
 
-    reports: list[ClientReport | SkippedClient | FailedTask | LateAnswer] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
     mean: WeightedMean = field(default_factory=WeightedMean)
     buffers: BufferMean = field(default_factory=BufferMean)
     masked: MaskedSum = field(default_factory=MaskedSum)  # in place of the mean, where responses are masked
     refused: CannotSend | None = None
 
-    def add(self, answer: ClientAnswer, context: ExperimentContext) -> None:
+    def add(self, answer: Answer, context: ExperimentContext) -> None:
         """Add one client's report, and its response to the sums if that is usable."""
+        if isinstance(answer, CannotSend):
+            self.refused = answer
+        if not isinstance(answer, ClientAnswer):
+            self.reports.append(FailedTask.by(answer) if isinstance(answer, CannotSend) else answer)
+            return
         self.reports.append(answer.report)
         if answer.report.finite or context.experiment.on_nan == "keep":
             if isinstance(answer.reply.send, MaskedVector):
@@ -319,31 +328,16 @@ class ClientBatch:
         with torch_untouched():
             for client, state, pace, result in zip(self.clients, self.states, paces, results, strict=True):
                 task = ClientTask(self.round, client, self.do, state, exchange=self.exchange)
-                self._run_client(task, context, common, pace, batched, result)
+                answer: Answer
+                try:
+                    answer = task.train(context, common, pace, batched)
+                except CannotSend as error:
+                    answer = error
+                except Exception as error:
+                    answer = FailedTask.by(error)
+                is_late = isinstance(answer, ClientAnswer) and self._is_late(answer.report, context)
+                result.add(LateAnswer() if is_late else answer, context)
         return results if self.separate else results[0]
-
-    def _run_client(
-        self,
-        task: ClientTask,
-        context: ExperimentContext,
-        common: Broadcast,
-        pace: float,
-        batched: BatchedTraining | None,
-        result: BatchResult,
-    ) -> None:
-        try:
-            answer = task.train(context, common, pace, batched)
-        except Exception as error:
-            if isinstance(error, CannotSend):
-                result.refused = error
-            result.reports.append(FailedTask.by(error))
-            return
-        if isinstance(answer, SkippedClient):
-            result.reports.append(answer)
-        elif self._is_late(answer.report, context):
-            result.reports.append(LateAnswer())
-        else:
-            result.add(answer, context)
 
     def _is_late(self, report: ClientReport, context: ExperimentContext) -> bool:
         """Return whether the response comes too late in simulated time: then it must not get into the sum."""

@@ -18,8 +18,8 @@ from fedarena.data.sources.class_codes import MOST_CLASSES
 from fedarena.data.sources.table_files import MOST_CATEGORIES
 from fedarena.federation.client_data import MOST_ROWS, features_of
 from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
-from fedarena.federation.requests import RequestDeclined
 from fedarena.federation.statistics_release import Totals
+from fedarena.federation.wire_format import WireRefused
 
 Descriptions = Mapping[str, TableDescription]  # by name
 LARGEST = 1e300  # of a sum that a client sends: those of all clients can be added
@@ -106,9 +106,8 @@ def check_counted(counts: SampleCounts, described: TableDescription) -> None:
     """Decline sample counts that differ from what the client described."""
     rows = described.rows + described.test_rows
     if counts.train < 1 or counts.train + counts.test != rows:
-        raise RequestDeclined(
-            f"it has {counts.train} training and {counts.test} test rows, and said that it has {rows} in all"
-        )
+        counted = f"it has {counts.train} training and {counts.test} test rows"
+        raise WireRefused(f"{counted}, and said that it has {rows} in all")
 
 
 def with_statistics(

@@ -19,7 +19,6 @@ from fedarena.federation.requests import (
     Answers,
     Read,
     RequestBatch,
-    RequestDeclined,
     ResponseRule,
     SentRequest,
     TooFewAnswers,
@@ -344,10 +343,10 @@ class Coordinator:
             return  # answered already
         try:
             if isinstance(message.body, messages.RefusalResponse):
-                raise RequestDeclined(message.body.why)
+                raise WireRefused(message.body.why)
             batch.responses[name] = batch.read(name, message)
-        except (RequestDeclined, WireRefused) as error:
-            batch.failed[name] = error.what if isinstance(error, WireRefused) else str(error)
+        except WireRefused as error:
+            batch.failed[name] = error.what
         except Exception as error:  # of any kind: one unusable answer does not stop the others
             batch.failed[name] = f"an answer that cannot be used: {type(error).__name__}"
         if name in batch.failed:

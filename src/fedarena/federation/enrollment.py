@@ -13,10 +13,10 @@ from fedarena.federation.agreement import check_counted, first_agreement, with_c
 from fedarena.federation.client_data import statistics_layout
 from fedarena.federation.coordinator import Coordinator
 from fedarena.federation.masked_totals import masked_total
-from fedarena.federation.requests import RequestDeclined, ResponseRule, TooFewAnswers
+from fedarena.federation.requests import ResponseRule, TooFewAnswers
 from fedarena.federation.roster import Roster
 from fedarena.federation.statistics_release import Totals
-from fedarena.federation.wire_format import Message
+from fedarena.federation.wire_format import Message, expect
 
 LOGGER = logging.getLogger(__name__)
 
@@ -50,9 +50,7 @@ def agree_with_clients(coordinator: Coordinator, roster: Roster, experiment: Exp
     }
 
     def counts(name: str, message: Message) -> messages.SampleCounts:
-        response = message.body
-        if not isinstance(response, messages.SampleCounts):
-            raise RequestDeclined(f"it answered with '{response.what}'")
+        response = expect(message, messages.SampleCounts)
         check_counted(response, roster.described[name])
         return response
 

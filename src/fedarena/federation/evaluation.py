@@ -15,9 +15,9 @@ from fedarena.engine.tasks import AbsentClient
 from fedarena.federation import messages
 from fedarena.federation.agreement import LARGEST
 from fedarena.federation.released_metrics import ReleasedMetrics
-from fedarena.federation.remote_runtime import RemoteRuntime, ticket_of
-from fedarena.federation.reply_pattern import first_mismatch
-from fedarena.federation.wire_format import Message, Payload, WireRefused
+from fedarena.federation.remote_runtime import STATISTICS, RemoteRuntime, ticket_of
+from fedarena.federation.reply_pattern import check_structure
+from fedarena.federation.wire_format import Message, Payload, WireRefused, expect
 from fedarena.statistics.metric_registry import Metric
 
 Seen = dict[int, messages.EvaluateResponse | AbsentClient]
@@ -77,21 +77,15 @@ class FederatedEvaluator:
     def _evaluate_everywhere(self, client: int, common: Broadcast) -> Seen:
         """Evaluate the personal model of one client on the test samples of all."""
 
-        def read(name: str, message: Message) -> OwnModel:
+        def read(client: int, message: Message) -> OwnModel:
             payload = message.payload
-            buffers, w = self.context.task.buffers(), self.context.initial
-            if (
-                not isinstance(message.body, messages.ModelResponse)
-                or not isinstance(payload, dict)
-                or {*payload} != {"w", "buffers"}
-            ):
+            expect(message, messages.ModelResponse)
+            if not isinstance(payload, dict) or {*payload} != {"w", "buffers"}:
                 raise WireRefused(f"'{message.body.what}' where a model belongs")
-            problems = [payload["w"] is not None and first_mismatch(payload["w"], w, "a model")]
-            problems += [
-                payload["buffers"] is not None and first_mismatch(payload["buffers"], buffers, "BatchNorm's statistics")
-            ]
-            for problem in filter(None, problems):
-                raise WireRefused(str(problem))
+            if payload["w"] is not None:
+                check_structure(payload["w"], self.context.initial, "a model")
+            if payload["buffers"] is not None:
+                check_structure(payload["buffers"], self.context.task.buffers(), STATISTICS)
             return payload["w"], payload["buffers"]
 
         asked = {client: messages.ModelRequest(memory=ticket_of(self.memory(client)))}
@@ -103,21 +97,16 @@ class FederatedEvaluator:
         return self._look(dict.fromkeys(self.context.owners.population, messages.EvaluateRequest()), shown)
 
     def _look(self, questions: dict[int, messages.EvaluateRequest], common: Broadcast) -> Seen:
-        def read(name: str, message: Message) -> messages.EvaluateResponse:
-            response, client = message.body, self.runtime.names.index(name)
-            if (
-                not isinstance(response, messages.EvaluateResponse)
-                or not response.right <= response.count
-                or not response.own_right <= response.own_count
-            ):
+        def read(client: int, message: Message) -> messages.EvaluateResponse:
+            response = expect(message, messages.EvaluateResponse)
+            if response.right > response.count or response.own_right > response.own_count:
                 raise WireRefused(f"'{response.what}' where counts belong")
             if (response.count, response.own_count) != self._counts(client):
                 raise WireRefused(
                     f"counts of {response.count} and {response.own_count} rows, which are not those agreed on"
                 )
-            if (
-                LARGEST < abs(response.loss) < math.inf or response.loss == -math.inf
-            ):  # a model that diverged has inf or nan
+            # A model that diverged has a loss of inf or nan.
+            if LARGEST < abs(response.loss) < math.inf or response.loss == -math.inf:
                 raise WireRefused(f"a loss of {response.loss:g}")
             return response
 

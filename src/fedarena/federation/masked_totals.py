@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fedarena.federation import messages
-from fedarena.federation.requests import Answers, RequestDeclined
+from fedarena.federation.requests import Answers
 from fedarena.federation.secure_aggregation import is_public_key
 from fedarena.federation.statistics_release import MASKED_FROM, STALE_KEY, Masked, is_vector, signed_total
-from fedarena.federation.wire_format import NOTHING, Message, Payload
+from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, expect
 
 Ask = Callable[..., Answers]  # `Coordinator.ask` with a rule and the name of the step
 
@@ -29,8 +29,9 @@ def masked_total(
     """
 
     def vector(name: str, message: Message) -> Masked:
-        if not isinstance(message.body, answer) or not is_vector(message.payload, size):
-            raise RequestDeclined(f"it answered with '{message.body.what}'")
+        expect(message, answer)
+        if not is_vector(message.payload, size):
+            raise WireRefused(f"it answered with '{message.body.what}'")
         integers: Masked = message.payload
         return integers
 
@@ -48,8 +49,7 @@ def masked_total(
 
 
 def _key(name: str, message: Message) -> str:
-    if not isinstance(message.body, messages.StatisticsKey):
-        raise RequestDeclined(f"it answered with '{message.body.what}'")
-    if not is_public_key(message.body.key):
-        raise RequestDeclined("it sent a public key that is not valid")
-    return message.body.key
+    key = expect(message, messages.StatisticsKey).key
+    if not is_public_key(key):
+        raise WireRefused("it sent a public key that is not valid")
+    return key

@@ -21,7 +21,7 @@ from fedarena.federation import messages
 from fedarena.federation.masked_totals import masked_total
 from fedarena.federation.metric_sums import BY_CLASS, BY_ORDER, BY_SUM, COUNTED, MetricSums, layout_of, why_no_sums
 from fedarena.federation.remote_runtime import RemoteRuntime
-from fedarena.federation.wire_format import Message, Payload, WireRefused
+from fedarena.federation.wire_format import Message, Payload, WireRefused, expect
 from fedarena.statistics.metric_registry import Metric, metrics_of
 
 
@@ -90,9 +90,9 @@ class ReleasedMetrics:
             problem = str(error)
         return (None, f"they cannot be right: {problem}") if problem else (total, "")
 
-    def _own(self, name: str, message: Message) -> dict[str, float]:
+    def _own(self, client: int, message: Message) -> dict[str, float]:
         """Read the metrics of one client."""
-        response = message.body
-        if not isinstance(response, messages.OwnMetrics) or {*response.values} != {*BY_ORDER}:
+        response = expect(message, messages.OwnMetrics)
+        if {*response.values} != {*BY_ORDER}:
             raise WireRefused(f"'{response.what}' where metrics of a client belong")
         return {name: np.nan if value is None else value for name, value in response.values.items()}

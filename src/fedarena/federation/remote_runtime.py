@@ -4,7 +4,7 @@ clients, as on one machine."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,13 +27,15 @@ from fedarena.engine.tasks import (
 from fedarena.federation import messages
 from fedarena.federation.client_states import ticket
 from fedarena.federation.coordinator import Coordinator
-from fedarena.federation.reply_pattern import ReplyPatterns, first_mismatch
-from fedarena.federation.requests import Read, ResponseRule
+from fedarena.federation.reply_pattern import ReplyPatterns, check_structure
+from fedarena.federation.requests import ResponseRule
 from fedarena.federation.secure_aggregation import ServerMasks
-from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused
+from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, expect
 from fedarena.models.pytree import is_finite
 from fedarena.models.task import Buffers
 from fedarena.privacy.uplink import CannotSend, MaskedVector
+
+STATISTICS = "BatchNorm's statistics"
 
 
 class RemoteRuntime:
@@ -53,13 +55,13 @@ class RemoteRuntime:
 
     def map(self, jobs: Iterable[RuntimeTask], common: Broadcast) -> Iterator[tuple[int, Any]]:
         """Send all tasks at once; by the rule, some answers may be missing."""
-        todo = list(jobs)
+        todo: list[Any] = list(jobs)  # all of one kind
         if not todo:
             return
-        if all(isinstance(job, ClientBatch) for job in todo):
-            yield from enumerate(self._trained(todo, common))  # type: ignore[arg-type]
-        elif all(isinstance(job, BatchNormTask) for job in todo):
-            yield from enumerate(self._recomputed(todo, common))  # type: ignore[arg-type]
+        if isinstance(todo[0], ClientBatch):
+            yield from enumerate(self._trained(todo, common))
+        elif isinstance(todo[0], BatchNormTask):
+            yield from enumerate(self._recomputed(todo, common))
         else:
             raise TypeError(f"{type(todo[0]).__name__} needs samples, and the server has none")
 
@@ -90,12 +92,12 @@ class RemoteRuntime:
             if k not in absent
         }
         own = ticket(round, exchange)
-        read = lambda name, message: self.answer(self.names.index(name), message, do, common.buffers, own)
+        read = lambda client, message: self.answer(client, message, do, common.buffers, own)
         answers = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}", self._rule_now) | absent
         for bundle in bundles:
             folded = BatchResult()
             for client in bundle.clients:
-                add_answer(folded, answers[client], self.context)
+                folded.add(answers[client], self.context)
             yield folded
 
     def ask(
@@ -103,17 +105,22 @@ class RemoteRuntime:
         questions: Mapping[int, messages.MessageBody],
         round: int,
         load: Payload,
-        read: Read,
+        read: Callable[[int, Message], Any],
         what: str,
         rule: ResponseRule | None = None,
     ) -> dict[int, Any]:
         """Return the answer of each client, or that it is absent."""
-
-        named = {self.names[k]: question for k, question in questions.items()}
-        found, missing = self.coordinator.ask(named, read, rule or self.rule, what, round, load)
-        answers = {self.names.index(name): answer for name, answer in found.items()}
-        absent = {self.names.index(name): why for name, why in missing.items()}
-        return answers | {client: AbsentClient(client, why) for client, why in absent.items()}
+        number = {name: k for k, name in enumerate(self.names)}
+        found, missing = self.coordinator.ask(
+            {self.names[k]: question for k, question in questions.items()},
+            lambda name, message: read(number[name], message),
+            rule or self.rule,
+            what,
+            round,
+            load,
+        )
+        absent = {number[name]: AbsentClient(number[name], why) for name, why in missing.items()}
+        return {number[name]: answer for name, answer in found.items()} | absent
 
     def _ask_for(
         self,
@@ -124,14 +131,8 @@ class RemoteRuntime:
         minimum: int | None = None,
     ) -> dict[int, Any]:
         """Return answers of one kind, without a payload."""
-
-        def read(name: str, message: Message) -> messages.MessageBody:
-            if not isinstance(message.body, kind):
-                raise WireRefused(f"'{message.body.what}' where '{kind.what}' belongs")
-            return message.body
-
         rule = self._rule_now if minimum is None else replace(self.rule, minimum=minimum)
-        return self.ask(questions, round, NOTHING, read, what, rule)
+        return self.ask(questions, round, NOTHING, lambda client, message: expect(message, kind), what, rule)
 
     def answer(
         self, client: int, message: Message, do: str, before: Buffers, own: str
@@ -153,7 +154,9 @@ class RemoteRuntime:
             return ClientAnswer(self.report(client, message.round, done, False), Reply(None), buffers)
         self.patterns.check(send, do)
         if self.context.task.has_buffers and self.context.buffer_policy == "average":
-            buffers = self._buffers(message.payload.get("buffers"))
+            received: Any = message.payload.get("buffers")
+            check_structure(received, self.context.task.buffers(), STATISTICS)
+            buffers = received
         still = buffers.values == before.values  # a constant may well be infinite
         sound = bool((np.isfinite(buffers.values) | still).all()) and math.isfinite(done.weight) and done.weight >= 0
         finite = done.finite and sound and (isinstance(send, MaskedVector) or is_finite(send))
@@ -163,11 +166,9 @@ class RemoteRuntime:
         self, client: int, round: int, done: messages.RoundResponse | messages.AsyncTrainResponse, finite: bool
     ) -> ClientReport:
         """Return the report of a training, with the time that the client's device would take on the virtual clock."""
-        fleet = self.context.fleet
         return ClientReport(
             client,
-            device_seconds=fleet.usual_seconds(client, done.samples)
-            * float(fleet.training_factors([client], round)[0]),
+            device_seconds=self.context.fleet.training_seconds(client, round, done.samples),
             state=ClientState(kept=done.memory) if done.memory else None,
             **{**done.model_dump(include={*messages.TrainingFacts.model_fields}), "finite": finite},
         )
@@ -179,36 +180,18 @@ class RemoteRuntime:
     ) -> Iterator[Buffers | FailedTask | AbsentClient]:
         round = jobs[0].round
 
-        def read(name: str, message: Message) -> Buffers | FailedTask:
+        def read(client: int, message: Message) -> Buffers | FailedTask:
             if isinstance(message.body, messages.ErrorResponse):
-                return FailedTask(f"{name}: {message.body.error}", message.body.place)
-            return self._buffers(message.payload)
+                return FailedTask(f"{self.names[client]}: {message.body.error}", message.body.place)
+            check_structure(message.payload, self.context.task.buffers(), STATISTICS)
+            buffers: Buffers = message.payload
+            return buffers
 
         questions = {job.client: messages.BatchNormRequest() for job in jobs}
         found = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}, statistics")
         yield from (found[job.client] for job in jobs)
 
-    def _buffers(self, received: Any) -> Buffers:
-        problem = first_mismatch(received, self.context.task.buffers(), "BatchNorm's statistics")
-        if problem:
-            raise WireRefused(problem)
-        buffers: Buffers = received
-        return buffers
-
 
 def ticket_of(memory: ClientState | None) -> str:
     """Return the ticket of a client state."""
     return "" if memory is None else str(memory.kept or "")
-
-
-def add_answer(
-    folded: BatchResult, answer: ClientAnswer | SkippedClient | FailedTask | CannotSend, context: ExperimentContext
-) -> None:
-    """Add the answer of one client to a batch."""
-    if isinstance(answer, CannotSend):
-        folded.refused = answer
-        folded.reports.append(FailedTask(answer.what))
-    elif isinstance(answer, ClientAnswer):
-        folded.add(answer, context)
-    else:
-        folded.reports.append(answer)

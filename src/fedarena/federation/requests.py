@@ -18,10 +18,6 @@ class TooFewAnswers(FedarenaError):
     """Fewer clients answered than the server's rule requires."""
 
 
-class RequestDeclined(Exception):
-    """A client refused a request, or sent something that is not a response to it."""
-
-
 @dataclass(frozen=True)
 class ResponseRule:
     """When a round ends: all clients have answered, or the deadline has passed and enough have."""

@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ TEXT_LIMIT = 1 << 24  # bytes of its tree, and of its body: names, labels, colum
 ROUNDS = 1 << 32  # a round is one of so many: random numbers are keyed by it
 
 Types = Mapping[str, type]
+Body = TypeVar("Body", bound=MessageBody)
 STRANGE = "is it fedarena on the other side?"
 
 
@@ -74,6 +75,13 @@ class Message:
     round: int
     body: MessageBody
     payload: Any = None
+
+
+def expect(message: Message, kind: type[Body]) -> Body:
+    """Return the body of a message; refuse one of another kind."""
+    if not isinstance(message.body, kind):
+        raise WireRefused(f"it answered with '{message.body.what}'")
+    return message.body
 
 
 def pack(run: str, round: int, body: MessageBody, payload: Payload = NOTHING) -> bytes:

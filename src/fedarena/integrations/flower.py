@@ -179,6 +179,7 @@ class FlowerServer:
     def exchange(self, round: RoundExchange, message: Any, do: str, everyone: bool) -> Any:
         """Send a message to the clients, and return the mean of their replies, aggregated in the order of clients."""
         aggregate, first = Aggregate(), None
+        round.aggregate = aggregate
         if everyone:
             round.selected = list(self.clients.population)
         replies = self.send(round.round, round.exchanges, round.selected, do, Broadcast(message, self.buffers))
@@ -200,7 +201,7 @@ class FlowerServer:
             aggregate.answered.append(client)
             round.facts.losses.append(report["loss"])
             self.remembered[client] = report["memory"]
-        round.close(aggregate)
+        round.close()
         return aggregate.mean.result()
 
     def send(self, round: int, exchange: int, clients: list[int], do: str, common: Broadcast) -> dict[int, Message]:
