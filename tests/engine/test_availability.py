@@ -124,7 +124,7 @@ def test_zones_are_an_hour_apart_and_clients_in_their_order() -> None:
     assert max(counts) < 1.06 * min(counts)
 
 
-def test_nobody_has_more_than_a_day() -> None:
+def test_no_device_is_available_for_more_than_a_day() -> None:
     known = build_availability(Experiment.make("digits", devices={"available": "day", "hours": 24}), 9, range(9))
     assert known is not None
     assert (known.available_until(12345.6) == math.inf).all()
@@ -190,7 +190,7 @@ def test_rounds_by_hand(tmp_path: Path) -> None:
     assert NO_CLIENTS_LEFT in run.notes
 
 
-def test_a_trace_begins_anew_after_its_period(tmp_path: Path) -> None:
+def test_a_trace_repeats_after_its_period(tmp_path: Path) -> None:
     run = simulated(rounds=12, per_round=2, devices={**CLIENT, "available": trace(tmp_path, *HAND), "period": 40})
     assert met[10:] == [(40, [0, 1], [0]), (42, [0], [0])]
     assert run.final.clock == 44
@@ -300,7 +300,7 @@ def test_a_device_that_leaves_is_lost_and_the_next_one_called(tmp_path: Path) ->
     assert NO_CLIENTS_LEFT in run.notes
 
 
-def test_a_place_is_filled_as_soon_as_somebody_comes(tmp_path: Path) -> None:
+def test_a_place_is_filled_as_soon_as_a_client_arrives(tmp_path: Path) -> None:
     """1 comes at 0.5, while 0 is at work; it is done at 1.5, by then one model old."""
     there = trace(tmp_path, (0, 0, 100), (1, 0.5, 100))
     run = simulated("fedasync", rounds=1, per_round=2, devices={"speed": 96, "jitter": 0, "available": there})
@@ -346,7 +346,7 @@ current: list[Interval] = []
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nobody_is_asked_who_is_not_there_and_nobody_gets_lost_uncounted(seed: int, tmp_path: Path) -> None:
+def test_only_available_clients_are_asked_and_lost_ones_are_counted(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     starts = rng.integers(0, 58, 9) / 2
     current[:] = [(int(k), s, s + rng.integers(1, 12) / 2) for k, s in zip(rng.integers(0, 4, 9), starts, strict=True)]

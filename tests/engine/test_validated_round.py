@@ -122,7 +122,7 @@ def test_the_first_best_round_on_validation_samples_is_chosen(algorithm: str, me
 
 
 def test_the_choice_is_not_that_of_the_test_samples() -> None:
-    """Of some seeds the rounds differ: else the tests of this file could not tell the two apart."""
+    """Of some seeds the rounds differ: else the tests of this file could not distinguish the two."""
     runs = [run(seed=seed, partition={"name": "label_dirichlet", "beta": 0.05}) for seed in range(6)]
     assert any(one.validated != one.best for one in runs)
     assert any(one.validated != one.final for one in runs)

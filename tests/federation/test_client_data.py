@@ -1,4 +1,4 @@
-"""Each house splits, numbers and scales its own rows as a table of all rows would, from sums alone."""
+"""Each client splits, numbers and scales its own rows as a table of all rows would, from sums alone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_clients_are_numbered_as_a_column_of_their_names_would_be(names: list[st
 def agreed_rows(
     experiment: Experiment, files: dict[str, Path]
 ) -> tuple[dict[str, Agreement], dict[str, ClientSamples], Any]:
-    """What joining comes to, without messages."""
+    """Return the result of the enrollment, without messages."""
     tables = {name: ClientFile(path).read_table(experiment.data.made) for name, path in files.items()}
     agreed = first_agreement({name: table.describe("") for name, table in tables.items()})
     rows = {name: table.to_samples(agreed[name]) for name, table in tables.items()}
@@ -71,7 +71,7 @@ def agreed_rows(
 
 
 def odd_table(folder: Path) -> tuple[Path, dict[str, Path]]:
-    """Words, gaps, a constant, whole numbers here and broken ones there, labels that not everybody has."""
+    """Words, gaps, a constant, whole numbers here and broken ones there, labels that only some clients have."""
     rng = np.random.default_rng(4)
     head = ["who", "size", "colour", "same", "gaps", "y"]
     colours = {"x": ["red", "green"], "y": ["blue", "green"], "z": ["red"]}
@@ -171,12 +171,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_in_ones_own_file_are_reported(mistake: str, tmp_path: Path) -> None:
+def test_mistakes_in_a_clients_file_are_reported(mistake: str, tmp_path: Path) -> None:
     federation = Federation(tmp_path)
-    file, told = MISTAKES[mistake]
+    file, problem = MISTAKES[mistake]
     test = None if file.test is None else tmp_path / file.test
     own = ClientFile(tmp_path / file.path, test, file.label)
-    with pytest.raises(FedarenaError, match="(?s)" + told):
+    with pytest.raises(FedarenaError, match="(?s)" + problem):
         own.read_table(federation.experiment().data.made).describe("")
 
 

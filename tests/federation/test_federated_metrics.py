@@ -227,12 +227,12 @@ def test_consent_shows_the_release_and_the_labels_that_it_counts(federation: Fed
     federation.start("alfa", consent=lambda experiment, leaves: seen.extend(leaves) or "")
     federation.start("bravo", "charlie")
     federation.serve(federation.experiment(**HISTOGRAMS))
-    told = "\n".join(seen)
-    assert "score histograms: of each class how many of its test rows" in told
-    assert "in each of 20 equal bins: masked, so that the server reads only the totals over all 3 clients" in told
+    text = "\n".join(seen)
+    assert "score histograms: of each class how many of its test rows" in text
+    assert "in each of 20 equal bins: masked, so that the server reads only the totals over all 3 clients" in text
     counts = {label: sum(row[5] == label for row in federation.rows["alfa"]) for label in "abc"}
-    assert f"these rows: {counts['a']} of 'a', {counts['b']} of 'b', {counts['c']} of 'c'" in told
-    assert "own AUC" not in told
+    assert f"these rows: {counts['a']} of 'a', {counts['b']} of 'b', {counts['c']} of 'c'" in text
+    assert "own AUC" not in text
     plain = "\n".join(what_leaves(federation.experiment(), False, 3))
     assert "after the last round, its own AUC and average precision over its test rows" in plain
     assert "histogram" not in plain
@@ -242,9 +242,9 @@ def test_consent_shows_the_release_and_the_labels_that_it_counts(federation: Fed
     assert "after the last round" not in followed
 
 
-def forged(federation: Federation, words: messages.MessageBody, **changes: Any) -> list[bytes]:
-    """The last request of this kind to alfa, changed by the server."""
-    content = requests(federation, type(words))[-1]
+def forged(federation: Federation, request: messages.MessageBody, **changes: Any) -> list[bytes]:
+    """Return the last request of this kind to alfa, changed by the server."""
+    content = requests(federation, type(request))[-1]
     message = unpack(content, federation.clients["alfa"]._joined.worker.types)  # type: ignore[union-attr]
     new = message.body.model_copy(update=changes)
     return [pack(message.run, message.round, new, Payload.of(message.payload))]
@@ -265,14 +265,18 @@ def test_histograms_that_were_not_agreed_on_are_refused_and_logged(
 
 def test_values_of_one_client_are_refused_where_histograms_were_agreed_on(federation: Federation) -> None:
     served(federation, **HISTOGRAMS)
-    message = unpack(requests(federation, messages.EvaluateRequest)[-1], federation.clients["alfa"]._joined.worker.types)  # type: ignore[union-attr]
+    message = unpack(
+        requests(federation, messages.EvaluateRequest)[-1], federation.clients["alfa"]._joined.worker.types
+    )  # type: ignore[union-attr]
     asked = pack(message.run, 0, messages.OwnMetricsRequest(), Payload.of(message.payload))
     assert answers(federation, [asked]) == ["the agreed experiment takes AUC and average precision from histograms"]
 
 
 def test_sums_of_own_models_are_refused(federation: Federation) -> None:
     served(federation, algorithm="local")
-    message = unpack(requests(federation, messages.EvaluateRequest)[-1], federation.clients["alfa"]._joined.worker.types)  # type: ignore[union-attr]
+    message = unpack(
+        requests(federation, messages.EvaluateRequest)[-1], federation.clients["alfa"]._joined.worker.types
+    )  # type: ignore[union-attr]
     asked = pack(message.run, 0, messages.EvaluationSumsRequest(), Payload.of(message.payload))
     assert answers(federation, [asked]) == ["no evaluation sums: every client has its own model"]
 
@@ -280,8 +284,10 @@ def test_sums_of_own_models_are_refused(federation: Federation) -> None:
 def with_new_key(federation: Federation, content: bytes) -> bytes:
     """A request for sums with a new key of alfa, and keys of the server's own for the others."""
     message = unpack(content, federation.clients["alfa"]._joined.worker.types)  # type: ignore[union-attr]
-    told = unpack_body(federation.clients["alfa"].handle(pack(message.run, 0, messages.StatisticsKeyRequest()))).body
-    keys = {0: told.key, **{k: StatisticsMask().public for k in (1, 2)}}  # type: ignore[union-attr]
+    response = unpack_body(
+        federation.clients["alfa"].handle(pack(message.run, 0, messages.StatisticsKeyRequest()))
+    ).body
+    keys = {0: response.key, **{k: StatisticsMask().public for k in (1, 2)}}  # type: ignore[union-attr]
     return pack(message.run, 0, message.body.model_copy(update={"keys": keys}), Payload.of(message.payload))
 
 

@@ -26,15 +26,15 @@ def requests_to_alfa(federation: Federation, kind: type[messages.MessageBody]) -
 
 def answer(federation: Federation, content: bytes) -> str:
     """The reason of alfa's refusal, or what it answers."""
-    told: Message = unpack_body(federation.clients["alfa"].handle(content))
-    return told.body.why if isinstance(told.body, messages.RefusalResponse) else told.body.what
+    response: Message = unpack_body(federation.clients["alfa"].handle(content))
+    return response.body.why if isinstance(response.body, messages.RefusalResponse) else response.body.what
 
 
 def changed(content: bytes, round: int | None = None, **fields: Any) -> bytes:
-    """The same question in other words."""
+    """Return the same request with other fields."""
     message = unpack_body(content)
-    words = type(message.body).model_validate({**message.body.model_dump(), **fields})
-    return pack(message.run, message.round if round is None else round, words)
+    request = type(message.body).model_validate({**message.body.model_dump(), **fields})
+    return pack(message.run, message.round if round is None else round, request)
 
 
 @pytest.mark.parametrize("uplink", [{"secure": True}, {"clip": 0.1}])

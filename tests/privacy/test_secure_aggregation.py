@@ -1,4 +1,4 @@
-"""Secure aggregation: masks cancel, leavers' masks are brought back, and fewer shares than the threshold tell nothing."""
+"""Secure aggregation: masks cancel, those of clients that left are recovered, and too few shares reveal nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_masks_cancel_to_the_bit(clients: int, dropouts: int) -> None:
 
 @given(st.integers(2, 30), st.data())
 @settings(max_examples=25, deadline=None)
-def test_whoever_leaves(clients: int, data: st.DataObject) -> None:
+def test_any_clients_may_leave(clients: int, data: st.DataObject) -> None:
     """Either the sum is exact, or it stays closed; it is exact where more than half of each client's holders are left."""
     turn = MaskedExchange(0, 1, tuple(range(clients)))
     answered = sorted(data.draw(st.sets(st.integers(0, clients - 1), min_size=2)))

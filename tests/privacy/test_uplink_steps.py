@@ -71,7 +71,7 @@ def through(
 
 
 @pytest.mark.parametrize("algorithm", MEAN_ONLY)
-def test_a_clip_that_nobody_reaches_is_plain_to_the_bit(algorithm: str) -> None:
+def test_a_clip_that_no_client_reaches_is_plain_to_the_bit(algorithm: str) -> None:
     plain, same = on_blobs(algorithm), on_blobs(algorithm, uplink={"clip": 1e9, "noise": 0.0, "top_k": 1.0})
     assert np.array_equal(weights(plain), weights(same))
     assert same.final.epsilon is None
@@ -168,7 +168,7 @@ def test_rounds_by_coins_differ_in_size() -> None:
     assert run.final.epsilon < fixed.final.epsilon
 
 
-def test_epsilon_grows_and_is_told_everywhere(tmp_path: Path) -> None:
+def test_epsilon_grows_and_is_in_every_result(tmp_path: Path) -> None:
     run = fa.run(
         "digits", clients=6, rounds=3, uplink={"clip": 1.0, "noise": 4.0}, out=tmp_path / "r", runtime="serial"
     )
@@ -191,7 +191,7 @@ def test_two_exchanges_a_round_are_two_releases() -> None:
 
 
 def test_shares_of_noise_that_left_are_missing() -> None:
-    """Of 8 clients 6 answer: the noise is sqrt(6 / 8) of what was wished, and the accountant knows."""
+    """Of 8 clients 6 answer: the noise is sqrt(6 / 8) of the setting, and the accountant knows."""
     way = steps(clip=1.0, noise=1.0, secure=True)
     assert way.released(TURN, 6, 8) == ("everyone", 8, math.sqrt(6 / 8))
     assert through(way, [np.zeros(40_000)] * 6).delta.std() == pytest.approx(math.sqrt(6 / 8) / 6, rel=0.02)

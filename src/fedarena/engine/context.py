@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Algorithm, Vector
+from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment, Uplink
 from fedarena.config.seeds import stream, torch_seed
 from fedarena.data.dataset import Dataset, Partition, RowLists, Rows
@@ -259,3 +260,19 @@ class ExperimentContext:
             batch = self.test_rows(rows[piece], None if noise is None else noise[piece])
             parts.append(self.task.predict(*batch, keep, cut))
         return Scores.joined(parts)
+
+
+class SeparateContext(ExperimentContext):
+    """The context of one client of a real federation, which knows of the others only the class counts they agreed to send."""
+
+    reported_counts: tuple[int, ...] | None = None
+
+    @cached_property
+    def all_class_counts(self) -> NDArray[np.int64]:
+        """Return the class counts of all clients; raise `BadValue` if they were not requested."""
+        if self.reported_counts is None:
+            raise BadValue(
+                f"{self.experiment.algorithm.name} needs the class counts of all clients, which were not requested",
+                remedy="set counts_classes = True in the algorithm; clients of `fedarena join` must consent to send them",
+            )
+        return np.array(self.reported_counts, np.int64)

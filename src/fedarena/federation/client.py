@@ -120,8 +120,8 @@ class FederationClient:
             if isinstance(answer, messages.EvaluationSums) and answer.histograms:
                 what += f", with score histograms of {answer.histograms} bins"
             if isinstance(answer, messages.StatisticsResponse | messages.EvaluationSums) and self._joined is not None:
-                masked = self._joined.clients >= MASKED_FROM
-                what += f", masked among {self._joined.clients} clients" if masked else ", readable by the server"
+                clients = self._joined.invitation.clients
+                what += f", masked among {clients} clients" if clients >= MASKED_FROM else ", readable by the server"
             self.releases.record(RELEASED, run, what, round=round + 1)
 
     def _answered(self, message: Message, content: bytes) -> Response:
@@ -155,8 +155,7 @@ class FederationClient:
 
     def _accept_invitation(self, run: str, invitation: messages.Invitation) -> messages.MessageBody:
         joined = self._joined
-        terms = (run, invitation.experiment, invitation.shares_models, invitation.clients)
-        if joined is not None and (joined.run, joined.text, joined.shares_models, joined.clients) == terms:
+        if joined is not None and (joined.run, joined.invitation) == (run, invitation):
             return joined.table.describe(self.session)
         if run not in self.runs and len(self.runs) >= self._most_runs:
             raise ShareableError(
@@ -173,9 +172,7 @@ class FederationClient:
         if why:
             return messages.RefusalResponse(why=why)
         self.runs.setdefault(run, False)
-        self._joined = JoinedRun(
-            run, invitation.experiment, invitation.clients, invitation.shares_models, experiment, table
-        )
+        self._joined = JoinedRun(run, invitation, experiment, table)
         return described
 
     def _leave(self, run: str, goodbye: messages.GoodbyeRequest) -> None:
@@ -227,10 +224,10 @@ class FederationClient:
 
     def _samples(self, joined: JoinedRun, agreed: messages.Agreement) -> ClientSamples:
         """Return the samples in the place that was agreed, which stays the same in a run."""
-        if agreed.clients != joined.clients:
-            raise ShareableError(
-                f"{agreed.clients} clients, and consent was given to {joined.clients}", remedy="start a new run"
-            )
+        consented = joined.invitation.clients
+        if agreed.clients != consented:
+            what = f"{agreed.clients} clients, and consent was given to {consented}"
+            raise ShareableError(what, remedy="start a new run")
         if joined.samples is None or joined.position != agreed.position:
             path = self._folder(joined.run) / "place.json"
             self._check_unchanged(path, agreed.position, "this run has given this client another position before")

@@ -53,9 +53,7 @@ class JoinedRun:
     """The state of a run that this client has joined."""
 
     run: str
-    text: str  # the experiment
-    clients: int
-    shares_models: bool
+    invitation: messages.Invitation
     experiment: Experiment
     table: ClientTable
     position: str = ""  # that was agreed
@@ -65,9 +63,10 @@ class JoinedRun:
 
     def masked(self, integers: Sequence[int], client: int, keys: Mapping[int, str]) -> Payload:
         """Mask integers with the keys of all clients, unless fewer than three take part."""
-        if self.clients < MASKED_FROM:
+        clients = self.invitation.clients
+        if clients < MASKED_FROM:
             return Payload.of(encoded(integers))
-        if {*keys} != {*range(self.clients)} or self.mask is None:
+        if {*keys} != {*range(clients)} or self.mask is None:
             raise ShareableError(STALE_KEY, remedy="the server must ask for keys again")
         return Payload.of(self.mask.masked(integers, client, keys))
 
@@ -81,7 +80,7 @@ class ClientWorker:
         self.joined, self.context, self._log, self.least = joined, context, log, least
         self.client = context.agreed.client
         self.states = ClientStateStore(folder, context.algorithm)
-        self.limits = RequestLimits(folder, context, joined.shares_models)
+        self.limits = RequestLimits(folder, context, joined.invitation.shares_models)
         self.types = types_near(context.algorithm, Broadcast, Buffers)
         self.masks: ClientMasks | None = None  # of the exchange under way, where answers are masked
         self.round = 0  # of the request
@@ -376,7 +375,7 @@ class ClientWorker:
 
     def _send_model(self, request: messages.ModelRequest, payload: Any) -> Response:
         """Return the personal model, where that was agreed."""
-        if not self.joined.shares_models:
+        if not self.joined.invitation.shares_models:
             raise ShareableError("personal models stay at the client", remedy="sharing them was not agreed on")
         w, buffers = self._own_model(request.memory)
         return messages.ModelResponse(), Payload.of({"w": w, "buffers": buffers})

@@ -65,9 +65,6 @@ class RemoteRuntime:
         else:
             raise TypeError(f"{type(todo[0]).__name__} needs samples, and the server has none")
 
-    def close(self) -> None:
-        """Do nothing: the link is closed by the server."""
-
     # Training
 
     def _trained(self, bundles: list[ClientBatch], common: Broadcast) -> Iterator[BatchResult]:

@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset, Partition, Rows
 from fedarena.data.sources import arrays
 from fedarena.engine.client import Broadcast, ClientState
-from fedarena.engine.context import ExperimentContext
+from fedarena.engine.context import SeparateContext
 from fedarena.engine.round import Aggregate, RoundExchange
 from fedarena.engine.selection import ClientSelection
 from fedarena.engine.setup import build_model_and_algorithm
@@ -46,22 +45,6 @@ SUPPORTED = {"local", "share", "per_round", "seed"}  # keys of an experiment tha
 log = logging.getLogger("flwr")
 
 
-class FlowerClientContext(ExperimentContext):
-    """The context of a client, which has its own samples and knows of the others only their class counts."""
-
-    reported_counts: tuple[int, ...] | None = None
-
-    @cached_property
-    def all_class_counts(self) -> NDArray[np.int64]:
-        """Return the class counts that all clients reported; raise `BadValue` if they were not requested."""
-        if self.reported_counts is None:
-            raise BadValue(
-                f"{self.experiment.algorithm.name} needs the class counts of all clients, which were not requested",
-                remedy="set counts_classes = True in the algorithm",
-            )
-        return np.array(self.reported_counts, np.int64)
-
-
 @dataclass(frozen=True)
 class FederationSettings:
     """The settings that server and clients share: those of the experiment, and the sizes that the nodes reported."""
@@ -71,12 +54,12 @@ class FederationSettings:
     sizes: tuple[int, ...]  # rows of each client
     class_counts: tuple[int, ...] | None  # of all clients together; None if the algorithm does not need them
 
-    def context(self, model: nn.Module, x: NDArray[Any], y: NDArray[np.int64], rows: list[Rows]) -> ExperimentContext:
+    def context(self, model: nn.Module, x: NDArray[Any], y: NDArray[np.int64], rows: list[Rows]) -> SeparateContext:
         """Return the context of the engine, with the model and the samples of each client that are known here."""
         source = arrays(x[:0], y[:0])  # the engine gets its samples from the data set
         experiment = Experiment.make(source, model=model, clients=len(rows), partition="iid", **self.settings)
         data = Dataset("rows", x, y, len(x), self.classes, prepare="scale" if x.dtype == np.uint8 else "none")
-        context = FlowerClientContext(experiment, data, Partition(rows, np.empty(0, np.int64)))
+        context = SeparateContext(experiment, data, Partition(rows, np.empty(0, np.int64)))
         context.reported_counts = self.class_counts
         build_model_and_algorithm(context, len(rows))
         if isinstance(context.algorithm, Asynchronous) or context.algorithm.pooled:
@@ -325,7 +308,7 @@ def tree(content: RecordDict, algorithm: Any) -> Any:
 # The client state lies in the context of the client, by round and exchange, so that a lost reply can be ignored.
 
 
-def _load_state(context: Context, ticket: str, site: ExperimentContext) -> ClientState | None:
+def _load_state(context: Context, ticket: str, site: SeparateContext) -> ClientState | None:
     if not ticket:
         return None
     parts = RecordDict({part: context.state[_place(ticket, part)] for part in (ARRAYS, OURS)})

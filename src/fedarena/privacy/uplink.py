@@ -156,9 +156,10 @@ class UplinkSteps:
             parts = self._clipped(parts)  # the residual may have made it longer
         weight = 1.0 if settings.noise else reply.weight
         if settings.secure:
-            masked, size = self._masked(reply.send, parts, how, weight, exchange, client, rng)
-            return SentReply(replace(reply, send=masked, weight=weight), size, residual)
-        return SentReply(replace(reply, send=replace_leaves(reply.send, iter(parts)), weight=weight), size, residual)
+            sent, size = self._masked(reply.send, parts, how, weight, exchange, client, rng)
+        else:
+            sent = replace_leaves(reply.send, iter(parts))
+        return SentReply(replace(reply, send=sent, weight=weight), size, residual)
 
     def check(self, parts: list[Leaf], how: list[str]) -> None:
         """Refuse an update to which the steps cannot be applied."""
@@ -249,14 +250,11 @@ class UplinkSteps:
                 remedy="weigh by rows, or equally",
                 where="uplink.secure",
             )
-        share = max(
-            round(weight / self.heaviest * fixed.levels), 1 if weight > 0 else 0
-        )  # a small weight must not become 0
+        share = round(weight / self.heaviest * fixed.levels)
+        share = max(share, 1 if weight > 0 else 0)  # a small weight must not become 0
         factor = share / fixed.levels
-        flat = [
-            np.ravel(part) * (factor if way == "mean" else 1.0)
-            for part, way in zip(_as_doubles(parts), how, strict=True)
-        ]
+        factors = (factor if way == "mean" else 1.0 for way in how)
+        flat = [np.ravel(np.asarray(part, np.float64)) * by for part, by in zip(parts, factors, strict=True)]
         values = np.concatenate([*flat, np.empty(0)])
         top = float(np.max(np.abs(values), initial=0.0))
         if self.settings.clip is None and top > fixed.largest:
@@ -269,8 +267,7 @@ class UplinkSteps:
             values += self._share(exchange) * self._noise(exchange, client).standard_normal(len(values))
         words = np.append(fixed.encode(values, rng), np.uint32(share))
         words = words + self.masks.mask(len(words), exchange, client)
-        keys_and_shares = secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, exchange))[0]
-        return masked_vector(words, tree), -(-len(words) * fixed.width // 8) + keys_and_shares
+        return masked_vector(words, tree), -(-len(words) * fixed.width // 8) + self._overhead(exchange)[0]
 
     def _fixed(self, exchange: MaskedExchange) -> FixedPointCode:
         reach = self.settings.clip or self.settings.range or RANGE
@@ -349,11 +346,10 @@ class UplinkSteps:
 
     def bytes_down(self, exchange: MaskedExchange) -> int:
         """Return the bytes of keys and shares that each client receives."""
-        return (
-            secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, exchange))[1]
-            if self.settings.secure and exchange.asked
-            else 0
-        )
+        return self._overhead(exchange)[1] if self.settings.secure and exchange.asked else 0
+
+    def _overhead(self, exchange: MaskedExchange) -> tuple[int, int]:
+        return secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, exchange))
 
 
 def norm(parts: Iterable[Leaf]) -> float:
@@ -375,7 +371,3 @@ def largest(values: NDArray[Any], count: int) -> NDArray[np.bool_]:
 
 def _is_vector(part: Leaf) -> TypeGuard[NDArray[Any]]:
     return isinstance(part, np.ndarray) and part.dtype.kind == "f"
-
-
-def _as_doubles(parts: list[Leaf]) -> list[NDArray[np.float64]]:
-    return [np.asarray(part, np.float64) for part in parts]
