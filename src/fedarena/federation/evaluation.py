@@ -23,7 +23,7 @@ from fedarena.statistics.metric_registry import Metric
 Seen = dict[int, messages.EvaluateResponse | AbsentClient]
 
 
-class FederatedEvaluator:
+class FederatedEvaluator(ReleasedMetrics):
     """The evaluation of a federation. Personal models are tested at their clients.
 
     With `shares_models` a personal model also goes to all other clients, and its accuracy is that on all test samples, as
@@ -33,12 +33,10 @@ class FederatedEvaluator:
     def __init__(
         self, runtime: RemoteRuntime, memory: Callable[[int], ClientState | None], shares_models: bool
     ) -> None:
-        self.runtime, self.memory, self.shares_models = runtime, memory, shares_models
-        self.context = runtime.context
+        super().__init__(runtime)
+        self.memory, self.shares_models = memory, shares_models
         self.missing: tuple[int, ...] = ()  # clients whose samples the last evaluation is without
         self.failed: dict[str, str] = {}
-        self._released = ReleasedMetrics(runtime)
-        self.metrics = self._released.metrics
 
     @property
     def own_samples(self) -> NDArray[np.int64]:
@@ -54,8 +52,8 @@ class FederatedEvaluator:
         seen = self._look(dict.fromkeys(population, messages.EvaluateRequest()), common)
         right, count, loss = _pooled(seen)
         found = self._looked(right / count if count else None, loss, seen)
-        found = self._released.with_sums(found, common, metrics)
-        return self._released.with_own(found, common, dict.fromkeys(population)) if clients else found
+        found = self.with_sums(found, common, metrics)
+        return self.with_own(found, common, dict.fromkeys(population)) if clients else found
 
     def evaluate_personal(
         self, common: Broadcast, own_model: OwnModels, metrics: Sequence[Metric], clients: bool
@@ -71,8 +69,8 @@ class FederatedEvaluator:
             right, count, loss = _pooled(self._evaluate_everywhere(k, common) if self.shares_models else {k: seen[k]})
             on_test += p * (right / count if count else 0.0)
             losses += p * loss
-        found = self._released.with_sums(self._looked(float(on_test), float(losses), seen), common, metrics)
-        return self._released.with_own(found, common, tickets) if clients else found
+        found = self.with_sums(self._looked(float(on_test), float(losses), seen), common, metrics)
+        return self.with_own(found, common, tickets) if clients else found
 
     def _evaluate_everywhere(self, client: int, common: Broadcast) -> Seen:
         """Evaluate the personal model of one client on the test samples of all."""
@@ -101,7 +99,8 @@ class FederatedEvaluator:
             response = expect(message, messages.EvaluateResponse)
             if response.right > response.count or response.own_right > response.own_count:
                 raise WireRefused(f"'{response.what}' where counts belong")
-            if (response.count, response.own_count) != self._counts(client):
+            expected = self.context.owners.test_sizes[client], self.own_samples[client]
+            if (response.count, response.own_count) != expected:
                 raise WireRefused(
                     f"counts of {response.count} and {response.own_count} rows, which are not those agreed on"
                 )
@@ -111,12 +110,6 @@ class FederatedEvaluator:
             return response
 
         return self.runtime.ask(questions, 0, Payload.of(common), read, "testing")
-
-    def _counts(self, client: int) -> tuple[int, int]:
-        """Return how many samples a client tests on, and how many it is compared on."""
-        owners, on = self.context.owners, self.context.experiment.evaluate.on
-        tests = len(owners.client_tests[client])
-        return tests, len(owners.clients[client]) if on == "train" else tests
 
     def _looked(self, accuracy: float | None, loss: float, seen: Seen) -> EvaluationResult:
         own = np.full(len(self.context.owners.clients), np.nan)
