@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ import numpy as np
 from fedarena.config.errors import BadValue, PartitionImpossible
 from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
-from fedarena.data.dataset import PADDING, Dataset, Partition, Rows
+from fedarena.data.dataset import PADDING, Dataset, Partition
 from fedarena.data.sources.class_codes import MOST_CLASSES
 from fedarena.data.sources.table_files import MOST_CATEGORIES
 from fedarena.federation.client_data import MOST_ROWS, features_of
@@ -165,15 +164,10 @@ def without_rows(
         owner_names=tuple(order),
         class_names=one.classes,
     )
-    clients, tests = _blocks(0, train), _blocks(n, test)
+    clients = np.split(np.arange(n), np.cumsum(train)[:-1])
+    tests = np.split(np.arange(n, n + m), np.cumsum(test)[:-1])
     partition = Partition(clients, np.arange(n, n + m), tests, names=tuple(order))
     if experiment.validate_share is not None:
         partition, held = hold_out(partition, experiment.validate_share, experiment.seed_for("valid"))
         partition = replace(partition, test=np.sort(np.concatenate(held)), client_tests=held)
     return data, partition
-
-
-def _blocks(start: int, sizes: Sequence[int]) -> list[Rows]:
-    """Return consecutive row numbers, one block for each size."""
-    bounds = start + np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    return [np.arange(a, b) for a, b in itertools.pairwise(bounds)]

@@ -41,9 +41,7 @@ class AsyncServerLoop(AsyncLoop):
         super().__init__(context, runtime, store)
         self.remote = runtime
         self.away: dict[int, int] = {}  # lost clients -> age of the model that they had
-        self._announced: dict[
-            int, messages.AsyncTrainResponse
-        ] = {}  # of each client: the training that it has reported
+        self._announced: dict[int, messages.AsyncTrainResponse] = {}  # by client: the training that it has reported
         self._keep_from: dict[int, int] = {}  # of each client: the oldest training that the checkpoint may need
         self._requests: RequestBatch | None = None
         self._began = time.monotonic()

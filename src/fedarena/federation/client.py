@@ -54,9 +54,8 @@ LOGGED = {  # answers that reveal something, as the log of releases calls them
     "skips": "a reason not to train",
     "broke": "the kind of an error",
 }
-Consent = Callable[
-    [Experiment, list[str]], str
-]  # given the experiment and what leaves: why it is refused, or an empty text
+# Given the experiment and what leaves, it returns why the client refuses, or an empty text.
+Consent = Callable[[Experiment, list[str]], str]
 
 
 class UnknownRun(Exception):

@@ -31,9 +31,8 @@ class Roster(BaseModel):
     counted: dict[str, messages.SampleCounts] = {}
     agreed: dict[str, messages.Agreement] = {}  # empty before the agreement
     wanted: int = Field(exclude=True)
-    secret: int = Field(
-        default_factory=lambda: uuid.uuid4().int, exclude=True
-    )  # seed of the noise that the server adds
+    # The seed of the noise that the server adds.
+    secret: int = Field(default_factory=lambda: uuid.uuid4().int, exclude=True)
     initial: str = Field(default="", exclude=True)  # sha256 of the server's initial weights
 
     @property

@@ -244,9 +244,8 @@ def train(message: Message, context: Context, model: nn.Module, x: Any, y: Any) 
     with one_thread():
         answer = run_task(site, ClientTask(round, client, asked["do"], memory), tree(message.content, site.algorithm))
     if isinstance(answer, FailedTask):
-        log.error(
-            "%s (%s)", answer.error, answer.place
-        )  # only here: the text may quote samples, and raised errors are sent
+        # The text is only logged here: it may quote samples, and errors that are raised are sent.
+        log.error("%s (%s)", answer.error, answer.place)
         raise RuntimeError(answer.error.partition(":")[0])
     if isinstance(answer, SkippedClient):
         raise RuntimeError(answer.reason)
