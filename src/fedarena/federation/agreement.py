@@ -50,7 +50,7 @@ def client_order(names: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: (int(name), name) if numbers else (0, name))
 
 
-def first_agreement(described: Descriptions) -> dict[str, Agreement]:
+def first_agreement(described: Descriptions, shares_models: bool = False) -> dict[str, Agreement]:
     """Return classes, columns and positions, which follow from the descriptions of the tables."""
     order = client_order(list(described))
     tables = [described[name] for name in order]
@@ -70,6 +70,7 @@ def first_agreement(described: Descriptions) -> dict[str, Agreement]:
             rows=before[-1],
             classes=classes,
             columns=columns,
+            shares_models=shares_models,
         )
         for k, name in enumerate(order)
     }

@@ -68,14 +68,13 @@ def serve(
 
 
 def _experiment(source: Any, resume: str | Path | None, overrides: list[str], settings: dict[str, Any]) -> Experiment:
-    if resume is None:
-        if source is None:
+    if source is None:
+        if resume is None:
             raise BadValue("no experiment is named", remedy="`fedarena serve exp.toml`, or --resume RUN")
-        return federated_experiment(source, overrides, **settings)
-    experiment = federated_experiment(
-        run_folder.read_experiment(Path(resume)) if source is None else source, overrides, **settings
-    )
-    run_folder.check_same_experiment(Path(resume), experiment)
+        source = run_folder.read_experiment(Path(resume))
+    experiment = federated_experiment(source, overrides, **settings)
+    if resume is not None:
+        run_folder.check_same_experiment(Path(resume), experiment)
     return experiment
 
 

@@ -39,21 +39,6 @@ from fedarena.runtimes.run_task import one_thread
 from fedarena.transport.certificates import write_secret
 
 LEAST = 10  # training samples over which sums are released, at least
-LOGGED = {  # answers that reveal something, as the log of releases calls them
-    "described": "description: sample counts, columns, levels and labels",
-    "counted": "sample counts",
-    "statistics": "sums over training samples",
-    "done": "an update",
-    "trained": "loss and steps of a training",
-    "recomputed": "BatchNorm statistics",
-    "looked": "evaluation counts and losses",
-    "evaluationsums": "confusion matrix, losses and bins of confidence over test samples",
-    "ownmetrics": "AUC and average precision of this client, readable by the server",
-    "shown": "the model that this client keeps",
-    "revealed": "shares of masks",
-    "skips": "a reason not to train",
-    "broke": "the kind of an error",
-}
 # Given the experiment and what leaves, it returns why the client refuses, or an empty text.
 Consent = Callable[[Experiment, list[str]], str]
 
@@ -114,8 +99,7 @@ class FederationClient:
         """Log what leaves before it does: an answer that cannot be logged is not sent."""
         if isinstance(answer, messages.RefusalResponse):
             self.releases.record(REFUSED, run, answer.why, round=round + 1)
-        elif answer.what in LOGGED:
-            what = LOGGED[answer.what]
+        elif what := answer.release:
             if isinstance(answer, messages.EvaluationSums) and answer.histograms:
                 what += f", with score histograms of {answer.histograms} bins"
             if isinstance(answer, messages.StatisticsResponse | messages.EvaluationSums) and self._joined is not None:

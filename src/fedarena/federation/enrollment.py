@@ -44,10 +44,7 @@ def wait_for_clients(coordinator: Coordinator, roster: Roster, seconds: float) -
 
 def agree_with_clients(coordinator: Coordinator, roster: Roster, experiment: Experiment) -> None:
     """Agree with all clients on columns, classes and places; then on statistics, where the experiment needs any."""
-    agreed = {
-        name: one.model_copy(update={"shares_models": roster.shares_models})
-        for name, one in first_agreement(roster.described).items()
-    }
+    agreed = first_agreement(roster.described, roster.shares_models)
 
     def counts(name: str, message: Message) -> messages.SampleCounts:
         response = expect(message, messages.SampleCounts)

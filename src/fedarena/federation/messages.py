@@ -24,12 +24,17 @@ class MessagePart(BaseModel):
 
 
 class MessageBody(MessagePart):
-    """Base class of the bodies of all messages; `kind` is the name on the wire, if it is not the class name in lower case."""
+    """Base class of the bodies of all messages.
+
+    `kind` is the name on the wire, if it is not the class name in lower case; `release` is what an answer reveals, in the
+    words of the log of releases.
+    """
 
     what: ClassVar[str] = ""
+    release: ClassVar[str] = ""
 
-    def __init_subclass__(cls, kind: str = "") -> None:
-        cls.what = kind or cls.__name__.lower()
+    def __init_subclass__(cls, kind: str = "", release: str = "") -> None:
+        cls.what, cls.release = kind or cls.__name__.lower(), release
         KINDS[cls.what] = cls
 
 
@@ -73,7 +78,7 @@ class Invitation(MessageBody, kind="hello"):
     shares_models: bool = False
 
 
-class TableDescription(MessageBody, kind="described"):
+class TableDescription(MessageBody, kind="described", release="description: sample counts, columns, levels and labels"):
     """Client: accept, and describe the table."""
 
     session: str  # of this process: another one does not know the run
@@ -91,7 +96,7 @@ class AgreementRequest(MessageBody, kind="agree"):
     tell: Literal["counts", "ready"]
 
 
-class SampleCounts(MessageBody, kind="counted"):
+class SampleCounts(MessageBody, kind="counted", release="sample counts"):
     """Client: the number of training and test samples."""
 
     train: Count
@@ -115,7 +120,7 @@ class StatisticsRequest(MessageBody):
     keys: dict[Count, Key] = {}
 
 
-class StatisticsResponse(MessageBody, kind="statistics"):
+class StatisticsResponse(MessageBody, kind="statistics", release="sums over training samples"):
     """Client: the payload is a vector of integers (statistics_release.py), masked where keys were given."""
 
 
@@ -176,7 +181,7 @@ class RevealRequest(MessageBody, kind="reveal"):
     answered: tuple[Count, ...]
 
 
-class RevealResponse(MessageBody, kind="revealed"):
+class RevealResponse(MessageBody, kind="revealed", release="shares of masks"):
     """Client: a share of a secret of each neighbour: of its own mask if it answered, else of its key."""
 
     shares: dict[Count, Annotated[str, Field(pattern=r"^[0-9a-f]{1,32}$")]]
@@ -204,7 +209,7 @@ class TrainingFacts(MessagePart):
     sent_buffers: Count
 
 
-class RoundResponse(MessageBody, TrainingFacts, kind="done"):
+class RoundResponse(MessageBody, TrainingFacts, kind="done", release="an update"):
     """Client: the result of a round; the payload is the update, and BatchNorm statistics where they are averaged."""
 
     weight: float
@@ -215,7 +220,7 @@ class BatchNormRequest(MessageBody, kind="recompute"):
     """Server: measure the BatchNorm statistics of this model on the training samples."""
 
 
-class BatchNormResponse(MessageBody, kind="recomputed"):
+class BatchNormResponse(MessageBody, kind="recomputed", release="BatchNorm statistics"):
     """Client: the payload holds the measured statistics."""
 
 
@@ -225,7 +230,7 @@ class EvaluateRequest(MessageBody, kind="look"):
     memory: str | None = None  # None: the model in the payload
 
 
-class EvaluateResponse(MessageBody, kind="looked"):
+class EvaluateResponse(MessageBody, kind="looked", release="evaluation counts and losses"):
     """Client: correct predictions, samples and the sum of losses, also of the samples that clients are compared on."""
 
     right: Count
@@ -242,7 +247,7 @@ class EvaluationSumsRequest(MessageBody):
     histograms: Count = 0  # bins of score histograms among the sums; only as many as were agreed on
 
 
-class EvaluationSums(MessageBody):
+class EvaluationSums(MessageBody, release="confusion matrix, losses and bins of confidence over test samples"):
     """Client: the payload is a vector of integers (metric_sums.py), masked where keys were given."""
 
     histograms: Count = 0
@@ -254,7 +259,7 @@ class OwnMetricsRequest(MessageBody):
     memory: str | None = None  # None: the model in the payload
 
 
-class OwnMetrics(MessageBody):
+class OwnMetrics(MessageBody, release="AUC and average precision of this client, readable by the server"):
     """Client: AUC and average precision of its own samples, and how many they are; None where undefined."""
 
     count: Count
@@ -267,7 +272,7 @@ class ModelRequest(MessageBody, kind="show"):
     memory: str
 
 
-class ModelResponse(MessageBody, kind="shown"):
+class ModelResponse(MessageBody, kind="shown", release="the model that this client keeps"):
     """Client: the payload is the personal model."""
 
 
@@ -284,7 +289,7 @@ class AsyncTrainRequest(MessageBody, kind="train"):
     keep_from: Count = 0  # results of older trainings are not needed any more
 
 
-class AsyncTrainResponse(MessageBody, TrainingFacts, kind="trained"):
+class AsyncTrainResponse(MessageBody, TrainingFacts, kind="trained", release="loss and steps of a training"):
     """Client: report a training whose result the server may request."""
 
     memory: str
@@ -299,13 +304,13 @@ class SendResultRequest(MessageBody, kind="send"):
 # Errors, and the end of a run
 
 
-class CannotTrainResponse(MessageBody, kind="skips"):
+class CannotTrainResponse(MessageBody, kind="skips", release="a reason not to train"):
     """Client: these samples cannot be trained on."""
 
     reason: str
 
 
-class ErrorResponse(MessageBody, kind="broke"):
+class ErrorResponse(MessageBody, kind="broke", release="the kind of an error"):
     """Client: the algorithm raised an error."""
 
     error: str

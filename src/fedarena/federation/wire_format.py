@@ -93,15 +93,12 @@ def pack(run: str, round: int, body: MessageBody, payload: Payload = NOTHING) ->
 
 def unpack(content: bytes, types: Types | None = None) -> Message:
     """Return the message, whose payload may contain these types only; raise WireRefused otherwise."""
-    message = unpack_body(content)
-    tree, arrays, _ = _split(content)
-    return replace(message, payload=_read_payload(tree, arrays, types or {}))
+    return replace(unpack_body(content), payload=_read_payload(*payload_parts(content), types or {}))
 
 
 def payload_parts(content: bytes) -> tuple[bytes, bytes]:
     """Return the bytes of a message's payload: its tree, and its arrays."""
-    tree, arrays, _ = _split(content)
-    return tree, arrays
+    return _split(content)[:2]
 
 
 def unpack_body(content: bytes) -> Message:
