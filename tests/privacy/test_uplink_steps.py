@@ -26,7 +26,7 @@ from fedarena.engine.setup import open_context
 from fedarena.engine.tasks import ClientAnswer, ClientTask, client_batch_size
 from fedarena.models.pytree import WeightedMean, nbytes
 from fedarena.privacy.secure_aggregation import MaskedExchange, mask_overhead_bytes, share_ring
-from fedarena.privacy.uplink import FixedPointCode, MaskedSum, MaskedVector, UplinkSteps, largest, norm
+from fedarena.privacy.uplink import FixedPointCode, MaskedVector, UplinkSteps, add_masked, largest, norm
 
 MEAN_ONLY = [
     "fedavg",
@@ -57,14 +57,14 @@ def through(
     way: UplinkSteps, answers: list[np.ndarray], weight: Any = None, turn: MaskedExchange = TURN, kept: Any = None
 ) -> Any:
     """From clients' vectors to the server's mean."""
-    mean, sealed = WeightedMean(), MaskedSum()
+    mean, masked = WeightedMean(), None
     for client, answer in enumerate(answers):
         sent = way.send(Reply(Step(answer), weight=weight[client] if weight else 1.0), "client", turn, client, kept)
         if isinstance(sent.reply.send, MaskedVector):
-            sealed.add(sent.reply.send)
+            masked = add_masked(masked, sent.reply.send)
         else:
             mean.add(sent.reply.send, sent.reply.weight)
-    return way.receive(mean, sealed, turn, list(range(len(answers))))
+    return way.receive(mean, masked, turn, list(range(len(answers))))
 
 
 # Nothing to do
@@ -140,7 +140,7 @@ def test_noise_on_what_is_summed_is_that_of_a_sum() -> None:
     for client in range(4):
         update = ScaffoldUpdate(np.zeros(size), np.zeros(size))
         mean.add(way.send(Reply(update), "client", TURN, client, None).reply.send, 1.0)
-    got = way.receive(mean, MaskedSum(), TURN, [0, 1, 2, 3])
+    got = way.receive(mean, None, TURN, [0, 1, 2, 3])
     assert got.delta.std() == pytest.approx(1 / 4, rel=0.02)
     assert got.dc.std() == pytest.approx(1.0, rel=0.02)
 

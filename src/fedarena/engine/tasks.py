@@ -27,7 +27,7 @@ from fedarena.engine.context import ExperimentContext
 from fedarena.models.pytree import WeightedMean, is_finite, nbytes
 from fedarena.models.task import Buffers, seed_torch, torch_untouched
 from fedarena.privacy.secure_aggregation import MaskedExchange
-from fedarena.privacy.uplink import CannotSend, MaskedSum, MaskedVector, Residual
+from fedarena.privacy.uplink import CannotSend, MaskedVector, Residual, add_masked
 
 PACKAGE = str(Path(fedarena.__file__).parent)
 LIGHT = 5e7  # multiplications that are worth a message of their own: a few milliseconds
@@ -270,7 +270,7 @@ class BatchResult:
     reports: list[Report] = field(default_factory=list)
     mean: WeightedMean = field(default_factory=WeightedMean)
     buffers: BufferMean = field(default_factory=BufferMean)
-    masked: MaskedSum = field(default_factory=MaskedSum)  # in place of the mean, where responses are masked
+    masked: MaskedVector | None = None  # the sum, in place of the mean, where responses are masked
     refused: CannotSend | None = None
 
     def add(self, answer: Answer, context: ExperimentContext) -> None:
@@ -283,7 +283,7 @@ class BatchResult:
         self.reports.append(answer.report)
         if answer.report.finite or context.experiment.on_nan == "keep":
             if isinstance(answer.reply.send, MaskedVector):
-                self.masked.add(answer.reply.send)
+                self.masked = add_masked(self.masked, answer.reply.send)
             else:
                 self.mean.add(answer.reply.send, answer.reply.weight)
             if context.task.has_buffers:
@@ -292,7 +292,7 @@ class BatchResult:
     def merge(self, later: BatchResult) -> None:
         """Add the sums, not the reports, of a batch of later clients."""
         self.mean.merge(later.mean)
-        self.masked.merge(later.masked)
+        self.masked = add_masked(self.masked, later.masked)
         self.buffers.merge(later.buffers)
 
 

@@ -66,24 +66,11 @@ def masked_vector(words: secure_aggregation.Words, tree: Any) -> MaskedVector:
     return MaskedVector(words, skeleton, tuple(np.shape(part) for part in parts))
 
 
-class MaskedSum:
-    """The sum of masked vectors, the only operation that they allow."""
-
-    def __init__(self) -> None:
-        self.first: MaskedVector | None = None
-        self.words: secure_aggregation.Words = np.empty(0, np.uint32)
-
-    def add(self, masked: MaskedVector) -> None:
-        """Add one masked vector, or the sum of several."""
-        if self.first is None:
-            self.first, self.words = masked, masked.words.copy()
-        else:
-            self.words += masked.words
-
-    def merge(self, later: MaskedSum) -> None:
-        """Add the sum over other clients."""
-        if later.first is not None:
-            self.add(MaskedVector(later.words, later.first.skeleton, later.first.shapes))
+def add_masked(total: MaskedVector | None, masked: MaskedVector | None) -> MaskedVector | None:
+    """Return the sum of masked vectors, the only operation that they allow; None stands for the sum of no vectors."""
+    if total is None or masked is None:
+        return total or masked
+    return replace(total, words=total.words + masked.words)
 
 
 @dataclass(frozen=True)
@@ -288,7 +275,9 @@ class UplinkSteps:
 
     # On the server
 
-    def receive(self, mean: WeightedMean, masked: MaskedSum, exchange: MaskedExchange, answered: list[int]) -> Any:
+    def receive(
+        self, mean: WeightedMean, masked: MaskedVector | None, exchange: MaskedExchange, answered: list[int]
+    ) -> Any:
         """Return the mean after the server's steps; None without responses, or with too few to unmask the sum."""
         tree = self._unmasked(masked, exchange, answered) if self.settings.secure else mean.result()
         if tree is None:
@@ -309,9 +298,9 @@ class UplinkSteps:
             ]
         return replace_leaves(tree, iter(parts))
 
-    def _unmasked(self, masked: MaskedSum, exchange: MaskedExchange, answered: list[int]) -> Any:
+    def _unmasked(self, masked: MaskedVector | None, exchange: MaskedExchange, answered: list[int]) -> Any:
         """Return the mean from the sum of masked vectors."""
-        if masked.first is None:
+        if masked is None:
             return None
         words = self.masks.unmask(masked.words, exchange, set(answered))
         if words is None:
@@ -322,7 +311,7 @@ class UplinkSteps:
         if not weight:
             return None
         values = fixed.decode(total[:-1], len(answered))
-        skeleton, shapes = masked.first.skeleton, masked.first.shapes
+        skeleton, shapes = masked.skeleton, masked.shapes
         cuts = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
         parts = []
         for part, shape, way in zip(np.split(values, cuts), shapes, reductions(skeleton), strict=True):
