@@ -15,6 +15,7 @@ from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.client import ClientState
 from fedarena.engine.setup import open_context
 from fedarena.engine.tasks import client_batch_size
+from fedarena.federation.client import FederationClient
 from fedarena.federation.client_states import ClientStateStore
 from fedarena.models.pytree import leaves
 
@@ -114,7 +115,7 @@ def test_noise_is_drawn_from_a_secret_and_not_from_the_seed_that_all_clients_kno
     """The same epsilon as in a simulation, other noise; and no trace of the secret once the run is over."""
     federation = Federation(tmp_path)
     experiment = federation.experiment(uplink={"clip": 0.05, "noise": 0.5})
-    federation.start(secret=None)
+    federation.start(kind=FederationClient)
     seen = []
     run = federation.serve(
         experiment, terms={"secret": None}, on_round=lambda record: seen.append((tmp_path / "run" / "secret").exists())

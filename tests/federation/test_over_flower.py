@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from tests.support.federation_clients import Federation, differences
+from tests.support.federation_clients import Federation, SeededClient, differences
 
 import fedarena as fa
-from fedarena.federation.client import FederationClient
 from fedarena.federation.client_data import ClientFile
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.server import ServerOptions, serve
@@ -127,7 +126,7 @@ class Threads:
 
     def _work(self, name: str, address: str) -> Callable[[], None]:
         file, folder = ClientFile(self.federation.files[name]), self.federation.folder / "clients" / name
-        me = FederationClient(file, folder, secret=0)
+        me = SeededClient(file, folder)
 
         def handle(content: bytes) -> bytes:
             with self.one_at_a_time:

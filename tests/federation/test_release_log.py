@@ -299,7 +299,7 @@ def answers(federation: Federation, contents: list[bytes]) -> list[str]:
 
 def test_a_repeated_request_gets_the_same_answer(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
-    federation.start(secret=None)
+    federation.start(kind=FederationClient)
     federation.serve(federation.experiment(uplink={"clip": 0.1, "noise": 0.3}), terms={"secret": None})
     person, work = federation.clients["alfa"], requests(federation, messages.RoundRequest)[-1]
     first, again = (unpack(person.handle(work), {"Step": Step}).payload["send"] for _ in range(2))

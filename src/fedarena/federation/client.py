@@ -58,7 +58,6 @@ class FederationClient:
         consent: Consent = lambda experiment, leaves: "",
         name: str = "",
         least: int = LEAST,
-        secret: int | None = None,
         runs: int = 1,
         server: str = "",
         new_release: bool = False,
@@ -71,7 +70,7 @@ class FederationClient:
         self.releases = ReleaseLog(folder, server, new_release)
         self.runs: dict[str, bool] = {}  # runs that this process takes part in, and whether each is finished
         self._most_runs = runs
-        self._consent, self._secret = consent, secret
+        self._consent = consent
         self._joined: JoinedRun | None = None
         self._one_at_a_time = threading.Lock()
 
@@ -256,8 +255,6 @@ class FederationClient:
 
     def _noise_seed(self, path: Path) -> int:
         """Return the secret seed of the noise that protects this client."""
-        if self._secret is not None:
-            return self._secret
         if not path.exists():
             with writing(path):
                 write_secret(path, uuid.uuid4().hex.encode())
