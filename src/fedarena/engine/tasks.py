@@ -213,22 +213,16 @@ class ClientTask:
             device_seconds=context.fleet.usual_seconds(self.client, work.samples) * pace,
             sent=size or nbytes(reply.send),
             sent_buffers=nbytes(after) if context.task.has_buffers else 0,
-            state=self._next_state(context, state, reply, work, after, residual),
+            state=self._next_state(reply, work, after, residual),
         )
         return ClientAnswer(report, reply, after)
 
     def _next_state(
-        self,
-        context: ExperimentContext,
-        before: ClientState,
-        reply: Reply,
-        work: ClientWork,
-        buffers: Buffers,
-        residual: Residual | None,
+        self, reply: Reply, work: ClientWork, buffers: Buffers, residual: Residual | None
     ) -> ClientState | None:
-        momentum = work.final_momentum
+        momentum, context = work.final_momentum, work.context
         own = buffers if context.buffer_policy == "local" else None
-        steps = before.steps + work.steps if context.experiment.local.decay_counter == "per_client" else 0
+        steps = work.state.steps + work.steps if context.experiment.local.decay_counter == "per_client" else 0
         empty = reply.keep is None and momentum is None and own is None and not steps and residual is None
         return None if empty and self.state is None else ClientState(reply.keep, momentum, own, steps, None, residual)
 

@@ -37,6 +37,8 @@ from fedarena.privacy.uplink import CannotSend, MaskedVector
 
 STATISTICS = "BatchNorm's statistics"
 
+Questions = Mapping[int, messages.MessageBody]  # by client
+
 
 class RemoteRuntime:
     """Runs tasks at the clients of a federation."""
@@ -99,7 +101,7 @@ class RemoteRuntime:
 
     def ask(
         self,
-        questions: Mapping[int, messages.MessageBody],
+        questions: Questions,
         round: int,
         load: Payload,
         read: Callable[[int, Message], Any],
@@ -120,12 +122,7 @@ class RemoteRuntime:
         return {number[name]: answer for name, answer in found.items()} | absent
 
     def _ask_for(
-        self,
-        questions: Mapping[int, messages.MessageBody],
-        round: int,
-        kind: type[messages.MessageBody],
-        what: str,
-        minimum: int | None = None,
+        self, questions: Questions, round: int, kind: type[messages.MessageBody], what: str, minimum: int | None = None
     ) -> dict[int, Any]:
         """Return answers of one kind, without a payload."""
         rule = self._rule_now if minimum is None else replace(self.rule, minimum=minimum)

@@ -219,6 +219,7 @@ class ClientMasks(MaskProvider):
 # Sends requests to clients, given by number, in a round; the kind of the response, the name of the step, and how many
 # responses are enough (as many as the server's rule says, unless given). It returns responses and absent clients.
 KeyRequests = Callable[..., dict[int, Any]]
+Kind = type[messages.MessageBody]
 
 
 def is_public_key(public: str) -> bool:
@@ -268,12 +269,7 @@ class ServerMasks(MaskProvider):
         return to_each, absent
 
     def _all(
-        self,
-        clients: list[int],
-        request: messages.MessageBody,
-        round: int,
-        kind: type[messages.MessageBody],
-        absent: dict[int, AbsentClient],
+        self, clients: list[int], request: messages.MessageBody, round: int, kind: Kind, absent: dict[int, AbsentClient]
     ) -> dict[int, Any]:
         found = self._ask(dict.fromkeys(clients, request), round, kind, f"round {round + 1}, keys")
         absent |= {k: one for k, one in found.items() if isinstance(one, AbsentClient)}

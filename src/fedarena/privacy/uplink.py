@@ -135,15 +135,15 @@ class UplinkSteps:
         if settings.top_k is not None:
             parts, left = self._largest(parts, (kept or {}).get(do))
             residual = {**(kept or {}), do: left}
-        rng = stream(self.seed, "uplink", exchange.round, client, exchange.number)
         if settings.quantise is not None and not settings.secure:
+            rng = self._rounding(exchange, client)
             parts = [self._quantised(part, rng) if _is_vector(part) else part for part in parts]
         if settings.top_k is not None or (settings.quantise is not None and not settings.secure):
             size = sum(map(self._bytes, parts))
             parts = self._clipped(parts)  # the residual may have made it longer
         weight = 1.0 if settings.noise else reply.weight
         if settings.secure:
-            sent, size = self._masked(reply.send, parts, how, weight, exchange, client, rng)
+            sent, size = self._masked(reply.send, parts, weight, exchange, client)
         else:
             sent = replace_leaves(reply.send, iter(parts))
         return SentReply(replace(reply, send=sent, weight=weight), size, residual)
@@ -219,15 +219,11 @@ class UplinkSteps:
         bits = self.settings.quantise
         return places + (count * part.itemsize if bits is None else -(-count * bits // 8) + part.itemsize)
 
+    def _rounding(self, exchange: MaskedExchange, client: int) -> np.random.Generator:
+        return stream(self.seed, "uplink", exchange.round, client, exchange.number)
+
     def _masked(
-        self,
-        tree: Any,
-        parts: list[Leaf],
-        how: list[str],
-        weight: float,
-        exchange: MaskedExchange,
-        client: int,
-        rng: np.random.Generator,
+        self, tree: Any, parts: list[Leaf], weight: float, exchange: MaskedExchange, client: int
     ) -> tuple[MaskedVector, int]:
         """Return the update weighted, with its share of the noise, in fixed point and masked; the weight comes last."""
         fixed = self._fixed(exchange)
@@ -240,7 +236,7 @@ class UplinkSteps:
         share = round(weight / self.heaviest * fixed.levels)
         share = max(share, 1 if weight > 0 else 0)  # a small weight must not become 0
         factor = share / fixed.levels
-        factors = (factor if way == "mean" else 1.0 for way in how)
+        factors = (factor if way == "mean" else 1.0 for way in reductions(tree))
         flat = [np.ravel(np.asarray(part, np.float64)) * by for part, by in zip(parts, factors, strict=True)]
         values = np.concatenate([*flat, np.empty(0)])
         top = float(np.max(np.abs(values), initial=0.0))
@@ -252,7 +248,7 @@ class UplinkSteps:
             )
         if self.settings.noise:
             values += self._share(exchange) * self._noise(exchange, client).standard_normal(len(values))
-        words = np.append(fixed.encode(values, rng), np.uint32(share))
+        words = np.append(fixed.encode(values, self._rounding(exchange, client)), np.uint32(share))
         words = words + self.masks.mask(len(words), exchange, client)
         return masked_vector(words, tree), -(-len(words) * fixed.width // 8) + self._overhead(exchange)[0]
 
