@@ -1,8 +1,8 @@
 """Four hospitals and a server, each a process of its own, with keys made on the spot.  `make federation` runs this.
 
-Every hospital has a file that it shows to nobody. Eight times, with other patients held out each time, they train one model
+Every hospital has a file that does not leave it. Eight times, with other patients held out each time, they train one model
 together over Flower, with TLS and node authentication. The verdict compares it with what each hospital can do alone, and
-with what nobody may do: put all files in one place.
+with what is not allowed: to put all files in one place.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--times", type=int, default=8, help="how often, with other patients held out each time")
     options.add_argument("--address", default=f"127.0.0.1:{free_port()}", help="where the server listens")
-    wish = options.parse_args()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # in order with what the organiser says
+    arguments = options.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # in order with what the server says
     shutil.rmtree(HERE, ignore_errors=True)
     (HERE / "files").mkdir(parents=True)
     names = write_files(*patients())
     print("\nKeys: a certificate for the server, a key pair for each hospital")
     fedarena("federation", "keys", *names, "--out", str(HERE / "keys"), "--quiet")
     scores: dict[str, list[float]] = {"together": [], "alone": [], "pooled": []}
-    for time in range(wish.times):
-        print(f"\nFederation {time + 1} of {wish.times}" + ("" if time else ": what the organiser sees"))
-        together = federate(names, time, wish.address)
+    for time in range(arguments.times):
+        print(f"\nFederation {time + 1} of {arguments.times}" + ("" if time else ": what the server sees"))
+        together = federate(names, time, arguments.address)
         pooled = experiment(HERE / "files" / "all.csv", time, client="hospital")
         here = {name: fa.run(pooled, algorithm=name, out=False) for name in ("scaffold", "local", "centralized")}
         same = together["weights_sha256"] == here["scaffold"].weights_sha256
@@ -63,7 +63,7 @@ def main() -> None:
         scores["alone"].append(here["local"].final.weighted_accuracy or 0.0)
         scores["pooled"].append(here["centralized"].final.weighted_accuracy or 0.0)
         print("  accuracy of each on its own patients: " + ", ".join(f"{k} {v[-1]:.3f}" for k, v in scores.items()))
-    tell(scores)
+    print_scores(scores)
 
 
 def patients() -> Rows:
@@ -108,21 +108,21 @@ def federate(names: list[str], time: int, address: str) -> dict[str, Any]:
     plan, keys, out = HERE / f"experiment{time}.toml", str(HERE / "keys"), str(HERE / "runs" / str(time))
     plan.write_text(fa.Experiment.make(experiment(Path("mine.csv"), time)).to_toml())
     serve = ["serve", str(plan), "--address", address, "--keys", keys, "--out", out]
-    organiser = start(*serve, "--json", show=time == 0)
+    server = start(*serve, "--json", show=time == 0)
     hospitals = []
     for name in names:
         join = ["join", "--data", str(HERE / "files" / f"{name}.csv"), "--server", address, "--keys", f"{keys}/{name}"]
         # Other patients are held out each time, so each hospital must allow a new release. Hospitals with real patients
         # would not: what two releases have not in common can be computed from their difference (docs/threats.md).
         hospitals.append(start(*join, "--folder", str(HERE / "state" / name), "--yes", "--new-release", "--quiet"))
-    told, _ = organiser.communicate()
-    if organiser.returncode:
+    output, _ = server.communicate()
+    if server.returncode:
         for hospital in hospitals:
-            hospital.terminate()  # they would wait for the organiser to come back
-        sys.exit(f"the federation ended with exit code {organiser.returncode}")
+            hospital.terminate()  # they would wait for the server to come back
+        sys.exit(f"the federation ended with exit code {server.returncode}")
     for hospital in hospitals:
         hospital.wait()
-    found: dict[str, Any] = json.loads(told)
+    found: dict[str, Any] = json.loads(output)
     return found
 
 
@@ -132,24 +132,24 @@ def free_port() -> int:
         return int(any_one.getsockname()[1])
 
 
-def start(*words: str, show: bool = False) -> subprocess.Popen[str]:
+def start(*arguments: str, show: bool = False) -> subprocess.Popen[str]:
     err = None if show else subprocess.DEVNULL
-    return subprocess.Popen([sys.executable, "-m", "fedarena", *words], stdout=subprocess.PIPE, stderr=err, text=True)
+    return subprocess.Popen([sys.executable, "-m", "fedarena", *arguments], stdout=subprocess.PIPE, stderr=err, text=True)
 
 
-def fedarena(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "fedarena", *words], check=True, stdout=subprocess.DEVNULL)
+def fedarena(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "fedarena", *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
-def tell(scores: dict[str, list[float]]) -> None:
+def print_scores(scores: dict[str, list[float]]) -> None:
     """The verdict, by the correlated Bayesian t-test: a fifth of the patients is held out each time."""
     print("\nThe verdict, with differences below one point in a hundred taken as none:\n")
-    for other, words in (("alone", "each hospital alone"), ("pooled", "all files in one place")):
+    for other, name in (("alone", "each hospital alone"), ("pooled", "all files in one place")):
         found = posterior(scores[other], scores["together"], rho=0.2)
         worse, equal, better = found.regions(0.01)
         sign = verdict(better, equal, worse)
         low, high = found.interval()
-        print(f"  together, against {words}: {SIGNS[sign]}")
+        print(f"  together, against {name}: {SIGNS[sign]}")
         print(f"    P(better) {better:.3f}, P(same) {equal:.3f}, P(worse) {worse:.3f}")
         print(
             f"    difference {100 * found.mean:+.1f} points, 90 % of belief from {100 * low:+.1f} to {100 * high:+.1f}\n"

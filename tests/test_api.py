@@ -416,7 +416,7 @@ def test_two_processes_do_not_share_a_folder() -> None:
             said.append(done.stdout)
 
     fa.run("digits", out="r", rounds=2, on_round=look)
-    assert "another process is at work" in said[0]
+    assert "another process is using" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -554,7 +554,7 @@ def test_a_run_under_way_again_is_not_finished() -> None:
     fa.run("digits", out="r", **QUICK)
     loop = fa.rounds(resume="r", rounds=5, runtime="serial")
     next(loop)
-    with pytest.raises(fa.FedarenaError, match="another process is at work"):
+    with pytest.raises(fa.FedarenaError, match="another process is using"):
         fa.run(resume="r", rounds=5, runtime="serial")
     with pytest.raises(fa.FedarenaError, match="not finished"):
         fa.load("r")

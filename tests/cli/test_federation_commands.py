@@ -15,10 +15,10 @@ from fedarena.cli.main import app
 from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
 from fedarena.federation.consent import (
+    differences,
     experiment_as_text,
     experiment_from_text,
     federated_experiment,
-    first_difference,
     what_leaves,
 )
 
@@ -120,13 +120,10 @@ def test_clients_see_no_path_of_the_servers_machine(folder: Path) -> None:
 
 def test_an_experiment_that_was_agreed_on_is_the_only_one(folder: Path) -> None:
     mine = federated_experiment("exp.toml", [])
-    assert (
-        first_difference(
-            mine, experiment_from_text(experiment_as_text(federated_experiment("exp.toml", ["data.path=all.csv"])))
-        )
-        == ""
-    )
-    assert first_difference(mine, federated_experiment("exp.toml", ["rounds=3"])) == "rounds = 3, not 2"
+    elsewhere = federated_experiment("exp.toml", ["data.path=all.csv"])
+    assert differences(mine, experiment_from_text(experiment_as_text(elsewhere))) == {}
+    longer = federated_experiment("exp.toml", ["rounds=3"])
+    assert differences(mine, longer) == {"rounds": "rounds = 3, not 2"}
 
 
 LEAVES = [

@@ -124,7 +124,7 @@ def test_zones_are_an_hour_apart_and_clients_in_their_order() -> None:
     assert max(counts) < 1.06 * min(counts)
 
 
-def test_no_device_has_more_than_a_day() -> None:
+def test_no_device_is_available_for_more_than_a_day() -> None:
     known = build_availability(Experiment.make("digits", devices={"available": "day", "hours": 24}), 9, range(9))
     assert known is not None
     assert (known.available_until(12345.6) == math.inf).all()
@@ -346,7 +346,7 @@ current: list[Interval] = []
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_absent_clients_are_not_selected_and_every_loss_is_counted(seed: int, tmp_path: Path) -> None:
+def test_only_available_clients_are_asked_and_lost_ones_are_counted(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
     starts = rng.integers(0, 58, 9) / 2
     current[:] = [(int(k), s, s + rng.integers(1, 12) / 2) for k, s in zip(rng.integers(0, 4, 9), starts, strict=True)]

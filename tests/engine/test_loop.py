@@ -130,7 +130,7 @@ def test_an_upload_budget_ends_the_run() -> None:
     assert on_blobs("centralized", clients=10, share=0.5, rounds=None, uploads=23).final.round == 5
 
 
-def test_rounds_beyond_the_budget_do_not_count() -> None:
+def test_results_beyond_the_budget_do_not_count() -> None:
     """10 clients, 3 a round, 25 uploads: FSVRG sends 20 in a round, SCAFFOLD 6, FedAvg 3; none may go on to 26."""
     ends = {name: on_blobs(name, clients=10, share=0.3, rounds=None, uploads=25).final.uploads for name in
             ("fsvrg", "scaffold", "fedavg", "coop")}  # fmt: skip

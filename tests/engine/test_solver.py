@@ -38,7 +38,7 @@ def test_batches(rows: int, batch: float, rule: str, sizes: list[int]) -> None:
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 1 << 22))
 def test_blocks_keep_every_batch_in_order(sizes: list[int], numbers: int) -> None:
-    assert [s for block in blocks(sizes, numbers) for s in block] == sizes
+    assert [s for _, block in blocks(sizes, numbers) for s in block] == sizes
 
 
 class Watch(fa.FedAvg):

@@ -1,4 +1,4 @@
-"""Each house splits, numbers and scales its own rows as a table of all rows would, from sums alone."""
+"""Each client splits, numbers and scales its own rows as a table of all rows would, from sums alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedarena.data.sources.table_files import Csv
 from fedarena.federation.agreement import client_order, first_agreement, with_statistics, without_rows
 from fedarena.federation.client_data import ClientFile, ClientSamples, features_of, split_samples, statistics_layout
 from fedarena.federation.messages import Agreement, TableDescription
-from fedarena.federation.statistics_release import StatisticsMask, total_of
+from fedarena.federation.statistics_release import StatisticsMask, Totals, signed_total
 
 DEEP = settings(max_examples=60)
 
@@ -54,7 +54,7 @@ def test_clients_are_numbered_as_a_column_of_their_names_would_be(names: list[st
 def agreed_rows(
     experiment: Experiment, files: dict[str, Path]
 ) -> tuple[dict[str, Agreement], dict[str, ClientSamples], Any]:
-    """What joining comes to, without messages."""
+    """Return the result of the enrollment, without messages."""
     tables = {name: ClientFile(path).read_table(experiment.data.made) for name, path in files.items()}
     agreed = first_agreement({name: table.describe("") for name, table in tables.items()})
     rows = {name: table.to_samples(agreed[name]) for name, table in tables.items()}
@@ -66,11 +66,12 @@ def agreed_rows(
         name: masks[name].masked(own.statistics(layout, 1).integers, agreed[name].client, keys)
         for name, own in rows.items()
     }
-    return with_statistics(agreed, counted, total_of(vectors.values(), layout), experiment), rows, counted
+    totals = Totals.of(signed_total(vectors.values(), layout.size), layout)
+    return with_statistics(agreed, counted, totals), rows, counted
 
 
 def odd_table(folder: Path) -> tuple[Path, dict[str, Path]]:
-    """Words, gaps, a constant, whole numbers here and broken ones there, labels that not everybody has."""
+    """Words, gaps, a constant, whole numbers here and broken ones there, labels that only some clients have."""
     rng = np.random.default_rng(4)
     head = ["who", "size", "colour", "same", "gaps", "y"]
     colours = {"x": ["red", "green"], "y": ["blue", "green"], "z": ["red"]}
@@ -170,12 +171,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_in_ones_own_file_are_reported(mistake: str, tmp_path: Path) -> None:
+def test_mistakes_in_a_clients_file_are_reported(mistake: str, tmp_path: Path) -> None:
     federation = Federation(tmp_path)
-    file, told = MISTAKES[mistake]
+    file, problem = MISTAKES[mistake]
     test = None if file.test is None else tmp_path / file.test
     own = ClientFile(tmp_path / file.path, test, file.label)
-    with pytest.raises(FedarenaError, match="(?s)" + told):
+    with pytest.raises(FedarenaError, match="(?s)" + problem):
         own.read_table(federation.experiment().data.made).describe("")
 
 

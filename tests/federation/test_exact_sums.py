@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedarena.config.errors import BadValue
 from fedarena.federation.exact_sums import POINT, SQUARE_POINT, exact_sum, exact_sum_of_squares
-from fedarena.federation.statistics_release import StatisticsLayout, StatisticsMask, Totals, encoded, total_of
+from fedarena.federation.statistics_release import StatisticsLayout, StatisticsMask, Totals, encoded, signed_total
 
 VALUES = st.lists(st.floats(-(2.0**500), 2.0**500, allow_subnormal=True), max_size=40)
 
@@ -55,14 +55,13 @@ def test_masks_cancel_in_the_total_and_hide_each_client(clients: int) -> None:
     masks = [StatisticsMask() for _ in plain]
     keys = {k: mask.public for k, mask in enumerate(masks)}
     sent = [mask.masked(integers, k, keys) for k, (mask, integers) in enumerate(zip(masks, plain, strict=True))]
-    total = total_of(sent, layout)
+    total = Totals.of(signed_total(sent, layout.size), layout)
     assert total == of(np.concatenate(values), np.concatenate(labels))
     for k, (vector, integers) in enumerate(zip(sent, plain, strict=True)):
         others = [v for i, v in enumerate(sent) if i != k]
         assert not (vector == encoded(integers)).all(axis=1).any()
-        assert total_of(others, layout) != Totals.of(
-            [a - b for a, b in zip(total.integers, integers, strict=True)], layout
-        )
+        rest = [a - b for a, b in zip(total.integers, integers, strict=True)]
+        assert Totals.of(signed_total(others, layout.size), layout) != Totals.of(rest, layout)
 
 
 def test_a_key_masks_one_release_for_one_list_of_clients() -> None:

@@ -15,6 +15,7 @@ from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.client import ClientState
 from fedarena.engine.setup import open_context
 from fedarena.engine.tasks import client_batch_size
+from fedarena.federation.client import FederationClient
 from fedarena.federation.client_states import ClientStateStore
 from fedarena.models.pytree import leaves
 
@@ -71,15 +72,16 @@ OWN = [{"model": "normed", "bn_buffers": "local"}, {"algorithm": "local"}, {"alg
 
 
 @pytest.mark.parametrize("settings", OWN, ids=["buffers", "weights", "both"])
-def test_what_clients_keep_is_tested_at_home_or_with_consent_everywhere(
+def test_personal_models_are_tested_by_their_clients_or_with_consent_by_all(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Shown to the others, an own model has the accuracy of a simulation; at home, that on its owner's rows."""
+    """Shown to the others, an own model has the accuracy of a simulation; else that on the rows of its client."""
     federation = Federation(tmp_path)
     experiment = federation.experiment(**settings)
     serial = fa.run(experiment, out=tmp_path / "serial", runtime="serial")
     federation.start()
-    but = ["weights"] if "algorithm" in settings else []  # there the models of all are hashed, which nobody has here
+    # A simulation hashes the models of all clients, which are not in one place here.
+    but = ["weights"] if "algorithm" in settings else []
     shown = federation.serve(experiment, "shown", terms={"shares_models": True})
     assert differences(shown, serial) == but
     federation.start()
@@ -93,7 +95,7 @@ def test_what_clients_keep_is_tested_at_home_or_with_consent_everywhere(
 
 
 def newest_memory(folder: Path, algorithm: Any) -> ClientState:
-    """Of the run that was begun last."""
+    """Return the newest client state of the last run."""
     run = max((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
     files = sorted(run.glob("memory-*"), key=lambda path: int(path.name.split("-")[1].split(".")[0]))
     return ClientStateStore(run, algorithm).load(files[-1].name.removeprefix("memory-").removesuffix(".safetensors"))
@@ -109,11 +111,11 @@ def test_many_small_clients_are_added_up_in_bundles(tmp_path: Path) -> None:
     assert differences(federation.serve(experiment), serial) == []
 
 
-def test_noise_is_drawn_from_a_secret_and_not_from_the_seed_that_everybody_knows(tmp_path: Path) -> None:
+def test_noise_is_drawn_from_a_secret_and_not_from_the_seed_that_all_clients_know(tmp_path: Path) -> None:
     """The same epsilon as in a simulation, other noise; and no trace of the secret once the run is over."""
     federation = Federation(tmp_path)
     experiment = federation.experiment(uplink={"clip": 0.05, "noise": 0.5})
-    federation.start(secret=None)
+    federation.start(kind=FederationClient)
     seen = []
     run = federation.serve(
         experiment, terms={"secret": None}, on_round=lambda record: seen.append((tmp_path / "run" / "secret").exists())

@@ -107,7 +107,7 @@ def test_two_classes_have_a_histogram_of_the_positive_one(tmp_path: Path) -> Non
         assert low <= serial.metrics[name] <= high
     joined = federation.clients["alfa"]._joined
     assert joined is not None
-    assert layout_of(joined.context, 40).scored == (0,)
+    assert layout_of(joined.worker.context, 40).scored == (0,)
 
 
 def test_a_metric_of_sums_is_followed_and_stops_the_run(federation: Federation) -> None:
@@ -199,13 +199,13 @@ def test_the_server_reads_totals_and_no_sums_of_one_client(federation: Federatio
         n: unpack(c).payload for n, c in federation.link.up if isinstance(unpack_body(c).body, messages.EvaluationSums)
     }
     assert list(sent) == [*SIZES]
-    contexts = {name: federation.clients[name]._joined.context for name in SIZES}  # type: ignore[union-attr]
+    contexts = {name: federation.clients[name]._joined.worker.context for name in SIZES}  # type: ignore[union-attr]
     layout = layout_of(contexts["alfa"], 20)
     total = MetricSums.from_integers(signed_total(sent.values(), layout.size), layout)
     labels = [context.data.y[context.owners.test] for context in contexts.values()]  # type: ignore[union-attr]
     assert total.confusion.sum(axis=1).tolist() == np.bincount(np.concatenate(labels)).tolist()
     for vector, y in zip(sent.values(), labels, strict=True):
-        assert is_vector(vector, layout)
+        assert is_vector(vector, layout.size)
         assert (np.unpackbits(vector.view(np.uint8)).mean() - 0.5) ** 2 < 0.001  # as many ones as zeros: random
         rows = np.array(decoded(vector)[:12], object).reshape(3, 4).sum(axis=1)
         assert not any(int(row) == int(count) for row, count in zip(rows, np.bincount(y, minlength=3), strict=True))
@@ -227,12 +227,12 @@ def test_consent_shows_the_release_and_the_labels_that_it_counts(federation: Fed
     federation.start("alfa", consent=lambda experiment, leaves: seen.extend(leaves) or "")
     federation.start("bravo", "charlie")
     federation.serve(federation.experiment(**HISTOGRAMS))
-    told = "\n".join(seen)
-    assert "score histograms: of each class how many of its test rows" in told
-    assert "in each of 20 equal bins: masked, so that the server reads only the totals over all 3 clients" in told
+    text = "\n".join(seen)
+    assert "score histograms: of each class how many of its test rows" in text
+    assert "in each of 20 equal bins: masked, so that the server reads only the totals over all 3 clients" in text
     counts = {label: sum(row[5] == label for row in federation.rows["alfa"]) for label in "abc"}
-    assert f"these rows: {counts['a']} of 'a', {counts['b']} of 'b', {counts['c']} of 'c'" in told
-    assert "own AUC" not in told
+    assert f"these rows: {counts['a']} of 'a', {counts['b']} of 'b', {counts['c']} of 'c'" in text
+    assert "own AUC" not in text
     plain = "\n".join(what_leaves(federation.experiment(), False, 3))
     assert "after the last round, its own AUC and average precision over its test rows" in plain
     assert "histogram" not in plain
@@ -242,10 +242,10 @@ def test_consent_shows_the_release_and_the_labels_that_it_counts(federation: Fed
     assert "after the last round" not in followed
 
 
-def forged(federation: Federation, words: messages.MessageBody, **changes: Any) -> list[bytes]:
-    """The last request of this kind to alfa, changed by the server."""
-    content = requests(federation, type(words))[-1]
-    message = unpack(content, federation.clients["alfa"]._joined.types)  # type: ignore[union-attr]
+def forged(federation: Federation, request: messages.MessageBody, **changes: Any) -> list[bytes]:
+    """Return the last request of this kind to alfa, changed by the server."""
+    content = requests(federation, type(request))[-1]
+    message = unpack(content, federation.clients["alfa"]._joined.worker.types)  # type: ignore[union-attr]
     new = message.body.model_copy(update=changes)
     return [pack(message.run, message.round, new, Payload.of(message.payload))]
 
@@ -265,23 +265,29 @@ def test_histograms_that_were_not_agreed_on_are_refused_and_logged(
 
 def test_values_of_one_client_are_refused_where_histograms_were_agreed_on(federation: Federation) -> None:
     served(federation, **HISTOGRAMS)
-    message = unpack(requests(federation, messages.EvaluateRequest)[-1], federation.clients["alfa"]._joined.types)  # type: ignore[union-attr]
+    message = unpack(
+        requests(federation, messages.EvaluateRequest)[-1], federation.clients["alfa"]._joined.worker.types
+    )  # type: ignore[union-attr]
     asked = pack(message.run, 0, messages.OwnMetricsRequest(), Payload.of(message.payload))
     assert answers(federation, [asked]) == ["the agreed experiment takes AUC and average precision from histograms"]
 
 
 def test_sums_of_own_models_are_refused(federation: Federation) -> None:
     served(federation, algorithm="local")
-    message = unpack(requests(federation, messages.EvaluateRequest)[-1], federation.clients["alfa"]._joined.types)  # type: ignore[union-attr]
+    message = unpack(
+        requests(federation, messages.EvaluateRequest)[-1], federation.clients["alfa"]._joined.worker.types
+    )  # type: ignore[union-attr]
     asked = pack(message.run, 0, messages.EvaluationSumsRequest(), Payload.of(message.payload))
     assert answers(federation, [asked]) == ["no evaluation sums: every client has its own model"]
 
 
 def with_new_key(federation: Federation, content: bytes) -> bytes:
     """A request for sums with a new key of alfa, and keys of the server's own for the others."""
-    message = unpack(content, federation.clients["alfa"]._joined.types)  # type: ignore[union-attr]
-    told = unpack_body(federation.clients["alfa"].handle(pack(message.run, 0, messages.StatisticsKeyRequest()))).body
-    keys = {0: told.key, **{k: StatisticsMask().public for k in (1, 2)}}  # type: ignore[union-attr]
+    message = unpack(content, federation.clients["alfa"]._joined.worker.types)  # type: ignore[union-attr]
+    response = unpack_body(
+        federation.clients["alfa"].handle(pack(message.run, 0, messages.StatisticsKeyRequest()))
+    ).body
+    keys = {0: response.key, **{k: StatisticsMask().public for k in (1, 2)}}  # type: ignore[union-attr]
     return pack(message.run, 0, message.body.model_copy(update={"keys": keys}), Payload.of(message.payload))
 
 

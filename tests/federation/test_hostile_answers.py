@@ -1,4 +1,4 @@
-"""Clients that answer what no client would: they are named and left out, and the server goes on."""
+"""Clients that send impossible answers: they are named and left out, and the server continues."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def spoil(
     federation.link.change = changed
 
 
-def told(**news: Any) -> Callable[[Message], bytes]:
-    """The same answer with other words."""
+def with_fields(**news: Any) -> Callable[[Message], bytes]:
+    """Return a function that changes fields of an answer."""
     return lambda m: pack(m.run, m.round, m.body.model_copy(update=news), Payload.of(m.payload))
 
 
@@ -74,7 +74,9 @@ def test_an_answer_of_another_round_is_dropped(round: int, federation: Federatio
     assert named(federation, "an answer of round 8" if round == 7 else "an impossible round")
 
 
-def test_an_answer_that_cannot_be_read_stops_nobody(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_cannot_be_read_stops_no_other_client(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = RemoteRuntime.answer
 
     def fails(self: RemoteRuntime, client: int, message: Message, *more: Any) -> Any:
@@ -112,7 +114,7 @@ LIES: dict[str, tuple[type[messages.MessageBody], dict[str, Any], str]] = {
 @pytest.mark.parametrize("what", LIES)
 def test_numbers_that_cannot_be_are_reported_with_their_sender(what: str, federation: Federation) -> None:
     kind, news, why = LIES[what]
-    spoil(federation, kind, told(**news))
+    spoil(federation, kind, with_fields(**news))
     with pytest.raises(TooFewAnswers, match=f"'charlie': .*{why}"):
         federation.serve(federation.experiment(**SUMS))
 
@@ -165,13 +167,13 @@ def test_totals_that_cannot_be_stop_the_handshake(what: str, federation: Federat
     ],
 )
 def test_a_table_that_cannot_be_does_not_take_part(news: dict[str, Any], why: str, federation: Federation) -> None:
-    spoil(federation, messages.TableDescription, told(**news))
+    spoil(federation, messages.TableDescription, with_fields(**news))
     with pytest.raises(TooFewAnswers, match="3 of 4 clients came"):
         federation.serve(federation.experiment(), terms={"wait": 0.5})
     assert named(federation, why)
 
 
-def test_nobody_draws_an_order_of_too_many_rows(federation: Federation) -> None:
+def test_no_client_draws_an_order_of_too_many_rows(federation: Federation) -> None:
     federation.serve(federation.experiment(rounds=1))
     asked = next(
         content
@@ -188,7 +190,7 @@ def test_nobody_draws_an_order_of_too_many_rows(federation: Federation) -> None:
 
 @pytest.mark.parametrize("news", [{"count": 10**9}, {"own_count": 10**9}, {"loss": 1e308}, {"loss": -float("inf")}])
 def test_looks_are_at_the_rows_agreed_on(news: dict[str, Any], federation: Federation) -> None:
-    spoil(federation, messages.EvaluateResponse, told(**news), 2)
+    spoil(federation, messages.EvaluateResponse, with_fields(**news), 2)
     run = federation.serve(federation.experiment())
     assert len(run.records) == 3
     assert named(federation, "a loss of" if "loss" in news else "not those agreed on")
@@ -216,7 +218,7 @@ def as_trained(m: Message) -> bytes:
     [
         (messages.AsyncTrainResponse, as_done, "'done' where the other kind"),
         (messages.RoundResponse, as_trained, "'trained' where the other kind"),
-        (messages.RoundResponse, told(memory="x"), "of another training"),
+        (messages.RoundResponse, with_fields(memory="x"), "of another training"),
         (messages.AsyncTrainResponse, lambda m: pack(m.run, m.round + 9, m.body), "an answer of round"),
     ],
 )
@@ -227,7 +229,7 @@ def test_an_answer_to_another_question_is_a_loss(kind: Any, change: Any, why: st
 
 
 def test_a_memory_has_the_name_of_its_exchange(federation: Federation) -> None:
-    spoil(federation, messages.RoundResponse, told(memory="99.0"), 2)
+    spoil(federation, messages.RoundResponse, with_fields(memory="99.0"), 2)
     run = federation.serve(federation.experiment())
     assert [record.answered for record in run.records] == [4, 3, 4]
     assert named(federation, "of another training")
@@ -238,7 +240,7 @@ def test_a_memory_has_the_name_of_its_exchange(federation: Federation) -> None:
 
 @pytest.mark.parametrize("which", ["mask", "channel"])
 def test_a_key_that_is_none_costs_its_owner_alone(which: str, federation: Federation) -> None:
-    zeros = lambda m: told(keys=m.body.keys.model_copy(update={which: "00" * 32}))(m)  # type: ignore[attr-defined]
+    zeros = lambda m: with_fields(keys=m.body.keys.model_copy(update={which: "00" * 32}))(m)  # type: ignore[attr-defined]
     spoil(federation, messages.KeysResponse, zeros, 2)
     run = federation.serve(federation.experiment(uplink={"secure": True}))
     assert [record.answered for record in run.records] == [4, 3, 4]

@@ -39,13 +39,13 @@ class MaliciousServer:
     def __init__(self, folder: Path, keys: Path) -> None:
         self.link = flower_link.open_link(folder, "127.0.0.1:0", ServerKeys.load(keys / "organiser"))
 
-    def ask(self, run: str, words: messages.MessageBody) -> Message:
+    def ask(self, run: str, request: messages.MessageBody) -> Message:
         """Send a message to the only client, and return its answer."""
         end = time.monotonic() + PATIENCE
         while not self.link.nodes():
             assert time.monotonic() < end
             time.sleep(0.05)
-        ticket = self.link.send(next(iter(self.link.nodes())), pack(run, 0, words), PATIENCE)
+        ticket = self.link.send(next(iter(self.link.nodes())), pack(run, 0, request), PATIENCE)
         while time.monotonic() < end:
             for arrival in self.link.receive(1.0):
                 if arrival.ticket == ticket:
@@ -151,13 +151,13 @@ def test_histograms_are_released_over_the_real_link_only_as_agreed(attacked: tup
     assert isinstance(
         server.ask("second", messages.AgreementRequest(agreement=agreement, tell="ready")).body, messages.ReadyResponse
     )
-    told = server.ask("second", messages.EvaluationSumsRequest(histograms=50)).body
-    assert isinstance(told, messages.RefusalResponse)
-    assert told.why == "asked for score histograms of 50 bins, and the agreed experiment has none"
+    response = server.ask("second", messages.EvaluationSumsRequest(histograms=50)).body
+    assert isinstance(response, messages.RefusalResponse)
+    assert response.why == "asked for score histograms of 50 bins, and the agreed experiment has none"
     client.kill()
     client.wait()
     lines = [json.loads(line) for line in (folder / "federation/alfa/releases.jsonl").read_text().splitlines()]
-    assert [line["what"] for line in lines if line["event"] == "refused"] == [refused.why, told.why]
+    assert [line["what"] for line in lines if line["event"] == "refused"] == [refused.why, response.why]
     assert not any("histogram" in line["what"] for line in lines if line["event"] == "released")
 
 

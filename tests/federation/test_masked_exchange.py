@@ -1,4 +1,4 @@
-"""Secure aggregation between houses: sums to the bit, with and without those who leave, and nothing else to be read."""
+"""Secure aggregation in a federation: exact sums, with and without clients that leave, and no other value can be read."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def asker(clients: dict[int, ClientMasks], turn: MaskedExchange, absent: tuple[i
 def test_masks_of_a_curve_cancel_to_the_bit(missing: tuple[int, ...]) -> None:
     turn = MaskedExchange(3, 1, (0, 1, 2, 4, 7))
     clients = {k: ClientMasks(0, k, "place") for k in turn.asked}
-    house = asker(clients, turn)
-    shares, absent = house.exchange(3, 1, list(turn.asked))
+    server = asker(clients, turn)
+    shares, absent = server.exchange(3, 1, list(turn.asked))
     assert not absent
     rng, true, total = np.random.default_rng(0), np.zeros(40, np.uint32), np.zeros(40, np.uint32)
     answered = [k for k in turn.asked if k not in missing]
@@ -144,7 +144,7 @@ def test_masks_of_a_curve_cancel_to_the_bit(missing: tuple[int, ...]) -> None:
         mask = clients[k].mask(40, turn, k)
         assert len(np.unique(mask)) == 40
         true, total = true + own, total + own + mask
-    assert np.array_equal(house.unmask(total, turn, answered), true)
+    assert np.array_equal(server.unmask(total, turn, answered), true)
     assert not np.array_equal(total, true)
 
 
@@ -169,8 +169,8 @@ def test_too_few_or_false_answers_reveal_nothing() -> None:
     for answered in ([0], [0, 1], [1, 2, 3]):  # one; fewer than half and one; without the one that is asked
         with pytest.raises(BadValue, match="too few to mask each other"):
             clients[0].revealed_shares(answered)
-    told = clients[0].revealed_shares([0, 1, 2]).shares
-    assert {*told} == {0, 1, 2, 3}
+    revealed = clients[0].revealed_shares([0, 1, 2]).shares
+    assert {*revealed} == {0, 1, 2, 3}
 
 
 def test_an_answer_by_itself_is_noise_to_the_server(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_an_answer_by_itself_is_noise_to_the_server(tmp_path: Path) -> None:
     for one in words:
         assert one.dtype == np.uint32
         assert one.max() > 2**31  # a sum of four has 30 bits each
-    secret = federation.clients["alfa"]._joined.masks.own_secrets  # type: ignore[union-attr]
+    secret = federation.clients["alfa"]._joined.worker.masks.own_secrets  # type: ignore[union-attr]
     files = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for number in (secret.own, secret.pairs):
         assert f"{number:x}".encode() not in files
@@ -217,7 +217,7 @@ def test_what_is_not_finite_is_not_sent_at_all(tmp_path: Path) -> None:
 
 
 def test_who_answered_is_counted_once_and_for_all() -> None:
-    """Strangers and repeated names hide nobody; and shares are revealed for one sum."""
+    """Strangers and repeated names hide no client, and shares are revealed for one sum."""
     turn = MaskedExchange(0, 0, (0, 1, 2, 3))
     clients = {k: ClientMasks(0, k, "p") for k in turn.asked}
     shares, _ = asker(clients, turn).exchange(0, 0, [0, 1, 2, 3])

@@ -98,9 +98,9 @@ def test_totals_that_cannot_be_right_are_found() -> None:
         "sum of confidences": (bounds[3], -(10**5) << 1074),
         "histogram": (bounds[4], -1000),
     }
-    for told, (at, by) in cases.items():
+    for problem, (at, by) in cases.items():
         found = MetricSums.from_integers(changed(sums.integers, int(at), by), layout)
-        assert told in found.implausible(count), told
+        assert problem in found.implausible(count), problem
     with pytest.raises(ValueError, match="larger than any table"):
         MetricSums.from_integers(changed(sums.integers, 0, 2**60), layout)
 

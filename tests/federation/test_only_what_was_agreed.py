@@ -26,15 +26,15 @@ def requests_to_alfa(federation: Federation, kind: type[messages.MessageBody]) -
 
 def answer(federation: Federation, content: bytes) -> str:
     """The reason of alfa's refusal, or what it answers."""
-    told: Message = unpack_body(federation.clients["alfa"].handle(content))
-    return told.body.why if isinstance(told.body, messages.RefusalResponse) else told.body.what
+    response: Message = unpack_body(federation.clients["alfa"].handle(content))
+    return response.body.why if isinstance(response.body, messages.RefusalResponse) else response.body.what
 
 
 def changed(content: bytes, round: int | None = None, **fields: Any) -> bytes:
-    """The same question in other words."""
+    """Return the same request with other fields."""
     message = unpack_body(content)
-    words = type(message.body).model_validate({**message.body.model_dump(), **fields})
-    return pack(message.run, message.round if round is None else round, words)
+    request = type(message.body).model_validate({**message.body.model_dump(), **fields})
+    return pack(message.run, message.round if round is None else round, request)
 
 
 @pytest.mark.parametrize("uplink", [{"secure": True}, {"clip": 0.1}])
@@ -63,7 +63,7 @@ def test_secrets_mask_one_answer_and_noise_hides_one(tmp_path: Path) -> None:
     work = requests_to_alfa(federation, messages.RoundRequest)[-1]
     assert answer(federation, work) == "done"  # asked again, as when an answer was lost
     assert "have masked another answer" in answer(federation, changed(work, memory="0.0"))
-    federation.clients["alfa"]._joined.masks._request = ""  # type: ignore[union-attr]
+    federation.clients["alfa"]._joined.worker.masks._request = ""  # type: ignore[union-attr]
     turn = {"number": 7, "asked": (0, 1, 2, 3), "everyone": False}
     assert "one draw of noise" in answer(federation, changed(work, turn=turn))
     turn = {"number": 0, "asked": (0, 1), "everyone": False}

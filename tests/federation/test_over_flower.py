@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("flwr")
-from tests.support.federation_clients import Federation, differences
+from tests.support.federation_clients import Federation, SeededClient, differences
 
 import fedarena as fa
-from fedarena.federation.client import FederationClient
 from fedarena.federation.client_data import ClientFile
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.server import ServerOptions, serve
@@ -32,10 +31,10 @@ PATIENCE = 120.0  # of a test, on a machine where many others run
 class Command:
     """A `fedarena` command, and what it says."""
 
-    def __init__(self, folder: Path, name: str, *words: str) -> None:
+    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
         self.log = folder / f"{name}-{time.monotonic_ns()}.log"
         with self.log.open("w") as file:
-            command = [sys.executable, "-m", "fedarena", *words]
+            command = [sys.executable, "-m", "fedarena", *arguments]
             self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=file, text=True)
 
     @property
@@ -78,8 +77,8 @@ def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list
     (tmp_path / "exp.toml").write_text(experiment.to_toml().replace(str(federation.pooled), "/participants"))
     make_federation_keys(tmp_path / "keys", list(SIZES))
 
-    def begin(name: str, *words: str) -> Command:
-        commands.append(Command(tmp_path, name, *words))
+    def begin(name: str, *arguments: str) -> Command:
+        commands.append(Command(tmp_path, name, *arguments))
         return commands[-1]
 
     server = begin("organiser", "serve", "exp.toml", "--address", "127.0.0.1:0", "--out", "run")
@@ -97,7 +96,7 @@ def test_killed_on_all_sides_it_is_the_simulation(tmp_path: Path, commands: list
     server.kill()
     server = begin("organiser", "serve", "--resume", "run", "--address", address, "--json")
     result = server.result()
-    assert {name: house.result()["name"] for name, house in clients.items()} == {name: name for name in SIZES}
+    assert {name: client.result()["name"] for name, client in clients.items()} == {name: name for name in SIZES}
     serial = fa.run(experiment, out=False, runtime="serial")
     assert result["weights_sha256"] == serial.weights_sha256
     run = load_run(tmp_path / "run")
@@ -127,7 +126,7 @@ class Threads:
 
     def _work(self, name: str, address: str) -> Callable[[], None]:
         file, folder = ClientFile(self.federation.files[name]), self.federation.folder / "clients" / name
-        me = FederationClient(file, folder, secret=0)
+        me = SeededClient(file, folder)
 
         def handle(content: bytes) -> bytes:
             with self.one_at_a_time:
@@ -149,7 +148,7 @@ class Threads:
 
 @pytest.mark.slow
 def test_sealed_and_without_rounds(tmp_path: Path) -> None:
-    """Secure aggregation to the bit; and CO-OP, whose order nobody knows beforehand and whose rules hold all the same."""
+    """Secure aggregation to the bit; and CO-OP, whose rules hold in any order of arrivals."""
     threads = Threads(tmp_path)
     sealed = threads.federation.experiment(uplink={"secure": True}, rounds=2)
     assert differences(threads.serve("sealed", sealed), fa.run(sealed, out=False, runtime="serial")) == []

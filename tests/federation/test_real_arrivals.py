@@ -37,12 +37,12 @@ class OnTime(MemoryLink):
 
     def send(self, node: int, content: bytes, deadline: float) -> str:
         ticket = super().send(node, content, deadline)
-        words = unpack_body(content).body
+        request = unpack_body(content).body
         self.due[ticket] = -1.0
-        if isinstance(words, messages.AsyncTrainRequest):
+        if isinstance(request, messages.AsyncTrainRequest):
             client = node - 100
             rows = self.sizes[client] * self.epochs
-            self.due[ticket] = self.clock + self.fleet.training_seconds(client, words.number, rows)
+            self.due[ticket] = self.clock + self.fleet.training_seconds(client, request.number, rows)
         return ticket
 
     def next_post(self) -> Post | None:
@@ -69,7 +69,7 @@ def test_in_the_order_of_the_virtual_clock_it_is_the_simulation(algorithm: Any, 
     assert serial.ages["merges"] == serial.final.uploads > 6
 
 
-def test_what_outlives_a_training_stays_at_home(tmp_path: Path) -> None:
+def test_client_state_stays_with_the_client(tmp_path: Path) -> None:
     """Momentum that is kept, local buffers, rates that decay by client: with traces, nothing may be skipped or lost."""
     federation = Federation(tmp_path)
     local = {
@@ -89,8 +89,8 @@ def test_what_outlives_a_training_stays_at_home(tmp_path: Path) -> None:
     assert 4 <= len(left) <= 4 * 6  # what no checkpoint can need is gone
 
 
-def test_killed_and_resumed_those_at_work_begin_their_trainings_anew(tmp_path: Path) -> None:
-    """Everybody is killed after two rounds; no merge is lost or made twice, and the filter holds."""
+def test_killed_and_resumed_clients_at_work_repeat_their_trainings(tmp_path: Path) -> None:
+    """All processes are killed after two rounds; no merge is lost or made twice, and the filter holds."""
     federation = Federation(tmp_path)
     experiment = federation.experiment(algorithm=ALGORITHMS["coop of all ages"], rounds=6)
     on_time(federation, experiment)
@@ -122,7 +122,7 @@ def test_one_alone_is_the_simulation_whatever_the_time(tmp_path: Path) -> None:
 
 
 def test_the_age_filter_holds_for_real_arrivals(tmp_path: Path) -> None:
-    """One house answers five times as often as the others: it is told to go on by itself, they to fetch again."""
+    """One client answers five times as often as the others: it continues from its own model, and they fetch a new one."""
     federation = Federation(tmp_path)
 
     class Skewed(MemoryLink):

@@ -34,9 +34,9 @@ def agreement(federation: Federation, name: str = "alfa") -> messages.Agreement:
 
 
 def asked_of(
-    person: FederationClient, run: str, words: messages.MessageBody, load: Payload | None = None, round: int = 0
+    person: FederationClient, run: str, request: messages.MessageBody, load: Payload | None = None, round: int = 0
 ) -> messages.MessageBody:
-    content = pack(run, round, words) if load is None else pack(run, round, words, load)
+    content = pack(run, round, request) if load is None else pack(run, round, request, load)
     return unpack_body(person.handle(content)).body
 
 
@@ -79,12 +79,12 @@ def test_another_selection_is_refused_under_any_run_name_and_after_a_restart(pla
     agreed = agreement(served)
     other = agreed.model_copy(update=OTHER_PLACES[place])
     person = greeted(served, served.experiment(**SUMS), "anotherrun")
-    for words in (
+    for request in (
         messages.AgreementRequest(agreement=other, tell="counts"),
         messages.AgreementRequest(agreement=other, tell="ready"),
         messages.StatisticsRequest(agreement=other),
     ):
-        refused = asked_of(person, "anotherrun", words)
+        refused = asked_of(person, "anotherrun", request)
         assert isinstance(refused, messages.RefusalResponse)
         assert "this run asks for other training samples" in refused.why
     assert [line["what"] for line in log(served) if line["event"] == "refused"][-1] == refused.why
@@ -160,7 +160,7 @@ def test_the_server_reads_totals_and_no_sum_of_one_client(served: Federation) ->
     ]
     assert len(vectors) == 4
     for name, vector in zip(NAMES, vectors, strict=True):
-        assert is_vector(vector, layout)
+        assert is_vector(vector, layout.size)
         own = served.clients[name]._joined.samples.statistics(layout, 1)  # type: ignore[union-attr]
         assert own.integers[4] not in [int.from_bytes(row.tobytes(), "little") for row in vector]
         assert (np.unpackbits(vector.view(np.uint8)).mean() - 0.5) ** 2 < 0.001  # as many ones as zeros: random
@@ -283,7 +283,7 @@ def requests(federation: Federation, kind: type[messages.MessageBody]) -> list[b
 
 def other_models(federation: Federation, content: bytes, number: int) -> list[bytes]:
     """The same request about other models."""
-    types = federation.clients["alfa"]._joined.types  # type: ignore[union-attr]
+    types = federation.clients["alfa"]._joined.worker.types  # type: ignore[union-attr]
     found = []
     for k in range(number):
         message = unpack(content, types)
@@ -293,13 +293,13 @@ def other_models(federation: Federation, content: bytes, number: int) -> list[by
 
 
 def answers(federation: Federation, contents: list[bytes]) -> list[str]:
-    told = [unpack_body(federation.clients["alfa"].handle(content)).body for content in contents]
-    return [words.why if isinstance(words, messages.RefusalResponse) else words.what for words in told]
+    responses = [unpack_body(federation.clients["alfa"].handle(content)).body for content in contents]
+    return [one.why if isinstance(one, messages.RefusalResponse) else one.what for one in responses]
 
 
 def test_a_repeated_request_gets_the_same_answer(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
-    federation.start(secret=None)
+    federation.start(kind=FederationClient)
     federation.serve(federation.experiment(uplink={"clip": 0.1, "noise": 0.3}), terms={"secret": None})
     person, work = federation.clients["alfa"], requests(federation, messages.RoundRequest)[-1]
     first, again = (unpack(person.handle(work), {"Step": Step}).payload["send"] for _ in range(2))
@@ -315,15 +315,15 @@ def test_a_round_is_answered_for_few_models_and_for_one_where_noise_or_masks_pro
     federation = Federation(tmp_path)
     federation.start()
     federation.serve(federation.experiment(uplink=uplink))
-    limits = federation.clients["alfa"]._joined.limits  # type: ignore[union-attr]
+    limits = federation.clients["alfa"]._joined.worker.limits  # type: ignore[union-attr]
     work = requests(federation, messages.RoundRequest)[-1]
-    words = unpack_body(work).body
+    request = unpack_body(work).body
     for content in other_models(federation, work, most - 1):
-        limits.check(words, 2, content)  # type: ignore[union-attr]
-    limits.check(words, 2, work)  # type: ignore[union-attr]
+        limits.check(request, 2, content)  # type: ignore[union-attr]
+    limits.check(request, 2, work)  # type: ignore[union-attr]
     last = other_models(federation, work, most + 5)[-1]
     with pytest.raises(BadValue, match=f"asked {most + 1} different questions as 'round 3, exchange 1'"):
-        limits.check(words, 2, last)  # type: ignore[union-attr]
+        limits.check(request, 2, last)  # type: ignore[union-attr]
 
 
 def test_requests_are_counted_across_restarts(tmp_path: Path) -> None:
@@ -347,8 +347,8 @@ def test_exchanges_of_a_round_are_limited(tmp_path: Path) -> None:
     federation.start()
     federation.serve(federation.experiment())
     message = unpack_body(requests(federation, messages.RoundRequest)[-1])
-    words = message.body.model_copy(update={"exchange": 8})
-    assert "asked for exchange 9" in answers(federation, [pack(message.run, 2, words)])[0]
+    request = message.body.model_copy(update={"exchange": 8})
+    assert "asked for exchange 9" in answers(federation, [pack(message.run, 2, request)])[0]
 
 
 def test_a_budget_of_uploads_bounds_the_rounds(tmp_path: Path) -> None:

@@ -55,12 +55,12 @@ def test_rows_and_labels_never_leave(settings: dict[str, Any], tmp_path: Path) -
     federation.start()
     federation.serve(federation.experiment(**settings), terms={"shares_models": True})
     for name, rows in federation.rows.items():
-        sent = b"".join(content for house, content in federation.link.up if house == name)
+        sent = b"".join(content for sender, content in federation.link.up if sender == name)
         assert len(sent) > 1000
         x = np.array([[float(value) for value in row[1:5]] for row in rows])
         y = [LABELS.index(row[5]) for row in rows]
         agreed = federation.clients[name]._joined.samples  # type: ignore[union-attr]
-        scaled = federation.clients[name]._joined.context.data  # type: ignore[union-attr]
+        scaled = federation.clients[name]._joined.worker.context.data  # type: ignore[union-attr]
         for row in (*x, *scaled.x):
             assert not any(form in sent for form in forms_of_row(row))
         numbered = np.array([sorted(LABELS).index(LABELS[label]) for label in y])
@@ -90,7 +90,7 @@ def test_the_search_would_find_them(tmp_path: Path) -> None:
 # What could be got out of a client by asking
 
 
-def test_an_error_that_quotes_a_cell_stays_at_home(tmp_path: Path) -> None:
+def test_an_error_that_quotes_a_cell_stays_with_the_client(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     rows = [[*row[:1], "Mary Smith" if i == 3 else row[1], *row[2:]] for i, row in enumerate(federation.rows["alfa"])]
     write(federation.files["alfa"], rows)
@@ -102,7 +102,7 @@ def test_an_error_that_quotes_a_cell_stays_at_home(tmp_path: Path) -> None:
     assert not any(b"Mary" in content for _, content in federation.link.up)
 
 
-def test_the_text_of_an_algorithms_error_stays_at_home(tmp_path: Path) -> None:
+def test_the_text_of_an_algorithms_error_stays_with_the_client(tmp_path: Path) -> None:
     @register("model", "talkative")
     class Talkative(nn.Linear):
         """Quotes the rows it sees."""
@@ -178,7 +178,7 @@ def test_a_run_does_not_become_another_experiment(tmp_path: Path) -> None:
     assert b"another experiment before" in alfa.handle(hello.replace(b'"shares_models":false', b'"shares_models":true'))
 
 
-TOLD = {  # all that a client may say, and where docs/federation.md says so
+SENT = {  # every field that a client may send, by the words of docs/federation.md
     "names of columns, which of them hold words, labels that occur, number of rows": (
         "described.columns described.label_kind described.classes described.rows described.test_rows "
         "counted.train counted.test"
@@ -213,6 +213,6 @@ def test_everything_that_may_leave_is_on_the_page() -> None:
     server_messages = {
         f"{what}.{field}" for what, kind in KINDS.items() if what not in DOWN for field in kind.model_fields
     }
-    assert server_messages == {field for fields in TOLD.values() for field in fields.split()}
+    assert server_messages == {field for fields in SENT.values() for field in fields.split()}
     page = " ".join((Path(__file__).parents[2] / "docs" / "federation.md").read_text(encoding="utf-8").split())
-    assert [phrase for phrase in TOLD if phrase not in page] == []
+    assert [phrase for phrase in SENT if phrase not in page] == []

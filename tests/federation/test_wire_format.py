@@ -1,4 +1,4 @@
-"""What is packed comes back as it was; what is not ours is refused in words, whatever the bytes."""
+"""Packed messages are unpacked unchanged; any other bytes are refused with a reason."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ TREE = {"send": Pair(np.arange(5, dtype=np.float32), 1.5), "buffers": None}
 WHOLE = pack("run", 2, DONE, Payload.of(TREE))
 
 
-def test_words_come_back_as_they_were() -> None:
+def test_message_bodies_come_back_unchanged() -> None:
     message = unpack(WHOLE, TYPES)
     assert isinstance(message.body, messages.RoundResponse)
     assert np.isnan(message.body.loss)
@@ -113,7 +113,7 @@ def test_a_damaged_message_is_refused_or_is_a_message(data: st.DataObject) -> No
         assert isinstance(unpack(bytes(content), TYPES).body, messages.MessageBody)
 
 
-def test_lengths_that_lie_are_refused() -> None:
+def test_wrong_lengths_are_refused() -> None:
     start = len(wire_format.MAGIC)
     for lengths in ((2**63, 0), (0, 2**63), (2**64 - 1, 2**64 - 1), (5, 10**9)):
         with pytest.raises(WireRefused):
@@ -129,8 +129,8 @@ def test_no_class_is_made_that_was_not_named() -> None:
 
 def test_deep_nesting_is_refused() -> None:
     deep = b"[" * 100_000
-    for tree, told in ((deep, b"{}"), (b"null", deep)):
-        content = wire_format.MAGIC + wire_format.LENGTHS.pack(len(tree), 0) + tree + told
+    for tree, body in ((deep, b"{}"), (b"null", deep)):
+        content = wire_format.MAGIC + wire_format.LENGTHS.pack(len(tree), 0) + tree + body
         with pytest.raises(WireRefused):
             unpack(content, TYPES)
 
@@ -149,8 +149,8 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("change", "told"), BAD)
-def test_words_that_do_not_fit_are_refused(change: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("change", "problem"), BAD)
+def test_bodies_that_do_not_fit_are_refused(change: dict[str, Any], problem: str) -> None:
     head = {
         "protocol": wire_format.PROTOCOL,
         "fedarena": fedarena.__version__,
@@ -158,6 +158,6 @@ def test_words_that_do_not_fit_are_refused(change: dict[str, Any], told: str) ->
         "round": 0,
         "what": "done",
     }
-    words = json.dumps({**head, "body": {**DONE.model_dump(), **change}}).encode()
-    with pytest.raises(WireRefused, match=f"'done' that does not fit: .*{told}"):
-        unpack_body(wire_format.MAGIC + wire_format.LENGTHS.pack(0, 0) + words)
+    body = json.dumps({**head, "body": {**DONE.model_dump(), **change}}).encode()
+    with pytest.raises(WireRefused, match=f"'done' that does not fit: .*{problem}"):
+        unpack_body(wire_format.MAGIC + wire_format.LENGTHS.pack(0, 0) + body)

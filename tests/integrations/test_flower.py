@@ -132,7 +132,7 @@ def test_a_lost_answer_is_as_if_it_was_never_given(digits: tuple[Any, Any, Any])
     ]  # the second went on from its first round, the last one accepted
 
 
-def test_an_answer_that_is_none_is_left_out(digits: tuple[Any, Any, Any]) -> None:
+def test_an_unusable_answer_is_left_out(digits: tuple[Any, Any, Any]) -> None:
     x, y, owner = digits
     app = ClientApp()
 
@@ -153,7 +153,7 @@ def test_an_answer_that_is_none_is_left_out(digits: tuple[Any, Any, Any]) -> Non
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
 
 
-def test_an_error_that_quotes_a_row_stays_at_home(digits: tuple[Any, Any, Any]) -> None:
+def test_an_error_that_quotes_a_row_stays_with_the_client(digits: tuple[Any, Any, Any]) -> None:
     class Telling(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -183,7 +183,7 @@ def test_what_a_strategy_would_not_do_is_refused(setting: dict[str, Any]) -> Non
         Strategy(network(False), "fedavg", **setting)
 
 
-def test_strangers_are_refused_before_anything_starts() -> None:
+def test_unknown_algorithms_are_refused_before_anything_starts() -> None:
     with pytest.raises(FedarenaError, match="no algorithm is called 'fedavgg'"):
         Strategy(network(False), "fedavgg")
 

@@ -1,4 +1,4 @@
-"""Secure aggregation: masks cancel, leavers' masks are brought back, and fewer shares than the threshold tell nothing."""
+"""Secure aggregation: masks cancel, those of clients that left are recovered, and too few shares reveal nothing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fedarena.privacy.secure_aggregation import (
     PRIME,
     MaskedExchange,
     ShareRing,
+    SimulatedMasks,
     SimulatedParty,
     _recover_secret,
     share_ring,
-    simulate_unmasking,
     unmask_sum,
 )
 
@@ -23,15 +23,13 @@ SIZE = 50
 
 def masked(turn: MaskedExchange, answered: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """The true sum of what clients have, and the sum of what they send."""
-    parties = {client: SimulatedParty(0, turn, client) for client in turn.asked}
-    publics = {client: party.public for client, party in parties.items()}
     rng = np.random.default_rng(len(answered))
     true = np.zeros(SIZE, np.uint32)
     sent = np.zeros(SIZE, np.uint32)
     for client in answered:
         own = rng.integers(0, 2**32, SIZE, dtype=np.uint32)
         true += own
-        sent += own + parties[client].mask(SIZE, publics)
+        sent += own + SimulatedMasks(0).mask(SIZE, turn, client)
     return true, sent
 
 
@@ -44,17 +42,17 @@ def test_masks_cancel_to_the_bit(clients: int, dropouts: int) -> None:
     answered = list(turn.asked[dropouts:])
     true, sent = masked(turn, answered)
     assert not np.array_equal(true, sent)
-    assert np.array_equal(simulate_unmasking(sent, 0, turn, answered), true)
+    assert np.array_equal(SimulatedMasks(0).unmask(sent, turn, answered), true)
 
 
 @given(st.integers(2, 30), st.data())
 @settings(max_examples=25, deadline=None)
-def test_whoever_leaves(clients: int, data: st.DataObject) -> None:
+def test_any_clients_may_leave(clients: int, data: st.DataObject) -> None:
     """Either the sum is exact, or it stays closed; it is exact where more than half of each client's holders are left."""
     turn = MaskedExchange(0, 1, tuple(range(clients)))
     answered = sorted(data.draw(st.sets(st.integers(0, clients - 1), min_size=2)))
     true, sent = masked(turn, answered)
-    found = simulate_unmasking(sent, 0, turn, answered)
+    found = SimulatedMasks(0).unmask(sent, turn, answered)
     ring = share_ring(0, turn)
     left = [sum(holder in answered for holder in ring.holders_of(client)) for client in range(clients)]
     if min(left) >= ring.threshold:
@@ -64,25 +62,23 @@ def test_whoever_leaves(clients: int, data: st.DataObject) -> None:
 
 def test_a_sum_of_one_is_not_opened() -> None:
     turn = MaskedExchange(0, 0, (1, 2, 3))
-    assert simulate_unmasking(masked(turn, [2])[1], 0, turn, [2]) is None
+    assert SimulatedMasks(0).unmask(masked(turn, [2])[1], turn, [2]) is None
 
 
 def test_what_a_client_sends_looks_like_noise() -> None:
     """Of a vector of zeros, every bit is one half of the time: 3,200 tosses of each, within five deviations."""
     turn = MaskedExchange(0, 0, tuple(range(6)))
-    parties = {client: SimulatedParty(0, turn, client) for client in turn.asked}
-    publics = {client: party.public for client, party in parties.items()}
-    words = parties[0].mask(3200, publics)
+    words = SimulatedMasks(0).mask(3200, turn, 0)
     ones = [(words >> bit & 1).mean() for bit in range(32)]
     assert np.abs(np.array(ones) - 0.5).max() < 5 * 0.5 / np.sqrt(3200)
-    assert not np.array_equal(words, SimulatedParty(0, MaskedExchange(1, 0, turn.asked), 0).mask(3200, publics))
+    assert not np.array_equal(words, SimulatedMasks(0).mask(3200, MaskedExchange(1, 0, turn.asked), 0))
 
 
 def test_shares_bring_a_secret_back_and_fewer_do_not() -> None:
     party = SimulatedParty(0, MaskedExchange(0, 0, tuple(range(9))), 4)
     need = party.ring.threshold
     assert need == 5
-    for of_pairs, secret in ((True, party._secret), (False, party._own)):
+    for of_pairs, secret in ((True, party.secrets.pairs), (False, party.secrets.own)):
         shares = party.shares(of_pairs)
         items = list(shares.items())
         assert len(items) == 9
@@ -92,7 +88,7 @@ def test_shares_bring_a_secret_back_and_fewer_do_not() -> None:
 
 def test_a_pair_agrees_on_its_mask() -> None:
     one, two = (SimulatedParty(0, MaskedExchange(0, 0, (5, 8)), client) for client in (5, 8))
-    assert pow(one.public, two._secret, PRIME) == pow(two.public, one._secret, PRIME)
+    assert pow(one.public, two.secrets.pairs, PRIME) == pow(two.public, one.secrets.pairs, PRIME)
 
 
 def test_neighbours_are_mutual_and_few() -> None:

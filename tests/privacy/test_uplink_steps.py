@@ -26,7 +26,7 @@ from fedarena.engine.setup import open_context
 from fedarena.engine.tasks import ClientAnswer, ClientTask, client_batch_size
 from fedarena.models.pytree import WeightedMean, nbytes
 from fedarena.privacy.secure_aggregation import MaskedExchange, mask_overhead_bytes, share_ring
-from fedarena.privacy.uplink import FixedPointCode, MaskedSum, MaskedVector, UplinkSteps, largest, norm
+from fedarena.privacy.uplink import FixedPointCode, MaskedVector, UplinkSteps, add_masked, largest, norm
 
 MEAN_ONLY = [
     "fedavg",
@@ -57,21 +57,21 @@ def through(
     way: UplinkSteps, answers: list[np.ndarray], weight: Any = None, turn: MaskedExchange = TURN, kept: Any = None
 ) -> Any:
     """From clients' vectors to the server's mean."""
-    mean, sealed = WeightedMean(), MaskedSum()
+    mean, masked = WeightedMean(), None
     for client, answer in enumerate(answers):
         sent = way.send(Reply(Step(answer), weight=weight[client] if weight else 1.0), "client", turn, client, kept)
         if isinstance(sent.reply.send, MaskedVector):
-            sealed.add(sent.reply.send)
+            masked = add_masked(masked, sent.reply.send)
         else:
             mean.add(sent.reply.send, sent.reply.weight)
-    return way.receive(mean, sealed, turn, list(range(len(answers))))
+    return way.receive(mean, masked, turn, list(range(len(answers))))
 
 
 # Nothing to do
 
 
 @pytest.mark.parametrize("algorithm", MEAN_ONLY)
-def test_a_clip_that_nobody_reaches_is_plain_to_the_bit(algorithm: str) -> None:
+def test_a_clip_that_no_client_reaches_is_plain_to_the_bit(algorithm: str) -> None:
     plain, same = on_blobs(algorithm), on_blobs(algorithm, uplink={"clip": 1e9, "noise": 0.0, "top_k": 1.0})
     assert np.array_equal(weights(plain), weights(same))
     assert same.final.epsilon is None
@@ -140,7 +140,7 @@ def test_noise_on_what_is_summed_is_that_of_a_sum() -> None:
     for client in range(4):
         update = ScaffoldUpdate(np.zeros(size), np.zeros(size))
         mean.add(way.send(Reply(update), "client", TURN, client, None).reply.send, 1.0)
-    got = way.receive(mean, MaskedSum(), TURN, [0, 1, 2, 3])
+    got = way.receive(mean, None, TURN, [0, 1, 2, 3])
     assert got.delta.std() == pytest.approx(1 / 4, rel=0.02)
     assert got.dc.std() == pytest.approx(1.0, rel=0.02)
 
@@ -168,7 +168,7 @@ def test_rounds_by_coins_differ_in_size() -> None:
     assert run.final.epsilon < fixed.final.epsilon
 
 
-def test_epsilon_grows_and_is_told_everywhere(tmp_path: Path) -> None:
+def test_epsilon_grows_and_is_in_every_result(tmp_path: Path) -> None:
     run = fa.run(
         "digits", clients=6, rounds=3, uplink={"clip": 1.0, "noise": 4.0}, out=tmp_path / "r", runtime="serial"
     )
@@ -191,7 +191,7 @@ def test_two_exchanges_a_round_are_two_releases() -> None:
 
 
 def test_shares_of_noise_that_left_are_missing() -> None:
-    """Of 8 clients 6 answer: the noise is sqrt(6 / 8) of what was wished, and the accountant knows."""
+    """Of 8 clients 6 answer: the noise is sqrt(6 / 8) of the setting, and the accountant knows."""
     way = steps(clip=1.0, noise=1.0, secure=True)
     assert way.released(TURN, 6, 8) == ("everyone", 8, math.sqrt(6 / 8))
     assert through(way, [np.zeros(40_000)] * 6).delta.std() == pytest.approx(math.sqrt(6 / 8) / 6, rel=0.02)

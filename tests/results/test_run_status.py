@@ -82,7 +82,7 @@ def test_a_budget_of_uploads_is_told_in_rounds(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who holds a lock")
 def test_the_lock_of_another_process_is_seen_and_left_alone(tmp_path: Path) -> None:
-    """Asked from outside, as often as one likes, the lock stays with who has it."""
+    """Checks from outside do not release the lock."""
     hold = (
         "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX);"
         "print('held', flush=True); sys.stdin.read()"
@@ -92,7 +92,7 @@ def test_the_lock_of_another_process_is_seen_and_left_alone(tmp_path: Path) -> N
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         assert [is_locked(tmp_path) for _ in range(3)] == [True] * 3
-        with pytest.raises(fa.FedarenaError, match="another process is at work"):
+        with pytest.raises(fa.FedarenaError, match="another process is using"):
             CheckpointStore(tmp_path, fa.FedAvg())
         holder.kill()
     assert not is_locked(tmp_path)

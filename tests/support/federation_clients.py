@@ -53,6 +53,13 @@ def rows_of(sizes: dict[str, int], seed: int = 0) -> dict[str, list[list[str]]]:
     return found
 
 
+class SeededClient(FederationClient):
+    """A client whose noise follows from a known seed, as in a simulation."""
+
+    def _noise_seed(self, path: Path) -> int:
+        return 0
+
+
 class Federation:
     """Clients with a file each, the link to their server, and the messages that all of them log while it runs."""
 
@@ -80,12 +87,12 @@ class Federation:
         table = {"model": "logreg", **budget, "local": {"lr": 0.1, "batch": 8}, **settings}
         return federated_experiment({**table, "data": {**data, **table.get("data", {})}}, [])
 
-    def start(self, *names: str, secret: int | None = 0, **settings: Any) -> None:
+    def start(self, *names: str, kind: type[FederationClient] = SeededClient, **settings: Any) -> None:
         """Start these clients, or all."""
         for name in names or self.rows:
             file = settings.get("file") or ClientFile(self.files[name])
             own = {k: v for k, v in settings.items() if k != "file"}
-            client = FederationClient(file, self.folder / "clients" / name, name=name, secret=secret, **own)
+            client = kind(file, self.folder / "clients" / name, name=name, **own)
             self.clients[name] = client
             self.link.connect(name, client.handle)
 

@@ -208,7 +208,7 @@ def test_a_watched_run_keeps_its_lock_and_its_bits(tmp_path: Path) -> None:
         run.step(2)
         assert "<span>3 / 60</span>" in server.text()
         assert "1 running" in server.text(server.link("live"))
-        with pytest.raises(fa.FedarenaError, match="another process is at work"):
+        with pytest.raises(fa.FedarenaError, match="another process is using"):
             fa.run(resume=tmp_path / "live", runtime="serial")
         run.kill()
         page = server.text(server.link("live"))

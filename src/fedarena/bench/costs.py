@@ -110,7 +110,8 @@ def of_checkpoint(
 def _saving(folder: Path, size: int, clients: int) -> Iterator[Function]:
     from fedarena.algorithms.base import Model
     from fedarena.algorithms.fedavg import FedAvg
-    from fedarena.engine.checkpoint import CheckpointStore, Snapshot
+    from fedarena.engine.checkpoint import CheckpointStore
+    from fedarena.engine.checkpoint_files import Snapshot
     from fedarena.models.task import Buffers
 
     store, nothing = CheckpointStore(folder, FedAvg()), Buffers(np.empty(0, np.float32), np.empty(0, np.int64))

@@ -82,15 +82,6 @@ class AsyncLoop(TrainingLoop):
             self.algorithm.broadcast(self.algorithm.init(context.initial)), self.buffers
         )
 
-    @property
-    def clock(self) -> float:
-        """Return the current simulated time in seconds."""
-        return self.clients.clock
-
-    @clock.setter
-    def clock(self, seconds: float) -> None:
-        self.clients.clock = seconds
-
     @cached_property
     def _message_bytes(self) -> int:
         travel = self.context.buffer_policy == "average"
@@ -106,33 +97,27 @@ class AsyncLoop(TrainingLoop):
         """Process as many answers, merged or lost, as a synchronous round has participants."""
         facts = RoundFacts()
         if not self.begun.any():
-            for client in self.clients.select(0) if self.clients.availability is None else self._clients_to_start():
+            selected = self.clients.select(0)  # moves the clock to the first arrival
+            for client in self.population if self.algorithm.everyone else selected:  # others start once they arrive
                 self._begin(client, 0, 0.0)
-        while facts.selected < self.participants and not self.stuck:
-            if self._has_room:
-                self._wait_for_devices(state, round)
-            if not self.flights:
-                break
+        while facts.selected < self.participants and not self.stuck and self._has_events(state, round):
             state = self._next_event(state, round, facts)
         return state, facts
 
     def _next_event(self, state: Any, round: int, facts: RoundFacts) -> Any:
         """Move the clock to the earliest answer and process it."""
         flight = heapq.heappop(self.flights)
-        self.clock = flight.due
+        self.clients.clock = flight.due
         return self._arrived(state, flight, round, facts)
 
     def _arrived(self, state: Any, flight: ClientTraining, round: int, facts: RoundFacts) -> Any:
         """Process an answer, or the question whether the server wants it."""
         client = flight.client
-        if flight.leaves:
+        if flight.leaves or (flight.accepted < 0 and self.fleet.drops_out(client, flight.number)):
             self._ready.pop(client, None)
             return self._drop_answer(state, flight, round, facts)
         if flight.accepted >= 0:
             return self._merge(state, flight, flight.accepted, round, facts)
-        if self.fleet.drops_out(client, flight.number):
-            self._ready.pop(client, None)
-            return self._drop_answer(state, flight, round, facts)
         d = state.age - flight.age
         poll = self.rules.poll(state, d)
         client_state = None
@@ -142,17 +127,15 @@ class AsyncLoop(TrainingLoop):
             sending = self._sending(client) if self.rules.asks else 0.0
             if sending == 0:
                 return self._merge(state, flight, d, round, facts)
-            self._schedule(flight._replace(due=self.clock + sending, accepted=d))
+            accepted = flight._replace(due=self.clients.clock + sending, accepted=d)
+            self._schedule(accepted, self._departure_time(client))
             return state
         if poll == "outdated" and not self._changes_client_state:  # its result is never used
             self._ready.pop(client, None)
             self._count_work(client)
         else:
-            began = time.perf_counter()
-            answer = self._answer(flight, state)
-            facts.seconds_train += time.perf_counter() - began
-            if isinstance(answer, SkippedClient | FailedTask):
-                self.run_notes.report_failure(client, round, answer)
+            answer = self._timed_answer(state, flight, round, facts)
+            if answer is None:
                 return self._drop_answer(state, flight, round, facts)
             self.totals["steps"] += answer.report.steps
             self.totals["samples"] += answer.report.samples
@@ -164,11 +147,8 @@ class AsyncLoop(TrainingLoop):
 
     def _merge(self, state: Any, flight: ClientTraining, d: int, round: int, facts: RoundFacts) -> Any:
         """Merge an answer that was d models old when it was offered, and send the client the new model."""
-        client, began = flight.client, time.perf_counter()
-        answer = self._answer(flight, state)
-        facts.seconds_train += time.perf_counter() - began
-        if isinstance(answer, SkippedClient | FailedTask):
-            self.run_notes.report_failure(client, round, answer)
+        client, answer = flight.client, self._timed_answer(state, flight, round, facts)
+        if answer is None:
             return self._drop_answer(state, flight, round, facts)
         report = answer.report
         facts.seconds_slowest = max(facts.seconds_slowest, report.seconds)
@@ -198,30 +178,17 @@ class AsyncLoop(TrainingLoop):
 
     # Which client trains next
 
-    def _clients_to_start(self) -> list[int]:
-        """Return the clients that start: those selected now; where all clients train, the others too, once they arrive."""
-        selected = self.clients.select(0)
-        return list(self.population) if self.algorithm.everyone else selected
-
-    @property
-    def _has_room(self) -> bool:
-        """Return whether fewer clients train than should, because no other one was available."""
-        return (
-            self.clients.availability is not None
-            and not self.algorithm.everyone
-            and len(self.flights) < self.participants
-        )
-
-    def _wait_for_devices(self, state: Any, round: int) -> None:
-        """Start the clients that become available before the next answer arrives."""
-        assert self.clients.availability is not None
-        while self._has_room:
+    def _has_events(self, state: Any, round: int) -> bool:
+        """Start the clients that become available before the next answer arrives; return whether any client trains."""
+        available = None if self.algorithm.everyone else self.clients.availability
+        while available is not None and len(self.flights) < self.participants:
             if self._start_idle_client(state, round):
                 continue
-            arrival = self.clients.availability.next_arrival(self.clock)
+            arrival = available.next_arrival(self.clients.clock)
             if arrival is None or (self.flights and self.flights[0].due <= arrival):
-                return
-            self.clock = arrival
+                break
+            self.clients.clock = arrival
+        return bool(self.flights)
 
     def _start_idle_client(self, state: Any, round: int) -> bool:
         """Send the server's model to a random idle client; return whether there was one."""
@@ -237,7 +204,7 @@ class AsyncLoop(TrainingLoop):
         """Return which clients of the population are available and not training."""
         available = self.clients.availability
         count = len(self.clients.sizes)
-        free = np.ones(count, bool) if available is None else available.is_available(self.clock).copy()
+        free = np.ones(count, bool) if available is None else available.is_available(self.clients.clock).copy()
         free[[flight.client for flight in self.flights]] = False
         idle: NDArray[np.bool_] = free[self.clients.population_ids]
         return idle
@@ -252,14 +219,16 @@ class AsyncLoop(TrainingLoop):
             self._send(state, client, round, client_state)
         else:
             if client_state is not None:
-                self._save_client_state(client, round, client_state)
+                self.store.save_client_state(client, round + 1, client_state)
             self._start_idle_client(state, round)
         return state
 
     def _send(self, state: Any, client: int, round: int, client_state: ClientState | None = None) -> None:
         start = Broadcast(self.algorithm.broadcast(state), self.buffers)
         self.totals["bytes_down"] += self._message_bytes
-        self._save_client_state(client, round, replace(client_state or self._client_state(client), start=start))
+        self.store.save_client_state(
+            client, round + 1, replace(client_state or self._client_state(client), start=start)
+        )
         self._begin(client, state.age, self.fleet.message_seconds(client, self._message_bytes))
 
     def _train_again(self, state: Any, flight: ClientTraining, answer: ClientAnswer, round: int) -> Any:
@@ -268,7 +237,7 @@ class AsyncLoop(TrainingLoop):
         self.totals["overactive"] += 1
         self.waiting.add(client)
         start = Broadcast(answer.reply.send, answer.buffers)
-        self._save_client_state(client, round, replace(answer.report.state or ClientState(), start=start))
+        self.store.save_client_state(client, round + 1, replace(answer.report.state or ClientState(), start=start))
         self._begin(client, flight.age, self.fleet.message_seconds(client, AGE))
         if self._is_deadlocked:
             self.stuck = True
@@ -284,8 +253,7 @@ class AsyncLoop(TrainingLoop):
 
     def _begin(self, client: int, age: int, fetching: float) -> None:
         """Let the client fetch for so many seconds and train, starting when it is next available."""
-        available = self.clients.availability
-        stay = (self.clock, math.inf) if available is None else available.next_interval(client, self.clock)
+        stay = self._stay(client)
         if stay is None:
             return
         number = int(self.begun[client])
@@ -297,18 +265,19 @@ class AsyncLoop(TrainingLoop):
         due = stay[0] + fetching + training + self.fleet.message_seconds(client, up)
         self._schedule(ClientTraining(due, client, number, age, self.finished // self.participants), stay[1])
 
-    def _schedule(self, flight: ClientTraining, until: float | None = None) -> None:
+    def _schedule(self, flight: ClientTraining, until: float) -> None:
         """Add a training to the queue; if the device leaves before it is due, it ends at that time."""
-        if until is None:
-            until = self._departure_time(flight.client)
         heapq.heappush(self.flights, flight if flight.due <= until else flight._replace(due=until, leaves=1))
+
+    def _stay(self, client: int) -> tuple[float, float] | None:
+        """Return from when until when the client is available, now or next; None if it never comes again."""
+        available, now = self.clients.availability, self.clients.clock
+        return (now, math.inf) if available is None else available.next_interval(client, now)
 
     def _departure_time(self, client: int) -> float:
         """Return the time at which a client that is training leaves."""
-        if self.clients.availability is None:
-            return math.inf
-        stay = self.clients.availability.next_interval(client, self.clock)
-        return self.clock if stay is None or stay[0] > self.clock else stay[1]
+        stay, now = self._stay(client), self.clients.clock
+        return now if stay is None or stay[0] > now else stay[1]
 
     def _sending(self, client: int) -> float:
         """Return the seconds from the offer of an answer to its arrival: the acceptance comes down, the model goes up."""
@@ -317,10 +286,17 @@ class AsyncLoop(TrainingLoop):
     def _client_state(self, client: int) -> ClientState:
         return self.store.client_state(client) or ClientState(kept=self.algorithm.remember(self.context.initial))
 
-    def _save_client_state(self, client: int, round: int, state: ClientState) -> None:
-        self.store.save_client_state(client, round + 1, state)
-
     # Computing answers
+
+    def _timed_answer(self, state: Any, flight: ClientTraining, round: int, facts: RoundFacts) -> ClientAnswer | None:
+        """Return the answer of a training, and count the time it took; report a failure and return None."""
+        began = time.perf_counter()
+        answer = self._answer(flight, state)
+        facts.seconds_train += time.perf_counter() - began
+        if isinstance(answer, ClientAnswer):
+            return answer
+        self.run_notes.report_failure(flight.client, round, answer)
+        return None
 
     def _answer(self, flight: ClientTraining, state: Any) -> ClientAnswer | SkippedClient | FailedTask:
         """Return the answer of a training, computed now together with those that are due next, or ahead of time."""

@@ -125,7 +125,7 @@ def build_availability(experiment: Experiment, clients: int, population: Sequenc
         period = DAY
     else:
         who, starts, ends = _traced(devices.available, clients, devices.period)
-        period = math.inf if devices.period is None else _on_grid(devices.period)
+        period = math.inf if devices.period is None else round(devices.period * TICKS) / TICKS
     with_rows = np.zeros(clients, bool)
     with_rows[np.asarray(population)] = True
     known = with_rows[who]
@@ -209,7 +209,3 @@ def _around(who: Ids, starts: Times, ends: Times, period: float) -> tuple[Ids, T
     ends[last[meet & (first == last)]] = np.inf  # all the time
     gone = first[meet & (first != last)]
     return np.delete(who, gone), np.delete(starts, gone), np.delete(ends, gone)
-
-
-def _on_grid(seconds: float) -> float:
-    return round(seconds * TICKS) / TICKS

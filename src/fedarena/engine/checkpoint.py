@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from fedarena.common.files import atomic_write, writing
-from fedarena.common.locks import HELD_FOLDERS, take_lock
-from fedarena.config.errors import CannotWrite, DataBroken
+from fedarena.common.folder_lock import hold_folder
+from fedarena.config.errors import DataBroken
 from fedarena.engine.checkpoint_files import (
     CheckpointFolder,
     ClientFiles,
@@ -37,17 +37,6 @@ from fedarena.engine.validated_round import ValidatedRound, ValidatedSnapshot
 from fedarena.models.pytree import types_in, types_near
 from fedarena.models.task import Buffers
 
-__all__ = [
-    "HELD_FOLDERS",
-    "CheckpointStore",
-    "Snapshot",
-    "load_tree",
-    "save_tree",
-    "stored_types",
-    "take_lock",
-    "writing",
-]
-
 SYNC_SECONDS = 10.0  # at least, between two syncs to the disk
 SYNC_SHARE = 0.01  # largest share of the time that is spent in them
 RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # without which a run cannot be resumed
@@ -56,7 +45,7 @@ RUN_FILES = ("experiment.toml", "versions.json", "partition.npz")  # without whi
 def stored_types(algorithm: Any) -> dict[str, type]:
     """Return the classes that the files of a checkpoint may be made of, by name."""
     stored = (Snapshot, ValidatedSnapshot, ValidatedRound, FinalMetrics, ClientFiles, Buffers, ClientState, Broadcast)
-    return {**types_near(algorithm), **{t.__qualname__: t for t in stored}}
+    return types_near(algorithm, *stored)
 
 
 class CheckpointStore:
@@ -81,21 +70,12 @@ class CheckpointStore:
         self._due = time.monotonic() + SYNC_SECONDS
         with writing(folder):
             (folder / "clients").mkdir(parents=True, exist_ok=True)
-            self._resolved = folder.resolve()
-            busy = self._resolved in HELD_FOLDERS
-            if not busy:
-                self._lock = (folder / "lock").open("w")
-                busy = not take_lock(self._lock.fileno())
-        if busy:
-            raise CannotWrite(
-                f"another process is at work in {folder.parent}", remedy="wait for it, or choose another folder"
-            )
-        HELD_FOLDERS.add(self._resolved)
+        self._lock = contextlib.ExitStack()
+        self._lock.enter_context(hold_folder(folder))
 
     def close(self) -> None:
         """Release the lock on the folder."""
         self._lock.close()
-        HELD_FOLDERS.discard(self._resolved)
 
     @classmethod
     def read_client_state(cls, folder: Path, algorithm: Any, client: int) -> ClientState | None:

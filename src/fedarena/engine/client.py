@@ -296,26 +296,23 @@ class ClientWork:
 
     def epoch(self, sizes: list[int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the client's batches of one epoch, in a new random order."""
-        order, start = self._order(), 0
-        for block in solver.blocks(self.sizes if sizes is None else sizes, int(np.prod(self.context.data.x.shape[1:]))):
-            stop = start + sum(block)
-            x, y = self._gather(order[start:stop])
+        order = self._order()
+        numbers = int(np.prod(self.context.data.x.shape[1:]))
+        for rows, block in solver.blocks(self.sizes if sizes is None else sizes, numbers):
+            x, y = self._gather(order[rows])
             yield from zip(torch.split(x, block), torch.split(y, block), strict=True)
-            start = stop
 
     def _stretches(self, sizes: list[int]) -> Iterator[solver.Stretch]:
         """Yield the same batches for the kernels, which read the data set's own rows unless augmentation changes them."""
-        order, start = self._order(), 0
+        order = self._order()
         numbers = int(np.prod(self.context.data.x.shape[1:]))
         if self.context.source is not None:
             yield self.context.source, self.index[order], sizes
         elif not self.context.is_augmented and self.rows * numbers <= solver.BLOCK:
             yield self._all_rows, order, sizes
         else:
-            for block in solver.blocks(sizes, numbers):
-                stop = start + sum(block)
-                yield *self._to_read(order[start:stop]), block
-                start = stop
+            for rows, block in solver.blocks(sizes, numbers):
+                yield *self._to_read(order[rows]), block
 
     def _to_read(self, positions: NDArray[np.int64]) -> tuple[KernelRows, NDArray[np.int64]]:
         """Return a source of rows for the kernels, and the positions of these rows in it."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Algorithm, Vector
+from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment, Uplink
 from fedarena.config.seeds import stream, torch_seed
 from fedarena.data.dataset import Dataset, Partition, RowLists, Rows
@@ -24,6 +25,7 @@ from fedarena.engine.devices import Fleet, Stragglers, build_fleet
 from fedarena.engine.stopping import participants
 from fedarena.models.compiled import KernelRows
 from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor, build
+from fedarena.privacy.secure_aggregation import MaskProvider
 from fedarena.privacy.uplink import UplinkSteps
 from fedarena.statistics.metric_registry import Metric, TaskName, find_metric
 
@@ -32,6 +34,10 @@ EVALUATION_ROWS = 500  # rows in a batch of an evaluation; fixed, so that sums d
 
 class ExperimentContext:
     """The rows and the model of an experiment, in this process."""
+
+    # A real federation draws its noise from a secret, because all clients know the experiment's seed, and has real masks.
+    noise_seed: int | None = None
+    masks: MaskProvider | None = None
 
     def __init__(self, experiment: Experiment, data: Dataset, owners: Partition) -> None:
         self.experiment, self.data, self.owners = experiment, data, owners
@@ -91,10 +97,13 @@ class ExperimentContext:
         exp, settings = self.experiment, self.experiment.uplink
         if not isinstance(settings, Uplink) or not self.algorithm.communicates:
             return None
-        asked = participants(exp, len(self.owners.population))
-        return UplinkSteps(
-            settings, exp.algorithm.name, exp.seed_for("uplink"), float(self.partition.sizes.max()), asked
-        )
+        asked, seed = participants(exp, len(self.owners.population)), exp.seed_for("uplink")
+        return UplinkSteps(settings, exp.algorithm.name, seed, self.heaviest, asked, self.noise_seed, self.masks)
+
+    @property
+    def heaviest(self) -> float:
+        """Return the largest number of training rows of a client."""
+        return float(self.partition.sizes.max())
 
     @property
     def initial(self) -> Vector:
@@ -251,3 +260,19 @@ class ExperimentContext:
             batch = self.test_rows(rows[piece], None if noise is None else noise[piece])
             parts.append(self.task.predict(*batch, keep, cut))
         return Scores.joined(parts)
+
+
+class SeparateContext(ExperimentContext):
+    """The context of one client of a real federation, which knows of the others only the class counts they agreed to send."""
+
+    reported_counts: tuple[int, ...] | None = None
+
+    @cached_property
+    def all_class_counts(self) -> NDArray[np.int64]:
+        """Return the class counts of all clients; raise `BadValue` if they were not requested."""
+        if self.reported_counts is None:
+            raise BadValue(
+                f"{self.experiment.algorithm.name} needs the class counts of all clients, which were not requested",
+                remedy="set counts_classes = True in the algorithm; clients of `fedarena join` must consent to send them",
+            )
+        return np.array(self.reported_counts, np.int64)

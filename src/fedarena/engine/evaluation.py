@@ -41,13 +41,12 @@ class EvaluationResult:
     client_values: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # and of each client, if requested
     confusion: NDArray[np.int64] | None = None  # of a model that all clients share
     calibration: tuple[dict[str, float], ...] | None = None
-    bounds: dict[str, tuple[float, float]] = field(
-        default_factory=dict
-    )  # of values that are known only up to an interval
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)  # of values known only up to an interval
     notes: tuple[str, ...] = ()  # about clients that the values do not include
 
 
 OwnModel = tuple[Vector | None, Buffers | None]  # of a client; None for what it shares with all
+OwnModels = Callable[[int], OwnModel]
 
 
 class Evaluator(Protocol):
@@ -71,12 +70,7 @@ class Evaluator(Protocol):
         ...
 
     def evaluate_personal(
-        self,
-        common: Broadcast,
-        people: list[int],
-        own_model: Callable[[int], OwnModel],
-        metrics: Sequence[Metric] = (),
-        clients: bool = False,
+        self, common: Broadcast, own_model: OwnModels, metrics: Sequence[Metric], clients: bool
     ) -> EvaluationResult:
         """Evaluate a model for each client, or a common model with each client's own buffers."""
         ...
@@ -137,12 +131,7 @@ class LocalEvaluator:
         return found
 
     def evaluate_personal(
-        self,
-        common: Broadcast,
-        people: list[int],
-        own_model: Callable[[int], OwnModel],
-        metrics: Sequence[Metric] = (),
-        clients: bool = False,
+        self, common: Broadcast, own_model: OwnModels, metrics: Sequence[Metric], clients: bool
     ) -> EvaluationResult:
         """Evaluate each client's model on all rows and return means over clients, weighted by their training rows."""
         keep = self.scoring.keep(metrics)
@@ -150,6 +139,7 @@ class LocalEvaluator:
         def job(k: int, rows: Rows, noise_of: int | None = None) -> EvaluationTask:
             return EvaluationTask(rows, noise_of, *own_model(k), keep=keep if noise_of is None or clients else "")
 
+        people = self.owners.population
         sizes = self.owners.sizes[people]
         own = np.full(len(self.own_rows), np.nan)
         on_test = losses = 0.0
@@ -163,12 +153,12 @@ class LocalEvaluator:
             if metrics:
                 predictions = self.scoring.predictions(self.rows, scores)
                 found = self.values(metrics, predictions.rows(self._test), right, strict=True)
-                values = {name: value + p * found[name] for name, value in values.items()}
+                values = {name: float(value + p * found[name]) for name, value in values.items()}
                 if clients:
                     client_values[k] = self.values(metrics, predictions.rows(self._rows_of(k)), own[k])
         names = [metric.name for metric in metrics] if clients else []
         each = stacked((client_values.get(k, {}) for k in range(len(self.own_rows))), names)
-        seen = EvaluationResult(float(on_test), float(losses), own, values=_plain(values), client_values=each)
+        seen = EvaluationResult(float(on_test), float(losses), own, values=values, client_values=each)
         if self.owners.noise is not None:
             jobs = (job(k, rows, k) for k, rows in enumerate(self.own_rows))
             seen = self._noisy(seen, jobs, common, metrics if clients else ())
@@ -228,10 +218,6 @@ def accuracy(scores: Scores, rows: NDArray[np.int64] | slice = slice(None)) -> f
     """Return the share of correct predictions on these rows: integer counts, then one division."""
     count = int(scores.count[rows].sum())
     return int(scores.right[rows].sum()) / count if count else None
-
-
-def _plain(values: Values) -> Values:
-    return {name: float(value) for name, value in values.items()}
 
 
 def mean_loss(scores: Scores, rows: NDArray[np.int64]) -> float:

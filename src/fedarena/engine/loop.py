@@ -15,7 +15,8 @@ import numpy as np
 
 from fedarena.algorithms.base import Algorithm, Model, Vector
 from fedarena.config.experiment import Experiment
-from fedarena.engine.checkpoint import CheckpointStore, Snapshot
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.checkpoint_files import Snapshot
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.evaluation_tasks import BatchNormTask
@@ -35,6 +36,7 @@ from fedarena.engine.tasks import (
     ClientReport,
     FailedTask,
     LateAnswer,
+    Report,
     Runtime,
     SkippedClient,
     bytes_up,
@@ -99,16 +101,16 @@ class TrainingLoop:
         """Run one exchange: broadcast, train on workers, receive and aggregate in the order of clients."""
         began, aggregating = time.perf_counter(), 0.0
         request = self._broadcast(round, message, do, everyone)
-        aggregate = Aggregate()
+        aggregate = round.aggregate = Aggregate()
         if len(request.present) < len(request.asked):  # silent clients may still respond until the deadline
             aggregate.waited = self.experiment.devices.deadline or 0.0
         for clients, result in self._train(round, request):
             arrived = time.perf_counter()
-            self._receive(round, request, clients, result, aggregate)
+            self._receive(round, request, clients, result)
             aggregating += time.perf_counter() - arrived
         has_enough = request.separate and len(aggregate.answered) == self.clients.participants
         self.clients.clock += aggregate.seconds if has_enough else max(aggregate.seconds, aggregate.waited)
-        round.close(aggregate)
+        round.close()
         round.facts.seconds_train += time.perf_counter() - began - aggregating
         mean = self.privacy.receive(aggregate.mean, aggregate.masked, request.key, aggregate.answered)
         if mean is None and aggregate.answered and request.key is not None:
@@ -161,35 +163,24 @@ class TrainingLoop:
         return report.finite or self.experiment.on_nan == "keep"
 
     def _receive(
-        self,
-        round: RoundExchange,
-        request: Request,
-        clients: tuple[int, ...],
-        result: BatchResult | FailedTask,
-        aggregate: Aggregate,
+        self, round: RoundExchange, request: Request, clients: tuple[int, ...], result: BatchResult | FailedTask
     ) -> None:
         """Count the reports of a batch one by one, then add its sums to the aggregate."""
         if isinstance(result, FailedTask):
             for client in clients:
-                self._count_report(round, request, client, result, aggregate)
+                self._count_report(round, request, client, result)
             return
         if result.refused is not None:
             raise result.refused
         for client, report in zip(clients, result.reports, strict=True):
-            self._count_report(round, request, client, report, aggregate)
+            self._count_report(round, request, client, report)
         if self.experiment.uplink != "plain":
             refuse_single_updates(result.mean.first, self.experiment.algorithm.name)
-        aggregate.merge(result)
+        round.aggregate.merge(result)
 
-    def _count_report(
-        self,
-        round: RoundExchange,
-        request: Request,
-        client: int,
-        report: ClientReport | SkippedClient | FailedTask | LateAnswer,
-        aggregate: Aggregate,
-    ) -> None:
+    def _count_report(self, round: RoundExchange, request: Request, client: int, report: Report) -> None:
         """Count one client's response and save its state, or record why there is no usable response."""
+        aggregate = round.aggregate
         if isinstance(report, LateAnswer):
             aggregate.waited = max(aggregate.waited, request.response_times.get(client, 0.0))
             round.away.add(client)
@@ -237,18 +228,10 @@ class TrainingLoop:
     def _counted(self, facts: RoundFacts) -> RoundRecord:
         """Return the record of the round that was just run, before its evaluation."""
         known = [loss for loss in facts.losses if not np.isnan(loss)]  # a client that only measured has no loss
+        counted = {name: value for name, value in vars(facts).items() if name != "losses"}
+        train_loss = float(np.mean(known)) if known else None
         return RoundRecord(
-            self.done + 1,
-            train_loss=float(np.mean(known)) if known else None,
-            selected=facts.selected,
-            answered=facts.answered,
-            dropped=facts.dropped,
-            non_finite=facts.non_finite,
-            clock=self.clients.clock,
-            seconds_select=facts.seconds_select,
-            seconds_train=facts.seconds_train,
-            seconds_slowest=facts.seconds_slowest,
-            **self.costs.totals,
+            self.done + 1, train_loss=train_loss, clock=self.clients.clock, **counted, **self.costs.totals
         )
 
     def _evaluated(self, record: RoundRecord, state: Any) -> RoundRecord:

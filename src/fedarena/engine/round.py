@@ -63,6 +63,7 @@ class RoundExchange:
         self.cohort = clients.cohort(self.selected, [])
         self.dropped: set[int] = set()
         self.away: set[int] = set()  # of those, left or too late: they are out for the rest of the round
+        self.aggregate = Aggregate()  # of the exchange under way
         self.buffers: Buffers | None = None  # mean of the clients' BatchNorm statistics
         self.exchanges = 0
 
@@ -79,12 +80,12 @@ class RoundExchange:
         """Return the mean of the clients' responses to a message (TrainingLoop.exchange)."""
         return self._exchange(self, message, do, everyone)
 
-    def close(self, aggregate: Aggregate) -> None:
+    def close(self) -> None:
         """Record the clients of an exchange that is complete."""
-        self.cohort = self.clients.cohort(self.selected, aggregate.answered)
-        self.buffers = aggregate.buffers.result()
+        self.cohort = self.clients.cohort(self.selected, self.aggregate.answered)
+        self.buffers = self.aggregate.buffers.result()
         facts = self.facts
-        facts.selected, facts.answered = len(self.selected), len(aggregate.answered)
+        facts.selected, facts.answered = len(self.selected), len(self.aggregate.answered)
         facts.dropped = len(self.dropped)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Vector
-from fedarena.engine.checkpoint import CheckpointStore, Snapshot
+from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.checkpoint_files import Snapshot
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.evaluation import EvaluationResult, open_evaluator
@@ -77,8 +78,7 @@ class RoundEvaluation:
         followed = [] if context.metric.name in ("accuracy", "loss") else [context.metric]
         metrics = evaluator.metrics if complete else followed
         if context.has_personal_models:
-            people = context.partition.population
-            seen = evaluator.evaluate_personal(model, people, self.own_model, metrics, complete)
+            seen = evaluator.evaluate_personal(model, self.own_model, metrics, complete)
         else:
             seen = evaluator.evaluate_shared(model, metrics, complete)
         self.complete = seen if complete else None

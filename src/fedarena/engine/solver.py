@@ -35,17 +35,19 @@ def batch_sizes(rows: int, batch: float, rule: str) -> list[int]:
     return sizes
 
 
-def blocks(sizes: list[int], row_numbers: int) -> Iterator[list[int]]:
-    """Yield consecutive batches that are gathered together."""
+def blocks(sizes: list[int], row_numbers: int) -> Iterator[tuple[slice, list[int]]]:
+    """Yield consecutive batches that are gathered together: the place of their rows, and the sizes of the batches."""
     limit = max(BLOCK // max(row_numbers, 1), 1)
     block: list[int] = []
+    start = stop = 0
     for size in sizes:
-        if block and sum(block) + size > limit:
-            yield block
-            block = []
+        if block and stop - start + size > limit:
+            yield slice(start, stop), block
+            start, block = stop, []
         block.append(size)
+        stop += size
     if block:
-        yield block
+        yield slice(start, stop), block
 
 
 class UnitSolver:

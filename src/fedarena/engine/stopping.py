@@ -57,10 +57,6 @@ class StopRule:
     def _value(self, record: RoundRecord) -> float | None:
         return record.value_of(self.metric.name)
 
-    def _deciding(self, record: RoundRecord) -> float | None:
-        """Return the value that decides when to stop: on validation samples, where there are any."""
-        return record.validation if self.experiment.evaluate.validation else self._value(record)
-
     def _is_best(self, record: RoundRecord) -> bool:
         value = self._value(record)
         return value is not None and (self._best is None or self.metric.better(value, self._best))
@@ -73,7 +69,8 @@ class StopRule:
             return
         if self._is_best(record):
             self._best, self._best_accuracy = value, record.accuracy
-        deciding = self._deciding(record)
+        # Validation samples decide when to stop, where there are any.
+        deciding = record.validation if self.experiment.evaluate.validation else value
         if deciding is None:
             return
         if self._followed is None or self.metric.better(deciding, self._followed):

@@ -27,7 +27,7 @@ from fedarena.engine.context import ExperimentContext
 from fedarena.models.pytree import WeightedMean, is_finite, nbytes
 from fedarena.models.task import Buffers, seed_torch, torch_untouched
 from fedarena.privacy.secure_aggregation import MaskedExchange
-from fedarena.privacy.uplink import CannotSend, MaskedSum, MaskedVector, Residual
+from fedarena.privacy.uplink import CannotSend, MaskedVector, Residual, add_masked
 
 PACKAGE = str(Path(fedarena.__file__).parent)
 LIGHT = 5e7  # multiplications that are worth a message of their own: a few milliseconds
@@ -80,10 +80,14 @@ class FailedTask:
 
 
 def run_task(context: ExperimentContext, task: RuntimeTask, common: Broadcast) -> Any:
-    """Return the task's result, or FailedTask. Subnormal numbers are flushed: they slow products a hundredfold."""
+    """Return the task's result, FailedTask, or the CannotSend that it raised.
+
+    Subnormal numbers are flushed: they slow products a hundredfold."""
     torch.set_flush_denormal(True)
     try:
         return task.run(context, common)
+    except CannotSend as error:
+        return error
     except Exception as error:
         return FailedTask.by(error)
     finally:
@@ -139,6 +143,10 @@ class LateAnswer:
 @dataclass(frozen=True)
 class AbsentClient(SkippedClient):
     """A client of a real federation without a usable response, and the reason; the round continues without it."""
+
+
+Report = ClientReport | SkippedClient | FailedTask | LateAnswer
+Answer = ClientAnswer | SkippedClient | FailedTask | LateAnswer | CannotSend
 
 
 def initial_client_state(context: ExperimentContext) -> ClientState:
@@ -205,22 +213,16 @@ class ClientTask:
             device_seconds=context.fleet.usual_seconds(self.client, work.samples) * pace,
             sent=size or nbytes(reply.send),
             sent_buffers=nbytes(after) if context.task.has_buffers else 0,
-            state=self._next_state(context, state, reply, work, after, residual),
+            state=self._next_state(reply, work, after, residual),
         )
         return ClientAnswer(report, reply, after)
 
     def _next_state(
-        self,
-        context: ExperimentContext,
-        before: ClientState,
-        reply: Reply,
-        work: ClientWork,
-        buffers: Buffers,
-        residual: Residual | None,
+        self, reply: Reply, work: ClientWork, buffers: Buffers, residual: Residual | None
     ) -> ClientState | None:
-        momentum = work.final_momentum
+        momentum, context = work.final_momentum, work.context
         own = buffers if context.buffer_policy == "local" else None
-        steps = before.steps + work.steps if context.experiment.local.decay_counter == "per_client" else 0
+        steps = work.state.steps + work.steps if context.experiment.local.decay_counter == "per_client" else 0
         empty = reply.keep is None and momentum is None and own is None and not steps and residual is None
         return None if empty and self.state is None else ClientState(reply.keep, momentum, own, steps, None, residual)
 
@@ -259,18 +261,23 @@ class BufferMean:
 class BatchResult:
     """The result of a batch of clients: a report of each, and the sum of all usable responses."""
 
-    reports: list[ClientReport | SkippedClient | FailedTask | LateAnswer] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
     mean: WeightedMean = field(default_factory=WeightedMean)
     buffers: BufferMean = field(default_factory=BufferMean)
-    masked: MaskedSum = field(default_factory=MaskedSum)  # in place of the mean, where responses are masked
+    masked: MaskedVector | None = None  # the sum, in place of the mean, where responses are masked
     refused: CannotSend | None = None
 
-    def add(self, answer: ClientAnswer, context: ExperimentContext) -> None:
+    def add(self, answer: Answer, context: ExperimentContext) -> None:
         """Add one client's report, and its response to the sums if that is usable."""
+        if isinstance(answer, CannotSend):
+            self.refused = answer
+        if not isinstance(answer, ClientAnswer):
+            self.reports.append(FailedTask.by(answer) if isinstance(answer, CannotSend) else answer)
+            return
         self.reports.append(answer.report)
         if answer.report.finite or context.experiment.on_nan == "keep":
             if isinstance(answer.reply.send, MaskedVector):
-                self.masked.add(answer.reply.send)
+                self.masked = add_masked(self.masked, answer.reply.send)
             else:
                 self.mean.add(answer.reply.send, answer.reply.weight)
             if context.task.has_buffers:
@@ -279,7 +286,7 @@ class BatchResult:
     def merge(self, later: BatchResult) -> None:
         """Add the sums, not the reports, of a batch of later clients."""
         self.mean.merge(later.mean)
-        self.masked.merge(later.masked)
+        self.masked = add_masked(self.masked, later.masked)
         self.buffers.merge(later.buffers)
 
 
@@ -315,31 +322,16 @@ class ClientBatch:
         with torch_untouched():
             for client, state, pace, result in zip(self.clients, self.states, paces, results, strict=True):
                 task = ClientTask(self.round, client, self.do, state, exchange=self.exchange)
-                self._run_client(task, context, common, pace, batched, result)
+                answer: Answer
+                try:
+                    answer = task.train(context, common, pace, batched)
+                except CannotSend as error:
+                    answer = error
+                except Exception as error:
+                    answer = FailedTask.by(error)
+                is_late = isinstance(answer, ClientAnswer) and self._is_late(answer.report, context)
+                result.add(LateAnswer() if is_late else answer, context)
         return results if self.separate else results[0]
-
-    def _run_client(
-        self,
-        task: ClientTask,
-        context: ExperimentContext,
-        common: Broadcast,
-        pace: float,
-        batched: BatchedTraining | None,
-        result: BatchResult,
-    ) -> None:
-        try:
-            answer = task.train(context, common, pace, batched)
-        except Exception as error:
-            if isinstance(error, CannotSend):
-                result.refused = error
-            result.reports.append(FailedTask.by(error))
-            return
-        if isinstance(answer, SkippedClient):
-            result.reports.append(answer)
-        elif self._is_late(answer.report, context):
-            result.reports.append(LateAnswer())
-        else:
-            result.add(answer, context)
 
     def _is_late(self, report: ClientReport, context: ExperimentContext) -> bool:
         """Return whether the response comes too late in simulated time: then it must not get into the sum."""

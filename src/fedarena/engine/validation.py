@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
-from fedarena.engine.evaluation import Evaluator, LocalEvaluator, OwnModel, accuracy
+from fedarena.engine.evaluation import Evaluator, LocalEvaluator, OwnModels, accuracy
 from fedarena.engine.evaluation_tasks import EvaluationTask
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.task_metrics import FinalMetrics
@@ -33,7 +33,7 @@ class Validation:
         """Return the best round so far; None if none has a defined value."""
         return self.candidates[-1] if self.candidates else None
 
-    def value(self, common: Broadcast, own_model: Callable[[int], OwnModel]) -> float:
+    def value(self, common: Broadcast, own_model: OwnModels) -> float:
         """Return the metric over the validation samples of all clients, each predicted by the model of its client."""
         keep = self.evaluation.scoring.keep([self.metric])
         rows = np.concatenate([self.rows[k] for k in self.owners])

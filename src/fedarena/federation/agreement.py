@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +12,13 @@ import numpy as np
 from fedarena.config.errors import BadValue, PartitionImpossible
 from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
-from fedarena.data.dataset import PADDING, Dataset, Partition, Rows
+from fedarena.data.dataset import PADDING, Dataset, Partition
 from fedarena.data.sources.class_codes import MOST_CLASSES
-from fedarena.data.sources.table_files import MOST_CATEGORIES, TableFile
+from fedarena.data.sources.table_files import MOST_CATEGORIES
 from fedarena.federation.client_data import MOST_ROWS, features_of
 from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
-from fedarena.federation.requests import RequestDeclined
 from fedarena.federation.statistics_release import Totals
+from fedarena.federation.wire_format import WireRefused
 
 Descriptions = Mapping[str, TableDescription]  # by name
 LARGEST = 1e300  # of a sum that a client sends: those of all clients can be added
@@ -51,7 +50,7 @@ def client_order(names: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: (int(name), name) if numbers else (0, name))
 
 
-def first_agreement(described: Descriptions) -> dict[str, Agreement]:
+def first_agreement(described: Descriptions, shares_models: bool = False) -> dict[str, Agreement]:
     """Return classes, columns and positions, which follow from the descriptions of the tables."""
     order = client_order(list(described))
     tables = [described[name] for name in order]
@@ -71,6 +70,7 @@ def first_agreement(described: Descriptions) -> dict[str, Agreement]:
             rows=before[-1],
             classes=classes,
             columns=columns,
+            shares_models=shares_models,
         )
         for k, name in enumerate(order)
     }
@@ -106,13 +106,12 @@ def check_counted(counts: SampleCounts, described: TableDescription) -> None:
     """Decline sample counts that differ from what the client described."""
     rows = described.rows + described.test_rows
     if counts.train < 1 or counts.train + counts.test != rows:
-        raise RequestDeclined(
-            f"it has {counts.train} training and {counts.test} test rows, and said that it has {rows} in all"
-        )
+        counted = f"it has {counts.train} training and {counts.test} test rows"
+        raise WireRefused(f"{counted}, and said that it has {rows} in all")
 
 
 def with_statistics(
-    agreed: Mapping[str, Agreement], counted: Mapping[str, SampleCounts], totals: Totals, experiment: Experiment
+    agreed: Mapping[str, Agreement], counted: Mapping[str, SampleCounts], totals: Totals
 ) -> dict[str, Agreement]:
     """Add what follows from the totals over all clients: means, deviations and class counts."""
     samples = sum(c.train for c in counted.values())
@@ -156,8 +155,6 @@ def without_rows(
     n, m = sum(train), sum(test)
     x = np.broadcast_to(np.float32(0), (n + m, features_of(one.columns)))
     owner = np.concatenate([np.repeat(np.arange(len(order)), train), np.repeat(np.arange(len(order)), test)])
-    source = experiment.data.made
-    assert isinstance(source, TableFile)
     data = Dataset(
         "participants",
         x,
@@ -168,15 +165,10 @@ def without_rows(
         owner_names=tuple(order),
         class_names=one.classes,
     )
-    clients, tests = _blocks(0, train), _blocks(n, test)
+    clients = np.split(np.arange(n), np.cumsum(train)[:-1])
+    tests = np.split(np.arange(n, n + m), np.cumsum(test)[:-1])
     partition = Partition(clients, np.arange(n, n + m), tests, names=tuple(order))
     if experiment.validate_share is not None:
         partition, held = hold_out(partition, experiment.validate_share, experiment.seed_for("valid"))
         partition = replace(partition, test=np.sort(np.concatenate(held)), client_tests=held)
     return data, partition
-
-
-def _blocks(start: int, sizes: Sequence[int]) -> list[Rows]:
-    """Return consecutive row numbers, one block for each size."""
-    bounds = start + np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    return [np.arange(a, b) for a, b in itertools.pairwise(bounds)]

@@ -13,7 +13,7 @@ from fedarena.engine.record import RoundRecord
 from fedarena.federation import server
 from fedarena.federation.client import LEAST, FederationClient
 from fedarena.federation.client_data import ClientFile
-from fedarena.federation.consent import federated_experiment, first_difference
+from fedarena.federation.consent import differences, federated_experiment
 from fedarena.federation.release_log import LOG
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.server import WAIT, ServerOptions
@@ -68,14 +68,13 @@ def serve(
 
 
 def _experiment(source: Any, resume: str | Path | None, overrides: list[str], settings: dict[str, Any]) -> Experiment:
-    if resume is None:
-        if source is None:
+    if source is None:
+        if resume is None:
             raise BadValue("no experiment is named", remedy="`fedarena serve exp.toml`, or --resume RUN")
-        return federated_experiment(source, overrides, **settings)
-    experiment = federated_experiment(
-        run_folder.read_experiment(Path(resume)) if source is None else source, overrides, **settings
-    )
-    run_folder.check_same_experiment(Path(resume), experiment)
+        source = run_folder.read_experiment(Path(resume))
+    experiment = federated_experiment(source, overrides, **settings)
+    if resume is not None:
+        run_folder.check_same_experiment(Path(resume), experiment)
     return experiment
 
 
@@ -137,8 +136,7 @@ def join(
         )
 
     def agrees(theirs: Experiment, leaves: list[str]) -> str:
-        other = "" if mine is None else first_difference(mine, theirs)
-        if other:
+        for other in differences(mine, theirs).values() if mine is not None else ():
             return f"the experiment is not the one it agreed to: {other}"
         return "" if consent(theirs, leaves) else "it does not agree to the experiment"
 

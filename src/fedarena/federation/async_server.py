@@ -25,7 +25,8 @@ from fedarena.engine.round import RoundFacts
 from fedarena.engine.tasks import AbsentClient, ClientAnswer, FailedTask, SkippedClient
 from fedarena.federation import messages
 from fedarena.federation.client_states import ticket
-from fedarena.federation.remote_runtime import RemoteRuntime, check_round, ticket_of
+from fedarena.federation.coordinator import check_round
+from fedarena.federation.remote_runtime import RemoteRuntime, ticket_of
 from fedarena.federation.requests import RequestBatch, TooFewAnswers
 from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, pack
 from fedarena.privacy.uplink import CannotSend
@@ -40,9 +41,7 @@ class AsyncServerLoop(AsyncLoop):
         super().__init__(context, runtime, store)
         self.remote = runtime
         self.away: dict[int, int] = {}  # lost clients -> age of the model that they had
-        self._announced: dict[
-            int, messages.AsyncTrainResponse
-        ] = {}  # of each client: the training that it has reported
+        self._announced: dict[int, messages.AsyncTrainResponse] = {}  # by client: the training that it has reported
         self._keep_from: dict[int, int] = {}  # of each client: the oldest training that the checkpoint may need
         self._requests: RequestBatch | None = None
         self._began = time.monotonic()
@@ -58,7 +57,7 @@ class AsyncServerLoop(AsyncLoop):
     def restore_queue(self, queue: dict[str, Any]) -> None:
         """Restore the queue, and send the requests of clients that were at work again."""
         super().restore_queue(queue)
-        self._began = time.monotonic() - self.clock
+        self._began = time.monotonic() - self.clients.clock
         self._announced = {int(k): messages.AsyncTrainResponse.model_validate(one) for k, one in queue["told"].items()}
         self._remember_oldest()
         self.away = {int(client): int(age) for client, age in queue["away"].items()}
@@ -71,15 +70,9 @@ class AsyncServerLoop(AsyncLoop):
         response = {client: trained.model_dump() for client, trained in self._announced.items()}
         return {**super().queue(), "told": response, "away": dict(self.away)}
 
-    def advance(self, state: Any, round: int) -> tuple[Any, RoundFacts]:
-        """Process as many answers or losses as a synchronous round has clients; wait while no client is connected."""
-        facts = RoundFacts()
-        if not self.begun.any():
-            for client in self.clients.select(0):
-                self._begin(client, 0, 0.0)
-        while facts.selected < self.participants and not self.stuck:
-            state = self._next_event(state, round, facts)
-        return state, facts
+    def _has_events(self, state: Any, round: int) -> bool:
+        """Return that there is an event to wait for: a client that answers, is lost or connects again."""
+        return True
 
     # Sending
 
@@ -107,9 +100,9 @@ class AsyncServerLoop(AsyncLoop):
         """Return whether no event can happen any more; a lost client may still come back."""
         return super()._is_deadlocked and not self.away
 
-    def _schedule(self, flight: ClientTraining, until: float | None = None) -> None:
+    def _schedule(self, flight: ClientTraining, until: float) -> None:
         """Send the request at once: real clients have no due time."""
-        flight = flight._replace(due=self.clock)
+        flight = flight._replace(due=self.clients.clock)
         heapq.heappush(self.flights, flight)
         self._send_request(flight)
 
@@ -150,10 +143,10 @@ class AsyncServerLoop(AsyncLoop):
         began = time.perf_counter()
         client, answer = self._wait(state, round)
         facts.seconds_train += time.perf_counter() - began
-        flight = next(flight for flight in self.flights if flight.client == client)
+        flight = self._flight_of(client)
         self.flights.remove(flight)
         heapq.heapify(self.flights)
-        self.clock = max(self.clock, time.monotonic() - self._began)
+        self.clients.clock = max(self.clients.clock, time.monotonic() - self._began)
         if isinstance(answer, CannotSend):
             raise answer
         if not isinstance(answer, ClientAnswer):
@@ -190,7 +183,11 @@ class AsyncServerLoop(AsyncLoop):
             age = self.away.pop(client)
             if self.algorithm.everyone:
                 self._begin(client, age, 0.0)
-        while not self.algorithm.everyone and len(self.flights) < self.participants and self._start_idle_client(state, round):
+        while (
+            not self.algorithm.everyone
+            and len(self.flights) < self.participants
+            and self._start_idle_client(state, round)
+        ):
             pass
 
     def _check_enough(self) -> None:

@@ -7,9 +7,8 @@ import logging
 import threading
 import traceback
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -17,71 +16,31 @@ import torch
 from fedarena.common.files import writing
 from fedarena.config.errors import FedarenaError
 from fedarena.config.experiment import Experiment
-from fedarena.engine.client import Broadcast
 from fedarena.engine.setup import build_model_and_algorithm, check_device
 from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext
-from fedarena.federation.client_data import ClientFile, ClientSamples, ClientTable, statistics_layout
-from fedarena.federation.client_states import ClientStateStore, ticket
-from fedarena.federation.client_worker import STRANGE, ClientWorker
+from fedarena.federation.client_data import ClientFile, ClientSamples, statistics_layout
+from fedarena.federation.client_states import is_unchanged
+from fedarena.federation.client_worker import ClientWorker, JoinedRun, Response
 from fedarena.federation.consent import (
+    BUDGET,
     description_lines,
-    differs_beyond_budget,
+    differences,
     experiment_from_text,
     label_lines,
     what_leaves,
 )
 from fedarena.federation.redaction import ShareableError, full_message, redacted_message
 from fedarena.federation.release_log import REFUSED, RELEASED, Binding, ReleaseLog
-from fedarena.federation.request_limits import RequestLimits
-from fedarena.federation.secure_aggregation import ClientMasks
-from fedarena.federation.statistics_release import MASKED_FROM, STALE_KEY, StatisticsMask, encoded
-from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, pack, unpack, unpack_body
-from fedarena.models.pytree import types_near
-from fedarena.models.task import Buffers, sha256
-from fedarena.privacy.secure_aggregation import MaskedExchange
+from fedarena.federation.statistics_release import MASKED_FROM, StatisticsMask
+from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, pack, unpack_body
+from fedarena.models.task import sha256
 from fedarena.runtimes.run_task import one_thread
 from fedarena.transport.certificates import write_secret
 
 LEAST = 10  # training samples over which sums are released, at least
-LOGGED = {  # answers that reveal something, as the log of releases calls them
-    "described": "description: sample counts, columns, levels and labels",
-    "counted": "sample counts",
-    "statistics": "sums over training samples",
-    "done": "an update",
-    "trained": "loss and steps of a training",
-    "recomputed": "BatchNorm statistics",
-    "looked": "evaluation counts and losses",
-    "evaluationsums": "confusion matrix, losses and bins of confidence over test samples",
-    "ownmetrics": "AUC and average precision of this client, readable by the server",
-    "shown": "the model that this client keeps",
-    "revealed": "shares of masks",
-    "skips": "a reason not to train",
-    "broke": "the kind of an error",
-}
-Consent = Callable[
-    [Experiment, list[str]], str
-]  # given the experiment and what leaves: why it is refused, or an empty text
-
-
-@dataclass
-class JoinedRun:
-    """The state of a run that this client has joined."""
-
-    run: str
-    text: str  # the experiment
-    clients: int
-    shares_models: bool
-    experiment: Experiment
-    table: ClientTable
-    agreed: str = ""  # its position
-    mask: StatisticsMask | None = None  # the key of the release of statistics under way
-    samples: ClientSamples | None = None
-    context: ClientContext | None = None
-    states: ClientStateStore | None = None
-    types: dict[str, type] | None = None
-    limits: RequestLimits | None = None
-    masks: ClientMasks | None = None  # of the exchange under way, where answers are masked
+# Given the experiment and what leaves, it returns why the client refuses, or an empty text.
+Consent = Callable[[Experiment, list[str]], str]
 
 
 class UnknownRun(Exception):
@@ -99,7 +58,6 @@ class FederationClient:
         consent: Consent = lambda experiment, leaves: "",
         name: str = "",
         least: int = LEAST,
-        secret: int | None = None,
         runs: int = 1,
         server: str = "",
         new_release: bool = False,
@@ -112,7 +70,7 @@ class FederationClient:
         self.releases = ReleaseLog(folder, server, new_release)
         self.runs: dict[str, bool] = {}  # runs that this process takes part in, and whether each is finished
         self._most_runs = runs
-        self._consent, self._secret = consent, secret
+        self._consent = consent
         self._joined: JoinedRun | None = None
         self._one_at_a_time = threading.Lock()
 
@@ -140,16 +98,15 @@ class FederationClient:
         """Log what leaves before it does: an answer that cannot be logged is not sent."""
         if isinstance(answer, messages.RefusalResponse):
             self.releases.record(REFUSED, run, answer.why, round=round + 1)
-        elif answer.what in LOGGED:
-            what = LOGGED[answer.what]
+        elif what := answer.release:
             if isinstance(answer, messages.EvaluationSums) and answer.histograms:
                 what += f", with score histograms of {answer.histograms} bins"
             if isinstance(answer, messages.StatisticsResponse | messages.EvaluationSums) and self._joined is not None:
-                masked = self._joined.clients >= MASKED_FROM
-                what += f", masked among {self._joined.clients} clients" if masked else ", readable by the server"
+                clients = self._joined.invitation.clients
+                what += f", masked among {clients} clients" if clients >= MASKED_FROM else ", readable by the server"
             self.releases.record(RELEASED, run, what, round=round + 1)
 
-    def _answered(self, message: Message, content: bytes) -> tuple[messages.MessageBody, Payload]:
+    def _answered(self, message: Message, content: bytes) -> Response:
         request = message.body
         if isinstance(request, messages.Invitation):
             return self._accept_invitation(message.run, request), NOTHING
@@ -166,74 +123,21 @@ class FederationClient:
             return messages.StatisticsKey(key=joined.mask.public), NOTHING
         if isinstance(request, messages.StatisticsRequest):
             return messages.StatisticsResponse(), self._statistics(joined, request)
-        if joined.context is None or joined.states is None or joined.limits is None:
+        if joined.worker is None:
             raise UnknownRun("nothing has been agreed with this process")
-        if isinstance(request, messages.KeysRequest | messages.SharesRequest | messages.RevealRequest):
-            return self._exchange_secrets(joined, message), NOTHING
-        worker = ClientWorker(joined.context, joined.states, message.round, joined.shares_models, self.log, self.least)
-        masked: AbstractContextManager[None] = nullcontext()
-        if isinstance(request, messages.RoundRequest):
-            if joined.masks is not None and joined.masks.exchange_id != _exchange_id(
-                joined, message.round, request.exchange
-            ):
-                joined.masks = None  # another exchange begins: the secrets of the last one are dropped
-            if request.shares is not None:
-                masks = self._current_masks(joined, message.round, request.exchange)
-                masked = worker.masked_by(masks, request, content)
-        with one_thread(), masked:
-            worker.check_agreed(request)
-            joined.limits.check(request, message.round, content)
-            payload = unpack(content, joined.types).payload
-            if isinstance(request, messages.EvaluationSumsRequest):
-                integers, client = worker.evaluation_sums(request, payload), joined.context.agreed.client
-                return messages.EvaluationSums(histograms=request.histograms), _masked_payload(
-                    joined, integers, client, request.keys
-                )
-            found = worker.answered(request, payload)
+        response, payload = joined.worker.answer(message, content)
         if isinstance(request, messages.RoundRequest | messages.AsyncTrainRequest) and isinstance(
-            found[0], messages.RoundResponse | messages.AsyncTrainResponse
+            response, messages.RoundResponse | messages.AsyncTrainResponse
         ):
             self.trainings += 1
-            self.log.info(f"round {message.round + 1}: trained, loss {found[0].loss:.4f}")
-        return found
-
-    # Masks
-
-    def _exchange_secrets(self, joined: JoinedRun, message: Message) -> messages.MessageBody:
-        """Answer the steps of secure aggregation that involve no training."""
-        assert joined.context is not None
-        assert joined.states is not None
-        request, round, client = message.body, message.round, joined.context.agreed.client
-        if isinstance(request, messages.KeysRequest):
-            joined.masks = ClientMasks(
-                joined.experiment.seed_for("masks"), client, _exchange_id(joined, round, request.exchange)
-            )
-            return joined.masks.public_keys()
-        if isinstance(request, messages.SharesRequest):
-            masks = self._current_masks(joined, round, request.exchange)
-            return masks.encrypted_shares(request.keys, MaskedExchange(round, request.exchange, tuple(request.keys)))
-        assert isinstance(request, messages.RevealRequest)
-        masks = self._current_masks(joined, round, request.exchange)
-        response = masks.revealed_shares(request.answered)
-        joined.states.reveal_once(ticket(round, request.exchange), request.answered)
-        return response
-
-    @staticmethod
-    def _current_masks(joined: JoinedRun, round: int, exchange: int) -> ClientMasks:
-        """Return the secrets of this exchange; refuse if they belong to another one."""
-        masks = joined.masks
-        if masks is None or masks.exchange_id != _exchange_id(joined, round, exchange):
-            raise ShareableError(
-                "the secrets of this exchange are gone", remedy="this client takes part again in the next exchange"
-            )
-        return masks
+            self.log.info(f"round {message.round + 1}: trained, loss {response.loss:.4f}")
+        return response, payload
 
     # Enrollment
 
     def _accept_invitation(self, run: str, invitation: messages.Invitation) -> messages.MessageBody:
         joined = self._joined
-        terms = (run, invitation.experiment, invitation.shares_models, invitation.clients)
-        if joined is not None and (joined.run, joined.text, joined.shares_models, joined.clients) == terms:
+        if joined is not None and (joined.run, joined.invitation) == (run, invitation):
             return joined.table.describe(self.session)
         if run not in self.runs and len(self.runs) >= self._most_runs:
             raise ShareableError(
@@ -250,9 +154,7 @@ class FederationClient:
         if why:
             return messages.RefusalResponse(why=why)
         self.runs.setdefault(run, False)
-        self._joined = JoinedRun(
-            run, invitation.experiment, invitation.clients, invitation.shares_models, experiment, table
-        )
+        self._joined = JoinedRun(run, invitation, experiment, table)
         return described
 
     def _leave(self, run: str, goodbye: messages.GoodbyeRequest) -> None:
@@ -274,7 +176,9 @@ class FederationClient:
         if before == text:
             return ""
         first = text.partition("\n")[0]
-        if before and (not before.startswith(first) or differs_beyond_budget(experiment_from_text(before), experiment)):
+        if before and (
+            not before.startswith(first) or differences(experiment_from_text(before), experiment).keys() - BUDGET
+        ):
             return "this run had another experiment before"
         leaves = what_leaves(experiment, invitation.shares_models, invitation.clients)
         why = self._consent(experiment, [*values, *leaves])
@@ -295,21 +199,21 @@ class FederationClient:
         if request.tell == "counts":
             self._bind(joined, agreed, samples)
             return samples.sample_counts()
-        if joined.context is None or joined.context.agreed != agreed:
-            self._get_ready(joined, agreed, samples)
-        assert joined.context is not None
-        return messages.ReadyResponse(torch=torch.__version__, initial=sha256(joined.context.initial))
+        worker = joined.worker
+        if worker is None or worker.context.agreed != agreed:
+            worker = joined.worker = self._build_worker(joined, agreed, samples)
+        return messages.ReadyResponse(torch=torch.__version__, initial=sha256(worker.context.initial))
 
     def _samples(self, joined: JoinedRun, agreed: messages.Agreement) -> ClientSamples:
         """Return the samples in the place that was agreed, which stays the same in a run."""
-        if agreed.clients != joined.clients:
-            raise ShareableError(
-                f"{agreed.clients} clients, and consent was given to {joined.clients}", remedy="start a new run"
-            )
-        if joined.samples is None or joined.agreed != agreed.position:
+        consented = joined.invitation.clients
+        if agreed.clients != consented:
+            what = f"{agreed.clients} clients, and consent was given to {consented}"
+            raise ShareableError(what, remedy="start a new run")
+        if joined.samples is None or joined.position != agreed.position:
             path = self._folder(joined.run) / "place.json"
             self._check_unchanged(path, agreed.position, "this run has given this client another position before")
-            joined.samples, joined.agreed = joined.table.to_samples(agreed), agreed.position
+            joined.samples, joined.position = joined.table.to_samples(agreed), agreed.position
         return joined.samples
 
     def _bind(self, joined: JoinedRun, agreed: messages.Agreement, samples: ClientSamples) -> None:
@@ -325,11 +229,11 @@ class FederationClient:
         agreed = request.agreement
         samples, layout = self._samples(joined, agreed), statistics_layout(joined.experiment, agreed)
         if not layout.size:
-            raise ShareableError("the agreed experiment needs no statistics", remedy=STRANGE)
+            raise ShareableError("the agreed experiment needs no statistics")
         self._bind(joined, agreed, samples)
-        return _masked_payload(joined, samples.statistics(layout, self.least).integers, agreed.client, request.keys)
+        return joined.masked(samples.statistics(layout, self.least).integers, agreed.client, request.keys)
 
-    def _get_ready(self, joined: JoinedRun, agreed: messages.Agreement, samples: ClientSamples) -> None:
+    def _build_worker(self, joined: JoinedRun, agreed: messages.Agreement, samples: ClientSamples) -> ClientWorker:
         """Build the model, over samples that must be those of the first time."""
         folder = self._folder(joined.run)
         data, partition = samples.to_dataset(agreed, joined.experiment)
@@ -339,45 +243,19 @@ class FederationClient:
         context = ClientContext(joined.experiment, data, partition, agreed, self._noise_seed(folder / "secret"))
         with one_thread():
             build_model_and_algorithm(context, agreed.clients)
-        joined.states = ClientStateStore(folder, context.algorithm)
-        joined.limits = RequestLimits(folder, context, joined.shares_models)
-        joined.types = {
-            **types_near(context.algorithm),
-            Broadcast.__qualname__: Broadcast,
-            Buffers.__qualname__: Buffers,
-        }
-        joined.context = context
         counts = f"{data.n_train} rows to train on, {len(data.x) - data.n_train} to test on"
         self.log.info(f"ready as client {agreed.client} of {agreed.clients}, with {counts}")
+        return ClientWorker(joined, context, folder, self.log, self.least)
 
     @staticmethod
     def _check_unchanged(path: Path, now: str, otherwise: str) -> None:
         """Write a value to a file at first, and refuse any other value later."""
-        if not path.exists():
-            with writing(path):
-                path.write_text(now, encoding="utf-8")
-        elif path.read_text(encoding="utf-8") != now:
+        if not is_unchanged(path, now):
             raise ShareableError(otherwise, remedy="restore what it had, or take part in a new run")
 
     def _noise_seed(self, path: Path) -> int:
         """Return the secret seed of the noise that protects this client."""
-        if self._secret is not None:
-            return self._secret
         if not path.exists():
             with writing(path):
                 write_secret(path, uuid.uuid4().hex.encode())
         return int(path.read_text(encoding="utf-8"), 16)
-
-
-def _masked_payload(joined: JoinedRun, integers: Sequence[int], client: int, keys: Mapping[int, str]) -> Payload:
-    """Mask integers with the keys of all clients, unless fewer than three take part."""
-    if joined.clients < MASKED_FROM:
-        return Payload.of(encoded(integers))
-    if {*keys} != {*range(joined.clients)} or joined.mask is None:
-        raise ShareableError(STALE_KEY, remedy="the server must ask for keys again")
-    return Payload.of(joined.mask.masked(integers, client, keys))
-
-
-def _exchange_id(joined: JoinedRun, round: int, exchange: int) -> str:
-    """Return the identity of an exchange, to which secrets are bound."""
-    return f"{joined.run} {round} {exchange}"

@@ -145,7 +145,7 @@ class ClientTable:
         y = np.array([numbers[label] for label in classes], np.int64)[codes]
         rows = len(self.table) - self.test_rows
         if not agreed.rows_before + rows <= agreed.rows <= MOST_ROWS:
-            raise ShareableError(f"a table of {agreed.rows} rows in all", remedy="is it fedarena on the other side?")
+            raise ShareableError(f"a table of {agreed.rows} rows in all")
         if self.test_rows:
             train, test = np.split(np.arange(len(y)), [rows])
         else:

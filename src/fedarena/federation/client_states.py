@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.common.files import writing
-from fedarena.engine.checkpoint import load_tree, save_tree
+from fedarena.engine.checkpoint_files import load_tree, save_tree
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.federation.redaction import ShareableError
 from fedarena.models.pytree import types_in, types_near
@@ -27,23 +27,27 @@ def ticket(round: int, exchange: int) -> str:
     return f"{round}.{exchange}"
 
 
+def is_unchanged(path: Path, now: str) -> bool:
+    """Write a value to a file at first; later return whether it is still the same."""
+    if path.exists():
+        return path.read_text(encoding="utf-8") == now
+    with writing(path):
+        path.write_text(now, encoding="utf-8")
+    return True
+
+
 class ClientStateStore:
     """The saved states of a client in one run."""
 
     def __init__(self, folder: Path, algorithm: Any) -> None:
         self.folder = folder
-        self._types: dict[str, type] = {
-            **types_near(algorithm),
-            **{t.__qualname__: t for t in (Buffers, ClientState, Broadcast)},
-        }
+        self._types = types_near(algorithm, Buffers, ClientState, Broadcast)
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
     def _path(self, ticket: str) -> Path:
         if not TICKET.fullmatch(ticket):
-            raise ShareableError(
-                f"'{ticket[:40]}' is not a ticket of a client state", remedy="is it fedarena on the other side?"
-            )
+            raise ShareableError(f"'{ticket[:40]}' is not a ticket of a client state")
         return self.folder / f"memory-{ticket}.safetensors"
 
     def load(self, ticket: str) -> ClientState | None:
@@ -68,11 +72,7 @@ class ClientStateStore:
     def reveal_once(self, ticket: str, answered: Collection[int]) -> None:
         """Refuse to reveal shares for a second sum of an exchange: the difference of two sums would be a single update."""
         path = self._path(ticket).with_name(f"revealed-{ticket}.json")
-        now = json.dumps(sorted({*answered}))
-        if not path.exists():
-            with writing(path):
-                path.write_text(now, encoding="utf-8")
-        elif path.read_text(encoding="utf-8") != now:
+        if not is_unchanged(path, json.dumps(sorted({*answered}))):
             raise ShareableError(
                 "shares were revealed for another sum of this exchange",
                 remedy="the round must continue without this sum",

@@ -1,20 +1,22 @@
-"""The work of a client on one request: training, evaluation and saving its state."""
+"""The work of a client on the requests of a run that it has agreed to: training, evaluation and saving its state."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Asynchronous
+from fedarena.config.experiment import Experiment
+from fedarena.data.dataset import Rows
 from fedarena.engine.client import Broadcast, ClientState
-from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
+from fedarena.engine.context import EVALUATION_ROWS
 from fedarena.engine.evaluation import OwnModel
 from fedarena.engine.evaluation_tasks import BatchNormTask, EvaluationTask
 from fedarena.engine.task_metrics import Predictions, TaskMetrics
@@ -29,82 +31,81 @@ from fedarena.engine.tasks import (
 )
 from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext, NoMasks
+from fedarena.federation.client_data import ClientSamples, ClientTable
 from fedarena.federation.client_states import ClientStateStore, ticket
 from fedarena.federation.metric_sums import MetricSums, layout_of, own_values, why_no_sums
 from fedarena.federation.redaction import ShareableError
+from fedarena.federation.request_limits import RequestLimits
 from fedarena.federation.secure_aggregation import ClientMasks
-from fedarena.federation.statistics_release import MASKED_FROM
-from fedarena.federation.wire_format import NOTHING, Payload, WireRefused
-from fedarena.models.pytree import read_only
+from fedarena.federation.statistics_release import MASKED_FROM, STALE_KEY, StatisticsMask, encoded
+from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, unpack
+from fedarena.models.pytree import read_only, types_near
 from fedarena.models.task import Buffers, Keep, Scores
 from fedarena.privacy.secure_aggregation import MaskedExchange
 from fedarena.privacy.uplink import CannotSend, MaskedVector, UplinkSteps
+from fedarena.runtimes.run_task import one_thread
 
-STRANGE = "is it fedarena on the other side?"
+Response = tuple[messages.MessageBody, Payload]
 
 
-@dataclass(frozen=True)
-class UplinkTask:
-    """A client task that returns `CannotSend` instead of failing with it."""
+@dataclass
+class JoinedRun:
+    """The state of a run that this client has joined."""
 
-    job: ClientTask
+    run: str
+    invitation: messages.Invitation
+    experiment: Experiment
+    table: ClientTable
+    position: str = ""  # that was agreed
+    mask: StatisticsMask | None = None  # the key of the release of statistics under way
+    samples: ClientSamples | None = None
+    worker: ClientWorker | None = None  # once the model is built
 
-    def run(self, context: ExperimentContext, common: Broadcast) -> ClientAnswer | SkippedClient | CannotSend:
-        """Run the task and apply the steps of the uplink to its answer."""
-        try:
-            return self.job.run(context, common)
-        except CannotSend as error:
-            return error
+    def masked(self, integers: Sequence[int], client: int, keys: Mapping[int, str]) -> Payload:
+        """Mask integers with the keys of all clients, unless fewer than three take part."""
+        clients = self.invitation.clients
+        if clients < MASKED_FROM:
+            return Payload.of(encoded(integers))
+        if {*keys} != {*range(clients)} or self.mask is None:
+            raise ShareableError(STALE_KEY, remedy="the server must ask for keys again")
+        return Payload.of(self.mask.masked(integers, client, keys))
 
 
 class ClientWorker:
-    """Processes one request of the server."""
+    """Processes the requests of the server, one at a time."""
 
     def __init__(
-        self,
-        context: ClientContext,
-        states: ClientStateStore,
-        round: int,
-        shares_models: bool,
-        log: logging.Logger,
-        least: int = 1,
+        self, joined: JoinedRun, context: ClientContext, folder: Path, log: logging.Logger, least: int
     ) -> None:
-        self.context, self.states, self.round, self.least = context, states, round, least
-        self.shares_models, self._log = shares_models, log
+        self.joined, self.context, self._log, self.least = joined, context, log, least
         self.client = context.agreed.client
+        self.states = ClientStateStore(folder, context.algorithm)
+        self.limits = RequestLimits(folder, context, joined.invitation.shares_models)
+        self.types = types_near(context.algorithm, Broadcast, Buffers)
+        self.masks: ClientMasks | None = None  # of the exchange under way, where answers are masked
+        self.round = 0  # of the request
 
-    @contextmanager
-    def masked_by(self, masks: ClientMasks, request: messages.RoundRequest, content: bytes) -> Iterator[None]:
-        """Mask the update that answers this request, and no other, with these secrets."""
-        steps = self.context.steps
-        if steps is None or request.turn is None or not {*masks.clients} <= {*request.turn.asked}:
-            raise ShareableError("keys of clients that were not selected", remedy=STRANGE)
-        masks.receive_shares(request.shares or {})
-        masks.bind(content)
-        steps.masks = masks
-        try:
-            yield
-        finally:
-            steps.masks = NoMasks()
-
-    def answered(self, request: messages.MessageBody, payload: Any) -> tuple[messages.MessageBody, Payload]:
+    def answer(self, message: Message, content: bytes) -> Response:
         """Return the response to a request, and its payload."""
-        if isinstance(request, messages.ModelRequest):
-            return self._send_model(request)
-        if isinstance(request, messages.SendResultRequest):
-            return self._send(request)
-        if isinstance(request, messages.AsyncTrainRequest):
-            return self._train(request, payload)
-        common = self._common(payload)
-        if isinstance(request, messages.RoundRequest):
-            return self._run_round(request, common)
-        if isinstance(request, messages.BatchNormRequest):
-            return self._recompute(common)
-        if isinstance(request, messages.EvaluateRequest):
-            return self._evaluate(request, common), NOTHING
-        if isinstance(request, messages.OwnMetricsRequest):
-            return self._own_metrics(request, common), NOTHING
-        raise WireRefused(f"'{request.what}' is not a request to a client")
+        request, self.round = message.body, message.round
+        if isinstance(request, messages.KeysRequest | messages.SharesRequest | messages.RevealRequest):
+            return self._exchange_secrets(request), NOTHING
+        methods: dict[type[messages.MessageBody], Callable[[Any, Any], Response]] = {
+            messages.RoundRequest: self._run_round,
+            messages.BatchNormRequest: self._recompute,
+            messages.AsyncTrainRequest: self._train,
+            messages.SendResultRequest: self._send,
+            messages.EvaluateRequest: self._evaluate,
+            messages.EvaluationSumsRequest: self._evaluation_sums,
+            messages.OwnMetricsRequest: self._own_metrics,
+            messages.ModelRequest: self._send_model,
+        }
+        if type(request) not in methods:
+            raise WireRefused(f"'{request.what}' is not a request to a client")
+        with one_thread(), self._masked(request, content):
+            self.check_agreed(request)
+            self.limits.check(request, self.round, content)
+            return methods[type(request)](request, unpack(content, self.types).payload)
 
     def check_agreed(self, request: messages.MessageBody) -> None:
         """Refuse what the agreed experiment does not ask for."""
@@ -119,11 +120,9 @@ class ClientWorker:
         if isinstance(request, messages.AsyncTrainRequest | messages.SendResultRequest) and not isinstance(
             context.algorithm, Asynchronous
         ):
-            raise ShareableError(
-                f"{context.experiment.algorithm.name} has rounds, and was asked to train without them", remedy=STRANGE
-            )
+            raise ShareableError(f"{context.experiment.algorithm.name} has rounds, and was asked to train without them")
         if isinstance(request, messages.BatchNormRequest) and context.buffer_policy != "recompute":
-            raise ShareableError("recomputing BatchNorm statistics was not agreed on", remedy=STRANGE)
+            raise ShareableError("recomputing BatchNorm statistics was not agreed on")
         if isinstance(request, messages.RoundRequest) and context.steps is not None:
             self._check_turn(request, context.steps)
         if isinstance(request, messages.EvaluationSumsRequest):
@@ -142,7 +141,7 @@ class ClientWorker:
                 where="evaluate.histograms",
             )
         if why := why_no_sums(context):
-            raise ShareableError(f"no evaluation sums: {why}", remedy=STRANGE)
+            raise ShareableError(f"no evaluation sums: {why}")
         count = len(context.owners.client_tests[self.client])
         if context.agreed.clients < MASKED_FROM and count < self.least:
             raise ShareableError(
@@ -154,23 +153,21 @@ class ClientWorker:
     def _check_own_metrics(self) -> None:
         """Refuse values of this client alone where the agreement takes them from histograms, or there are none."""
         if self.context.experiment.evaluate.histograms is not None:
-            raise ShareableError(
-                "the agreed experiment takes AUC and average precision from histograms", remedy=STRANGE
-            )
+            raise ShareableError("the agreed experiment takes AUC and average precision from histograms")
         if self.context.task_name != "classification":
-            raise ShareableError("the model brings its own loss, and has no other metrics", remedy=STRANGE)
+            raise ShareableError("the model brings its own loss, and has no other metrics")
 
     def _check_turn(self, request: messages.RoundRequest, steps: UplinkSteps) -> None:
         """Refuse a request whose list of clients does not fit the steps of the uplink."""
         turn = request.turn
         if turn is None or (steps.settings.secure and request.shares is None):
-            raise ShareableError("an answer would go up without the steps of the experiment's uplink", remedy=STRANGE)
+            raise ShareableError("an answer would go up without the steps of the experiment's uplink")
         clients = {*turn.asked}
         if len(clients) < len(turn.asked) or self.client not in clients or max(clients) >= self.context.agreed.clients:
-            raise ShareableError("a list of clients that cannot be the selected ones", remedy=STRANGE)
+            raise ShareableError("a list of clients that cannot be the selected ones")
         uses_both = steps.settings.secure and steps.settings.noise
         if uses_both and turn.number != request.exchange:  # noise is drawn by this number
-            raise ShareableError("one draw of noise would hide two answers", remedy=STRANGE)
+            raise ShareableError("one draw of noise would hide two answers")
 
     def _common(self, payload: Any) -> Broadcast:
         if not isinstance(payload, Broadcast) or not isinstance(payload.buffers, Buffers):
@@ -181,9 +178,59 @@ class ClientWorker:
     def _run(self, job: RuntimeTask, common: Broadcast) -> Any:
         return run_task(self.context, job, common)
 
+    # Masks
+
+    def _exchange_secrets(
+        self, request: messages.KeysRequest | messages.SharesRequest | messages.RevealRequest
+    ) -> messages.MessageBody:
+        """Answer the steps of secure aggregation that involve no training."""
+        if isinstance(request, messages.KeysRequest):
+            seed = self.context.experiment.seed_for("masks")
+            self.masks = ClientMasks(seed, self.client, self._exchange_id(request.exchange))
+            return self.masks.public_keys()
+        masks = self._current_masks(request.exchange)
+        if isinstance(request, messages.SharesRequest):
+            turn = MaskedExchange(self.round, request.exchange, tuple(request.keys))
+            return masks.encrypted_shares(request.keys, turn)
+        response = masks.revealed_shares(request.answered)
+        self.states.reveal_once(ticket(self.round, request.exchange), request.answered)
+        return response
+
+    def _exchange_id(self, exchange: int) -> str:
+        """Return the identity of an exchange, to which secrets are bound."""
+        return f"{self.joined.run} {self.round} {exchange}"
+
+    def _current_masks(self, exchange: int) -> ClientMasks:
+        """Return the secrets of this exchange; refuse if they belong to another one."""
+        if self.masks is None or self.masks.exchange_id != self._exchange_id(exchange):
+            raise ShareableError(
+                "the secrets of this exchange are gone", remedy="this client takes part again in the next exchange"
+            )
+        return self.masks
+
+    @contextmanager
+    def _masked(self, request: messages.MessageBody, content: bytes) -> Iterator[None]:
+        """Mask the update that answers this request, and no other, with the secrets of its exchange."""
+        if isinstance(request, messages.RoundRequest):
+            if self.masks is not None and self.masks.exchange_id != self._exchange_id(request.exchange):
+                self.masks = None  # another exchange begins: the secrets of the last one are dropped
+            if request.shares is not None:
+                masks, steps = self._current_masks(request.exchange), self.context.steps
+                if steps is None or request.turn is None or not {*masks.clients} <= {*request.turn.asked}:
+                    raise ShareableError("keys of clients that were not selected")
+                masks.receive_shares(request.shares)
+                masks.bind(content)
+                steps.masks = masks
+        try:
+            yield
+        finally:
+            if self.context.steps is not None:
+                self.context.steps.masks = NoMasks()
+
     # Training
 
-    def _run_round(self, request: messages.RoundRequest, common: Broadcast) -> tuple[messages.MessageBody, Payload]:
+    def _run_round(self, request: messages.RoundRequest, payload: Any) -> Response:
+        common = self._common(payload)
         check_method(self.context.algorithm, request.do)
         memory = self.states.load(request.memory)
         if request.exchange == 0:
@@ -191,148 +238,133 @@ class ClientWorker:
         turn = None
         if request.turn is not None:
             turn = MaskedExchange(self.round, request.turn.number, request.turn.asked, request.turn.everyone)
-        answer = self._run(
-            UplinkTask(ClientTask(self.round, self.client, request.do, read_only(memory), exchange=turn)), common
-        )
+        answer = self._run(ClientTask(self.round, self.client, request.do, read_only(memory), exchange=turn), common)
+        if not isinstance(answer, ClientAnswer):
+            return self._failure(answer)
+        return self._result(answer, ticket(self.round, request.exchange), turn)
+
+    def _failure(self, answer: SkippedClient | FailedTask | CannotSend) -> Response:
+        """Return the kind of an error; its text is only logged here, because it may quote samples."""
         if isinstance(answer, CannotSend):
             return messages.UnsendableResponse(error=answer.what, remedy=answer.remedy, where=answer.where), NOTHING
-        if not isinstance(answer, ClientAnswer):
-            return self._failure_response(answer), NOTHING
-        kept = self._save_state(answer.report.state, ticket(self.round, request.exchange))
-        return messages.RoundResponse(weight=float(answer.reply.weight), **_facts(answer, kept)), self._uploads(
-            answer, turn
-        )
-
-    def _failure_response(self, answer: SkippedClient | FailedTask) -> messages.MessageBody:
-        """Return the kind of an error; its text is only logged here, because it may quote samples."""
         if isinstance(answer, SkippedClient):
-            return messages.CannotTrainResponse(reason=answer.reason)
+            return messages.CannotTrainResponse(reason=answer.reason), NOTHING
         self._log.info(
             f"round {self.round + 1} failed: {answer.error}" + (f"  ({answer.place})" if answer.place else "")
         )
-        return messages.ErrorResponse(error=answer.error.partition(":")[0])
+        return messages.ErrorResponse(error=answer.error.partition(":")[0]), NOTHING
 
-    def _save_state(self, memory: ClientState | None, ticket: str) -> str:
-        if memory is None:
-            return ""
-        self.states.save(ticket, memory)
-        return ticket
-
-    def _uploads(self, answer: ClientAnswer, turn: MaskedExchange | None = None) -> Payload:
+    def _result(self, answer: ClientAnswer, own: str, turn: MaskedExchange | None = None) -> Response:
         """Return the update, with BatchNorm statistics where they are averaged; the client state stays here."""
-        if not answer.report.finite and self.context.experiment.on_nan != "keep":  # it is not used, and was not masked
-            return Payload.of({"send": None, "buffers": None})
-        travels = self.context.task.has_buffers and self.context.buffer_policy == "average"
-        send, steps = answer.reply.send, self.context.steps
+        report, send, steps = answer.report, answer.reply.send, self.context.steps
+        if report.state is not None:
+            self.states.save(own, report.state)
+        kept = "" if report.state is None else own
+        response = messages.RoundResponse(weight=float(answer.reply.weight), **_facts(answer, kept))
+        if not report.finite and self.context.experiment.on_nan != "keep":  # it is not used, and was not masked
+            return response, Payload.of({"send": None, "buffers": None})
         if isinstance(send, MaskedVector) and steps is not None and turn is not None:
             send = replace(send, words=send.words & steps.used_bits(turn))
-        compressed = steps is not None and (steps.settings.secure or bool(steps.settings.top_k or steps.settings.quantise))
-        return Payload.of({"send": send, "buffers": answer.buffers if travels else None}, compressed)
+        compressed = steps is not None and (
+            steps.settings.secure or bool(steps.settings.top_k or steps.settings.quantise)
+        )
+        return response, self._uploads(send, answer.buffers, compressed)
 
-    def _recompute(self, common: Broadcast) -> tuple[messages.MessageBody, Payload]:
-        found = self._run(BatchNormTask(self.round, self.client), common)
+    def _uploads(self, send: Any, buffers: Buffers, compressed: bool = False) -> Payload:
+        travels = self.context.task.has_buffers and self.context.buffer_policy == "average"
+        return Payload.of({"send": send, "buffers": buffers if travels else None}, compressed)
+
+    def _recompute(self, request: messages.BatchNormRequest, payload: Any) -> Response:
+        found = self._run(BatchNormTask(self.round, self.client), self._common(payload))
         return (
-            (self._failure_response(found), NOTHING)
-            if isinstance(found, FailedTask)
-            else (messages.BatchNormResponse(), Payload.of(found))
+            self._failure(found) if isinstance(found, FailedTask) else (messages.BatchNormResponse(), Payload.of(found))
         )
 
     # Without rounds
 
-    def _train(self, request: messages.AsyncTrainRequest, payload: Any) -> tuple[messages.MessageBody, Payload]:
+    def _train(self, request: messages.AsyncTrainRequest, payload: Any) -> Response:
         """Train from the server's model or an own result; send the new result at once, or when it is requested."""
         memory = self.states.load(request.memory) or initial_client_state(self.context)
-        start = self._result(request.own_model) if request.own_model else self._common(payload)
+        start = self._own_result(request.own_model) if request.own_model else self._common(payload)
         self.states.forget_before(request.keep_from, request.memory)
         job = ClientTask(self.round, self.client, "client", read_only(replace(memory, start=start)), request.number)
-        answer = self._run(job, start)
+        answer, own = self._run(job, start), ticket(request.number, 0)
         if not isinstance(answer, ClientAnswer):
-            return self._failure_response(answer), NOTHING
-        left, mine = answer.report.state, ticket(request.number, 0)
+            return self._failure(answer)
         if not request.ask_first:
-            kept = self._save_state(left, mine)
-            return messages.RoundResponse(weight=float(answer.reply.weight), **_facts(answer, kept)), self._uploads(
-                answer
-            )
+            return self._result(answer, own)
         result = Broadcast(answer.reply.send, answer.buffers)
-        self.states.save(mine, replace(left or ClientState(), start=result))
-        return messages.AsyncTrainResponse(**_facts(answer, mine)), NOTHING
+        self.states.save(own, replace(answer.report.state or ClientState(), start=result))
+        return messages.AsyncTrainResponse(**_facts(answer, own)), NOTHING
 
-    def _result(self, ticket: str) -> Broadcast:
+    def _own_result(self, ticket: str) -> Broadcast:
         """Return the result of an earlier training of this client."""
         memory = self.states.load(ticket)
         if memory is None or memory.start is None:
-            raise ShareableError(
-                f"there is no result of a training {ticket}", remedy="is it fedarena on the other side?"
-            )
+            raise ShareableError(f"there is no result of a training {ticket}")
         return memory.start
 
-    def _send(self, request: messages.SendResultRequest) -> tuple[messages.MessageBody, Payload]:
+    def _send(self, request: messages.SendResultRequest, payload: Any) -> Response:
         """Return the result of a training that the server has accepted."""
-        result = self._result(request.trained.memory)
-        travels = self.context.task.has_buffers and self.context.buffer_policy == "average"
-        payload = Payload.of({"send": result.message, "buffers": result.buffers if travels else None})
-        return messages.RoundResponse(weight=1.0, **request.trained.model_dump()), payload
+        result = self._own_result(request.trained.memory)
+        response = messages.RoundResponse(weight=1.0, **request.trained.model_dump())
+        return response, self._uploads(result.message, result.buffers)
 
     # Evaluation
 
-    def _evaluate(self, request: messages.EvaluateRequest, common: Broadcast) -> messages.MessageBody:
+    def _evaluate(self, request: messages.EvaluateRequest, payload: Any) -> Response:
         """Return counts and a sum of losses, never values of single samples."""
-        context = self.context
-        w, buffers = self._own_model(request.memory)
-        scores = self._scores(context.owners.test, common, w, buffers)
-        own = scores
-        if context.experiment.evaluate.on == "train":
-            own = self._scores(context.owners.clients[self.client], common, w, buffers)
-        return messages.EvaluateResponse(
+        common, model = self._common(payload), self._own_model(request.memory)
+        scores = own = self._scores(self.context.owners.test, common, model)
+        if self.context.experiment.evaluate.on == "train":
+            own = self._scores(self._compared_rows, common, model)
+        response = messages.EvaluateResponse(
             right=int(scores.right.sum()),
             count=int(scores.count.sum()),
             loss=math.fsum(scores.loss),
             own_right=int(own.right.sum()),
             own_count=int(own.count.sum()),
         )
+        return response, NOTHING
+
+    @property
+    def _compared_rows(self) -> Rows:
+        """Return the samples that clients are compared on."""
+        owners, on = self.context.owners, self.context.experiment.evaluate.on
+        return owners.clients[self.client] if on == "train" else owners.test
 
     def _own_model(self, memory: str | None) -> OwnModel:
         """Return the model that this client keeps under a ticket; without one, nothing but the common model."""
         if memory is None:
             return None, None
-        algorithm = self.context.algorithm
-        kept = self.states.load(memory) or ClientState(kept=algorithm.remember(self.context.initial))
-        return (kept.kept if algorithm.personal else None), kept.buffers
+        state = self.states.load(memory) or initial_client_state(self.context)
+        return (state.kept if self.context.algorithm.personal else None), state.buffers
 
-    def evaluation_sums(self, request: messages.EvaluationSumsRequest, payload: Any) -> tuple[int, ...]:
-        """Return sums over the test samples, unmasked."""
-        rows = self.context.owners.test
-        predictions = self._predictions(rows, self._common(payload), None, None)
-        return MetricSums.of(predictions, layout_of(self.context, request.histograms)).integers
+    def _evaluation_sums(self, request: messages.EvaluationSumsRequest, payload: Any) -> Response:
+        """Return sums over the test samples, masked unless fewer than three clients take part."""
+        predictions = self._predictions(self.context.owners.test, self._common(payload))
+        integers = MetricSums.of(predictions, layout_of(self.context, request.histograms)).integers
+        response = messages.EvaluationSums(histograms=request.histograms)
+        return response, self.joined.masked(integers, self.client, request.keys)
 
-    def _own_metrics(self, request: messages.OwnMetricsRequest, common: Broadcast) -> messages.MessageBody:
+    def _own_metrics(self, request: messages.OwnMetricsRequest, payload: Any) -> Response:
         """Return the metrics that need the order of scores, on the samples that clients are compared on."""
-        context = self.context
-        rows = context.owners.clients[self.client] if context.experiment.evaluate.on == "train" else context.owners.test
-        predictions = self._predictions(rows, common, *self._own_model(request.memory))
-        return messages.OwnMetrics(count=len(rows), values=own_values(predictions, context.positive, self.least))
+        rows = self._compared_rows
+        predictions = self._predictions(rows, self._common(payload), self._own_model(request.memory))
+        values = own_values(predictions, self.context.positive, self.least)
+        return messages.OwnMetrics(count=len(rows), values=values), NOTHING
 
-    def _predictions(
-        self, rows: NDArray[np.int64], common: Broadcast, w: NDArray[Any] | None, buffers: Buffers | None
-    ) -> Predictions:
+    def _predictions(self, rows: Rows, common: Broadcast, model: OwnModel = (None, None)) -> Predictions:
         """Return labels, predicted classes and probabilities of rows; they stay here."""
-        scores = self._scores(rows, common, w, buffers, "logits")
+        scores = self._scores(rows, common, model, "logits")
         if scores.outputs is None:  # no rows
             scores = replace(scores, outputs=np.empty((0, self.context.data.classes), np.float32))
         return TaskMetrics(self.context).predictions(rows, scores)
 
-    def _scores(
-        self,
-        rows: NDArray[np.int64],
-        common: Broadcast,
-        w: NDArray[Any] | None,
-        buffers: Buffers | None,
-        keep: Keep = "",
-    ) -> Scores:
+    def _scores(self, rows: Rows, common: Broadcast, model: OwnModel, keep: Keep = "") -> Scores:
         parts = [Scores.of_nothing()]
         for start in range(0, len(rows), EVALUATION_ROWS):
-            part = self._run(EvaluationTask(rows[start : start + EVALUATION_ROWS], None, w, buffers, keep), common)
+            part = self._run(EvaluationTask(rows[start : start + EVALUATION_ROWS], None, *model, keep), common)
             if isinstance(part, FailedTask):
                 self._log.info(f"evaluation failed: {part.error}")
                 raise ShareableError(
@@ -341,21 +373,17 @@ class ClientWorker:
             parts.append(part)
         return Scores.joined(parts)
 
-    def _send_model(self, request: messages.ModelRequest) -> tuple[messages.MessageBody, Payload]:
+    def _send_model(self, request: messages.ModelRequest, payload: Any) -> Response:
         """Return the personal model, where that was agreed."""
-        context = self.context
-        if not self.shares_models:
+        if not self.joined.invitation.shares_models:
             raise ShareableError("personal models stay at the client", remedy="sharing them was not agreed on")
-        memory = self.states.load(request.memory) or ClientState(kept=context.algorithm.remember(context.initial))
-        w = memory.kept if context.algorithm.personal else None
-        return messages.ModelResponse(), Payload.of({"w": w, "buffers": memory.buffers})
+        w, buffers = self._own_model(request.memory)
+        return messages.ModelResponse(), Payload.of({"w": w, "buffers": buffers})
 
 
 def _facts(answer: ClientAnswer, kept: str) -> dict[str, Any]:
     """Return the facts about a training that are sent besides its result."""
-    report = answer.report
-    names = ("finite", "steps", "samples", "loss", "seconds", "sent", "sent_buffers")
-    return {**{name: getattr(report, name) for name in names}, "memory": kept}
+    return {**{name: getattr(answer.report, name) for name in messages.TrainingFacts.model_fields}, "memory": kept}
 
 
 def check_method(algorithm: Algorithm, do: str) -> None:
@@ -365,6 +393,4 @@ def check_method(algorithm: Algorithm, do: str) -> None:
     while getattr(inside, "base", None) is not None:
         inside = inside.base  # type: ignore[attr-defined]
     if do != "client" and not (own and callable(getattr(type(inside), do, None))):
-        raise ShareableError(
-            f"{type(algorithm).__name__} has no method '{do[:40]}' for clients", remedy="is it fedarena there?"
-        )
+        raise ShareableError(f"{type(algorithm).__name__} has no method '{do[:40]}' for clients")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedarena.algorithms.base import Asynchronous
-from fedarena.config.errors import BadValue
+from fedarena.config.errors import BadValue, join_words
 from fedarena.config.experiment import Experiment
 from fedarena.data.published_files import ELSEWHERE
 from fedarena.data.sources.table_files import TableFile
@@ -18,7 +18,7 @@ from fedarena.federation.statistics_release import MASKED_FROM
 from fedarena.statistics.metric_registry import find_metric
 
 OWNER = "participant"  # the column that would name the owner in a table of all rows
-BUDGET = ("rounds", "uploads")
+BUDGET = {"rounds", "uploads"}
 
 
 def federated_experiment(source: Any, overrides: list[str], **settings: Any) -> Experiment:
@@ -141,19 +141,11 @@ def experiment_from_text(text: str) -> Experiment:
     return experiment
 
 
-def first_difference(mine: Experiment, theirs: Experiment) -> str:
-    """Return the first key in which the server's experiment differs from the agreed one, or an empty text."""
+def differences(mine: Experiment, theirs: Experiment) -> dict[str, str]:
+    """Return the keys in which two experiments differ, each with both values in words."""
     ours, other = (tomllib.loads(experiment_as_text(exp)) for exp in (mine, theirs))
-    for key in {**ours, **other}:
-        if ours.get(key) != other.get(key):
-            return f"{key} = {other.get(key)}, not {ours.get(key)}"
-    return ""
-
-
-def differs_beyond_budget(before: Experiment, now: Experiment) -> bool:
-    """Return whether two experiments differ in more than the number of rounds."""
-    ours, other = (tomllib.loads(experiment_as_text(exp)) for exp in (before, now))
-    return any(ours.get(key) != other.get(key) for key in {**ours, **other} if key not in BUDGET)
+    changed = [key for key in {**ours, **other} if ours.get(key) != other.get(key)]
+    return {key: f"{key} = {other.get(key)}, not {ours.get(key)}" for key in changed}
 
 
 def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -> list[str]:
@@ -167,7 +159,7 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
     sums += ["the sum of their squares"] * source.standardise
     sums += ["how many training rows it has of each class"] * algorithm.counts_classes
     if sums:
-        shared.append(f"{_listed(sums)}: {_visibility(clients)}")
+        shared.append(f"{join_words(sums)}: {_visibility(clients)}")
     if algorithm.communicates:
         shared.append(f"what {exp.algorithm.name} sends of each training: {_answer(uplink)}")
         if exp.bn_buffers in ("average", "recompute"):
@@ -225,10 +217,6 @@ def label_lines(experiment: Experiment, class_counts: Mapping[str, int]) -> list
     ]
 
 
-def _listed(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 COLUMNS = "with them it knows the mean and the spread of every column of your table"
 
 
@@ -267,16 +255,10 @@ def shortened(text: str, most: int = 400) -> str:
 
 
 def _answer(uplink: Any) -> str:
-    if isinstance(uplink, str):
-        return "a change of the model's weights or the like"
-    steps = [
-        word
-        for word, on in (
-            (f"clipped to {uplink.clip or 0:g}", uplink.clip is not None),
-            (f"the largest {uplink.top_k or 0:.0%} of its numbers", uplink.top_k is not None),
-            (f"rounded to {uplink.quantise} bits", uplink.quantise is not None),
-            ("masked, so that only the sum over clients can be read", uplink.secure),
-        )
-        if on
-    ]
-    return ", ".join(["a change of the model's weights or the like", *steps])
+    parts = ["a change of the model's weights or the like"]
+    if not isinstance(uplink, str):
+        parts += [f"clipped to {uplink.clip or 0:g}"] * (uplink.clip is not None)
+        parts += [f"the largest {uplink.top_k or 0:.0%} of its numbers"] * (uplink.top_k is not None)
+        parts += [f"rounded to {uplink.quantise} bits"] * (uplink.quantise is not None)
+        parts += ["masked, so that only the sum over clients can be read"] * uplink.secure
+    return ", ".join(parts)

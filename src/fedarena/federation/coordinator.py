@@ -10,29 +10,29 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedarena.federation import messages
 from fedarena.federation.requests import (
-    AdmissionPolicy,
+    Answers,
+    Read,
     RequestBatch,
-    RequestDeclined,
     ResponseRule,
     SentRequest,
     TooFewAnswers,
 )
-from fedarena.federation.wire_format import Message, OtherVersion, Types, WireRefused, pack, unpack
+from fedarena.federation.roster import Roster
+from fedarena.federation.wire_format import NOTHING, Message, OtherVersion, Payload, Types, WireRefused, pack, unpack
 from fedarena.transport.flower_link import Link, ReceivedMessage
 
 LOGGER = logging.getLogger(__name__)
 
 LOOK = 0.5  # seconds between two checks of the connected clients
-PROBE = (
-    5.0  # seconds without an answer after which an invitation checks that the process still runs; then twice as many
-)
-SELDOM = 60.0  # at most
+# An invitation checks that a process which does not answer still runs: after PROBE seconds, then after twice as many each
+# time, SELDOM at most.
+PROBE, SELDOM = 5.0, 60.0
 INVITATION_DEADLINE = 600.0  # seconds for the answer to an invitation: a person may have to consent
 LATE = "no answer in time"
 RESENDS = 5  # times that a request is sent again because the connection failed
@@ -67,17 +67,10 @@ class ClientConnection:
 class Coordinator:
     """Sends requests to all clients over one link, and collects their responses."""
 
-    def __init__(
-        self,
-        link: Link,
-        run: str,
-        invitation: messages.Invitation,
-        policy: AdmissionPolicy,
-        types: Types | None = None,
-    ) -> None:
-        self.link, self.run, self.policy, self.types = link, run, policy, types or {}
+    def __init__(self, link: Link, roster: Roster, invitation: messages.Invitation, types: Types) -> None:
+        self.link, self.roster, self.run, self.types = link, roster, roster.run, types
         self.connections: dict[str, ClientConnection] = {}
-        self._invitation = pack(run, 0, invitation)
+        self._invitation = pack(self.run, 0, invitation)
         self._sent_requests: dict[str, SentRequest] = {}  # by ticket
         self._batches: list[RequestBatch] = []  # under way
         self._refreshed_at = -LOOK
@@ -90,18 +83,26 @@ class Coordinator:
 
     def ask(
         self,
-        requests: Mapping[str, bytes],
-        read: Callable[[str, Message], Any],
+        requests: Mapping[str, messages.MessageBody],
+        read: Read,
         rule: ResponseRule,
         what: str,
+        round: int = 0,
+        payload: Payload = NOTHING,
         stages: tuple[Stage, ...] = ("ready",),
-    ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Send requests, wait, and return the responses, and for clients without one the reason."""
+    ) -> Answers:
+        """Send requests of a round, wait, and return the responses, and for clients without one the reason."""
         needed = rule.needed(len(requests))
-        with self.open_batch(read) as batch:
+        packed = {name: pack(self.run, round, request, payload) for name, request in requests.items()}
+
+        def read_this_round(name: str, message: Message) -> Any:
+            check_round(message, round)
+            return read(name, message)
+
+        with self.open_batch(read_this_round) as batch:
             for attempt in range(1, rule.attempts + 1):
                 for name in [name for name in requests if name not in batch.responses]:
-                    batch.add(name, requests[name], rule.deadline)
+                    batch.add(name, packed[name], rule.deadline)
                 self._wait(batch, needed, stages)
                 if len(batch.responses) >= needed:
                     break
@@ -112,7 +113,7 @@ class Coordinator:
         return batch.responses, {**batch.failed, **late}
 
     @contextlib.contextmanager
-    def open_batch(self, read: Callable[[str, Message], Any]) -> Iterator[RequestBatch]:
+    def open_batch(self, read: Read) -> Iterator[RequestBatch]:
         """Open a batch of requests; responses after the end of the context are dropped."""
         batch = RequestBatch(read)
         self._batches.append(batch)
@@ -136,9 +137,8 @@ class Coordinator:
 
     def _forget(self, batch: RequestBatch, name: str | None = None) -> None:
         """Drop the records of requests that are not waited for any more."""
-        done = [t for t, e in self._sent_requests.items() if e.batch is batch and (name is None or e.name == name)]
-        for ticket in done:
-            del self._sent_requests[ticket]
+        open_requests = self._sent_requests.items()
+        self._sent_requests = {t: e for t, e in open_requests if e.batch is not batch or name not in (None, e.name)}
 
     def is_connected(self, name: str) -> bool:
         """Return whether a client is ready and likely to answer."""
@@ -180,10 +180,14 @@ class Coordinator:
             batch.failed[name] = "the connection fails repeatedly"
             return
         batch.sent_at[name] = now
-        request = batch.requests[name]
-        self._sent_requests[self.link.send(connection.node, request, left)] = SentRequest(
-            name, "request", batch, request
-        )
+        self._transmit(connection, SentRequest(name, "request", batch, batch.requests[name]), left)
+
+    def _transmit(self, connection: ClientConnection, sent: SentRequest, seconds: float) -> str:
+        """Send a message to a connected client, and return the ticket under which its response will arrive."""
+        assert connection.node is not None
+        ticket = self.link.send(connection.node, sent.request, seconds)
+        self._sent_requests[ticket] = sent
+        return ticket
 
     def _is_given_up(self, name: str) -> bool:
         connection = self._connection(name)
@@ -231,22 +235,21 @@ class Coordinator:
         self.send_agreement_to_all()
 
     def _invite(self, connection: ClientConnection) -> None:
-        if connection.node is None:
-            return
-        connection.invited_at, connection.unanswered = time.monotonic(), min(connection.unanswered + 1, 10)
-        if connection.stage == "away":
-            connection.stage = "invited"
-        connection.awaited_ticket = self.link.send(connection.node, self._invitation, INVITATION_DEADLINE)
-        self._sent_requests[connection.awaited_ticket] = SentRequest(connection.name, "invitation")
+        if connection.node is not None:
+            if connection.stage == "away":
+                connection.stage = "invited"
+            self._await(connection, SentRequest(connection.name, "invitation", request=self._invitation))
 
     def _send_agreement(self, connection: ClientConnection) -> None:
-        agreement = self.policy.agreement(connection.name)
-        if agreement is None or connection.node is None or not connection.is_silent:
-            return
+        agreement = self.roster.agreed.get(connection.name)
+        if agreement is not None and connection.node is not None and connection.is_silent:
+            content = pack(self.run, 0, messages.AgreementRequest(agreement=agreement, tell="ready"))
+            self._await(connection, SentRequest(connection.name, "agreement", request=content))
+
+    def _await(self, connection: ClientConnection, sent: SentRequest) -> None:
+        """Send an invitation or the agreement, and note when."""
         connection.invited_at, connection.unanswered = time.monotonic(), min(connection.unanswered + 1, 10)
-        content = pack(self.run, 0, messages.AgreementRequest(agreement=agreement, tell="ready"))
-        connection.awaited_ticket = self.link.send(connection.node, content, INVITATION_DEADLINE)
-        self._sent_requests[connection.awaited_ticket] = SentRequest(connection.name, "agreement")
+        connection.awaited_ticket = self._transmit(connection, sent, INVITATION_DEADLINE)
 
     def _take(self, arrival: ReceivedMessage) -> None:
         sent = self._sent_requests.pop(arrival.ticket, None)
@@ -255,15 +258,16 @@ class Coordinator:
         connection = self._connection(sent.name)
         if connection.awaited_ticket == arrival.ticket:
             connection.awaited_ticket = ""
-        if arrival.content is not None:
-            connection.unanswered = 0
+        if arrival.content is None:
+            self._take_failure(connection, sent, arrival.problem)
+            return
+        connection.unanswered = 0
         try:
-            message = self._message(arrival)
+            message = unpack(arrival.content, self.types)
+            if message.run != self.run and not isinstance(message.body, messages.RefusalResponse):
+                raise WireRefused("an answer of another run")
         except WireRefused as error:
             self._reject_message(connection, sent, error)
-            return
-        if message is None:
-            self._take_failure(connection, sent, arrival.problem)
             return
         if connection.gone:
             LOGGER.info(f"'{connection.name}' is back; its late answer is not used")
@@ -277,19 +281,11 @@ class Coordinator:
         elif sent.what == "request":
             self._take_response(connection, sent, message)
 
-    def _message(self, arrival: ReceivedMessage) -> Message | None:
-        if arrival.content is None:
-            return None
-        message = unpack(arrival.content, self.types)
-        if message.run != self.run and not isinstance(message.body, messages.RefusalResponse):
-            raise WireRefused("an answer of another run")
-        return message
-
     def _reject_message(self, connection: ClientConnection, sent: SentRequest, error: WireRefused) -> None:
         """Drop an unreadable message, and name the client that sent it."""
         LOGGER.info(f"'{connection.name}' sent {error.what}")
-        if sent.is_open and sent.batch is not None:
-            sent.batch.failed[connection.name] = f"it sent {error.what}"
+        if batch := sent.open_batch:
+            batch.failed[connection.name] = f"it sent {error.what}"
         elif sent.what != "request":
             connection.stage = "refused"
             if isinstance(error, OtherVersion):
@@ -297,16 +293,16 @@ class Coordinator:
 
     def _take_failure(self, connection: ClientConnection, sent: SentRequest, problem: str) -> None:
         """Mark a client as disconnected; it is invited, and its request is sent again, when it is back."""
-        if sent.is_open and sent.batch is not None:
-            sent.batch.sent_at.pop(connection.name, None)
+        if batch := sent.open_batch:
+            batch.sent_at.pop(connection.name, None)
         if sent.what != "goodbye" and connection.node is not None:
             LOGGER.info(problem if problem.startswith(f"'{connection.name}'") else f"'{connection.name}': {problem}")
             connection.node, connection.stage = None, "away"
 
     def _reset_client(self, connection: ClientConnection, sent: SentRequest) -> None:
         """Invite a client whose process is another one than before."""
-        if sent.is_open and sent.batch is not None:
-            sent.batch.sent_at.pop(connection.name, None)
+        if batch := sent.open_batch:
+            batch.sent_at.pop(connection.name, None)
         connection.session, connection.stage = "", "away"
         if connection.is_silent:
             self._invite(connection)
@@ -314,16 +310,11 @@ class Coordinator:
     def _take_description(self, connection: ClientConnection, message: Message) -> None:
         body = message.body
         if not isinstance(body, messages.TableDescription):
-            why = (
-                body.why
-                if isinstance(body, messages.RefusalResponse)
-                else f"it answered an invitation with '{body.what}'"
-            )
-            self._refuse(connection, why)
+            self._refuse(connection, _reason(body))
             return
         if body.session == connection.session and connection.stage == "ready":
             return  # a busy client has answered a repeated invitation
-        why = self.policy.admit(connection.name, body)
+        why = self.roster.admit(connection.name, body)
         if why:
             self._refuse(connection, why)
             self.dismiss(connection, why)
@@ -338,27 +329,24 @@ class Coordinator:
     def _take_readiness(self, connection: ClientConnection, message: Message) -> None:
         if isinstance(message.body, messages.ReadyResponse):
             connection.stage = "ready"
-            self.policy.is_ready(connection.name, message.body)
-            return
-        why = (
-            message.body.why if isinstance(message.body, messages.RefusalResponse) else f"it said '{message.body.what}'"
-        )
-        self._refuse(connection, why)
+            self.roster.is_ready(connection.name, message.body)
+        else:
+            self._refuse(connection, _reason(message.body))
 
     def _refuse(self, connection: ClientConnection, why: str) -> None:
         connection.stage = "refused"
         LOGGER.info(f"'{connection.name}' does not take part: {why}")
 
     def _take_response(self, connection: ClientConnection, sent: SentRequest, message: Message) -> None:
-        name, batch = connection.name, sent.batch
-        if batch is None or not sent.is_open:
+        name, batch = connection.name, sent.open_batch
+        if batch is None:
             return  # answered already
         try:
             if isinstance(message.body, messages.RefusalResponse):
-                raise RequestDeclined(message.body.why)
+                raise WireRefused(message.body.why)
             batch.responses[name] = batch.read(name, message)
-        except (RequestDeclined, WireRefused) as error:
-            batch.failed[name] = error.what if isinstance(error, WireRefused) else str(error)
+        except WireRefused as error:
+            batch.failed[name] = error.what
         except Exception as error:  # of any kind: one unusable answer does not stop the others
             batch.failed[name] = f"an answer that cannot be used: {type(error).__name__}"
         if name in batch.failed:
@@ -370,21 +358,24 @@ class Coordinator:
         """Send a client the message that it takes no further part."""
         if connection.node is not None:
             content = pack(self.run, 0, messages.GoodbyeRequest(reason=reason, finished=finished))
-            self._sent_requests[self.link.send(connection.node, content, 60.0)] = SentRequest(
-                connection.name, "goodbye"
-            )
-
-    @property
-    def _are_leaving(self) -> bool:
-        """Return whether a client has not yet answered its goodbye."""
-        return any(sent.what == "goodbye" for sent in self._sent_requests.values())
+            self._transmit(connection, SentRequest(connection.name, "goodbye", request=content), 60.0)
 
     def dismiss_all(self, reason: str = "", seconds: float = 10.0) -> None:
         """Send all clients the end of the run, and wait a moment for their answers."""
-        there = [connection for connection in self.connections.values() if connection.node is not None]
-        for connection in there:
+        for connection in self.connections.values():
             self.dismiss(connection, reason, finished=True)
         until = time.monotonic() + seconds
-        while self._are_leaving and time.monotonic() < until:
+        while any(sent.what == "goodbye" for sent in self._sent_requests.values()) and time.monotonic() < until:
             for arrival in self.link.receive(0.5):
                 self._sent_requests.pop(arrival.ticket, None)
+
+
+def check_round(message: Message, round: int) -> None:
+    """Refuse an answer of another round."""
+    if message.round != round:
+        raise WireRefused(f"an answer of round {message.round + 1}, where one of round {round + 1} belongs")
+
+
+def _reason(body: messages.MessageBody) -> str:
+    """Return why a client does not take part, from a message that is not the expected one."""
+    return body.why if isinstance(body, messages.RefusalResponse) else f"it answered with '{body.what}'"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
 
 from fedarena.config.experiment import Experiment
 from fedarena.federation import messages
@@ -13,10 +13,10 @@ from fedarena.federation.agreement import check_counted, first_agreement, with_c
 from fedarena.federation.client_data import statistics_layout
 from fedarena.federation.coordinator import Coordinator
 from fedarena.federation.masked_totals import masked_total
-from fedarena.federation.requests import RequestDeclined, ResponseRule, TooFewAnswers
+from fedarena.federation.requests import ResponseRule, TooFewAnswers
 from fedarena.federation.roster import Roster
-from fedarena.federation.statistics_release import StatisticsLayout, Totals
-from fedarena.federation.wire_format import Message, pack
+from fedarena.federation.statistics_release import Totals
+from fedarena.federation.wire_format import Message, expect
 
 LOGGER = logging.getLogger(__name__)
 
@@ -44,44 +44,27 @@ def wait_for_clients(coordinator: Coordinator, roster: Roster, seconds: float) -
 
 def agree_with_clients(coordinator: Coordinator, roster: Roster, experiment: Experiment) -> None:
     """Agree with all clients on columns, classes and places; then on statistics, where the experiment needs any."""
-    agreed = {
-        name: one.model_copy(update={"shares_models": roster.shares_models})
-        for name, one in first_agreement(roster.described).items()
-    }
+    agreed = first_agreement(roster.described, roster.shares_models)
 
     def counts(name: str, message: Message) -> messages.SampleCounts:
-        response = message.body
-        if not isinstance(response, messages.SampleCounts):
-            raise RequestDeclined(f"it answered with '{response.what}'")
+        response = expect(message, messages.SampleCounts)
         check_counted(response, roster.described[name])
         return response
 
     asked = {name: messages.AgreementRequest(agreement=one, tell="counts") for name, one in agreed.items()}
-    counted, missing = _ask_all(coordinator, asked, counts)
+    rule = ResponseRule(STATISTICS_DEADLINE, minimum=0)
+    ask = partial(coordinator.ask, rule=rule, what="agreeing", stages=("known", "ready"))
+    counted, missing = ask(asked, counts)
     _require_all(missing)
     agreed = with_counts(agreed, counted, experiment)
     layout = statistics_layout(experiment, next(iter(agreed.values())))
     if layout.size:
-        agreed = with_statistics(agreed, counted, _total(coordinator, agreed, layout), experiment)
+        numbers = {name: one.client for name, one in agreed.items()}
+        request = lambda name, keys: messages.StatisticsRequest(agreement=agreed[name], keys=keys)
+        total, missing = masked_total(ask, numbers, request, messages.StatisticsResponse, layout.size)
+        _require_all(missing)
+        agreed = with_statistics(agreed, counted, Totals.of(total, layout))
     roster.counted, roster.agreed = counted, agreed
-
-
-def _total(coordinator: Coordinator, agreed: dict[str, messages.Agreement], layout: StatisticsLayout) -> Totals:
-    """Ask for the statistics of all clients."""
-    numbers = {name: one.client for name, one in agreed.items()}
-    ask = lambda questions, read: _ask_all(coordinator, questions, read)
-    request = lambda name, keys: messages.StatisticsRequest(agreement=agreed[name], keys=keys)
-    total, missing = masked_total(numbers, ask, request, messages.StatisticsResponse, layout)
-    _require_all(missing)
-    return Totals.of(total, layout)
-
-
-def _ask_all(
-    coordinator: Coordinator, questions: Mapping[str, messages.MessageBody], read: Callable[[str, Message], Any]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the answers of all clients, and of those that gave none the reason."""
-    packed = {name: pack(coordinator.run, 0, question) for name, question in questions.items()}
-    return coordinator.ask(packed, read, ResponseRule(STATISTICS_DEADLINE, minimum=0), "agreeing", ("known", "ready"))
 
 
 def _require_all(missing: Mapping[str, str]) -> None:

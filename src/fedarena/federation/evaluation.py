@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Model
 from fedarena.engine.client import Broadcast, ClientState
-from fedarena.engine.evaluation import EvaluationResult, OwnModel
+from fedarena.engine.evaluation import EvaluationResult, OwnModel, OwnModels
 from fedarena.engine.tasks import AbsentClient
 from fedarena.federation import messages
 from fedarena.federation.agreement import LARGEST
 from fedarena.federation.released_metrics import ReleasedMetrics
-from fedarena.federation.remote_runtime import RemoteRuntime, ticket_of
-from fedarena.federation.reply_pattern import first_mismatch
-from fedarena.federation.wire_format import Message, Payload, WireRefused
+from fedarena.federation.remote_runtime import STATISTICS, RemoteRuntime, ticket_of
+from fedarena.federation.reply_pattern import check_structure
+from fedarena.federation.wire_format import Message, Payload, WireRefused, expect
 from fedarena.statistics.metric_registry import Metric
 
 Seen = dict[int, messages.EvaluateResponse | AbsentClient]
 
 
-class FederatedEvaluator:
+class FederatedEvaluator(ReleasedMetrics):
     """The evaluation of a federation. Personal models are tested at their clients.
 
     With `shares_models` a personal model also goes to all other clients, and its accuracy is that on all test samples, as
@@ -33,12 +33,10 @@ class FederatedEvaluator:
     def __init__(
         self, runtime: RemoteRuntime, memory: Callable[[int], ClientState | None], shares_models: bool
     ) -> None:
-        self.runtime, self.memory, self.shares_models = runtime, memory, shares_models
-        self.context = runtime.context
+        super().__init__(runtime)
+        self.memory, self.shares_models = memory, shares_models
         self.missing: tuple[int, ...] = ()  # clients whose samples the last evaluation is without
         self.failed: dict[str, str] = {}
-        self._released = ReleasedMetrics(runtime)
-        self.metrics = self._released.metrics
 
     @property
     def own_samples(self) -> NDArray[np.int64]:
@@ -46,24 +44,22 @@ class FederatedEvaluator:
         owners = self.context.owners
         return owners.sizes if self.context.experiment.evaluate.on == "train" else owners.test_sizes
 
-    def evaluate_shared(self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False) -> EvaluationResult:
+    def evaluate_shared(
+        self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False
+    ) -> EvaluationResult:
         """Evaluate one model on the test samples of all clients."""
         population = self.context.owners.population
         seen = self._look(dict.fromkeys(population, messages.EvaluateRequest()), common)
         right, count, loss = _pooled(seen)
         found = self._looked(right / count if count else None, loss, seen)
-        found = self._released.with_sums(found, common, metrics)
-        return self._released.with_own(found, common, dict.fromkeys(population)) if clients else found
+        found = self.with_sums(found, common, metrics)
+        return self.with_own(found, common, dict.fromkeys(population)) if clients else found
 
     def evaluate_personal(
-        self,
-        common: Broadcast,
-        population: list[int],
-        own_model: Callable[[int], OwnModel],
-        metrics: Sequence[Metric] = (),
-        clients: bool = False,
+        self, common: Broadcast, own_model: OwnModels, metrics: Sequence[Metric], clients: bool
     ) -> EvaluationResult:
         """Evaluate a model for each client, weighted by training samples."""
+        population = self.context.owners.population
         tickets = {k: ticket_of(self.memory(k)) for k in population}
         seen = self._look({k: messages.EvaluateRequest(memory=ticket) for k, ticket in tickets.items()}, common)
         there = [k for k in population if isinstance(seen[k], messages.EvaluateResponse)]
@@ -73,27 +69,21 @@ class FederatedEvaluator:
             right, count, loss = _pooled(self._evaluate_everywhere(k, common) if self.shares_models else {k: seen[k]})
             on_test += p * (right / count if count else 0.0)
             losses += p * loss
-        found = self._released.with_sums(self._looked(float(on_test), float(losses), seen), common, metrics)
-        return self._released.with_own(found, common, tickets) if clients else found
+        found = self.with_sums(self._looked(float(on_test), float(losses), seen), common, metrics)
+        return self.with_own(found, common, tickets) if clients else found
 
     def _evaluate_everywhere(self, client: int, common: Broadcast) -> Seen:
         """Evaluate the personal model of one client on the test samples of all."""
 
-        def read(name: str, message: Message) -> OwnModel:
+        def read(client: int, message: Message) -> OwnModel:
             payload = message.payload
-            buffers, w = self.context.task.buffers(), self.context.initial
-            if (
-                not isinstance(message.body, messages.ModelResponse)
-                or not isinstance(payload, dict)
-                or {*payload} != {"w", "buffers"}
-            ):
+            expect(message, messages.ModelResponse)
+            if not isinstance(payload, dict) or {*payload} != {"w", "buffers"}:
                 raise WireRefused(f"'{message.body.what}' where a model belongs")
-            problems = [payload["w"] is not None and first_mismatch(payload["w"], w, "a model")]
-            problems += [
-                payload["buffers"] is not None and first_mismatch(payload["buffers"], buffers, "BatchNorm's statistics")
-            ]
-            for problem in filter(None, problems):
-                raise WireRefused(str(problem))
+            if payload["w"] is not None:
+                check_structure(payload["w"], self.context.initial, "a model")
+            if payload["buffers"] is not None:
+                check_structure(payload["buffers"], self.context.task.buffers(), STATISTICS)
             return payload["w"], payload["buffers"]
 
         asked = {client: messages.ModelRequest(memory=ticket_of(self.memory(client)))}
@@ -105,31 +95,21 @@ class FederatedEvaluator:
         return self._look(dict.fromkeys(self.context.owners.population, messages.EvaluateRequest()), shown)
 
     def _look(self, questions: dict[int, messages.EvaluateRequest], common: Broadcast) -> Seen:
-        def read(name: str, message: Message) -> messages.EvaluateResponse:
-            response, client = message.body, self.runtime.names.index(name)
-            if (
-                not isinstance(response, messages.EvaluateResponse)
-                or not response.right <= response.count
-                or not response.own_right <= response.own_count
-            ):
+        def read(client: int, message: Message) -> messages.EvaluateResponse:
+            response = expect(message, messages.EvaluateResponse)
+            if response.right > response.count or response.own_right > response.own_count:
                 raise WireRefused(f"'{response.what}' where counts belong")
-            if (response.count, response.own_count) != self._counts(client):
+            expected = self.context.owners.test_sizes[client], self.own_samples[client]
+            if (response.count, response.own_count) != expected:
                 raise WireRefused(
                     f"counts of {response.count} and {response.own_count} rows, which are not those agreed on"
                 )
-            if (
-                LARGEST < abs(response.loss) < math.inf or response.loss == -math.inf
-            ):  # a model that diverged has inf or nan
+            # A model that diverged has a loss of inf or nan.
+            if LARGEST < abs(response.loss) < math.inf or response.loss == -math.inf:
                 raise WireRefused(f"a loss of {response.loss:g}")
             return response
 
         return self.runtime.ask(questions, 0, Payload.of(common), read, "testing")
-
-    def _counts(self, client: int) -> tuple[int, int]:
-        """Return how many samples a client tests on, and how many it is compared on."""
-        owners, on = self.context.owners, self.context.experiment.evaluate.on
-        tests = len(owners.client_tests[client])
-        return tests, len(owners.clients[client]) if on == "train" else tests
 
     def _looked(self, accuracy: float | None, loss: float, seen: Seen) -> EvaluationResult:
         own = np.full(len(self.context.owners.clients), np.nan)

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from fedarena.federation import messages
-from fedarena.federation.requests import RequestDeclined
+from fedarena.federation.requests import Answers
 from fedarena.federation.secure_aggregation import is_public_key
-from fedarena.federation.statistics_release import MASKED_FROM, STALE_KEY, Masked, Sized, is_vector, signed_total
-from fedarena.federation.wire_format import Message
+from fedarena.federation.statistics_release import MASKED_FROM, STALE_KEY, Masked, is_vector, signed_total
+from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, expect
 
-Read = Callable[[str, Message], Any]
-AskAll = Callable[[Mapping[str, messages.MessageBody], Read], tuple[dict[str, Any], dict[str, str]]]
+Ask = Callable[..., Answers]  # `Coordinator.ask` with a rule and the name of the step
 
 KEY_ATTEMPTS = 3  # how often keys are drawn, where a client is restarted in between
 
 
 def masked_total(
+    ask: Ask,
     clients: Mapping[str, int],
-    ask: AskAll,
     request: Callable[[str, dict[int, str]], messages.MessageBody],
     answer: type[messages.MessageBody],
-    layout: Sized,
+    size: int,
+    payload: Payload = NOTHING,
 ) -> tuple[list[int], dict[str, str]]:
     """Return the total over all clients (names with their numbers), or why a client's vector is missing.
 
@@ -30,8 +29,9 @@ def masked_total(
     """
 
     def vector(name: str, message: Message) -> Masked:
-        if not isinstance(message.body, answer) or not is_vector(message.payload, layout):
-            raise RequestDeclined(f"it answered with '{message.body.what}'")
+        expect(message, answer)
+        if not is_vector(message.payload, size):
+            raise WireRefused(f"it answered with '{message.body.what}'")
         integers: Masked = message.payload
         return integers
 
@@ -42,15 +42,14 @@ def masked_total(
             if missing:
                 return [], missing
             keys = {clients[name]: key for name, key in found.items()}
-        vectors, missing = ask({name: request(name, keys) for name in clients}, vector)
+        vectors, missing = ask({name: request(name, keys) for name in clients}, vector, payload=payload)
         if {*missing.values()} != {STALE_KEY}:
             break
-    return ([] if missing else signed_total(vectors.values(), layout.size)), missing
+    return ([] if missing else signed_total(vectors.values(), size)), missing
 
 
 def _key(name: str, message: Message) -> str:
-    if not isinstance(message.body, messages.StatisticsKey):
-        raise RequestDeclined(f"it answered with '{message.body.what}'")
-    if not is_public_key(message.body.key):
-        raise RequestDeclined("it sent a public key that is not valid")
-    return message.body.key
+    key = expect(message, messages.StatisticsKey).key
+    if not is_public_key(key):
+        raise WireRefused("it sent a public key that is not valid")
+    return key

@@ -14,58 +14,28 @@ Seconds = Annotated[float, Field(ge=0)]
 Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]
 Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-# The name of a message on the wire and in the files of clients, where it is not the class name in lower case.
-WIRE_KINDS = {
-    "Invitation": "hello",
-    "TableDescription": "described",
-    "AgreementRequest": "agree",
-    "SampleCounts": "counted",
-    "StatisticsResponse": "statistics",
-    "ReadyResponse": "ready",
-    "KeysRequest": "keys",
-    "KeysResponse": "keyed",
-    "SharesRequest": "deal",
-    "SharesResponse": "dealt",
-    "RevealRequest": "reveal",
-    "RevealResponse": "revealed",
-    "RoundRequest": "work",
-    "RoundResponse": "done",
-    "BatchNormRequest": "recompute",
-    "BatchNormResponse": "recomputed",
-    "EvaluateRequest": "look",
-    "EvaluateResponse": "looked",
-    "ModelRequest": "show",
-    "ModelResponse": "shown",
-    "AsyncTrainRequest": "train",
-    "AsyncTrainResponse": "trained",
-    "SendResultRequest": "send",
-    "CannotTrainResponse": "skips",
-    "ErrorResponse": "broke",
-    "UnsendableResponse": "unsendable",
-    "RefusalResponse": "refused",
-    "GoodbyeRequest": "goodbye",
-    "GoodbyeResponse": "bye",
-}
-
 KINDS: dict[str, type[MessageBody]] = {}
-
-
-class MessageBody(BaseModel):
-    """Base class of the bodies of all messages."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    what: ClassVar[str] = ""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        cls.what = WIRE_KINDS.get(cls.__name__, cls.__name__.lower())
-        KINDS[cls.what] = cls
 
 
 class MessagePart(BaseModel):
     """Base class of structures inside messages."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MessageBody(MessagePart):
+    """Base class of the bodies of all messages.
+
+    `kind` is the name on the wire, if it is not the class name in lower case; `release` is what an answer reveals, in the
+    words of the log of releases.
+    """
+
+    what: ClassVar[str] = ""
+    release: ClassVar[str] = ""
+
+    def __init_subclass__(cls, kind: str = "", release: str = "") -> None:
+        cls.what, cls.release = kind or cls.__name__.lower(), release
+        KINDS[cls.what] = cls
 
 
 # Enrollment
@@ -100,7 +70,7 @@ class Agreement(MessagePart):
         return self.model_dump_json(include={"client", "clients", "rows_before", "rows", "classes", "columns"})
 
 
-class Invitation(MessageBody):
+class Invitation(MessageBody, kind="hello"):
     """Server: invite a client to an experiment."""
 
     experiment: str  # TOML
@@ -108,7 +78,7 @@ class Invitation(MessageBody):
     shares_models: bool = False
 
 
-class TableDescription(MessageBody):
+class TableDescription(MessageBody, kind="described", release="description: sample counts, columns, levels and labels"):
     """Client: accept, and describe the table."""
 
     session: str  # of this process: another one does not know the run
@@ -119,14 +89,14 @@ class TableDescription(MessageBody):
     columns: tuple[ColumnDescription, ...]
 
 
-class AgreementRequest(MessageBody):
+class AgreementRequest(MessageBody, kind="agree"):
     """Server: send the agreement; the client returns its sample counts, or builds the model."""
 
     agreement: Agreement
     tell: Literal["counts", "ready"]
 
 
-class SampleCounts(MessageBody):
+class SampleCounts(MessageBody, kind="counted", release="sample counts"):
     """Client: the number of training and test samples."""
 
     train: Count
@@ -150,11 +120,11 @@ class StatisticsRequest(MessageBody):
     keys: dict[Count, Key] = {}
 
 
-class StatisticsResponse(MessageBody):
+class StatisticsResponse(MessageBody, kind="statistics", release="sums over training samples"):
     """Client: the payload is a vector of integers (statistics_release.py), masked where keys were given."""
 
 
-class ReadyResponse(MessageBody):
+class ReadyResponse(MessageBody, kind="ready"):
     """Client: the model is built, and starts from these weights."""
 
     torch: str
@@ -179,45 +149,45 @@ class KeyPair(MessagePart):
     channel: Key
 
 
-class KeysRequest(MessageBody):
+class KeysRequest(MessageBody, kind="keys"):
     """Server: draw secrets for this exchange of secure aggregation."""
 
     exchange: Count
 
 
-class KeysResponse(MessageBody):
+class KeysResponse(MessageBody, kind="keyed"):
     """Client: the public keys of this exchange."""
 
     keys: KeyPair
 
 
-class SharesRequest(MessageBody):
+class SharesRequest(MessageBody, kind="deal"):
     """Server: pass on the public keys of all clients, and request encrypted shares of the secrets."""
 
     exchange: Count
     keys: dict[Count, KeyPair]
 
 
-class SharesResponse(MessageBody):
+class SharesResponse(MessageBody, kind="dealt"):
     """Client: shares for each neighbour, encrypted for that neighbour."""
 
     shares: dict[Count, Hex]
 
 
-class RevealRequest(MessageBody):
+class RevealRequest(MessageBody, kind="reveal"):
     """Server: name the clients that have answered, and request the shares that unmask their sum and nothing else."""
 
     exchange: Count
     answered: tuple[Count, ...]
 
 
-class RevealResponse(MessageBody):
+class RevealResponse(MessageBody, kind="revealed", release="shares of masks"):
     """Client: a share of a secret of each neighbour: of its own mask if it answered, else of its key."""
 
     shares: dict[Count, Annotated[str, Field(pattern=r"^[0-9a-f]{1,32}$")]]
 
 
-class RoundRequest(MessageBody):
+class RoundRequest(MessageBody, kind="work"):
     """Server: run a method of the algorithm; the payload is the broadcast."""
 
     do: str
@@ -227,10 +197,9 @@ class RoundRequest(MessageBody):
     shares: dict[Count, Hex] | None = None  # of the neighbours' secrets, where answers are masked
 
 
-class RoundResponse(MessageBody):
-    """Client: the result of a round; the payload is the update, and BatchNorm statistics where they are averaged."""
+class TrainingFacts(MessagePart):
+    """What a client reports about a training besides its result, under the names of `engine.tasks.ClientReport`."""
 
-    weight: float
     finite: bool
     steps: Count
     samples: Count
@@ -238,24 +207,30 @@ class RoundResponse(MessageBody):
     seconds: Seconds
     sent: Count
     sent_buffers: Count
+
+
+class RoundResponse(MessageBody, TrainingFacts, kind="done", release="an update"):
+    """Client: the result of a round; the payload is the update, and BatchNorm statistics where they are averaged."""
+
+    weight: float
     memory: str = ""  # the ticket of the client state, if there is one
 
 
-class BatchNormRequest(MessageBody):
+class BatchNormRequest(MessageBody, kind="recompute"):
     """Server: measure the BatchNorm statistics of this model on the training samples."""
 
 
-class BatchNormResponse(MessageBody):
+class BatchNormResponse(MessageBody, kind="recomputed", release="BatchNorm statistics"):
     """Client: the payload holds the measured statistics."""
 
 
-class EvaluateRequest(MessageBody):
+class EvaluateRequest(MessageBody, kind="look"):
     """Server: evaluate the model in the payload, or the personal model of a ticket, on the test samples."""
 
     memory: str | None = None  # None: the model in the payload
 
 
-class EvaluateResponse(MessageBody):
+class EvaluateResponse(MessageBody, kind="looked", release="evaluation counts and losses"):
     """Client: correct predictions, samples and the sum of losses, also of the samples that clients are compared on."""
 
     right: Count
@@ -272,7 +247,7 @@ class EvaluationSumsRequest(MessageBody):
     histograms: Count = 0  # bins of score histograms among the sums; only as many as were agreed on
 
 
-class EvaluationSums(MessageBody):
+class EvaluationSums(MessageBody, release="confusion matrix, losses and bins of confidence over test samples"):
     """Client: the payload is a vector of integers (metric_sums.py), masked where keys were given."""
 
     histograms: Count = 0
@@ -284,27 +259,27 @@ class OwnMetricsRequest(MessageBody):
     memory: str | None = None  # None: the model in the payload
 
 
-class OwnMetrics(MessageBody):
+class OwnMetrics(MessageBody, release="AUC and average precision of this client, readable by the server"):
     """Client: AUC and average precision of its own samples, and how many they are; None where undefined."""
 
     count: Count
     values: dict[str, Annotated[float, Field(ge=0, le=1)] | None]
 
 
-class ModelRequest(MessageBody):
+class ModelRequest(MessageBody, kind="show"):
     """Server: send the personal model of a ticket, to be tested by the other clients."""
 
     memory: str
 
 
-class ModelResponse(MessageBody):
+class ModelResponse(MessageBody, kind="shown", release="the model that this client keeps"):
     """Client: the payload is the personal model."""
 
 
 # Without rounds
 
 
-class AsyncTrainRequest(MessageBody):
+class AsyncTrainRequest(MessageBody, kind="train"):
     """Server: train from the model in the payload, or from an own result, without rounds."""
 
     number: Count  # of the client's trainings: its random numbers are keyed by it
@@ -314,20 +289,13 @@ class AsyncTrainRequest(MessageBody):
     keep_from: Count = 0  # results of older trainings are not needed any more
 
 
-class AsyncTrainResponse(MessageBody):
+class AsyncTrainResponse(MessageBody, TrainingFacts, kind="trained", release="loss and steps of a training"):
     """Client: report a training whose result the server may request."""
 
-    finite: bool
-    steps: Count
-    samples: Count
-    loss: float
-    seconds: Seconds
-    sent: Count
-    sent_buffers: Count
     memory: str
 
 
-class SendResultRequest(MessageBody):
+class SendResultRequest(MessageBody, kind="send"):
     """Server: request the result of a reported training."""
 
     trained: AsyncTrainResponse  # as it was reported
@@ -336,20 +304,20 @@ class SendResultRequest(MessageBody):
 # Errors, and the end of a run
 
 
-class CannotTrainResponse(MessageBody):
+class CannotTrainResponse(MessageBody, kind="skips", release="a reason not to train"):
     """Client: these samples cannot be trained on."""
 
     reason: str
 
 
-class ErrorResponse(MessageBody):
+class ErrorResponse(MessageBody, kind="broke", release="the kind of an error"):
     """Client: the algorithm raised an error."""
 
     error: str
     place: str = ""
 
 
-class UnsendableResponse(MessageBody):
+class UnsendableResponse(MessageBody, kind="unsendable"):
     """Client: what the algorithm sends does not go through the steps of the experiment's uplink."""
 
     error: str
@@ -357,19 +325,19 @@ class UnsendableResponse(MessageBody):
     where: str = ""
 
 
-class RefusalResponse(MessageBody):
+class RefusalResponse(MessageBody, kind="refused"):
     """Client: refuse a request, with the reason."""
 
     why: str
     kind: Literal["unready", "no"] = "no"  # unready: this process does not know the run yet
 
 
-class GoodbyeRequest(MessageBody):
+class GoodbyeRequest(MessageBody, kind="goodbye"):
     """Server: the run has ended, for all clients or for this one."""
 
     reason: str = ""
     finished: bool = False
 
 
-class GoodbyeResponse(MessageBody):
+class GoodbyeResponse(MessageBody, kind="bye"):
     """Client: confirm the end of the run."""

@@ -101,18 +101,18 @@ class MetricSums:
     def from_integers(cls, integers: Sequence[int], layout: MetricLayout) -> MetricSums:
         """Take the integers apart, in the order of the layout; raise ValueError if a count is larger than any table."""
         bounds = np.cumsum([0, *layout.sizes]).tolist()
-        parts = [list(integers[a:b]) for a, b in pairwise(bounds)]
-        if any(abs(count) >= 2**53 for k in (0, 2, 3, 5) for count in parts[k]):
+        parts = (integers[a:b] for a, b in pairwise(bounds))
+        confusion, losses, samples, right, confidence, histograms = parts
+        if any(abs(count) >= 2**53 for count in (*confusion, *samples, *right, *histograms)):
             raise ValueError("a count is larger than any table")
-        counts = {k: np.array(parts[k], np.int64) for k in (0, 2, 3, 5)}
         return cls(
             layout,
-            counts[0].reshape(layout.classes, layout.classes + 1),
-            (parts[1][0], parts[1][1]),
-            counts[2],
-            counts[3],
-            tuple(parts[4]),
-            counts[5].reshape(len(layout.scored), 2, layout.bins),
+            np.array(confusion, np.int64).reshape(layout.classes, layout.classes + 1),
+            (losses[0], losses[1]),
+            np.array(samples, np.int64),
+            np.array(right, np.int64),
+            tuple(confidence),
+            np.array(histograms, np.int64).reshape(len(layout.scored), 2, layout.bins),
         )
 
     @property

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError
-from fedarena.federation.wire_format import WireRefused
+from fedarena.federation.wire_format import STRANGE, WireRefused
 
 SEE_CLIENT = "see the messages of that client"
 
 
 class ShareableError(BadValue):
     """A refusal whose message quotes no samples, so that the server may read it."""
+
+    def __init__(self, what: str, *, remedy: str = STRANGE, where: str = "") -> None:
+        super().__init__(what, remedy=remedy, where=where)
 
 
 def redacted_message(error: BaseException) -> str:

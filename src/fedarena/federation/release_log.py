@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -108,26 +109,31 @@ class ReleaseLog:
         """Append one line to the log of releases."""
         path = self.folder / LOG
         line = {"time": _now(), "server": self.server, "run": run, "event": event, "what": what, **details}
-        with writing(path):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """Return the lines of the log; what a crash cut off is left out."""
-        path = self.folder / LOG
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+        append_line(path, line)
 
     def summary(self, runs: Iterable[str]) -> list[str]:
         """Return one line for each kind of release and refusal in these runs, with its number."""
         counts = Counter(
-            f"{line['event']}: {line['what']}" for line in self.lines() if line.get("run") in {*runs} and "what" in line
+            f"{line['event']}: {line['what']}"
+            for line in read_lines(self.folder / LOG)
+            if line.get("run") in {*runs} and "what" in line
         )
         return [f"{text} ({count} times)" if count > 1 else text for text, count in counts.items()]
+
+
+def append_line(path: Path, line: Any) -> None:
+    """Append a value to a file of JSON lines."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def read_lines(path: Path) -> Iterator[Any]:
+    """Return the values in a file of JSON lines; what a crash cut off is left out."""
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            yield json.loads(line)
 
 
 def _now() -> str:

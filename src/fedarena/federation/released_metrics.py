@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ from fedarena.engine.evaluation import EvaluationResult
 from fedarena.engine.task_metrics import stacked
 from fedarena.engine.tasks import AbsentClient
 from fedarena.federation import messages
-from fedarena.federation.masked_totals import Read, masked_total
+from fedarena.federation.masked_totals import masked_total
 from fedarena.federation.metric_sums import BY_CLASS, BY_ORDER, BY_SUM, COUNTED, MetricSums, layout_of, why_no_sums
-from fedarena.federation.remote_runtime import RemoteRuntime, check_round
-from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, pack
+from fedarena.federation.remote_runtime import RemoteRuntime
+from fedarena.federation.wire_format import Message, Payload, WireRefused, expect
 from fedarena.statistics.metric_registry import Metric, metrics_of
 
 
@@ -68,27 +69,18 @@ class ReleasedMetrics:
 
     def _total(self, common: Broadcast, found: EvaluationResult, bins: int) -> tuple[MetricSums | None, str]:
         """Return the total over all clients, or say why there is none."""
-        names, payload = self.runtime.names, Payload.of(common)
+        names = self.runtime.names
         if found.missing:
             return None, f"'{names[found.missing[0]]}' gave no answer"
-        coordinator, rule = self.runtime.coordinator, replace(self.runtime.rule, minimum=0)
-
-        def ask(questions: Mapping[str, messages.MessageBody], read: Read) -> tuple[dict[str, Any], dict[str, str]]:
-            def of_this_evaluation(name: str, message: Message) -> Any:
-                check_round(message, 0)
-                return read(name, message)
-
-            loads = {
-                n: payload if isinstance(one, messages.EvaluationSumsRequest) else NOTHING
-                for n, one in questions.items()
-            }
-            packed = {name: pack(coordinator.run, 0, one, loads[name]) for name, one in questions.items()}
-            return coordinator.ask(packed, of_this_evaluation, rule, "metrics")
-
-        clients = {name: k for k, name in enumerate(names)}
-        layout = layout_of(self.context, bins)
-        request = lambda name, keys: messages.EvaluationSumsRequest(keys=keys, histograms=bins)
-        integers, missing = masked_total(clients, ask, request, messages.EvaluationSums, layout)
+        rule, layout = replace(self.runtime.rule, minimum=0), layout_of(self.context, bins)
+        integers, missing = masked_total(
+            partial(self.runtime.coordinator.ask, rule=rule, what="metrics"),
+            {name: k for k, name in enumerate(names)},
+            lambda name, keys: messages.EvaluationSumsRequest(keys=keys, histograms=bins),
+            messages.EvaluationSums,
+            layout.size,
+            Payload.of(common),
+        )
         for name, why in missing.items():
             return None, f"'{name}': {why}"
         try:
@@ -98,9 +90,9 @@ class ReleasedMetrics:
             problem = str(error)
         return (None, f"they cannot be right: {problem}") if problem else (total, "")
 
-    def _own(self, name: str, message: Message) -> dict[str, float]:
+    def _own(self, client: int, message: Message) -> dict[str, float]:
         """Read the metrics of one client."""
-        response = message.body
-        if not isinstance(response, messages.OwnMetrics) or {*response.values} != {*BY_ORDER}:
+        response = expect(message, messages.OwnMetrics)
+        if {*response.values} != {*BY_ORDER}:
             raise WireRefused(f"'{response.what}' where metrics of a client belong")
         return {name: np.nan if value is None else value for name, value in response.values.items()}

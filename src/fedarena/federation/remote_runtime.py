@@ -6,18 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from fedarena.algorithms.base import Reply
-from fedarena.config.experiment import Experiment, Uplink
-from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.evaluation_tasks import BatchNormTask
-from fedarena.engine.stopping import participants
 from fedarena.engine.tasks import (
     AbsentClient,
     BatchResult,
@@ -31,49 +27,27 @@ from fedarena.engine.tasks import (
 from fedarena.federation import messages
 from fedarena.federation.client_states import ticket
 from fedarena.federation.coordinator import Coordinator
-from fedarena.federation.reply_pattern import ReplyPatterns, first_mismatch
+from fedarena.federation.reply_pattern import ReplyPatterns, check_structure
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.secure_aggregation import ServerMasks
-from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, pack
-from fedarena.models.pytree import is_finite, types_near
+from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, expect
+from fedarena.models.pytree import is_finite
 from fedarena.models.task import Buffers
-from fedarena.privacy.uplink import CannotSend, MaskedVector, UplinkSteps
+from fedarena.privacy.uplink import CannotSend, MaskedVector
 
-Read = Callable[[str, Message], Any]
+STATISTICS = "BatchNorm's statistics"
 
-
-class RemoteContext(ExperimentContext):
-    """An experiment whose samples are at the clients; here only their numbers are known."""
-
-    def __init__(self, experiment: Experiment, data: Dataset, owners: Partition, secret: int) -> None:
-        super().__init__(experiment, data, owners)
-        self.secret = secret
-        self.masks: ServerMasks | None = None  # set by the runtime, which can send requests
-
-    @cached_property
-    def steps(self) -> UplinkSteps | None:
-        """Return the steps of the uplink; noise comes from a secret, because all clients know the experiment's seed."""
-        exp, uplink = self.experiment, self.experiment.uplink
-        if not isinstance(uplink, Uplink) or not self.algorithm.communicates:
-            return None
-        asked, heaviest = participants(exp, len(self.owners.population)), float(self.partition.sizes.max())
-        return UplinkSteps(
-            uplink, exp.algorithm.name, exp.seed_for("uplink"), heaviest, asked, noise_seed=self.secret, masks=self.masks
-        )
-
-
-def answer_types(algorithm: Any) -> dict[str, type]:
-    """Return the types that answers may consist of."""
-    return {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, MaskedVector)}}
+Questions = Mapping[int, messages.MessageBody]  # by client
 
 
 class RemoteRuntime:
     """Runs tasks at the clients of a federation."""
 
-    def __init__(self, context: RemoteContext, coordinator: Coordinator, rule: ResponseRule) -> None:
+    def __init__(self, context: ExperimentContext, coordinator: Coordinator, rule: ResponseRule) -> None:
         self.context, self.coordinator, self.rule = context, coordinator, rule
+        self._masks: ServerMasks | None = None
         if getattr(context.experiment.uplink, "secure", False):
-            context.masks = ServerMasks(context.experiment.seed_for("masks"), self._ask_for)
+            context.masks = self._masks = ServerMasks(context.experiment.seed_for("masks"), self._ask_for)
             context.__dict__.pop("steps", None)
         self.names = context.owners.names
         self.looks: Any = None  # the evaluator; set by the server
@@ -83,18 +57,15 @@ class RemoteRuntime:
 
     def map(self, jobs: Iterable[RuntimeTask], common: Broadcast) -> Iterator[tuple[int, Any]]:
         """Send all tasks at once; by the rule, some answers may be missing."""
-        todo = list(jobs)
+        todo: list[Any] = list(jobs)  # all of one kind
         if not todo:
             return
-        if all(isinstance(job, ClientBatch) for job in todo):
-            yield from enumerate(self._trained(todo, common))  # type: ignore[arg-type]
-        elif all(isinstance(job, BatchNormTask) for job in todo):
-            yield from enumerate(self._recomputed(todo, common))  # type: ignore[arg-type]
+        if isinstance(todo[0], ClientBatch):
+            yield from enumerate(self._trained(todo, common))
+        elif isinstance(todo[0], BatchNormTask):
+            yield from enumerate(self._recomputed(todo, common))
         else:
             raise TypeError(f"{type(todo[0]).__name__} needs samples, and the server has none")
-
-    def close(self) -> None:
-        """Do nothing: the link is closed by the server."""
 
     # Training
 
@@ -110,8 +81,8 @@ class RemoteRuntime:
         self.patterns.prepare(do, common, turn)
         shares: dict[int, dict[int, str]] = {}
         absent: dict[int, AbsentClient] = {}
-        if self.context.masks is not None:
-            shares, absent = self.context.masks.exchange(round, exchange, list(memories))
+        if self._masks is not None:
+            shares, absent = self._masks.exchange(round, exchange, list(memories))
         questions = {
             k: messages.RoundRequest(
                 do=do, exchange=exchange, memory=ticket_of(memory), turn=info, shares=shares.get(k)
@@ -120,53 +91,42 @@ class RemoteRuntime:
             if k not in absent
         }
         own = ticket(round, exchange)
-        read = lambda name, message: self.answer(self.names.index(name), message, do, common.buffers, own)
+        read = lambda client, message: self.answer(client, message, do, common.buffers, own)
         answers = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}", self._rule_now) | absent
         for bundle in bundles:
             folded = BatchResult()
             for client in bundle.clients:
-                add_answer(folded, answers[client], self.context)
+                folded.add(answers[client], self.context)
             yield folded
 
     def ask(
         self,
-        questions: Mapping[int, messages.MessageBody],
+        questions: Questions,
         round: int,
         load: Payload,
-        read: Read,
+        read: Callable[[int, Message], Any],
         what: str,
         rule: ResponseRule | None = None,
     ) -> dict[int, Any]:
         """Return the answer of each client, or that it is absent."""
-
-        def of_this_round(name: str, message: Message) -> Any:
-            check_round(message, round)
-            return read(name, message)
-
-        packed = {self.names[k]: pack(self.coordinator.run, round, asked, load) for k, asked in questions.items()}
-        found, missing = self.coordinator.ask(packed, of_this_round, rule or self.rule, what)
-        answers = {self.names.index(name): answer for name, answer in found.items()}
-        return answers | {
-            self.names.index(name): AbsentClient(self.names.index(name), why) for name, why in missing.items()
-        }
+        number = {name: k for k, name in enumerate(self.names)}
+        found, missing = self.coordinator.ask(
+            {self.names[k]: question for k, question in questions.items()},
+            lambda name, message: read(number[name], message),
+            rule or self.rule,
+            what,
+            round,
+            load,
+        )
+        absent = {number[name]: AbsentClient(number[name], why) for name, why in missing.items()}
+        return {number[name]: answer for name, answer in found.items()} | absent
 
     def _ask_for(
-        self,
-        questions: Mapping[int, messages.MessageBody],
-        round: int,
-        kind: type[messages.MessageBody],
-        what: str,
-        minimum: int | None = None,
+        self, questions: Questions, round: int, kind: type[messages.MessageBody], what: str, minimum: int | None = None
     ) -> dict[int, Any]:
         """Return answers of one kind, without a payload."""
-
-        def read(name: str, message: Message) -> messages.MessageBody:
-            if not isinstance(message.body, kind):
-                raise WireRefused(f"'{message.body.what}' where '{kind.what}' belongs")
-            return message.body
-
         rule = self._rule_now if minimum is None else replace(self.rule, minimum=minimum)
-        return self.ask(questions, round, NOTHING, read, what, rule)
+        return self.ask(questions, round, NOTHING, lambda client, message: expect(message, kind), what, rule)
 
     def answer(
         self, client: int, message: Message, do: str, before: Buffers, own: str
@@ -188,7 +148,9 @@ class RemoteRuntime:
             return ClientAnswer(self.report(client, message.round, done, False), Reply(None), buffers)
         self.patterns.check(send, do)
         if self.context.task.has_buffers and self.context.buffer_policy == "average":
-            buffers = self._buffers(message.payload.get("buffers"))
+            received: Any = message.payload.get("buffers")
+            check_structure(received, self.context.task.buffers(), STATISTICS)
+            buffers = received
         still = buffers.values == before.values  # a constant may well be infinite
         sound = bool((np.isfinite(buffers.values) | still).all()) and math.isfinite(done.weight) and done.weight >= 0
         finite = done.finite and sound and (isinstance(send, MaskedVector) or is_finite(send))
@@ -198,19 +160,11 @@ class RemoteRuntime:
         self, client: int, round: int, done: messages.RoundResponse | messages.AsyncTrainResponse, finite: bool
     ) -> ClientReport:
         """Return the report of a training, with the time that the client's device would take on the virtual clock."""
-        fleet = self.context.fleet
         return ClientReport(
             client,
-            finite=finite,
-            steps=done.steps,
-            samples=done.samples,
-            loss=done.loss,
-            seconds=done.seconds,
-            device_seconds=fleet.usual_seconds(client, done.samples)
-            * float(fleet.training_factors([client], round)[0]),
-            sent=done.sent,
-            sent_buffers=done.sent_buffers,
+            device_seconds=self.context.fleet.training_seconds(client, round, done.samples),
             state=ClientState(kept=done.memory) if done.memory else None,
+            **{**done.model_dump(include={*messages.TrainingFacts.model_fields}), "finite": finite},
         )
 
     # BatchNorm's statistics
@@ -220,42 +174,18 @@ class RemoteRuntime:
     ) -> Iterator[Buffers | FailedTask | AbsentClient]:
         round = jobs[0].round
 
-        def read(name: str, message: Message) -> Buffers | FailedTask:
+        def read(client: int, message: Message) -> Buffers | FailedTask:
             if isinstance(message.body, messages.ErrorResponse):
-                return FailedTask(f"{name}: {message.body.error}", message.body.place)
-            return self._buffers(message.payload)
+                return FailedTask(f"{self.names[client]}: {message.body.error}", message.body.place)
+            check_structure(message.payload, self.context.task.buffers(), STATISTICS)
+            buffers: Buffers = message.payload
+            return buffers
 
         questions = {job.client: messages.BatchNormRequest() for job in jobs}
         found = self.ask(questions, round, Payload.of(common), read, f"round {round + 1}, statistics")
         yield from (found[job.client] for job in jobs)
 
-    def _buffers(self, received: Any) -> Buffers:
-        problem = first_mismatch(received, self.context.task.buffers(), "BatchNorm's statistics")
-        if problem:
-            raise WireRefused(problem)
-        buffers: Buffers = received
-        return buffers
-
-
-def check_round(message: Message, round: int) -> None:
-    """Refuse an answer of another round."""
-    if message.round != round:
-        raise WireRefused(f"an answer of round {message.round + 1}, where one of round {round + 1} belongs")
-
 
 def ticket_of(memory: ClientState | None) -> str:
     """Return the ticket of a client state."""
     return "" if memory is None else str(memory.kept or "")
-
-
-def add_answer(
-    folded: BatchResult, answer: ClientAnswer | SkippedClient | FailedTask | CannotSend, context: ExperimentContext
-) -> None:
-    """Add the answer of one client to a batch."""
-    if isinstance(answer, CannotSend):
-        folded.refused = answer
-        folded.reports.append(FailedTask(answer.what))
-    elif isinstance(answer, ClientAnswer):
-        folded.add(answer, context)
-    else:
-        folded.reports.append(answer)

@@ -44,9 +44,7 @@ class ReplyPatterns:
         """Refuse an answer with another structure."""
         if self._known[do] is None:
             self._known[do] = sent
-        problem = first_mismatch(sent, self._known[do], "answer")
-        if problem:
-            raise WireRefused(problem)
+        check_structure(sent, self._known[do], "answer")
 
     def _made_up(self, do: str, common: Broadcast, turn: MaskedExchange | None) -> Any:
         if self._context is None:
@@ -70,6 +68,12 @@ class ReplyPatterns:
         return build_model_and_algorithm(
             ExperimentContext(context.experiment, made_up, Partition(everyone, np.empty(0, np.int64)))
         )
+
+
+def check_structure(tree: Any, pattern: Any, where: str) -> None:
+    """Refuse a tree that differs from a pattern in type or shape."""
+    if problem := first_mismatch(tree, pattern, where):
+        raise WireRefused(problem)
 
 
 def first_mismatch(tree: Any, pattern: Any, where: str) -> str:

@@ -9,18 +9,15 @@ difference without it.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-from fedarena.common.files import writing
 from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext
 from fedarena.federation.metric_sums import followed_from
 from fedarena.federation.redaction import ShareableError
+from fedarena.federation.release_log import append_line, read_lines
 from fedarena.federation.wire_format import payload_parts
 
 FILE = "requests.jsonl"
@@ -34,8 +31,8 @@ class RequestLimits:
     def __init__(self, folder: Path, context: ClientContext, shares_models: bool) -> None:
         self._path, self._context, self._shares_models = folder / FILE, context, shares_models
         self._seen: dict[str, Counter[str]] = {}
-        for key, digest in self._read():
-            self._seen.setdefault(key, Counter())[digest] += 1
+        for key, digest in read_lines(self._path):
+            self._seen.setdefault(str(key), Counter())[str(digest)] += 1
 
     def check(self, asked: messages.MessageBody, round: int, content: bytes) -> None:
         """Count a request; refuse one that asks for more than the agreed experiment needs."""
@@ -49,8 +46,7 @@ class RequestLimits:
                 remedy="the server must send the request that it sent before",
             )
         seen[digest] += 1
-        with writing(self._path), self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([key, digest]) + "\n")
+        append_line(self._path, [key, digest])
 
     def _place(self, asked: messages.MessageBody, round: int) -> tuple[str, int]:
         """Return what a request counts as, and how many different ones are answered."""
@@ -68,9 +64,8 @@ class RequestLimits:
             return "evaluation", self._evaluations + REPEATS
         if isinstance(asked, messages.EvaluationSumsRequest):
             what = "histograms" if asked.histograms else "sums"
-            times = (
-                self._evaluations if followed_from(self._context.metric.name) == what else 1
-            )  # else at the end alone
+            is_followed = followed_from(self._context.metric.name) == what  # else it is asked for at the end alone
+            times = self._evaluations if is_followed else 1
             return f"evaluation {what}", times + REPEATS
         if isinstance(asked, messages.OwnMetricsRequest):
             return "metrics of this client", 1 + REPEATS
@@ -92,13 +87,6 @@ class RequestLimits:
         """Return how many models are evaluated: one at each evaluation, and one more where the server stops early."""
         times = math.ceil(self._rounds / self._context.experiment.evaluate.every) + 1
         return times * (1 + self._context.agreed.clients if self._shares_models else 1)
-
-    def _read(self) -> Iterator[tuple[str, str]]:
-        """Return the requests in the file; a last line that a crash cut off is left out."""
-        for line in self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else ():
-            with suppress(ValueError, TypeError):
-                key, digest = json.loads(line)
-                yield str(key), str(digest)
 
 
 def request_digest(asked: messages.MessageBody, content: bytes) -> str:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from fedarena.config.errors import FedarenaError
-from fedarena.federation import messages
 from fedarena.federation.wire_format import Message
+
+Read = Callable[[str, Message], Any]  # given the name of the client
+Answers = tuple[dict[str, Any], dict[str, str]]  # of each client: its answer, or why there is none
 
 
 class TooFewAnswers(FedarenaError):
     """Fewer clients answered than the server's rule requires."""
-
-
-class RequestDeclined(Exception):
-    """A client refused a request, or sent something that is not a response to it."""
 
 
 @dataclass(frozen=True)
@@ -35,27 +33,11 @@ class ResponseRule:
         return min(of // 2 + 1 if self.minimum is None else self.minimum, of)
 
 
-class AdmissionPolicy(Protocol):
-    """Decides which clients take part."""
-
-    def admit(self, name: str, described: messages.TableDescription) -> str:
-        """Admit a client by the description of its table; return why it cannot take part, or an empty text."""
-        ...
-
-    def agreement(self, name: str) -> messages.Agreement | None:
-        """Return what was agreed with a client; None before the agreement."""
-        ...
-
-    def is_ready(self, name: str, ready: messages.ReadyResponse) -> None:
-        """Record that a client is ready for requests."""
-        ...
-
-
 @dataclass(eq=False)
 class RequestBatch:
     """Requests to several clients, and their responses so far."""
 
-    read: Callable[[str, Message], Any]
+    read: Read
     requests: dict[str, bytes] = field(default_factory=dict)
     deadlines: dict[str, float] = field(default_factory=dict)
     sent_at: dict[str, float] = field(default_factory=dict)  # of requests whose response is due
@@ -91,7 +73,9 @@ class SentRequest:
     request: bytes = b""
 
     @property
-    def is_open(self) -> bool:
-        """Return whether a response to it is still waited for."""
+    def open_batch(self) -> RequestBatch | None:
+        """Return the batch of a request, if a response to it is still waited for."""
         batch, name = self.batch, self.name
-        return batch is not None and name in batch.open and batch.requests[name] is self.request
+        if batch is None or name not in batch.open or batch.requests[name] is not self.request:
+            return None
+        return batch

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field
 
 from fedarena.config.errors import DataBroken, ResumeMismatch
 from fedarena.federation import messages
@@ -23,25 +22,23 @@ FILE, SECRET = "federation.json", "secret"
 LONGEST_NUMBER = 20  # digits of a label, its sign among them
 
 
-@dataclass
-class Roster:
+class Roster(BaseModel):
     """The clients of a run; no more are admitted after the agreement."""
 
-    wanted: int
-    run: str = field(default_factory=lambda: uuid.uuid4().hex)
-    secret: int = field(default_factory=lambda: uuid.uuid4().int)  # seed of the noise that the server adds
+    run: str = Field(default_factory=lambda: uuid.uuid4().hex)
     shares_models: bool = False
-    described: dict[str, messages.TableDescription] = field(default_factory=dict)
-    counted: dict[str, messages.SampleCounts] = field(default_factory=dict)
-    agreed: dict[str, messages.Agreement] = field(default_factory=dict)  # empty before the agreement
-    initial: str = ""  # sha256 of the server's initial weights
+    described: dict[str, messages.TableDescription] = {}
+    counted: dict[str, messages.SampleCounts] = {}
+    agreed: dict[str, messages.Agreement] = {}  # empty before the agreement
+    wanted: int = Field(exclude=True)
+    # The seed of the noise that the server adds.
+    secret: int = Field(default_factory=lambda: uuid.uuid4().int, exclude=True)
+    initial: str = Field(default="", exclude=True)  # sha256 of the server's initial weights
 
     @property
     def names(self) -> list[str]:
         """Return the names of clients in their order."""
         return client_order(list(self.agreed))
-
-    # The admission policy of the coordinator
 
     def admit(self, name: str, described: messages.TableDescription) -> str:
         """Admit a client while there is room, if its table fits the others; later only with the same table."""
@@ -60,10 +57,6 @@ class Roster:
             self.described[name] = described
         return problem
 
-    def agreement(self, name: str) -> messages.Agreement | None:
-        """Return what was agreed with a client."""
-        return self.agreed.get(name)
-
     def is_ready(self, name: str, ready: messages.ReadyResponse) -> None:
         """Log a client with other initial weights, of another build of torch; the server's weights are used anyway."""
         if self.initial and ready.initial != self.initial:
@@ -73,11 +66,7 @@ class Roster:
 
     def save(self, folder: Path) -> None:
         """Save the roster in the run folder."""
-        parts = {
-            key: {name: one.model_dump() for name, one in getattr(self, key).items()}
-            for key in ("described", "counted", "agreed")
-        }
-        write_text(folder / FILE, json.dumps({"run": self.run, "shares_models": self.shares_models, **parts}, indent=1))
+        write_text(folder / FILE, json.dumps(self.model_dump(), indent=1))
         (folder / SECRET).unlink(missing_ok=True)
         write_secret(folder / SECRET, f"{self.secret:x}".encode())
 
@@ -97,23 +86,12 @@ class Roster:
             )
         try:
             plain = json.loads(path.read_text(encoding="utf-8"))
-            roster = cls(
-                len(plain["agreed"]),
-                run=plain["run"],
-                shares_models=plain["shares_models"],
-                described={
-                    name: messages.TableDescription.model_validate(one) for name, one in plain["described"].items()
-                },
-                counted={
-                    name: messages.SampleCounts(train=one["train"], test=one["test"])
-                    for name, one in plain["counted"].items()
-                },
-                agreed={name: messages.Agreement.model_validate(one) for name, one in plain["agreed"].items()},
-            )
+            counts = {name: {key: one[key] for key in ("train", "test")} for name, one in plain["counted"].items()}
+            roster = cls(wanted=len(plain["agreed"]), **{**plain, "counted": counts})
             if (folder / SECRET).exists():
                 roster.secret = int((folder / SECRET).read_text(encoding="utf-8"), 16)
             return roster
-        except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataBroken(f"{path} is damaged: {error}", remedy="start a new run", where="--resume") from None
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from fedarena.privacy.secure_aggregation import (
     PRIME,
     ClientSecrets,
     MaskedExchange,
+    MaskProvider,
     ShareRing,
     Shares,
     Words,
@@ -40,46 +41,42 @@ SHARE = 16  # bytes of a share
 NONCE = 12
 
 
-def cryptography_modules() -> Any:
-    """Return the parts of the package `cryptography` that secure aggregation uses."""
-    import_optional("cryptography", needed_by="uplink.secure", install="'fedarena[flower]'")
-    from types import SimpleNamespace
+def cryptography_module(name: str) -> Any:
+    """Return a module of the package `cryptography`, which secure aggregation needs."""
+    path = f"cryptography.hazmat.primitives.{name}"
+    return import_optional(path, needed_by="uplink.secure", install="'fedarena[flower]'")
 
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return SimpleNamespace(
-        Private=X25519PrivateKey,
-        Public=X25519PublicKey,
-        Cipher=Cipher,
-        ChaCha20=algorithms.ChaCha20,
-        Sealed=ChaCha20Poly1305,
-        SHA256=SHA256,
-        HKDF=HKDF,
-    )
+def draw_key() -> Any:
+    """Return a new private key of the curve X25519."""
+    return cryptography_module("asymmetric.x25519").X25519PrivateKey.generate()
+
+
+def public_half(private: Any) -> bytes:
+    """Return the public key of a private key."""
+    key: bytes = private.public_key().public_bytes_raw()
+    return key
 
 
 def _derived(material: bytes, purpose: str) -> bytes:
     """Derive 32 bytes for one purpose."""
-    crypto = cryptography_modules()
-    key: bytes = crypto.HKDF(crypto.SHA256(), 32, None, f"fedarena {purpose}".encode()).derive(material)
+    hkdf, sha256 = cryptography_module("kdf.hkdf").HKDF, cryptography_module("hashes").SHA256()
+    key: bytes = hkdf(sha256, 32, None, f"fedarena {purpose}".encode()).derive(material)
     return key
 
 
 def agreed_key(private: Any, public: bytes, purpose: str) -> bytes:
     """Return the key that only the owners of two key pairs can compute."""
+    x25519 = cryptography_module("asymmetric.x25519")
     try:
-        return _derived(private.exchange(cryptography_modules().Public.from_public_bytes(public)), purpose)
+        return _derived(private.exchange(x25519.X25519PublicKey.from_public_bytes(public)), purpose)
     except ValueError:
-        raise ShareableError("a public key that is not valid", remedy="is it fedarena on the other side?") from None
+        raise ShareableError("a public key that is not valid") from None
 
 
 def key_stream(key: bytes, size: int) -> Words:
-    crypto = cryptography_modules()
-    encryptor = crypto.Cipher(crypto.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    ciphers = cryptography_module("ciphers")
+    encryptor = ciphers.Cipher(ciphers.algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
     return np.frombuffer(encryptor.update(bytes(4 * size)), "<u4").astype(np.uint32)
 
 
@@ -88,12 +85,12 @@ class CurveGroup:
     from them."""
 
     def _private(self, secret: int) -> Any:
-        return cryptography_modules().Private.from_private_bytes(_derived(secret.to_bytes(SHARE, "big"), "pair key"))
+        x25519 = cryptography_module("asymmetric.x25519")
+        return x25519.X25519PrivateKey.from_private_bytes(_derived(secret.to_bytes(SHARE, "big"), "pair key"))
 
     def public(self, secret: int) -> bytes:
         """Return the public key of a secret."""
-        key: bytes = self._private(secret).public_key().public_bytes_raw()
-        return key
+        return public_half(self._private(secret))
 
     def of_pair(self, secret: int, public: bytes, size: int) -> Words:
         """Return the mask of a pair, from their Diffie-Hellman key."""
@@ -112,14 +109,14 @@ def _draw() -> int:
 
 
 @dataclass
-class ClientMasks:
-    """A client's part of one exchange (privacy.secure_aggregation.Seals). Its secrets are never written to a file."""
+class ClientMasks(MaskProvider):
+    """A client's part of one exchange. Its secrets are never written to a file."""
 
     seed: int
     client: int
     exchange_id: str  # run, round and exchange, which shares are bound to
     own_secrets: ClientSecrets = field(default_factory=lambda: ClientSecrets(_draw(), _draw()))
-    _channel: Any = field(default_factory=lambda: cryptography_modules().Private.generate())
+    _channel: Any = field(default_factory=draw_key)
     _ring: ShareRing | None = None
     _keys: dict[int, messages.KeyPair] = field(default_factory=dict)
     _held: dict[int, tuple[int, int]] = field(default_factory=dict)  # of each client: shares of its pairs, of its own
@@ -128,10 +125,8 @@ class ClientMasks:
 
     def public_keys(self) -> messages.KeysResponse:
         """Return the public keys (step 1)."""
-        mine = messages.KeyPair(
-            mask=CURVE.public(self.own_secrets.pairs).hex(), channel=self._channel.public_key().public_bytes_raw().hex()
-        )
-        return messages.KeysResponse(keys=mine)
+        mask, channel = CURVE.public(self.own_secrets.pairs).hex(), public_half(self._channel).hex()
+        return messages.KeysResponse(keys=messages.KeyPair(mask=mask, channel=channel))
 
     def encrypted_shares(self, keys: Mapping[int, messages.KeyPair], turn: MaskedExchange) -> messages.SharesResponse:
         """Return shares of both secrets, each encrypted for its holder (step 2)."""
@@ -140,11 +135,9 @@ class ClientMasks:
                 "an update cannot be masked among fewer than two clients", remedy="at least two clients are needed"
             )
         if keys[self.client] != self.public_keys().keys or (self._keys and self._keys != dict(keys)):
-            raise ShareableError("keys that are not those of this exchange", remedy="is it fedarena on the other side?")
-        self._keys, self._ring = (
-            dict(keys),
-            share_ring(self.seed, MaskedExchange(turn.round, turn.number, tuple(sorted(keys)))),
-        )
+            raise ShareableError("keys that are not those of this exchange")
+        self._keys = dict(keys)
+        self._ring = share_ring(self.seed, MaskedExchange(turn.round, turn.number, tuple(sorted(keys))))
         pairs = secret_shares(self.own_secrets.pairs, self.client, self._ring, _draw)
         own = secret_shares(self.own_secrets.own, self.client, self._ring, _draw)
         self._held = {self.client: (pairs.pop(self.client), own.pop(self.client))}
@@ -153,29 +146,25 @@ class ClientMasks:
         )
 
     def _cipher(self, other: int) -> Any:
-        return cryptography_modules().Sealed(
-            agreed_key(self._channel, bytes.fromhex(self._keys[other].channel), "shares")
-        )
+        key = agreed_key(self._channel, bytes.fromhex(self._keys[other].channel), "shares")
+        return cryptography_module("ciphers.aead").ChaCha20Poly1305(key)
 
     def _encrypt(self, holder: int, *shares: int) -> str:
         nonce = secrets.token_bytes(NONCE)
         content = b"".join(share.to_bytes(SHARE, "big") for share in shares)
-        sealed: bytes = self._cipher(holder).encrypt(
-            nonce, content, f"{self.exchange_id} {self.client} {holder}".encode()
-        )
+        about = f"{self.exchange_id} {self.client} {holder}".encode()
+        sealed: bytes = self._cipher(holder).encrypt(nonce, content, about)
         return (nonce + sealed).hex()
 
     def receive_shares(self, shares: Mapping[int, str]) -> None:
         """Decrypt the shares of neighbours, before step 3."""
         assert self._ring is not None
         if {*shares} != {*self._ring.neighbours(self.client)}:
-            raise ShareableError("shares of a neighbour are missing", remedy="is it fedarena on the other side?")
+            raise ShareableError("shares of a neighbour are missing")
         for other, text in shares.items():
-            raw = bytes.fromhex(text)
+            raw, about = bytes.fromhex(text), f"{self.exchange_id} {other} {self.client}".encode()
             try:
-                opened = self._cipher(other).decrypt(
-                    raw[:NONCE], raw[NONCE:], f"{self.exchange_id} {other} {self.client}".encode()
-                )
+                opened = self._cipher(other).decrypt(raw[:NONCE], raw[NONCE:], about)
             except Exception as error:  # of the library's own kinds: the shares were changed on the way
                 raise ShareableError(
                     f"shares of client {other} cannot be opened: {type(error).__name__}",
@@ -200,23 +189,17 @@ class ClientMasks:
     def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
         """Return the mask of this client's update (step 3)."""
         if self._ring is None or len(self._held) != self._ring.holders:
-            raise ShareableError("keys have not been exchanged", remedy="is it fedarena on the other side?")
+            raise ShareableError("keys have not been exchanged")
         publics = {other: bytes.fromhex(pair.mask) for other, pair in self._keys.items()}
         return self.own_secrets.mask(self.client, self._ring, publics, size, CURVE)
-
-    def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
-        """Raise: clients only mask, the server unmasks."""
-        raise NotImplementedError("sums are unmasked by the server")
 
     def revealed_shares(self, answered: Collection[int]) -> messages.RevealResponse:
         """Return the shares of own masks of clients that answered, and of pair keys of the others (step 4)."""
         if self._ring is None:
-            raise ShareableError("keys have not been exchanged", remedy="is it fedarena on the other side?")
+            raise ShareableError("keys have not been exchanged")
         people = frozenset(answered)
         if not people <= {*self._ring.order}:
-            raise ShareableError(
-                "answers of clients that are not in this exchange", remedy="is it fedarena on the other side?"
-            )
+            raise ShareableError("answers of clients that are not in this exchange")
         if len(people) < max(2, self._ring.threshold) or self.client not in people:
             raise ShareableError(
                 f"{len(people)} answers are too few to mask each other",
@@ -233,32 +216,23 @@ class ClientMasks:
         )
 
 
-class KeyRequests(Protocol):
-    """Sends requests to clients; `minimum` responses are enough, or as many as the server's rule says."""
-
-    def __call__(
-        self,
-        questions: Mapping[int, messages.MessageBody],
-        round: int,
-        kind: type[messages.MessageBody],
-        what: str,
-        minimum: int | None = None,
-    ) -> dict[int, Any]:
-        """Return the response of each client, or that it is absent."""
-        ...
+# Sends requests to clients, given by number, in a round; the kind of the response, the name of the step, and how many
+# responses are enough (as many as the server's rule says, unless given). It returns responses and absent clients.
+KeyRequests = Callable[..., dict[int, Any]]
+Kind = type[messages.MessageBody]
 
 
 def is_public_key(public: str) -> bool:
     """Return whether others can agree on a key with its owner: one that is not valid would make all of them fail."""
     try:
-        agreed_key(cryptography_modules().Private.generate(), bytes.fromhex(public), "trial")
+        agreed_key(draw_key(), bytes.fromhex(public), "trial")
     except ShareableError:
         return False
     return True
 
 
-class ServerMasks:
-    """The server's part (privacy.secure_aggregation.Seals): pass on keys and shares, and unmask sums."""
+class ServerMasks(MaskProvider):
+    """The server's part: pass on keys and shares, and unmask sums."""
 
     def __init__(self, seed: int, ask: KeyRequests) -> None:
         self.seed, self._ask = seed, ask
@@ -275,24 +249,16 @@ class ServerMasks:
         absent: dict[int, AbsentClient] = {}
         self._exchange, left = exchange, clients
         while True:
-            public_keys = self._all(
-                dict.fromkeys(left, messages.KeysRequest(exchange=exchange)), round, messages.KeysResponse, absent
-            )
-            for client in [
-                k
-                for k, responses in public_keys.items()
-                if not (is_public_key(responses.keys.mask) and is_public_key(responses.keys.channel))
-            ]:
-                absent[client] = AbsentClient(client, "it sent a public key that is not valid")
-                del public_keys[client]
-            left = sorted(public_keys)
-            self._keys = {k: responses.keys for k, responses in public_keys.items()}
-            encrypted_shares = self._all(
-                {k: messages.SharesRequest(exchange=exchange, keys=self._keys) for k in left},
-                round,
-                messages.SharesResponse,
-                absent,
-            )
+            public_keys = self._all(left, messages.KeysRequest(exchange=exchange), round, messages.KeysResponse, absent)
+            self._keys = {}
+            for client, response in sorted(public_keys.items()):
+                if is_public_key(response.keys.mask) and is_public_key(response.keys.channel):
+                    self._keys[client] = response.keys
+                else:
+                    absent[client] = AbsentClient(client, "it sent a public key that is not valid")
+            left = list(self._keys)
+            request = messages.SharesRequest(exchange=exchange, keys=self._keys)
+            encrypted_shares = self._all(left, request, round, messages.SharesResponse, absent)
             if len(encrypted_shares) == len(left):
                 break
             left = sorted(encrypted_shares)
@@ -303,19 +269,11 @@ class ServerMasks:
         return to_each, absent
 
     def _all(
-        self,
-        questions: Mapping[int, messages.MessageBody],
-        round: int,
-        kind: type[messages.MessageBody],
-        absent: dict[int, AbsentClient],
+        self, clients: list[int], request: messages.MessageBody, round: int, kind: Kind, absent: dict[int, AbsentClient]
     ) -> dict[int, Any]:
-        found = self._ask(questions, round, kind, f"round {round + 1}, keys")
+        found = self._ask(dict.fromkeys(clients, request), round, kind, f"round {round + 1}, keys")
         absent |= {k: one for k, one in found.items() if isinstance(one, AbsentClient)}
         return {k: one for k, one in found.items() if not isinstance(one, AbsentClient)}
-
-    def mask(self, size: int, turn: MaskedExchange, client: int) -> Words:
-        """Raise: the server only unmasks, clients mask."""
-        raise NotImplementedError("answers are masked by their owners")
 
     def unmask(self, total: Words, turn: MaskedExchange, answered: Collection[int]) -> Words | None:
         """Collect the shares of the clients that answered, and unmask the sum (step 4)."""

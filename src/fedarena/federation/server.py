@@ -13,6 +13,7 @@ from fedarena.algorithms.base import Asynchronous
 from fedarena.common.folder_lock import interruptible
 from fedarena.config.experiment import Experiment
 from fedarena.engine.checkpoint import CheckpointStore
+from fedarena.engine.context import ExperimentContext
 from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.setup import build_model_and_algorithm, check_device
@@ -24,10 +25,12 @@ from fedarena.federation.consent import experiment_as_text
 from fedarena.federation.coordinator import Coordinator
 from fedarena.federation.enrollment import agree_with_clients, wait_for_clients, wait_until_ready
 from fedarena.federation.evaluation import FederatedEvaluator
-from fedarena.federation.remote_runtime import RemoteContext, RemoteRuntime, answer_types
+from fedarena.federation.remote_runtime import RemoteRuntime
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.roster import Roster
-from fedarena.models.task import sha256
+from fedarena.models.pytree import types_near
+from fedarena.models.task import Buffers, sha256
+from fedarena.privacy.uplink import MaskedVector
 from fedarena.results import run_folder
 from fedarena.results.run import Run
 from fedarena.runtimes.run_task import one_thread
@@ -36,6 +39,7 @@ from fedarena.transport.flower_link import Link
 LOGGER = logging.getLogger(__name__)
 
 OpenLink = Callable[[Path], Link]  # given the run folder
+OnRound = Callable[[RoundRecord], bool | None]  # returns whether the run stops
 WAIT = 600.0  # seconds for clients to join
 
 
@@ -57,7 +61,7 @@ def serve(
     *,
     out: str | Path | None = None,
     resume: str | Path | None = None,
-    on_round: Callable[[RoundRecord], bool | None] | None = None,
+    on_round: OnRound | None = None,
 ) -> Run:
     """Wait for the clients, train with them, and write a run folder like any other."""
     check_device(experiment.device)
@@ -65,11 +69,10 @@ def serve(
         if resume is None:
             path = run_folder.new_folder(experiment, out)
             stack.callback(_remove_unused_folder, path)
+            roster = Roster(wanted=terms.participants, shares_models=terms.shares_models)
         else:
             path = Path(resume)
-        roster = (
-            Roster.load(path) if resume is not None else Roster(terms.participants, shares_models=terms.shares_models)
-        )
+            roster = Roster.load(path)
         if terms.secret is not None:
             roster.secret = terms.secret
         link = open_link(path)
@@ -77,14 +80,14 @@ def serve(
         hello = messages.Invitation(
             experiment=experiment_as_text(experiment), clients=roster.wanted, shares_models=roster.shares_models
         )
-        coordinator = Coordinator(link, roster.run, hello, roster, answer_types(experiment.algorithm.made))
+        types = types_near(experiment.algorithm.made, Buffers, MaskedVector)
+        coordinator = Coordinator(link, roster, hello, types)
         if not roster.agreed:
             wait_for_clients(coordinator, roster, terms.wait)
             agree_with_clients(coordinator, roster, experiment)
         context = open_remote_context(experiment, roster)
-        store = CheckpointStore(
-            path / "checkpoint", context.algorithm, from_intact=None
-        )  # clients keep no earlier states
+        # Clients keep no earlier states, so a damaged round cannot be replaced by an earlier one.
+        store = CheckpointStore(path / "checkpoint", context.algorithm, from_intact=None)
         stack.callback(store.close)
         if resume is not None:
             store.load()  # a damaged one is reported before anything is changed
@@ -94,7 +97,7 @@ def serve(
             run_folder.write_start(path, context)
         stack.enter_context(interruptible("serve", path))
         wait_until_ready(coordinator, roster, terms.rule, terms.wait)
-        result = _run(context, coordinator, terms.rule, store, path, roster, on_round)
+        result = _run(RemoteRuntime(context, coordinator, terms.rule), store, on_round)
         roster.forget_secret(path)
         coordinator.dismiss_all("the run is finished")
         return result
@@ -106,31 +109,21 @@ def _remove_unused_folder(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def open_remote_context(experiment: Experiment, roster: Roster) -> RemoteContext:
+def open_remote_context(experiment: Experiment, roster: Roster) -> ExperimentContext:
     """Return the context of the server, with its model and algorithm built."""
     with one_thread():
-        context = RemoteContext(experiment, *without_rows(experiment, roster.agreed, roster.counted), roster.secret)
+        context = ExperimentContext(experiment, *without_rows(experiment, roster.agreed, roster.counted))
+        context.noise_seed = roster.secret
         build_model_and_algorithm(context)
     roster.initial = sha256(context.initial)
     return context
 
 
-def _run(
-    context: RemoteContext,
-    coordinator: Coordinator,
-    rule: ResponseRule,
-    store: CheckpointStore,
-    path: Path,
-    roster: Roster,
-    on_round: Callable[[RoundRecord], bool | None] | None,
-) -> Run:
-    runtime = RemoteRuntime(context, coordinator, rule)
-    runtime.looks = FederatedEvaluator(runtime, store.client_state, roster.shares_models)
-    loop = (
-        AsyncServerLoop(context, runtime, store)
-        if isinstance(context.algorithm, Asynchronous)
-        else TrainingLoop(context, runtime, store)
-    )
+def _run(runtime: RemoteRuntime, store: CheckpointStore, on_round: OnRound | None) -> Run:
+    context = runtime.context
+    runtime.looks = FederatedEvaluator(runtime, store.client_state, runtime.coordinator.roster.shares_models)
+    is_asynchronous = isinstance(context.algorithm, Asynchronous)
+    loop = (AsyncServerLoop if is_asynchronous else TrainingLoop)(context, runtime, store)
     records: list[RoundRecord] = []
     with loop.listening() if isinstance(loop, AsyncServerLoop) else contextlib.nullcontext():
         for record in loop.rounds():
@@ -138,7 +131,7 @@ def _run(
             LOGGER.info(round_line(record, loop.rule.nominal_rounds, [runtime.names[k] for k in runtime.looks.missing]))
             if on_round is not None and on_round(record):
                 break
-    return finish_run(loop, records, path)
+    return finish_run(loop, records, store.folder.parent)
 
 
 def round_line(record: RoundRecord, rounds: int, untested: Sequence[str]) -> str:

@@ -9,29 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.federation.exact_sums import LARGEST_POWER, POINT, SQUARE_POINT, WIDTH, WORDS
 from fedarena.federation.redaction import ShareableError
-from fedarena.federation.secure_aggregation import agreed_key, cryptography_modules, key_stream
+from fedarena.federation.secure_aggregation import agreed_key, draw_key, key_stream, public_half
 
 MASKED_FROM = 3  # clients: with two, the total and one's own sums give those of the other
 MODULUS = 1 << WIDTH
 STALE_KEY = "keys that are not those of this exchange"  # a client was restarted: all draw new ones
 
 Masked = NDArray[np.uint32]  # an integer in each row
-
-
-class Sized(Protocol):
-    """Anything with a number of integers."""
-
-    @property
-    def size(self) -> int:
-        """Return how many integers there are."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -98,14 +89,13 @@ class StatisticsMask:
     """The key of a client for one release of its statistics; it masks one vector, for one list of keys."""
 
     def __init__(self) -> None:
-        self._private = cryptography_modules().Private.generate()
+        self._private = draw_key()
         self._used: tuple[dict[int, str], tuple[int, ...]] | None = None  # the keys and the integers of its release
 
     @property
     def public(self) -> str:
         """Return the public half, in hex."""
-        key: bytes = self._private.public_key().public_bytes_raw()
-        return key.hex()
+        return public_half(self._private).hex()
 
     def masked(self, integers: Iterable[int], client: int, keys: Mapping[int, str]) -> Masked:
         """Add the masks of all pairs: the client with the lower number adds, the other subtracts."""
@@ -137,11 +127,6 @@ def decoded(rows: Masked) -> list[int]:
     return [int.from_bytes(row.astype("<u4").tobytes(), "little") for row in rows]
 
 
-def total_of(parts: Iterable[Masked], layout: StatisticsLayout) -> Totals:
-    """Add the vectors of all clients."""
-    return Totals.of(signed_total(parts, layout.size), layout)
-
-
 def signed_total(parts: Iterable[Masked], size: int) -> list[int]:
     """Add the vectors of all clients; masks cancel, and what is left are signed integers."""
     total = [0] * size
@@ -150,6 +135,6 @@ def signed_total(parts: Iterable[Masked], size: int) -> list[int]:
     return [(number + MODULUS // 2) % MODULUS - MODULUS // 2 for number in total]
 
 
-def is_vector(load: Any, layout: Sized) -> bool:
-    """Return whether a message's load is a vector of this layout."""
-    return isinstance(load, np.ndarray) and load.dtype == np.uint32 and load.shape == (layout.size, WORDS)
+def is_vector(load: Any, size: int) -> bool:
+    """Return whether a message's load is a vector of so many integers."""
+    return isinstance(load, np.ndarray) and load.dtype == np.uint32 and load.shape == (size, WORDS)

@@ -12,7 +12,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +33,14 @@ TEXT_LIMIT = 1 << 24  # bytes of its tree, and of its body: names, labels, colum
 ROUNDS = 1 << 32  # a round is one of so many: random numbers are keyed by it
 
 Types = Mapping[str, type]
+Body = TypeVar("Body", bound=MessageBody)
+STRANGE = "is it fedarena on the other side?"
 
 
 class WireRefused(FedarenaError):
     """A message that is damaged, too large, of another version, or not the expected one."""
 
-    def __init__(self, what: str, *, remedy: str = "is it fedarena on the other side?", where: str = "") -> None:
+    def __init__(self, what: str, *, remedy: str = STRANGE, where: str = "") -> None:
         super().__init__(what, remedy=remedy, where=where)
 
 
@@ -75,6 +77,13 @@ class Message:
     payload: Any = None
 
 
+def expect(message: Message, kind: type[Body]) -> Body:
+    """Return the body of a message; refuse one of another kind."""
+    if not isinstance(message.body, kind):
+        raise WireRefused(f"it answered with '{message.body.what}'")
+    return message.body
+
+
 def pack(run: str, round: int, body: MessageBody, payload: Payload = NOTHING) -> bytes:
     """Return a message as the bytes that travel."""
     head = {"protocol": PROTOCOL, "fedarena": fedarena.__version__, "run": run, "round": round, "what": body.what}
@@ -84,15 +93,12 @@ def pack(run: str, round: int, body: MessageBody, payload: Payload = NOTHING) ->
 
 def unpack(content: bytes, types: Types | None = None) -> Message:
     """Return the message, whose payload may contain these types only; raise WireRefused otherwise."""
-    message = unpack_body(content)
-    tree, arrays, _ = _split(content)
-    return replace(message, payload=_read_payload(tree, arrays, types or {}))
+    return replace(unpack_body(content), payload=_read_payload(*payload_parts(content), types or {}))
 
 
 def payload_parts(content: bytes) -> tuple[bytes, bytes]:
     """Return the bytes of a message's payload: its tree, and its arrays."""
-    tree, arrays, _ = _split(content)
-    return tree, arrays
+    return _split(content)[:2]
 
 
 def unpack_body(content: bytes) -> Message:

@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,18 +24,18 @@ from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 from torch import nn
 
-from fedarena.algorithms.base import Asynchronous, Cohort
+from fedarena.algorithms.base import Asynchronous
 from fedarena.config.errors import BadValue, ClientFailed
 from fedarena.config.experiment import Experiment
-from fedarena.config.seeds import stream
-from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.dataset import Dataset, Partition, Rows
 from fedarena.data.sources import arrays
 from fedarena.engine.client import Broadcast, ClientState
-from fedarena.engine.context import ExperimentContext
+from fedarena.engine.context import SeparateContext
+from fedarena.engine.round import Aggregate, RoundExchange
+from fedarena.engine.selection import ClientSelection
 from fedarena.engine.setup import build_model_and_algorithm
-from fedarena.engine.stopping import participants
-from fedarena.engine.tasks import BufferMean, ClientTask, FailedTask, SkippedClient, run_task
-from fedarena.models.pytree import UnknownType, WeightedMean, from_plain, is_finite, leaves, to_plain, types_near
+from fedarena.engine.tasks import ClientTask, FailedTask, SkippedClient, run_task
+from fedarena.models.pytree import UnknownType, from_plain, is_finite, leaves, to_plain, types_near
 from fedarena.models.task import Buffers
 from fedarena.runtimes.run_task import one_thread
 
@@ -44,22 +43,6 @@ OURS = "fedarena"  # name of the record of fedarena in a message; it refers to t
 ARRAYS = "arrays"
 SUPPORTED = {"local", "share", "per_round", "seed"}  # keys of an experiment that have the same meaning here
 log = logging.getLogger("flwr")
-
-
-class FlowerClientContext(ExperimentContext):
-    """The context of a client, which has its own samples and knows of the others only their class counts."""
-
-    reported_counts: tuple[int, ...] | None = None
-
-    @cached_property
-    def all_class_counts(self) -> NDArray[np.int64]:
-        """Return the class counts that all clients reported; raise `BadValue` if they were not requested."""
-        if self.reported_counts is None:
-            raise BadValue(
-                f"{self.experiment.algorithm.name} needs the class counts of all clients, which were not requested",
-                remedy="set counts_classes = True in the algorithm",
-            )
-        return np.array(self.reported_counts, np.int64)
 
 
 @dataclass(frozen=True)
@@ -71,16 +54,14 @@ class FederationSettings:
     sizes: tuple[int, ...]  # rows of each client
     class_counts: tuple[int, ...] | None  # of all clients together; None if the algorithm does not need them
 
-    def context(self, model: nn.Module, client: int, x: NDArray[Any], y: NDArray[np.int64]) -> ExperimentContext:
-        """Return the context of the engine, with the model and the samples of one client."""
-        clients = len(self.sizes)
-        experiment = Experiment.make(arrays(x, y), model=model, clients=clients, partition="iid", **self.settings)
+    def context(self, model: nn.Module, x: NDArray[Any], y: NDArray[np.int64], rows: list[Rows]) -> SeparateContext:
+        """Return the context of the engine, with the model and the samples of each client that are known here."""
+        source = arrays(x[:0], y[:0])  # the engine gets its samples from the data set
+        experiment = Experiment.make(source, model=model, clients=len(rows), partition="iid", **self.settings)
         data = Dataset("rows", x, y, len(x), self.classes, prepare="scale" if x.dtype == np.uint8 else "none")
-        empty = np.empty(0, np.int64)
-        rows = [np.arange(len(x)) if k == client else empty for k in range(clients)]
-        context = FlowerClientContext(experiment, data, Partition(rows, empty))
+        context = SeparateContext(experiment, data, Partition(rows, np.empty(0, np.int64)))
         context.reported_counts = self.class_counts
-        build_model_and_algorithm(context, clients)
+        build_model_and_algorithm(context, len(rows))
         if isinstance(context.algorithm, Asynchronous) or context.algorithm.pooled:
             raise BadValue(
                 f"{experiment.algorithm.name} has no synchronous rounds",
@@ -151,8 +132,10 @@ class FlowerServer:
         self.federation = FederationSettings(
             strategy.settings, classes, sizes, counts if strategy.counts_classes else None
         )
-        no_rows = np.zeros((0, *reports[0]["shape"]), reports[0]["dtype"])
-        self.context = self.federation.context(strategy.model, -1, no_rows, np.empty(0, np.int64))
+        x = np.broadcast_to(np.zeros((), reports[0]["dtype"]), (sum(sizes), *reports[0]["shape"]))  # takes no memory
+        rows = np.split(np.arange(len(x)), np.cumsum(sizes)[:-1])
+        self.context = self.federation.context(strategy.model, x, np.zeros(len(x), np.int64), rows)
+        self.clients = ClientSelection(self.context)
         self.algorithm, self.buffers = self.context.algorithm, self.context.task.buffers()
         self.state = self.algorithm.init(self.context.initial)
         self.remembered = [""] * len(sizes)  # the exchange whose client state each client continues from
@@ -171,10 +154,38 @@ class FlowerServer:
 
     def round(self, round: int) -> float:
         """Run one round of the algorithm, and return the mean training loss."""
-        ask = FlowerExchange(self, round)
-        self.state = self.algorithm.round(self.state, ask)
-        self.buffers = ask.buffers.result() or self.buffers
-        return float(np.mean(ask.losses)) if ask.losses else float("nan")
+        exchange = RoundExchange(round, self.clients, self.exchange)
+        self.state = self.algorithm.round(self.state, exchange)
+        self.buffers = exchange.buffers or self.buffers
+        return float(np.mean(exchange.facts.losses)) if exchange.facts.losses else float("nan")
+
+    def exchange(self, round: RoundExchange, message: Any, do: str, everyone: bool) -> Any:
+        """Send a message to the clients, and return the mean of their replies, aggregated in the order of clients."""
+        aggregate, first = Aggregate(), None
+        round.aggregate = aggregate
+        if everyone:
+            round.selected = list(self.clients.population)
+        replies = self.send(round.round, round.exchanges, round.selected, do, Broadcast(message, self.buffers))
+        round.exchanges += 1
+        for client, reply in replies.items():
+            try:
+                report = facts(reply)
+                sent, buffers = tree(reply.content, self.algorithm)
+                if not (report["finite"] and is_finite(sent) and np.isfinite(report["weight"])):
+                    raise ValueError("it has numbers that are not finite")
+                first = sent if first is None else first
+                if shapes(sent) != shapes(first) or shapes(buffers) != shapes(self.buffers):
+                    raise ValueError("it has arrays of another shape")
+            except (KeyError, TypeError, ValueError, UnknownType) as error:
+                log.warning("client %s is left out, its reply cannot be used: %s", client, error)
+                continue
+            aggregate.mean.add(sent, report["weight"])
+            aggregate.buffers.add(buffers, float(self.clients.sizes[client]))
+            aggregate.answered.append(client)
+            round.facts.losses.append(report["loss"])
+            self.remembered[client] = report["memory"]
+        round.close()
+        return aggregate.mean.result()
 
     def send(self, round: int, exchange: int, clients: list[int], do: str, common: Broadcast) -> dict[int, Message]:
         """Send a request to these clients, and return the replies that came in time, by client."""
@@ -215,70 +226,6 @@ class FlowerServer:
         return MetricRecord({n: float(np.average([one[n] for one in metrics], weights=weights)) for n in names})
 
 
-class FlowerExchange:
-    """The exchanges of one round with the selected clients (see algorithms.base.RequestSender)."""
-
-    def __init__(self, server: FlowerServer, round: int) -> None:
-        self.server, self.round_number = server, round
-        sizes = np.array(server.federation.sizes)
-        self.wanted = participants(server.context.experiment, len(sizes))
-        rng = stream(server.context.experiment.seed_for("select"), "select", round)
-        chosen = (
-            np.arange(len(sizes)) if server.algorithm.everyone else server.algorithm.select(sizes, self.wanted, rng)
-        )
-        self.selected = sorted(map(int, chosen))
-        self.cohort = self._cohort([])
-        self.buffers = BufferMean()
-        self.losses: list[float] = []
-        self.exchanges = 0
-
-    @property
-    def share(self) -> float:
-        """Return the share of the clients that is selected each round."""
-        return self.wanted / len(self.server.federation.sizes)
-
-    def coin(self) -> float:
-        """Return a random number from 0 to 1, which is the same for the whole round."""
-        return float(
-            stream(self.server.context.experiment.seed_for("algorithm"), "algorithm", self.round_number).random()
-        )
-
-    def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
-        """Send a message to the clients, and return the mean of their replies, aggregated in the order of clients."""
-        server, mean, answered = self.server, WeightedMean(), []
-        if everyone:
-            self.selected = list(range(len(server.nodes)))
-        self.buffers = BufferMean()
-        first: Any = None
-        common = Broadcast(message, server.buffers)
-        replies = server.send(self.round_number, self.exchanges, self.selected, do, common)
-        self.exchanges += 1
-        for client, reply in replies.items():
-            try:
-                report = facts(reply)
-                sent, buffers = tree(reply.content, server.algorithm)
-                if not (report["finite"] and is_finite(sent) and np.isfinite(report["weight"])):
-                    raise ValueError("it has numbers that are not finite")
-                first = sent if first is None else first
-                if shapes(sent) != shapes(first) or shapes(buffers) != shapes(server.buffers):
-                    raise ValueError("it has arrays of another shape")
-            except (KeyError, TypeError, ValueError, UnknownType) as error:
-                log.warning("client %s is left out, its reply cannot be used: %s", client, error)
-                continue
-            mean.add(sent, report["weight"])
-            self.buffers.add(buffers, float(server.federation.sizes[client]))
-            self.losses.append(report["loss"])
-            server.remembered[client] = report["memory"]
-            answered.append(client)
-        self.cohort = self._cohort(answered)
-        return mean.result()
-
-    def _cohort(self, answered: list[int]) -> Cohort:
-        sizes = self.server.federation.sizes
-        rows, lr = sum(sizes[k] for k in answered), self.server.context.experiment.local.lr
-        return Cohort(tuple(self.selected), tuple(answered), len(sizes), rows, sum(sizes), lr)
-
-
 def train(message: Message, context: Context, model: nn.Module, x: Any, y: Any) -> Message:
     """Train on a client, for `@app.train()` of the app: any torch module, samples `x` and their labels `y` from 0 up."""
     asked = facts(message)
@@ -291,14 +238,14 @@ def train(message: Message, context: Context, model: nn.Module, x: Any, y: Any) 
         report = {"rows": len(rows), "shape": rows.shape[1:], "dtype": str(rows.dtype), "name": name}
         return Message(write_records({**report, "classes": classes, "class_counts": counts}), reply_to=message)
     federation, client, round = FederationSettings(**asked["federation"]), asked["client"], asked["round"]
-    site = federation.context(model, client, rows, labels)
+    own = [np.arange(len(rows) if k == client else 0) for k in range(len(federation.sizes))]
+    site = federation.context(model, rows, labels, own)
     memory = _load_state(context, asked["memory"], site)
     with one_thread():
         answer = run_task(site, ClientTask(round, client, asked["do"], memory), tree(message.content, site.algorithm))
     if isinstance(answer, FailedTask):
-        log.error(
-            "%s (%s)", answer.error, answer.place
-        )  # only logged here: the text may quote samples, and raised errors are sent
+        # The text is only logged here: it may quote samples, and errors that are raised are sent.
+        log.error("%s (%s)", answer.error, answer.place)
         raise RuntimeError(answer.error.partition(":")[0])
     if isinstance(answer, SkippedClient):
         raise RuntimeError(answer.reason)
@@ -306,7 +253,13 @@ def train(message: Message, context: Context, model: nn.Module, x: Any, y: Any) 
     kept = asked["memory"]
     if report.state is not None:
         kept = _save_state(context, f"{round}.{asked['exchange']}", report.state, kept)
-    reported = {"weight": answer.reply.weight, "loss": report.loss, "finite": report.finite, "memory": kept, "name": name}
+    reported = {
+        "weight": answer.reply.weight,
+        "loss": report.loss,
+        "finite": report.finite,
+        "memory": kept,
+        "name": name,
+    }
     content = write_records(reported, (answer.reply.send, answer.buffers))
     content["metrics"] = MetricRecord({"train_loss": report.loss, "num-examples": len(rows)})
     return Message(content, reply_to=message)
@@ -346,7 +299,7 @@ def facts(message: Message) -> dict[str, Any]:
 
 def tree(content: RecordDict, algorithm: Any) -> Any:
     """Return the tree of arrays of a message; only classes of the algorithm and the engine are created."""
-    types = {**types_near(algorithm), **{t.__qualname__: t for t in (Buffers, ClientState, Broadcast)}}
+    types = types_near(algorithm, Buffers, ClientState, Broadcast)
     parts = {key: array.numpy() for key, array in content.array_records[ARRAYS].items()}
     return from_plain(json.loads(str(content.config_records[OURS]["tree"])), parts, types)
 
@@ -354,7 +307,7 @@ def tree(content: RecordDict, algorithm: Any) -> Any:
 # The client state lies in the context of the client, by round and exchange, so that a lost reply can be ignored.
 
 
-def _load_state(context: Context, ticket: str, site: ExperimentContext) -> ClientState | None:
+def _load_state(context: Context, ticket: str, site: SeparateContext) -> ClientState | None:
     if not ticket:
         return None
     parts = RecordDict({part: context.state[_place(ticket, part)] for part in (ARRAYS, OURS)})

@@ -140,8 +140,10 @@ def types_in(tree: Any) -> dict[str, type]:
     return found
 
 
-def types_near(component: Any) -> dict[str, type]:
-    """Return the dataclasses in the modules of a component, its parents and its variant, which its state may contain."""
+def types_near(component: Any, *others: type) -> dict[str, type]:
+    """Return the dataclasses in the modules of a component, its parents and its variant, which its state may contain.
+
+    `others` are added under their names."""
     base = getattr(component, "base", None)  # the algorithm inside a companion
     found: dict[str, type] = {} if base is None else types_near(base)
     variant = variant_class(component)  # whose state earlier versions also stored for the paper's own algorithm
@@ -149,7 +151,7 @@ def types_near(component: Any) -> dict[str, type]:
         for value in _module_names(cls).values() if cls is not object else ():
             if isinstance(value, type) and dataclasses.is_dataclass(value):
                 found.setdefault(value.__qualname__, value)
-    return found
+    return found | {cls.__qualname__: cls for cls in others}
 
 
 def _module_names(cls: type) -> dict[str, Any]:

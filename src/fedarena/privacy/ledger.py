@@ -7,7 +7,7 @@ from typing import Any
 from fedarena.models.pytree import WeightedMean
 from fedarena.privacy.accountant import Spent, epsilon, usual_delta
 from fedarena.privacy.secure_aggregation import MaskedExchange
-from fedarena.privacy.uplink import MaskedSum, UplinkSteps
+from fedarena.privacy.uplink import MaskedVector, UplinkSteps
 
 
 class PrivacyLedger:
@@ -21,7 +21,9 @@ class PrivacyLedger:
         """Return the identity of an exchange, from which keys and noise follow; None without uplink steps."""
         return None if self.steps is None else MaskedExchange(round, number, tuple(asked), everyone)
 
-    def receive(self, mean: WeightedMean, masked: MaskedSum, key: MaskedExchange | None, answered: list[int]) -> Any:
+    def receive(
+        self, mean: WeightedMean, masked: MaskedVector | None, key: MaskedExchange | None, answered: list[int]
+    ) -> Any:
         """Return the mean as the server gets it: unmasked and with noise; None if it cannot be opened."""
         if self.steps is None or key is None:
             return mean.result()

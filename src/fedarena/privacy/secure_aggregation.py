@@ -150,45 +150,41 @@ def secret_shares(secret: int, client: int, ring: ShareRing, draw: Callable[[], 
 
 
 class SimulatedParty:
-    """A client's half in a simulation: its secrets, its mask, and the shares that it hands out."""
+    """A client's half in a simulation: its secrets, and the shares that it hands out."""
 
     def __init__(self, seed: int, exchange: MaskedExchange, client: int) -> None:
         self.client, self.ring = client, share_ring(seed, exchange)
         self._key = (seed, exchange.round, exchange.number, client)
         rng = stream(seed, "masks", *self._key[1:])
-        self._secret, self._own = _draw_secret(rng), _draw_secret(rng)
+        self.secrets = ClientSecrets(_draw_secret(rng), _draw_secret(rng))
 
     @property
     def public(self) -> int:
         """Return the public key of the client's pairs."""
-        return SIMULATION_GROUP.public(self._secret)
-
-    def mask(self, size: int, publics: Mapping[int, int]) -> Words:
-        """Return the mask to add to the client's update; `publics` are the keys of its neighbours."""
-        return ClientSecrets(self._secret, self._own).mask(self.client, self.ring, publics, size)
+        return SIMULATION_GROUP.public(self.secrets.pairs)
 
     def shares(self, of_pairs: bool) -> Shares:
         """Return the shares of the key to its pairs, or of its own mask."""
         seed, *key = self._key
         rng = stream(seed, "masks", *key, 1 + of_pairs)
-        secret = self._secret if of_pairs else self._own
+        secret = self.secrets.pairs if of_pairs else self.secrets.own
         return secret_shares(secret, self.client, self.ring, lambda: _draw_secret(rng))
 
 
-class MaskProvider(Protocol):
-    """Masks the updates of clients and unmasks their sum."""
+class MaskProvider:
+    """Masks the updates of clients, or unmasks their sum, or both."""
 
     def mask(self, size: int, exchange: MaskedExchange, client: int) -> Words:
         """Return the mask to add to a client's update."""
-        ...
+        raise NotImplementedError("updates are masked by their owners")
 
     def unmask(self, total: Words, exchange: MaskedExchange, answered: Collection[int]) -> Words | None:
         """Return the sum over the clients that answered; None if too few are left to unmask it."""
-        ...
+        raise NotImplementedError("sums are unmasked by the server")
 
 
 @dataclass(frozen=True)
-class SimulatedMasks:
+class SimulatedMasks(MaskProvider):
     """The masks of all clients of a simulation, whose keys follow from one seed."""
 
     seed: int
@@ -197,11 +193,22 @@ class SimulatedMasks:
         """Return a client's mask from its secrets and the keys of its neighbours."""
         party = SimulatedParty(self.seed, exchange, client)
         publics = {other: SimulatedParty(self.seed, exchange, other).public for other in party.ring.neighbours(client)}
-        return party.mask(size, publics)
+        return party.secrets.mask(client, party.ring, publics, size)
 
     def unmask(self, total: Words, exchange: MaskedExchange, answered: Collection[int]) -> Words | None:
-        """Return the sum without masks (see `simulate_unmasking`)."""
-        return simulate_unmasking(total, self.seed, exchange, answered)
+        """Let the clients that answered reveal the shares that they hold, and unmask the sum.
+
+        They refuse where only one client is left: the sum would be its update.
+        """
+        if len(answered) < 2:
+            return None
+        parties = {client: SimulatedParty(self.seed, exchange, client) for client in exchange.asked}
+        revealed: dict[int, Shares] = {}
+        for client, party in parties.items():
+            shares = party.shares(of_pairs=client not in answered)
+            revealed[client] = {holder: share for holder, share in shares.items() if holder in answered}
+        publics = {client: party.public for client, party in parties.items()}
+        return unmask_sum(total, share_ring(self.seed, exchange), answered, publics, revealed)
 
 
 def unmask_sum(
@@ -230,22 +237,6 @@ def unmask_sum(
         for other in others:  # what it added for the pair is taken away
             _add(opened, group.of_pair(secret, publics[other], len(opened)), other > client)
     return opened
-
-
-def simulate_unmasking(total: Words, seed: int, exchange: MaskedExchange, answered: Collection[int]) -> Words | None:
-    """Simulate the unmasking: clients that answered reveal the shares they hold, and the server unmasks the sum.
-
-    They refuse where only one client is left: the sum would be its update.
-    """
-    if len(answered) < 2:
-        return None
-    parties = {client: SimulatedParty(seed, exchange, client) for client in exchange.asked}
-    revealed: dict[int, Shares] = {}
-    for client, party in parties.items():
-        shares = party.shares(of_pairs=client not in answered)
-        revealed[client] = {holder: share for holder, share in shares.items() if holder in answered}
-    publics = {client: party.public for client, party in parties.items()}
-    return unmask_sum(total, share_ring(seed, exchange), answered, publics, revealed)
 
 
 def mask_overhead_bytes(ring: ShareRing) -> tuple[int, int]:

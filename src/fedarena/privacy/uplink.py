@@ -66,24 +66,11 @@ def masked_vector(words: secure_aggregation.Words, tree: Any) -> MaskedVector:
     return MaskedVector(words, skeleton, tuple(np.shape(part) for part in parts))
 
 
-class MaskedSum:
-    """The sum of masked vectors, the only operation that they allow."""
-
-    def __init__(self) -> None:
-        self.first: MaskedVector | None = None
-        self.words: secure_aggregation.Words = np.empty(0, np.uint32)
-
-    def add(self, masked: MaskedVector) -> None:
-        """Add one masked vector, or the sum of several."""
-        if self.first is None:
-            self.first, self.words = masked, masked.words.copy()
-        else:
-            self.words += masked.words
-
-    def merge(self, later: MaskedSum) -> None:
-        """Add the sum over other clients."""
-        if later.first is not None:
-            self.add(MaskedVector(later.words, later.first.skeleton, later.first.shapes))
+def add_masked(total: MaskedVector | None, masked: MaskedVector | None) -> MaskedVector | None:
+    """Return the sum of masked vectors, the only operation that they allow; None stands for the sum of no vectors."""
+    if total is None or masked is None:
+        return total or masked
+    return replace(total, words=total.words + masked.words)
 
 
 @dataclass(frozen=True)
@@ -148,17 +135,18 @@ class UplinkSteps:
         if settings.top_k is not None:
             parts, left = self._largest(parts, (kept or {}).get(do))
             residual = {**(kept or {}), do: left}
-        rng = stream(self.seed, "uplink", exchange.round, client, exchange.number)
         if settings.quantise is not None and not settings.secure:
+            rng = self._rounding(exchange, client)
             parts = [self._quantised(part, rng) if _is_vector(part) else part for part in parts]
         if settings.top_k is not None or (settings.quantise is not None and not settings.secure):
             size = sum(map(self._bytes, parts))
             parts = self._clipped(parts)  # the residual may have made it longer
         weight = 1.0 if settings.noise else reply.weight
         if settings.secure:
-            masked, size = self._masked(reply.send, parts, how, weight, exchange, client, rng)
-            return SentReply(replace(reply, send=masked, weight=weight), size, residual)
-        return SentReply(replace(reply, send=replace_leaves(reply.send, iter(parts)), weight=weight), size, residual)
+            sent, size = self._masked(reply.send, parts, weight, exchange, client)
+        else:
+            sent = replace_leaves(reply.send, iter(parts))
+        return SentReply(replace(reply, send=sent, weight=weight), size, residual)
 
     def check(self, parts: list[Leaf], how: list[str]) -> None:
         """Refuse an update to which the steps cannot be applied."""
@@ -231,15 +219,11 @@ class UplinkSteps:
         bits = self.settings.quantise
         return places + (count * part.itemsize if bits is None else -(-count * bits // 8) + part.itemsize)
 
+    def _rounding(self, exchange: MaskedExchange, client: int) -> np.random.Generator:
+        return stream(self.seed, "uplink", exchange.round, client, exchange.number)
+
     def _masked(
-        self,
-        tree: Any,
-        parts: list[Leaf],
-        how: list[str],
-        weight: float,
-        exchange: MaskedExchange,
-        client: int,
-        rng: np.random.Generator,
+        self, tree: Any, parts: list[Leaf], weight: float, exchange: MaskedExchange, client: int
     ) -> tuple[MaskedVector, int]:
         """Return the update weighted, with its share of the noise, in fixed point and masked; the weight comes last."""
         fixed = self._fixed(exchange)
@@ -249,14 +233,11 @@ class UplinkSteps:
                 remedy="weigh by rows, or equally",
                 where="uplink.secure",
             )
-        share = max(
-            round(weight / self.heaviest * fixed.levels), 1 if weight > 0 else 0
-        )  # a small weight must not become 0
+        share = round(weight / self.heaviest * fixed.levels)
+        share = max(share, 1 if weight > 0 else 0)  # a small weight must not become 0
         factor = share / fixed.levels
-        flat = [
-            np.ravel(part) * (factor if way == "mean" else 1.0)
-            for part, way in zip(_as_doubles(parts), how, strict=True)
-        ]
+        factors = (factor if way == "mean" else 1.0 for way in reductions(tree))
+        flat = [np.ravel(np.asarray(part, np.float64)) * by for part, by in zip(parts, factors, strict=True)]
         values = np.concatenate([*flat, np.empty(0)])
         top = float(np.max(np.abs(values), initial=0.0))
         if self.settings.clip is None and top > fixed.largest:
@@ -267,10 +248,9 @@ class UplinkSteps:
             )
         if self.settings.noise:
             values += self._share(exchange) * self._noise(exchange, client).standard_normal(len(values))
-        words = np.append(fixed.encode(values, rng), np.uint32(share))
+        words = np.append(fixed.encode(values, self._rounding(exchange, client)), np.uint32(share))
         words = words + self.masks.mask(len(words), exchange, client)
-        keys_and_shares = secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, exchange))[0]
-        return masked_vector(words, tree), -(-len(words) * fixed.width // 8) + keys_and_shares
+        return masked_vector(words, tree), -(-len(words) * fixed.width // 8) + self._overhead(exchange)[0]
 
     def _fixed(self, exchange: MaskedExchange) -> FixedPointCode:
         reach = self.settings.clip or self.settings.range or RANGE
@@ -291,7 +271,9 @@ class UplinkSteps:
 
     # On the server
 
-    def receive(self, mean: WeightedMean, masked: MaskedSum, exchange: MaskedExchange, answered: list[int]) -> Any:
+    def receive(
+        self, mean: WeightedMean, masked: MaskedVector | None, exchange: MaskedExchange, answered: list[int]
+    ) -> Any:
         """Return the mean after the server's steps; None without responses, or with too few to unmask the sum."""
         tree = self._unmasked(masked, exchange, answered) if self.settings.secure else mean.result()
         if tree is None:
@@ -312,9 +294,9 @@ class UplinkSteps:
             ]
         return replace_leaves(tree, iter(parts))
 
-    def _unmasked(self, masked: MaskedSum, exchange: MaskedExchange, answered: list[int]) -> Any:
+    def _unmasked(self, masked: MaskedVector | None, exchange: MaskedExchange, answered: list[int]) -> Any:
         """Return the mean from the sum of masked vectors."""
-        if masked.first is None:
+        if masked is None:
             return None
         words = self.masks.unmask(masked.words, exchange, set(answered))
         if words is None:
@@ -325,7 +307,7 @@ class UplinkSteps:
         if not weight:
             return None
         values = fixed.decode(total[:-1], len(answered))
-        skeleton, shapes = masked.first.skeleton, masked.first.shapes
+        skeleton, shapes = masked.skeleton, masked.shapes
         cuts = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
         parts = []
         for part, shape, way in zip(np.split(values, cuts), shapes, reductions(skeleton), strict=True):
@@ -349,11 +331,10 @@ class UplinkSteps:
 
     def bytes_down(self, exchange: MaskedExchange) -> int:
         """Return the bytes of keys and shares that each client receives."""
-        return (
-            secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, exchange))[1]
-            if self.settings.secure and exchange.asked
-            else 0
-        )
+        return self._overhead(exchange)[1] if self.settings.secure and exchange.asked else 0
+
+    def _overhead(self, exchange: MaskedExchange) -> tuple[int, int]:
+        return secure_aggregation.mask_overhead_bytes(secure_aggregation.share_ring(self.seed, exchange))
 
 
 def norm(parts: Iterable[Leaf]) -> float:
@@ -375,7 +356,3 @@ def largest(values: NDArray[Any], count: int) -> NDArray[np.bool_]:
 
 def _is_vector(part: Leaf) -> TypeGuard[NDArray[Any]]:
     return isinstance(part, np.ndarray) and part.dtype.kind == "f"
-
-
-def _as_doubles(parts: list[Leaf]) -> list[NDArray[np.float64]]:
-    return [np.asarray(part, np.float64) for part in parts]
