@@ -16,7 +16,9 @@ from fedarena.config.errors import BadValue, ContractBroken, FedarenaError, Unkn
 from fedarena.config.registry import Kind, components, find, load_file
 from fedarena.data.partitions.checks import check_partition as check_split
 
-EXAMPLE_INPUTS: tuple[tuple[tuple[int, ...], bool], ...] = (  # shapes that a model may accept, and whether they are texts
+EXAMPLE_INPUTS: tuple[
+    tuple[tuple[int, ...], bool], ...
+] = (  # shapes that a model may accept, and whether they are texts
     ((1, 28, 28), False),
     ((3, 32, 32), False),
     ((3, 24, 24), False),

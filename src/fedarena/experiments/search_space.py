@@ -202,9 +202,7 @@ def _dimension(key: str, table: Any, where: str) -> Range | Choices:
     known = [f.name for f in fields(Range)] + ["choices"]
     for name in table:
         if name not in known:
-            raise UnknownName(
-                f"a space has no key '{quoted(name)}'", remedy=suggest(name, known, ALLOWED), where=where
-            )
+            raise UnknownName(f"a space has no key '{quoted(name)}'", remedy=suggest(name, known, ALLOWED), where=where)
     if "choices" in table:
         return _choices(table, where)
     if not {"low", "high"} <= table.keys():
