@@ -15,24 +15,14 @@ from fedarena.config.errors import FedarenaError, PartitionImpossible
 from fedarena.config.registry import components
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.partition_statistics import class_counts, statistics
-from fedarena.data.partitions import (
-    ClassesPerClient,
-    ClientDirichlet,
-    FeatureNoise,
-    Iid,
-    IidStratified,
-    LabelDirichlet,
-    Multimodal,
-    Natural,
-    NilssonIid,
-    NilssonNonIid,
-    NonIid,
-    NonIidEqual,
-    QuantityDirichlet,
-    Shards,
-    dirichlet,
-)
-from fedarena.data.partitions.features import client_noise
+from fedarena.data.partitions import dirichlet
+from fedarena.data.partitions.dirichlet import ClientDirichlet, LabelDirichlet, QuantityDirichlet
+from fedarena.data.partitions.features import FeatureNoise, client_noise
+from fedarena.data.partitions.iid import Iid, IidStratified
+from fedarena.data.partitions.labels import ClassesPerClient, NonIid, NonIidEqual
+from fedarena.data.partitions.multimodal import Multimodal
+from fedarena.data.partitions.natural import Natural
+from fedarena.data.partitions.shards import NilssonIid, NilssonNonIid, Shards
 
 MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]

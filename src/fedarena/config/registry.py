@@ -18,6 +18,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -218,7 +219,9 @@ def load_file(file: Path) -> None:
 
 @functools.cache
 def _load(kind: Kind) -> None:
-    importlib.import_module(_BUILT_IN[kind])
+    package = importlib.import_module(_BUILT_IN[kind])
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
     for point in entry_points(group=f"fedarena.{kind}s"):
         if point.name in _entries[kind]:
             warnings.warn(f"the {kind} '{point.name}' of {point.value} is not used: that name is taken", stacklevel=2)
