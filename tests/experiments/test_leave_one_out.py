@@ -20,7 +20,7 @@ import fedarena as fa
 from fedarena.config.comparison_plan import client_folder
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.engine.setup import partition_data
-from fedarena.experiments.dry_run import dry_run
+from fedarena.experiments.compare import dry_run
 from fedarena.experiments.run_comparison import make_plan
 from fedarena.reports.commands import commands
 from fedarena.reports.page import render
