@@ -18,12 +18,11 @@ from fedarena.cli.options import (
     Set,
     Workers,
     load_components,
+    passed_on,
 )
 from fedarena.cli.output import print_json, print_result
 
 LOGGER = logging.getLogger(__name__)
-# Parameters of the command that are not options of a plan under the same name.
-NOT_PASSED_ON = "experiment algorithm set_ out leave_out report runtime address file dry_run json_ quiet".split()
 
 
 def compare(
@@ -182,7 +181,7 @@ def compare(
     partition or `--fixed partition`, `--leave-one-out` repeats the comparison without each client; together with
     `--resume` it does so for a finished comparison.
     """
-    given = {key: value for key, value in locals().items() if key not in NOT_PASSED_ON}
+    options = passed_on(locals(), "algorithm", "out", "leave_out", "report", "runtime", "address", "dry_run")
     from fedarena import api
     from fedarena.experiments.compare import dry_run as preview_comparison
 
@@ -190,7 +189,7 @@ def compare(
     if not experiment and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena compare digits -a ...`")
     source: Any = experiment[0] if experiment and len(experiment) == 1 else experiment or None
-    options = given | {"overrides": set_ or [], "leave_one_out": leave_out or leave_one_out}
+    options |= {"overrides": set_ or [], "leave_one_out": leave_out or leave_one_out}
     if dry_run:
         preview = preview_comparison(source, algorithm or [], **options)
         print_result(preview, preview.as_dict() if json_ else None, json_)

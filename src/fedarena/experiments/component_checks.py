@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.config.errors import BadValue, ContractBroken, FedarenaError, UnknownName, quoted, suggest
+from fedarena.config.errors import BadValue, ContractBroken, FedarenaError, check_known, quoted
 from fedarena.config.registry import Kind, components, find, load_file
 from fedarena.data.partitions.checks import check_partition as check_split
 
@@ -32,12 +32,10 @@ def check_component(name: str, file: Path | None = None) -> dict[str, Any]:
     if file is not None:
         load_file(file)
     kinds = [kind for kind in CHECKS if name in components(kind)]
-    if not kinds:
-        known = [n for kind in CHECKS for n in components(kind)]
-        raise UnknownName(
-            f"no component is called '{quoted(name)}'",
-            remedy=suggest(name, known, "give --file FILE.py if it is yours; `fedarena list` shows what is known"),
-        )
+    more = "give --file FILE.py if it is yours; `fedarena list` shows what is known"
+    check_known(
+        name, [n for kind in CHECKS for n in components(kind)], f"no component is called '{quoted(name)}'", more
+    )
     held: list[str] = []
     broken: list[str] = []
     for kind in kinds:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.errors import BadValue, located_at, quoted
-from fedarena.config.experiment import COMPONENTS, Experiment, with_settings
+from fedarena.config.experiment import Experiment, with_settings
 from fedarena.config.seeds import derived_seed
+from fedarena.config.settings_tables import COMPONENTS
 from fedarena.config.toml_text import read_toml, resolve_paths
 from fedarena.experiments.contestants import check_labels
 from fedarena.results.suite_plan import holds_suite

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.comparison_plan import PARTS, Plan, Score, Split, View, finite_table
-from fedarena.config.errors import BadValue, ResumeMismatch, UnknownName, located_at, quoted, suggest
-from fedarena.config.experiment import COMPONENTS, Experiment
+from fedarena.config.errors import BadValue, ResumeMismatch, check_known, located_at, quoted
+from fedarena.config.experiment import Experiment
 from fedarena.config.registry import name_of
+from fedarena.config.settings_tables import COMPONENTS
 from fedarena.data.folds import has_own_folds
 from fedarena.engine.setup import open_context, partition_data
 from fedarena.experiments.contestants import Contestants, contestants
@@ -189,12 +190,8 @@ def _check_criteria(options: PlanOptions) -> None:
         )
     for key, known in {"score": SCORES, "metric": all_metrics(), "evaluate_on": VIEWS}.items():
         value, option = getattr(options, key), f"--{key.replace('_', '-')}"
-        if value is not None and value not in known:
-            raise UnknownName(
-                f"{option} {quoted(value)}",
-                remedy=suggest(str(value), known, f"give one of: {', '.join(known)}"),
-                where=option,
-            )
+        if value is not None:
+            check_known(value, known, f"{option} {quoted(value)}", f"give one of: {', '.join(known)}", option)
 
 
 def _plan(

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from fedarena.config.errors import BadValue, FedarenaError, UnknownName, quoted, repeated, suggest
+from fedarena.config.errors import BadValue, FedarenaError, check_known, quoted, repeated
 from fedarena.config.experiment import EITHER_OR, Experiment
 from fedarena.config.limits import check_path
 from fedarena.config.registry import name_of
@@ -201,8 +201,7 @@ def _dimension(key: str, table: Any, where: str) -> Range | Choices:
         raise BadValue(f"{key} = {repeated(table)} leaves nothing to search", remedy=ALLOWED, where=where)
     known = [f.name for f in fields(Range)] + ["choices"]
     for name in table:
-        if name not in known:
-            raise UnknownName(f"a space has no key '{quoted(name)}'", remedy=suggest(name, known, ALLOWED), where=where)
+        check_known(name, known, f"a space has no key '{quoted(name)}'", ALLOWED, where)
     if "choices" in table:
         return _choices(table, where)
     if not {"low", "high"} <= table.keys():
@@ -297,13 +296,7 @@ PRESETS = {
 
 def preset(name: str, experiment: Experiment) -> Preset:
     """Return the published search of that name; raise if the experiment has another algorithm."""
-    if name not in PRESETS:
-        known = ", ".join(PRESETS)
-        raise UnknownName(
-            f"no preset is called '{quoted(name)}'",
-            remedy=suggest(name, PRESETS, f"there are: {known}"),
-            where="--preset",
-        )
+    check_known(name, PRESETS, f"no preset is called '{quoted(name)}'", f"there are: {', '.join(PRESETS)}", "--preset")
     found = PRESETS[name]
     if experiment.algorithm.name != found.algorithm:
         raise BadValue(

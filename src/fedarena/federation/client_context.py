@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.experiment import Experiment, Uplink
+from fedarena.config.experiment import Experiment
+from fedarena.config.settings_tables import Uplink
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine.context import ExperimentContext
 from fedarena.federation import messages

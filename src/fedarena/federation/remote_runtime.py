@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedarena.algorithms.base import Reply
-from fedarena.config.experiment import Experiment, Uplink
+from fedarena.config.experiment import Experiment
+from fedarena.config.settings_tables import Uplink
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import ExperimentContext

@@ -29,9 +29,8 @@ Array = NDArray[np.float64]
 Distribution = Callable[[float], float]
 LEAST_FEDERATIONS = 3
 NEGLIGIBLE = 1e-7  # grid points with a smaller share of the largest weight are left out
-SMOOTH = (
-    0.7  # a normal at least this many steps wide is summed on a grid to 1e-4 of its part; narrower ones are widened
-)
+# a normal at least this many steps wide is summed on a grid to 1e-4 of its part; narrower ones are widened
+SMOOTH = 0.7
 
 
 class Estimate(NamedTuple):

@@ -31,9 +31,8 @@ from fedarena.statistics.repeats import LEAST_REPEATS
 
 FIRST_LOOK = 10
 LATE = 25
-LEAST_FLOOR = (
-    0.05  # a smaller rho counts as none; 0.05 errs in 1 % of comparisons whose splits are independent, 0.01 in 8 %
-)
+# a smaller rho counts as none; 0.05 errs in 1 % of comparisons whose splits are independent, 0.01 in 8 %
+LEAST_FLOOR = 0.05
 
 RequiredLevel = Callable[[int, float, float], float]  # splits, threshold, rho -> the probability that a look needs
 
