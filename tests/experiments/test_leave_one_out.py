@@ -197,7 +197,7 @@ def test_the_plan_says_what_it_takes(table: Path) -> None:
     assert one.seconds < preview.seconds
 
 
-def test_old_plans_leave_nobody_out(whole: Comparison, tmp_path: Path) -> None:
+def test_old_plans_leave_no_client_out(whole: Comparison, tmp_path: Path) -> None:
     assert whole.dir is not None
     before = json.loads((whole.dir / "comparison.json").read_text())
     assert before.pop("leave_one_out") == [*NAMES]

@@ -53,10 +53,11 @@ def compare_federation(source: Any, algorithms: Any, job: ComparisonJob, **optio
     runs += len(left_out_cells(plan, Path()))
     work = f"{trials} trials" if trials > runs else f"{runs} runs"
     place = place.with_useful_workers(max(runs, trials), f"it has {work}")
+    create = lambda out: new_folder(plan, out, plan.experiment["data"]["name"])
     cell_folders = lambda root: [cell.folder for cell in all_cells(plan, root)]
     with (
         place.ready(plan.experiment["device"]) as nodes,
-        locked_folder("compare", job.out, job.resume, lambda out: _new_folder(plan, out), cell_folders) as root,
+        locked_folder("compare", job.out, job.resume, create, cell_folders) as root,
     ):
         write_plan(plan, root)  # first: a folder that has it can be resumed
         if plan.tuning and not plan.tuned:
@@ -80,12 +81,13 @@ def compare_federation(source: Any, algorithms: Any, job: ComparisonJob, **optio
         return result
 
 
-def _new_folder(plan: Plan, out: str | Path | None) -> Path:
+def new_folder(plan: Plan, out: str | Path | None, stem: str, kind: str = "comparison", file: str = FILE) -> Path:
+    """Return a new folder for a comparison or a suite whose plan is in `file`, with `plan` as its first one."""
     if out is None:
-        return free_folder(f"{plan.experiment['data']['name']}-compare")
-    if (Path(out) / FILE).exists():
+        return free_folder(f"{stem}-compare")
+    if (Path(out) / file).exists():
         raise CannotWrite(
-            f"{out} exists already and holds a comparison",
+            f"{out} exists already and holds a {kind}",
             remedy=f"resume it: fedarena compare --resume {out}, or choose another folder",
             where="--out",
         )

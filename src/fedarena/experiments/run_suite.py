@@ -8,26 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedarena.common.files import free_folder
 from fedarena.common.folder_lock import hold_folder, wait_until_released
 from fedarena.common.formatting import as_json
 from fedarena.config.comparison_plan import Plan
-from fedarena.config.errors import BadValue, CannotWrite, ResumeMismatch, located_at
+from fedarena.config.errors import BadValue, ResumeMismatch, located_at
 from fedarena.config.limits import check_path
 from fedarena.engine.setup import open_context
 from fedarena.experiments import run
 from fedarena.experiments.federations import Federations, read_federations
 from fedarena.experiments.live_table import ComparisonProgress
 from fedarena.experiments.plan import check_cells, divided, make_plan
-from fedarena.experiments.run_comparison import ComparisonJob, run_cells
+from fedarena.experiments.run_comparison import ComparisonJob, new_folder, run_cells
 from fedarena.experiments.task_folder import locked_folder
 from fedarena.experiments.tune import run_tuning
-from fedarena.results import run_folder
 from fedarena.results.json_files import write_text
 from fedarena.results.plan_file import write_plan
 from fedarena.results.run_status import ComparisonCell, comparison_cells
 from fedarena.results.suite import SuiteComparison
-from fedarena.results.suite_plan import RESULT, SuitePlan, holds_suite
+from fedarena.results.suite_plan import FILE, RESULT, SuitePlan
 from fedarena.runtimes.run_task import one_thread
 from fedarena.statistics.metric_registry import CLASSES, all_metrics
 
@@ -198,8 +196,9 @@ def _check_same(what: str, values: Mapping[str, str], remedy: str) -> None:
 @contextlib.contextmanager
 def _suite_folder(suite: SuitePlan, out: run.Out, resume: str | Path | None) -> Iterator[Path]:
     """Yield the suite's folder and those of its federations, locked by this process and with all plans in them."""
+    create = lambda out: new_folder(suite.first, out, "suite", "suite", FILE)
     with (
-        locked_folder("compare", out, resume, lambda out: _new_folder(suite, out), lambda root: ()) as root,
+        locked_folder("compare", out, resume, create, lambda root: ()) as root,
         contextlib.ExitStack() as stack,
     ):
         suite.write(root)
@@ -208,19 +207,6 @@ def _suite_folder(suite: SuitePlan, out: run.Out, resume: str | Path | None) -> 
             stack.enter_context(hold_folder(folder))
             wait_until_released(cell.folder for cell in comparison_cells(plan, folder))
         yield root
-
-
-def _new_folder(suite: SuitePlan, out: str | Path | None) -> Path:
-    if out is None:
-        return free_folder("suite-compare")
-    if holds_suite(out):
-        raise CannotWrite(
-            f"{out} exists already and holds a suite",
-            remedy=f"resume it: fedarena compare --resume {out}, or choose another folder",
-            where="--out",
-        )
-    plan = suite.first
-    return run_folder.new_folder(plan.cell(next(iter(plan.contestants)), plan.splits[0]), out)
 
 
 def _cells(suite: SuitePlan, root: Path) -> dict[ComparisonCell, tuple[str, str]]:

@@ -131,7 +131,8 @@ class CompiledNetwork:
     @classmethod
     def of(cls, tape: Tape, shape: tuple[int, ...] | None = None) -> CompiledNetwork | None:
         """Return the compiled form of a tape for rows of this shape; None where a layer or this machine has none."""
-        found = _switched_on()
+        switch = os.environ.get(SWITCH, "")
+        found = None if switch == "off" else library(switch)
         program = _program(tape) if found is not None else None
         if found is None or not program:
             return None
@@ -270,13 +271,9 @@ class _Steps:
 @functools.cache
 def kernels() -> Any:
     """Return the kernels that need no network; None where there are none, or they are switched off."""
-    found = _switched_on()
-    return None if found is None else found[1]
-
-
-def _switched_on() -> tuple[str, ctypes.CDLL] | None:
     switch = os.environ.get(SWITCH, "")
-    return None if switch == "off" else library(switch)
+    found = None if switch == "off" else library(switch)
+    return None if found is None else found[1]
 
 
 def add_scaled(total: NDArray[np.float64], part: Vector, factor: float) -> None:
@@ -324,21 +321,19 @@ def shuffled(
     who = np.array(clients)
     order = np.empty(epochs * int((bounds[who + 1] - bounds[who]).sum()), np.int64)
     key = np.array([seed, number_of("shuffle"), round], np.uint32)
-    _any_build().fedarena_orders(_at(key), len(key), _at(flat), _at(bounds), _at(who), len(who), epochs, _at(order))
-    return order
-
-
-def _any_build() -> ctypes.CDLL:
     found = library()
     assert found is not None
-    return found[1]
+    found[1].fedarena_orders(_at(key), len(key), _at(flat), _at(bounds), _at(who), len(who), epochs, _at(order))
+    return order
 
 
 def uniform(seed: int, purpose: Purpose, round: int, clients: Sequence[int]) -> NDArray[np.float64]:
     """Return the first random number of each client's stream."""
     who, numbers = np.array(clients), np.empty(len(clients))
     key = np.array([seed, number_of(purpose), round], np.uint32)
-    _any_build().fedarena_uniforms(_at(key), len(key), _at(who), len(who), _at(numbers))
+    found = library()
+    assert found is not None
+    found[1].fedarena_uniforms(_at(key), len(key), _at(who), len(who), _at(numbers))
     return numbers
 
 
