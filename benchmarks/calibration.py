@@ -31,11 +31,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from simulated_scores import suite_coverage
 
 from fedarena.statistics.bayes import posterior, verdict
 from fedarena.statistics.joint import rank
 from fedarena.statistics.sequential import FIRST_LOOK, look
-from fedarena.statistics.simulation import suite_coverage
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -429,7 +429,7 @@ def leaders(setting: Setting, x: Array, truth: Array, rho: float) -> dict[str, f
     best, near = 0, 0
     for scores in x:
         found = rank(dict(zip(setting.algorithms, scores.T, strict=False)), rho, draws=2**12)
-        gap = means.max() - means[setting.algorithms.index(found.headline)]
+        gap = means.max() - means[setting.algorithms.index(next(iter(found.standings)))]
         best, near = best + (gap == 0), near + (gap <= ROPE)
     return {"best": best / len(x), "within_rope": near / len(x)}
 

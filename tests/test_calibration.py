@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
+import doctest
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fedarena as fa
+from tests.support.benchmark_scripts import script
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def script(name: str) -> ModuleType:
-    """Return a file of benchmarks/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 study = script("calibration")
 page = script("calibration_page")
+
+
+def test_the_examples_of_the_simulated_scores_hold():
+    assert doctest.testmod(script("simulated_scores")).failed == 0
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,8 @@ from typer.testing import CliRunner
 import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config import registry
-from fedarena.config.experiment import Devices, Evaluate, Experiment, Local, Uplink
+from fedarena.config.experiment import Experiment
+from fedarena.config.settings_tables import Devices, Evaluate, Local, Uplink
 from fedarena.models.compiled import library
 from fedarena.models.task import build
 from fedarena.runtimes.serial import SerialRuntime

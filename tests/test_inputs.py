@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config.errors import BadValue, FedarenaError
-from fedarena.config.experiment import Devices, Evaluate, Experiment, Local, Uplink
+from fedarena.config.experiment import Experiment
+from fedarena.config.settings_tables import Devices, Evaluate, Local, Uplink
 from fedarena.engine.setup import open_context
 
 QUICK = ["--set", "rounds=1", "--set", "clients=4", "--set", "partition=iid", "--runtime", "serial", "-q"]

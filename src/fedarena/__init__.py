@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     )
     from fedarena.api import Found, Verdict, compare, load, report, reproduce, rounds, run, search, verify
     from fedarena.config.errors import FedarenaError
-    from fedarena.config.experiment import Evaluate, Experiment, Local
+    from fedarena.config.experiment import Experiment
     from fedarena.config.registry import register
+    from fedarena.config.settings_tables import Evaluate, Local
     from fedarena.data.dataset import Dataset, Partition
     from fedarena.data.sources import arrays, csv, lines, parquet
     from fedarena.integrations.mlflow import track
@@ -94,7 +95,7 @@ _MODULES = {
     "Centralized": "algorithms",
     "Comparison": "results.comparison",
     "Dataset": "data.dataset",
-    "Evaluate": "config.experiment",
+    "Evaluate": "config.settings_tables",
     "Experiment": "config.experiment",
     "FedAvg": "algorithms",
     "FedAvgM": "algorithms",
@@ -103,7 +104,7 @@ _MODULES = {
     "FedSGD": "algorithms",
     "FedarenaError": "config.errors",
     "Found": "api",
-    "Local": "config.experiment",
+    "Local": "config.settings_tables",
     "LocalOnly": "algorithms",
     "Model": "algorithms",
     "Partition": "data.dataset",

@@ -129,7 +129,7 @@ def test_a_runtime_that_is_not_installed_is_left_out_with_a_reason(
 ) -> None:
     monkeypatch.setattr(runtimes, "ROUNDS", 2)
     monkeypatch.setattr(runtimes, "NEEDS", {"ray": ("no_such_package",)})
-    monkeypatch.setattr(runtimes, "RUNTIMES", {"processes": runtimes.processes, "ray": runtimes.ray})
+    monkeypatch.setattr(runtimes, "RUNTIMES", {name: runtimes.RUNTIMES[name] for name in ("processes", "ray")})
     with caplog.at_level("INFO", logger="fedarena.bench"):
         here, ray = runtimes.measure(1)
     assert here["seconds_per_round"] > 0

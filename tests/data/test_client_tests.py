@@ -6,7 +6,12 @@ import pytest
 from fedarena.config.errors import BadValue
 from fedarena.data.client_tests import client_tests, hold_out
 from fedarena.data.dataset import Dataset, Partition
-from fedarena.data.partitions import ClientDirichlet, Iid, LabelDirichlet, Multimodal, Natural, NilssonIid, NonIid
+from fedarena.data.partitions.dirichlet import ClientDirichlet, LabelDirichlet
+from fedarena.data.partitions.iid import Iid
+from fedarena.data.partitions.labels import NonIid
+from fedarena.data.partitions.multimodal import Multimodal
+from fedarena.data.partitions.natural import Natural
+from fedarena.data.partitions.shards import NilssonIid
 
 
 def labelled(train: int, test: int, name: str = "cifar10") -> Dataset:

@@ -7,8 +7,8 @@ import pytest
 
 from fedarena.config.errors import ContractBroken
 from fedarena.config.registry import components
-from fedarena.data.partitions import Iid
 from fedarena.data.partitions.checks import check_partition
+from fedarena.data.partitions.iid import Iid
 
 
 @pytest.mark.parametrize("name", sorted(components("partition")))

@@ -8,7 +8,9 @@ from scipy.stats import entropy
 
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.partition_statistics import statistics
-from fedarena.data.partitions import ClassesPerClient, Iid, IidStratified, NilssonIid, NonIid, Shards
+from fedarena.data.partitions.iid import Iid, IidStratified
+from fedarena.data.partitions.labels import ClassesPerClient, NonIid
+from fedarena.data.partitions.shards import NilssonIid, Shards
 from fedarena.reports.partition_plots import plot_partition
 from fedarena.statistics.inequality import gini
 

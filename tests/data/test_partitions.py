@@ -12,27 +12,19 @@ from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, ks_2samp
 
 from fedarena.config.errors import FedarenaError, PartitionImpossible
+from fedarena.config.experiment import Experiment
 from fedarena.config.registry import components
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.partition_statistics import class_counts, statistics
-from fedarena.data.partitions import (
-    ClassesPerClient,
-    ClientDirichlet,
-    FeatureNoise,
-    Iid,
-    IidStratified,
-    LabelDirichlet,
-    Multimodal,
-    Natural,
-    NilssonIid,
-    NilssonNonIid,
-    NonIid,
-    NonIidEqual,
-    QuantityDirichlet,
-    Shards,
-    dirichlet,
-)
-from fedarena.data.partitions.features import client_noise
+from fedarena.data.partitions import dirichlet
+from fedarena.data.partitions.dirichlet import ClientDirichlet, LabelDirichlet, QuantityDirichlet
+from fedarena.data.partitions.features import FeatureNoise
+from fedarena.data.partitions.iid import Iid, IidStratified
+from fedarena.data.partitions.labels import ClassesPerClient, NonIid, NonIidEqual
+from fedarena.data.partitions.multimodal import Multimodal
+from fedarena.data.partitions.natural import Natural
+from fedarena.data.partitions.shards import NilssonIid, NilssonNonIid, Shards
+from fedarena.engine.setup import open_context
 
 MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
@@ -403,10 +395,10 @@ def test_noise_as_variance_is_its_root():
 
 
 def test_client_0_is_unchanged_and_the_others_have_their_deviation():
-    noise = split(FeatureNoise(), CIFAR, clients=4).noise
-    drawn = [client_noise((200, 1, 8, 8), std, np.random.default_rng(0)) for std in noise]
-    assert not drawn[0].any()
-    for std, n in zip(noise[1:], drawn[1:], strict=True):  # 12,800 numbers: standard error 0.6 %
+    context = open_context(Experiment.make("digits", partition="feature_noise", clients=4))
+    first, *others = (context.noise(client, 200) for client in range(4))
+    assert first is None
+    for std, n in zip(context.owners.noise[1:], others, strict=True):  # 12,800 numbers: standard error 0.6 %
         assert n.dtype == np.float32
         assert n.std() == pytest.approx(std, rel=0.02)
 

@@ -19,7 +19,8 @@ import pytest
 
 from fedarena.config.errors import DataBroken, DataMissing
 from fedarena.data import published_files
-from fedarena.data.sources import Cifar10, FashionMnist, HeartDisease, Mnist
+from fedarena.data.sources.images import Cifar10, FashionMnist, Mnist
+from fedarena.data.sources.table_files import HeartDisease
 
 RNG = np.random.default_rng(0)
 MNIST = {

@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 from fedarena.config.errors import BadValue
 from fedarena.config.registry import components
 from fedarena.data.dataset import PADDING
-from fedarena.data.sources import Arrays, BreastCancer, Digits, arrays
+from fedarena.data.sources import arrays
 from fedarena.data.sources.class_codes import split_rows
+from fedarena.data.sources.images import Digits
+from fedarena.data.sources.in_memory import Arrays
+from fedarena.data.sources.table_files import BreastCancer
 
 X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
 Y = np.arange(60) % 3

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import fedarena as fa
-from fedarena.data.sources import Digits
+from fedarena.data.sources.images import Digits
 from fedarena.data.sources.synthetic import LeastSquaresData
-from fedarena.models.zoo import least_squares, piecewise_quadratic
+from fedarena.models.zoo.convex import least_squares, piecewise_quadratic
 
 
 def test_noise_is_orthogonal_and_test_rows_have_none() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from fedarena.config.errors import BadValue, DataBroken, DataMissing, UnknownName
 from fedarena.config.registry import find
-from fedarena.data.sources import Csv, Parquet
+from fedarena.data.sources.table_files import Csv, Parquet
 
 N = 50
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import pytest
 from fedarena.config.errors import BadValue, DataBroken, DataMissing
 from fedarena.data import published_files
 from fedarena.data.dataset import PADDING, Dataset
-from fedarena.data.sources import Lines, TinyShakespeare
+from fedarena.data.sources.text import Lines, TinyShakespeare
 
 
 def spoken(data: Dataset, row: int) -> tuple[str, str]:

@@ -20,7 +20,7 @@ import fedarena as fa
 from fedarena.config.comparison_plan import client_folder
 from fedarena.config.errors import BadValue, UnknownName
 from fedarena.engine.setup import partition_data
-from fedarena.experiments.dry_run import dry_run
+from fedarena.experiments.compare import dry_run
 from fedarena.experiments.run_comparison import make_plan
 from fedarena.reports.commands import commands
 from fedarena.reports.page import render
@@ -195,7 +195,7 @@ def test_the_plan_says_what_it_takes(table: Path) -> None:
     assert one.seconds < preview.seconds
 
 
-def test_old_plans_leave_nobody_out(whole: Comparison, tmp_path: Path) -> None:
+def test_old_plans_leave_no_client_out(whole: Comparison, tmp_path: Path) -> None:
     assert whole.dir is not None
     before = json.loads((whole.dir / "comparison.json").read_text())
     assert before.pop("leave_one_out") == [*NAMES]

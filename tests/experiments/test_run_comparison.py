@@ -218,7 +218,7 @@ def test_trouble_of_one_does_not_lose_the_others() -> None:
 
 
 @dataclass(frozen=True)
-class Mended(fa.FedAvg):
+class Repaired(fa.FedAvg):
     """Fails as long as a file is there."""
 
     def client(self, got: Any, kept: Any, work: Any) -> Any:
@@ -229,14 +229,14 @@ class Mended(fa.FedAvg):
 
 def test_what_failed_is_tried_again_on_resume() -> None:
     def go(**how: Any) -> fa.Comparison:
-        return fa.compare("digits", {"mended": Mended(), "fedavg": "fedavg"}, seeds=2, baseline=False, **SMALL, **how)
+        return fa.compare("digits", {"repaired": Repaired(), "fedavg": "fedavg"}, seeds=2, baseline=False, **SMALL, **how)
 
     Path("broken").touch()
-    assert "broken" in go(out="c").failures["mended"]
+    assert "broken" in go(out="c").failures["repaired"]
     Path("broken").unlink()
     found = go(resume="c")
     assert not found.failures
-    assert bits(found)["mended"] == bits(found)["fedavg"]
+    assert bits(found)["repaired"] == bits(found)["fedavg"]
 
 
 @dataclass(frozen=True)
@@ -324,7 +324,7 @@ def test_resuming_a_finished_comparison_runs_nothing() -> None:
     assert {file: file.stat().st_mtime_ns for file in Path("c/cells").rglob("*") if file.is_file()} == before
 
 
-def test_judging_anew_needs_no_new_runs() -> None:
+def test_judging_again_needs_no_new_runs() -> None:
     fa.compare("digits", ["fedavg", "fedprox:mu=0.1"], folds=2, out="c", rope=0.02, **SMALL)
     assert fa.compare(resume="c").plan.rope == 0.02
     assert fa.compare(resume="c", rope=0.5).duel("fedavg", "fedprox:mu=0.1").verdict == "="
@@ -481,7 +481,7 @@ def test_another_rope_after_the_scores_are_known_is_told(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("count", [{"seeds": 10**8}, {"folds": 10**5}])
-def test_nobody_means_so_many(count: dict[str, int]) -> None:
+def test_absurd_numbers_of_splits_are_refused(count: dict[str, int]) -> None:
     with pytest.raises(fa.FedarenaError, match="at most 1000"):
         fa.compare("digits", ["fedavg", "fedsgd"], out=False, **count)
 

@@ -294,7 +294,7 @@ def test_a_trial_below_the_median_is_hopeless_after_the_first_quarter() -> None:
     assert Pruner(rivals)(8, 0.59) is True
 
 
-def test_nobody_is_hopeless_before_some_have_finished() -> None:
+def test_no_trial_is_pruned_before_some_have_finished() -> None:
     assert Pruner([curve(1.0)] * (FINISHED_FIRST - 1))(8, 0.0) is False
     assert Pruner([curve(1.0)] * FINISHED_FIRST)(8, 0.0) is True
 

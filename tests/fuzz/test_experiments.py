@@ -23,8 +23,9 @@ from pydantic.fields import FieldInfo
 
 import fedarena as fa
 from fedarena.config.errors import FedarenaError
-from fedarena.config.experiment import COMPONENTS, Devices, Evaluate, Experiment, Local, Uplink
+from fedarena.config.experiment import Experiment
 from fedarena.config.registry import Kind, components
+from fedarena.config.settings_tables import COMPONENTS, Devices, Evaluate, Local, Uplink
 from fedarena.engine.record import TIMES
 from fedarena.engine.setup import open_context
 from tests.fuzz import limited

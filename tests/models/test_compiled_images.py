@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedarena.models import zoo
 from fedarena.models.compiled import BUILDS, KernelRows, library
 from fedarena.models.task import Task
+from fedarena.models.zoo.cifar_report import allconvnet, cnnnet, lenet5_mod
+from fedarena.models.zoo.lenet import lenet, lenet5
+from fedarena.models.zoo.mcmahan import cnn_mcmahan, cnn_mcmahan_cifar
+from fedarena.models.zoo.niid_bench import simple_cnn
 
 ABLE = [name for name in BUILDS.get(torch.backends.cpu.get_cpu_capability(), ()) if library(name) is not None]
 pytestmark = pytest.mark.skipif(not ABLE, reason="no kernels were built for this processor")
@@ -291,15 +294,15 @@ def test_any_pool(data: st.DataObject, name: str) -> None:
 
 
 ZOO: dict[str, tuple[nn.Module, Shape]] = {
-    "cnn_mcmahan": (zoo.cnn_mcmahan, (1, 28, 28)),
-    "cnn_mcmahan_cifar": (lambda shape, classes: zoo.cnn_mcmahan_cifar(shape, classes, lrn=False), (3, 24, 24)),
-    "cnnnet bn": (lambda shape, classes: zoo.cnnnet(shape, classes, norm="bn"), (3, 32, 32)),
-    "cnnnet gn": (lambda shape, classes: zoo.cnnnet(shape, classes, norm="gn"), (3, 32, 32)),
-    "lenet": (zoo.lenet, (1, 28, 28)),
-    "lenet5": (zoo.lenet5, (1, 28, 28)),
-    "lenet5_mod": (zoo.lenet5_mod, (3, 32, 32)),
-    "allconvnet": (lambda shape, classes: zoo.allconvnet(shape, classes, channels=16), (3, 32, 32)),
-    "simple_cnn": (zoo.simple_cnn, (3, 32, 32)),
+    "cnn_mcmahan": (cnn_mcmahan, (1, 28, 28)),
+    "cnn_mcmahan_cifar": (lambda shape, classes: cnn_mcmahan_cifar(shape, classes, lrn=False), (3, 24, 24)),
+    "cnnnet bn": (lambda shape, classes: cnnnet(shape, classes, norm="bn"), (3, 32, 32)),
+    "cnnnet gn": (lambda shape, classes: cnnnet(shape, classes, norm="gn"), (3, 32, 32)),
+    "lenet": (lenet, (1, 28, 28)),
+    "lenet5": (lenet5, (1, 28, 28)),
+    "lenet5_mod": (lenet5_mod, (3, 32, 32)),
+    "allconvnet": (lambda shape, classes: allconvnet(shape, classes, channels=16), (3, 32, 32)),
+    "simple_cnn": (simple_cnn, (3, 32, 32)),
 }
 
 

@@ -20,7 +20,8 @@ import fedarena as fa
 from fedarena.algorithms.base import Reply, Step
 from fedarena.algorithms.scaffold import ScaffoldUpdate
 from fedarena.config.errors import BadValue, UnknownName
-from fedarena.config.experiment import Experiment, Uplink
+from fedarena.config.experiment import Experiment
+from fedarena.config.settings_tables import Uplink
 from fedarena.engine.client import Broadcast
 from fedarena.engine.setup import open_context
 from fedarena.engine.tasks import ClientAnswer, ClientTask, client_batch_size

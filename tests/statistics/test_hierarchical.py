@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from tests.support.benchmark_scripts import script
 
 from fedarena.config.errors import BadValue
 from fedarena.statistics.bayes import Posterior, posterior
 from fedarena.statistics.hierarchical import Estimate, Hierarchy, hierarchy, shrunk_gains
-from fedarena.statistics.simulation import suite_coverage
 
 
 def drawn(seed: int, federations: int, df: int, scale: float, tau: float) -> list[Posterior]:
@@ -153,7 +153,7 @@ def test_two_federations_are_refused() -> None:
 
 def test_coverage_on_simulated_suites() -> None:
     """40 suites; four standard errors of 90 % are 0.190 for one interval a suite, 0.095 for four."""
-    found = suite_coverage(40, federations=4, tau=0.01)
+    found = script("simulated_scores").suite_coverage(40, federations=4, tau=0.01)
     assert found.next > 0.9 - 0.190
     assert found.average > 0.9 - 0.190
     assert found.federations > 0.9 - 0.095

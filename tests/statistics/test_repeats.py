@@ -6,14 +6,15 @@ import math
 
 import numpy as np
 import pytest
+from tests.support.benchmark_scripts import script
 
 from fedarena.config import comparison_plan
 from fedarena.config.errors import BadValue
 from fedarena.statistics import repeats
-from fedarena.statistics.bayes import posterior
+from fedarena.statistics.bayes import posterior, verdict
 from fedarena.statistics.joint import joint_posterior
-from fedarena.statistics.repeats import repeat_posterior, repeat_verdict
-from fedarena.statistics.simulation import repeat_coverage
+from fedarena.statistics.repeats import repeat_posterior
+from fedarena.statistics.sequential import look
 
 NAMES = np.repeat(np.arange(6), 5).tolist()
 
@@ -68,20 +69,18 @@ def test_joint_posterior_has_the_same_pairs() -> None:
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_fewer_than_five_repeats_decide_nothing(count: int) -> None:
     names = np.repeat(np.arange(count), 5).tolist()
-    sign, reason = repeat_verdict([0.0] * len(names), [0.9] * len(names), names, 0.2)
-    assert sign == "?"
-    assert reason.startswith(f"{count} repeat")
-    assert "at least 5" in reason
+    found = look({"a": [0.0] * len(names), "b": [0.9] * len(names)}, 0.2, repeats=names)
+    assert not found.decided
+    assert found.reason == ("5 splits: the first look is at 10" if count == 1 else f"{count} repeats: the first look is at 5")
 
 
 def test_five_repeats_can_decide() -> None:
     rng = np.random.default_rng(0)
     names = np.repeat(np.arange(5), 5).tolist()
     zeros, noise = np.zeros(25), 0.002 * rng.standard_normal(25)
-    assert repeat_verdict(zeros, noise + 0.1, names, 0.2) == ("+", "")
-    assert repeat_verdict(zeros, noise - 0.1, names, 0.2) == ("-", "")
-    assert repeat_verdict(zeros, noise, names, 0.2) == ("=", "")
-    assert repeat_verdict(zeros, 10 * noise + 0.01, names, 0.2).reason == "no region has more than 0.95"
+    for scores, sign in ((noise + 0.1, "+"), (noise - 0.1, "-"), (noise, "="), (10 * noise + 0.01, "?")):
+        worse, equal, better = repeat_posterior(zeros, scores, names, 0.2).regions(0.01)
+        assert verdict(better, equal, worse) == sign
 
 
 def test_refused() -> None:
@@ -96,7 +95,7 @@ def test_refused() -> None:
 @pytest.mark.parametrize(("repeats", "effect"), [(2, 2.0), (5, 0.0), (5, 1.0)])
 def test_intervals_cover_at_least_as_often_as_they_claim(repeats: int, effect: float) -> None:
     """500 comparisons; four standard errors of 90 % are 0.054. With few repeats, ignoring the effect covers too little."""
-    fitted, ignored = repeat_coverage(500, repeats=repeats, effect=effect)
+    fitted, ignored = script("simulated_scores").repeat_coverage(500, repeats=repeats, effect=effect)
     assert fitted > 0.9 - 0.054
     if repeats == 2:
         assert ignored < 0.8

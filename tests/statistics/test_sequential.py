@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import t as student
+from tests.support.benchmark_scripts import script
 
 from fedarena.config.errors import BadValue
 from fedarena.statistics.bayes import posterior
 from fedarena.statistics.joint import rank
 from fedarena.statistics.sequential import look, required_level, splits_to_decide
-from fedarena.statistics.simulation import correlated_noise, single_look_level, stopping_errors
 
+simulated = script("simulated_scores")
 BASE = np.linspace(0.78, 0.82, 10)
 FLIP = np.array([1.0, -1.0] * 5)
 
@@ -71,7 +72,7 @@ def test_levels_of_a_look_among_several() -> None:
     between = {"a": BASE, "b": BASE - 0.02 + 0.015 * FLIP}
     p_best = rank(between, 0.2).standings["a"].p_best
     assert 0.95 < p_best < 0.99
-    assert look(between, 0.2, required=single_look_level).decided
+    assert look(between, 0.2, required=simulated.single_look_level).decided
     seen = look(between, 0.2)
     assert not seen.decided
     assert seen.level == pytest.approx(0.99)
@@ -92,7 +93,7 @@ def test_a_negative_rope_is_refused() -> None:
 @pytest.mark.parametrize("shared", ["repeat", "all"])
 def test_simulated_splits_correlate_as_stated(shared: str) -> None:
     rng = np.random.default_rng(0)
-    x = np.stack([correlated_noise(rng, 2, 1, 0.4, shared)[:, 0] for _ in range(20_000)])  # type: ignore[arg-type]
+    x = np.stack([simulated.correlated_noise(rng, 2, 1, 0.4, shared)[:, 0] for _ in range(20_000)])
     found = np.corrcoef(x, rowvar=False)
     assert found[0, 1] == pytest.approx(0.4, abs=0.03)
     assert found[0, 5] == pytest.approx(0.4 if shared == "all" else 0.0, abs=0.03)
@@ -101,8 +102,8 @@ def test_simulated_splits_correlate_as_stated(shared: str) -> None:
 
 def test_the_rule_seldom_errs_where_the_folds_of_a_repeat_correlate() -> None:
     """Two equal algorithms, correlation 0.5: 17 % are decided at 0.95, 5 % by the rule; standard errors of 120: 3.4, 2 %."""
-    levels = (single_look_level, required_level)
-    single, rule = (stopping_errors(120, true_rho=0.5, draws=2**9, required=level) for level in levels)
+    levels = (simulated.single_look_level, required_level)
+    single, rule = (simulated.stopping_errors(120, true_rho=0.5, draws=2**9, required=level) for level in levels)
     assert single.wrong_best > 0.07
     assert rule.wrong_best < 0.12
     assert rule.wrong_best < single.wrong_best
@@ -114,15 +115,15 @@ def test_the_rule_seldom_errs_where_the_scale_has_no_floor() -> None:
     Standard errors of 150 comparisons are 2.7 % and 1.4 %. The spread is large, so that no pair is called equal.
     """
     how = {"true_rho": 0.0, "assumed_rho": 0.0, "spread": 0.1, "draws": 2**10}
-    with_floor = stopping_errors(150, required=lambda n, threshold, rho: required_level(n, threshold), **how)
-    rule = stopping_errors(150, **how)
+    with_floor = simulated.stopping_errors(150, required=lambda n, threshold, rho: required_level(n, threshold), **how)
+    rule = simulated.stopping_errors(150, **how)
     assert with_floor.wrong_best > 0.06
     assert rule.wrong_best < 0.08
     assert rule.wrong_best < with_floor.wrong_best
 
 
 def test_large_differences_are_decided_early_and_rightly() -> None:
-    found = stopping_errors(30, differences=(0.0, 0.1, 0.0), draws=2**9)
+    found = simulated.stopping_errors(30, differences=(0.0, 0.1, 0.0), draws=2**9)
     assert (found.named, found.wrong_best, found.decided) == (1, 0, 1)
     assert found.splits < 12
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fedarena.bench.baselines import OURS
 from fedarena.bench.runner import run_interleaved
-from fedarena.bench.table_format import Row, number, print_table
+from fedarena.bench.table_format import Row, print_table, read_tables
 from fedarena.bench.workloads import MNIST, Workload
 
 LOGGER = logging.getLogger(__name__)
@@ -61,11 +61,5 @@ def missed_targets(rows: Sequence[Row]) -> list[str]:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """Print the measured rows as a table."""
-    columns: dict[str, Callable[[Row], str]] = {
-        "clients": lambda r: number(r["clients"]),
-        "a round": lambda r: number(1000 * r["seconds_per_round"], 1, " ms"),
-        "to the first": lambda r: number(r["times"], 2),
-        "memory": lambda r: number(r["memory_mb"], unit=" MB"),
-        "start-up": lambda r: number(r["startup_seconds"], 1, " s"),
-    }
-    print_table(f"{COHORT} clients a round, of ever more", columns, rows, left=())
+    for title, columns in read_tables("population", COHORT=COHORT).values():
+        print_table(title, columns, rows, left=())

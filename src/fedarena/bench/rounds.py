@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fedarena.bench import flower_simulation
 from fedarena.bench.baselines import FLOWER, OURS, PLAIN, designs_of
 from fedarena.bench.machine import flops, gemm_gflops
 from fedarena.bench.runner import MeasurementFailed, Timing, run_interleaved
-from fedarena.bench.table_format import Row, number, print_table
+from fedarena.bench.table_format import Row, print_table, read_tables
 from fedarena.bench.workloads import WORKLOADS, Workload
 
 LOGGER = logging.getLogger(__name__)
@@ -83,18 +83,8 @@ def missed_targets(rows: Sequence[Row]) -> list[str]:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """Print the measured rows as a table."""
-    columns: dict[str, Callable[[Row], str]] = {
-        "work": lambda r: r["work"],
-        "design": lambda r: r["design"],
-        "samples/s": lambda r: number(r["samples_per_second"]),
-        "ratio to plain": lambda r: number(r["ratio_to_plain"], 2),
-        "promised": lambda r: number(r["floor"], 1),
-        "of the roofline": lambda r: number(r["roofline_percent"], unit=" %"),
-        "promised ": lambda r: number(r["floor_roofline"], unit=" %"),
-        "memory": lambda r: number(r["memory_mb"], unit=" MB"),
-        "start-up": lambda r: number(r["startup_seconds"], 1, " s"),
-    }
-    print_table("One round, side by side", columns, rows, left=("work", "design"))
+    for title, columns in read_tables("rounds").values():
+        print_table(title, columns, rows, left=("work", "design"))
     for row in rows:
         if row["note"]:
             print(f"{row['work']} {row['design']}: {row['note']}")

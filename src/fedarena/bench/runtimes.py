@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,17 +99,8 @@ def experiment(path: Path, rounds: int, **data: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def processes(folder: Path, rounds: int) -> list[float]:
-    """Run in worker processes, the default of a run."""
-    return _simulated(folder, rounds, "processes")
-
-
-def ray(folder: Path, rounds: int) -> list[float]:
-    """Run on a Ray cluster that is started for the purpose."""
-    return _simulated(folder, rounds, "ray")
-
-
-def _simulated(folder: Path, rounds: int, runtime: Any) -> list[float]:
+def simulated(runtime: Any, folder: Path, rounds: int) -> list[float]:
+    """Run in worker processes, the default of a run, or on a Ray cluster that is started for the purpose."""
     import fedarena as fa
 
     run = fa.run(
@@ -138,7 +130,11 @@ def flower(folder: Path, rounds: int) -> list[float]:
     return [json.loads(line)["wall_seconds"] for line in lines]
 
 
-RUNTIMES: dict[str, Callable[[Path, int], list[float]]] = {"processes": processes, "ray": ray, "flower": flower}
+RUNTIMES: dict[str, Callable[[Path, int], list[float]]] = {
+    "processes": partial(simulated, "processes"),
+    "ray": partial(simulated, "ray"),
+    "flower": flower,
+}
 SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 

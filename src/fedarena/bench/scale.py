@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from fedarena.bench import availability, costs, runtimes
-from fedarena.bench.table_format import Row, number, print_table
+from fedarena.bench.table_format import Row, print_table, read_tables
 
 LOGGER = logging.getLogger(__name__)
 SHARE = 0.01  # of all clients, selected in a round
@@ -110,103 +110,11 @@ def print_rows(rows: Sequence[Row]) -> None:
             print(row["note"])
 
 
-def _of_days(row: Row, key: str, best: Callable[[list[float]], float]) -> float:
-    return best([hour[key] for hour in row["by_hour"] if hour[key] is not None])
-
-
-Columns = dict[str, Callable[[Row], str]]
-TABLES: dict[str, tuple[str, Columns]] = {
-    "client": (
-        "A client's part in a round, everything included",
-        {
-            "model": lambda r: r["model"],
-            "parameters": lambda r: number(r["parameters"]),
-            "rows x epochs": lambda r: number(r["rows"]),
-            "a round of": lambda r: number(r["clients"]),
-            "takes": lambda r: number(1000 * r["seconds_per_round"], 0, " ms"),
-            "core time a client": lambda r: number(1e3 * r["core_seconds"], 2, " ms"),
-            "down": lambda r: number(r["bytes_down"] / 1e3, 1, " kB"),
-            "up": lambda r: number(r["bytes_up"] / 1e3, 1, " kB"),
-            "memory": lambda r: number(r["memory_mb"], unit=" MB"),
-        },
-    ),
-    "mean": (
-        "One core adds answers to the mean",
-        {
-            "parameters": lambda r: number(r["parameters"]),
-            "an answer": lambda r: number(1000 * r["seconds"], 3, " ms"),
-            "answers/s": lambda r: number(r["answers_per_second"], 0 if r["answers_per_second"] >= 100 else 1),
-        },
-    ),
-    "checkpoint": (
-        "The server's checkpoint after a round",
-        {
-            "parameters": lambda r: number(r["parameters"]),
-            "clients": lambda r: number(r["clients"]),
-            "takes": lambda r: number(1000 * r["seconds"], 1, " ms"),
-            "size": lambda r: number(r["bytes"] / 1e6, 2, " MB"),
-        },
-    ),
-    "memory": (
-        "What a client remembers, on disk",
-        {
-            "parameters": lambda r: number(r["parameters"]),
-            "write": lambda r: number(1000 * r["seconds_write"], 2, " ms"),
-            "read": lambda r: number(1000 * r["seconds_read"], 2, " ms"),
-            "size": lambda r: number(r["bytes"] / 1e6, 2, " MB"),
-        },
-    ),
-    "draw": (
-        f"Who is there, and {costs.COHORT:,} of them",
-        {
-            "clients": lambda r: number(r["clients"]),
-            "takes": lambda r: number(1000 * r["seconds"], 2, " ms"),
-            "known of all": lambda r: number(r["bytes"] / 1e6, 1, " MB"),
-        },
-    ),
-    "place": (
-        f"The same round in three places: {len(runtimes.NAMES)} clients, {runtimes.ROWS} rows each",
-        {
-            "where": lambda r: r["design"],
-            "a round": lambda r: (
-                number(None) if r["seconds_per_round"] is None else number(1000 * r["seconds_per_round"], 1, " ms")
-            ),
-        },
-    ),
-    "days": (
-        f"Devices that come and go, {availability.AT_ONCE} at a time",
-        {
-            "devices": lambda r: number(r["clients"]),
-            "design": lambda r: r["design"],
-            "simulated": lambda r: number(r["days"], 2, " days"),
-            "rounds": lambda r: number(r["rounds"]),
-            "answers": lambda r: number(r["answered"]),
-            "lost": lambda r: number(100 * r["lost_share"], 1, " %"),
-            "lost, best hour": lambda r: number(100 * _of_days(r, "lost_share", min), 1, " %"),
-            "worst hour": lambda r: number(100 * _of_days(r, "lost_share", max), 1, " %"),
-            "there, fewest": lambda r: number(_of_days(r, "available", min)),
-            "most": lambda r: number(_of_days(r, "available", max)),
-            "accuracy": lambda r: number(r["accuracy"], 3),
-            "real time": lambda r: number(r["seconds"], 0, " s"),
-            "core time": lambda r: number(r["core_seconds"], 0, " s"),
-            "start-up": lambda r: number(r["startup_seconds"], 0, " s"),
-            "memory": lambda r: number(r["memory_mb"], unit=" MB"),
-        },
-    ),
-    "implied": (
-        f"What that implies: mlp_2nn, {SHARE:.0%} of the clients in a round",
-        {
-            "clients": lambda r: number(r["clients"]),
-            "asked": lambda r: number(r["asked"]),
-            "training, one core": lambda r: number(r["training_core_seconds"], 1, " s"),
-            "adding, one core": lambda r: number(r["adding_seconds"], 2, " s"),
-            "down": lambda r: number(r["bytes_down"] / 1e9, 3, " GB"),
-            "up": lambda r: number(r["bytes_up"] / 1e9, 3, " GB"),
-            "draw": lambda r: number(1000 * r["draw_seconds"], 1, " ms"),
-            "known of all": lambda r: number(r["known_bytes"] / 1e6, 1, " MB"),
-            "checkpoint": lambda r: number(1000 * r["checkpoint_seconds"], 1, " ms"),
-            "memories, on disk": lambda r: number(r["memories_bytes"] / 1e9, 1, " GB"),
-            f"all, {availability.AT_ONCE} at a time": lambda r: number(r["days_for_all"], 1, " days"),
-        },
-    ),
-}
+TABLES = read_tables(
+    "scale",
+    SAMPLED=costs.COHORT,
+    CLIENTS=len(runtimes.NAMES),
+    ROWS=runtimes.ROWS,
+    AT_ONCE=availability.AT_ONCE,
+    SHARE=SHARE,
+)

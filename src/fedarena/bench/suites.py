@@ -11,7 +11,7 @@ from typing import Any
 
 from fedarena.bench.table_format import Row
 from fedarena.bench.workloads import WORKLOADS
-from fedarena.config.errors import UnknownName, suggest
+from fedarena.config.errors import check_known
 
 ROUNDS = "rounds"
 SUITES = {
@@ -25,12 +25,9 @@ SUITES = {
 def measure(names: Sequence[str] | None = None, repetitions: int = 3) -> dict[str, list[Row]]:
     """Run suites or workloads by name, by default the suite of federated rounds; return the rows of each suite."""
     chosen: dict[str, list[str]] = {}
+    known = (*WORKLOADS, *SUITES)
     for name in names or (ROUNDS,):
-        if name not in SUITES and name not in WORKLOADS:
-            known = (*WORKLOADS, *SUITES)
-            raise UnknownName(
-                f"no work or suite is called '{name}'", remedy=suggest(name, known, f"they are: {', '.join(known)}")
-            )
+        check_known(name, known, f"no work or suite is called '{name}'", f"they are: {', '.join(known)}")
         chosen.setdefault(ROUNDS if name in WORKLOADS else name, []).extend([name] if name in WORKLOADS else [])
         if name == ROUNDS:
             chosen[ROUNDS] = list(WORKLOADS)

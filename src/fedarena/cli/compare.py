@@ -18,6 +18,7 @@ from fedarena.cli.options import (
     Set,
     Workers,
     load_components,
+    passed_on,
 )
 from fedarena.cli.output import print_json, print_result
 
@@ -180,6 +181,7 @@ def compare(
     partition or `--fixed partition`, `--leave-one-out` repeats the comparison without each client; together with
     `--resume` it does so for a finished comparison.
     """
+    options = passed_on(locals(), "algorithm", "out", "leave_out", "report", "runtime", "address", "dry_run")
     from fedarena import api
     from fedarena.experiments.compare import dry_run as preview_comparison
 
@@ -187,44 +189,13 @@ def compare(
     if not experiment and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena compare digits -a ...`")
     source: Any = experiment[0] if experiment and len(experiment) == 1 else experiment or None
-    options: dict[str, Any] = {
-        "folds": folds,
-        "repeats": repeats,
-        "seeds": seeds,
-        "fixed": fixed,
-        "per_repeat": per_repeat,
-        "until_decided": until_decided,
-        "at_most": at_most,
-        "score": score,
-        "metric": metric,
-        "evaluate_on": evaluate_on,
-        "rope": rope,
-        "threshold": threshold,
-        "resume": resume,
-        "baseline": baseline,
-        "tune": tune,
-        "tune_per": tune_per,
-        "tune_method": tune_method,
-        "spaces": spaces,
-        "sweep": sweep,
-        "leave_one_out": leave_out or leave_one_out,
-        "overrides": set_ or [],
-        "workers": workers,
-    }
+    options |= {"overrides": set_ or [], "leave_one_out": leave_out or leave_one_out}
     if dry_run:
         preview = preview_comparison(source, algorithm or [], **options)
         print_result(preview, preview.as_dict() if json_ else None, json_)
         return
-    result: Any = api.compare(
-        source,
-        algorithm or [],
-        out=out,
-        runtime=runtime,
-        address=address,
-        report=report,
-        progress=not quiet,
-        **options,
-    )
+    places: dict[str, Any] = {"out": out, "runtime": runtime, "address": address, "report": report}
+    result: Any = api.compare(source, algorithm or [], progress=not quiet, **places, **options)
     for note in result.notes:
         LOGGER.info("note: %s", note)
     if json_:

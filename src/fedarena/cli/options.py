@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +14,12 @@ from fedarena.common.logs import show_messages
 def _configure_messages(quiet: bool) -> bool:
     show_messages(quiet)
     return quiet
+
+
+def passed_on(parameters: Mapping[str, Any], *others: str) -> dict[str, Any]:
+    """Return the parameters of a command that a function takes under the same name: all but common ones and `others`."""
+    aside = ("experiment", "set_", "file", "json_", "quiet", *others)
+    return {key: value for key, value in parameters.items() if key not in aside}
 
 
 def load_components(file: Path | None) -> None:

@@ -58,63 +58,36 @@ def reproduce(
     Running the same command again resumes it. A run that is smaller than the published one never `agrees`; at most, its
     `ordering agrees`.
     """
+    from fedarena import api
+    from fedarena.reproduction.reproduce import judge_again, write_page
+    from fedarena.reproduction.result import show_reproduction, show_verdicts
+
     runs_something = any((name, everything, size, only, out, resume, workers))
+    options: dict[str, Any] = {"size": size, "workers": workers, "save": save, "out": out, "progress": not quiet}
     if page is not None:
         if runs_something or judge:
             raise typer.BadParameter("--page goes with --save and --json")
-        _write_page(page, save, json_)
-    elif judge is not None:
+        path = write_page(page, save)
+        print_result(path, {"page": str(path)}, json_)
+        return
+    if judge is not None:
         if runs_something or save:
             raise typer.BadParameter("--judge goes with --json")
-        _judge_again(judge, json_)
+        results = [judge_again(judge)]
+    elif everything:
+        if name or only or resume:
+            raise typer.BadParameter("--all goes with --size, --out, --save and --workers")
+        results = api.reproduce_all(**options)
     else:
-        options: dict[str, Any] = {"size": size, "workers": workers, "save": save, "out": out, "progress": not quiet}
-        if everything:
-            if name or only or resume:
-                raise typer.BadParameter("--all goes with --size, --out, --save and --workers")
-            _reproduce_all(options, json_)
-        else:
-            _reproduce_one({**options, "name": name, "only": only, "resume": resume}, json_)
-
-
-def _write_page(page: Path, save: Path | None, json_: bool) -> None:
-    from fedarena.reproduction.reproduce import write_page
-
-    path = write_page(page, save)
-    print_result(path, {"page": str(path)}, json_)
-
-
-def _judge_again(file: Path, json_: bool) -> None:
-    from fedarena.reproduction.reproduce import judge_again
-    from fedarena.reproduction.result import show_reproduction
-
-    result = judge_again(file)
-    print_json(result.as_dict()) if json_ else show_reproduction(result)
-    _exit_if_failed([result])
-
-
-def _reproduce_all(options: dict[str, Any], json_: bool) -> None:
-    from fedarena import api
-    from fedarena.reproduction.result import show_verdicts
-
-    results = api.reproduce_all(**options)
-    print_json([result.as_dict() for result in results]) if json_ else show_verdicts(results)
-    _exit_if_failed(results)
-
-
-def _reproduce_one(options: dict[str, Any], json_: bool) -> None:
-    from fedarena import api
-    from fedarena.reproduction.result import show_reproduction
-
-    result = api.reproduce(**options)
+        results = [api.reproduce(name, only=only, resume=resume, **options)]
     if json_:
-        print_json(result.as_dict())
+        described = [result.as_dict() for result in results]
+        print_json(described if everything else described[0])
+    elif everything:
+        show_verdicts(results)
     else:
-        show_reproduction(result)
-        print("\n".join(str(path) for path in (result.figure, result.dir) if path is not None))
-    _exit_if_failed([result])
-
-
-def _exit_if_failed(results: list[Any]) -> None:
+        show_reproduction(results[0])
+        if judge is None:
+            print("\n".join(str(path) for path in (results[0].figure, results[0].dir) if path is not None))
     if any(result.failures for result in results):
         raise typer.Exit(1)

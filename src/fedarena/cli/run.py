@@ -18,6 +18,7 @@ from fedarena.cli.options import (
     Set,
     Workers,
     load_components,
+    passed_on,
 )
 from fedarena.cli.output import print_result
 
@@ -63,23 +64,13 @@ def run(
 
     `fedarena run --resume runs/digits-fedavg-seed0`
     """
+    options = passed_on(locals())
     from fedarena import api
 
     load_components(file)
     if experiment is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena run digits`")
-    result = api.run(
-        experiment,
-        out=out,
-        resume=resume,
-        from_intact=from_intact,
-        runtime=runtime,
-        workers=workers,
-        address=address,
-        overrides=set_ or [],
-        progress=not quiet,
-        track=track,
-    )
+    result = api.run(experiment, overrides=set_ or [], progress=not quiet, **options)
     for note in dict.fromkeys(result.notes):
         LOGGER.info("note: %s", note)
     print_result(result, result.summary() if json_ else None, json_)

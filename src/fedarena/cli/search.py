@@ -18,6 +18,7 @@ from fedarena.cli.options import (
     Set,
     Workers,
     load_components,
+    passed_on,
 )
 from fedarena.cli.output import print_result
 
@@ -63,28 +64,11 @@ def search(
 
     Running the same command again resumes the search. The trials are the same for any number of workers.
     """
+    options = passed_on(locals())
     from fedarena import api
 
     load_components(file)
     if experiment is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena search digits --trials 20`")
-    found = api.search(
-        experiment,
-        space=space,
-        trials=trials,
-        preset=preset,
-        method=method,
-        seed=seed,
-        score=score,
-        ahead=ahead,
-        prune=prune,
-        study=study,
-        out=out,
-        resume=resume,
-        runtime=runtime,
-        workers=workers,
-        address=address,
-        progress=not quiet,
-        overrides=set_ or [],
-    )
+    found = api.search(experiment, overrides=set_ or [], progress=not quiet, **options)
     print_result(found, found.as_dict() if json_ else None, json_)

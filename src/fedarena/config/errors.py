@@ -154,6 +154,12 @@ def join_words(words: Sequence[str], last: str = "and") -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
+def check_known(name: object, known: Iterable[object], what: str, otherwise: str, where: str = "") -> None:
+    """Raise `UnknownName` with the nearest known name, or `otherwise` as the remedy, if a name is not a known one."""
+    if name not in known:
+        raise UnknownName(what, remedy=suggest(name, map(str, known), otherwise), where=where)
+
+
 def suggest(name: object, known: Iterable[str], otherwise: str) -> str:
     """Return the remedy for a misspelt name: the nearest known one, or `otherwise`."""
     near = difflib.get_close_matches(str(name)[:MOST_QUOTED], list(known), n=1, cutoff=0.5)

@@ -18,6 +18,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +27,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from fedarena.config.errors import BadValue, UnknownName, quoted, repeated, suggest
+from fedarena.config.errors import BadValue, check_known, quoted, repeated
 from fedarena.config.limits import check_path, check_value
 
 Kind = Literal["algorithm", "partition", "model", "dataset"]
@@ -99,12 +100,8 @@ class Entry:
         values = {}
         for key, value in settings.items():
             at = f"{where}.{quoted(key)}" if where else quoted(key)
-            if key not in self.parameters:
-                raise UnknownName(
-                    f"{self.kind} '{self.name}' has no setting '{quoted(key)}'",
-                    remedy=suggest(key, self.parameters, f"it has: {', '.join(self.parameters) or 'none'}"),
-                    where=at,
-                )
+            what, known = f"{self.kind} '{self.name}' has no setting '{quoted(key)}'", ", ".join(self.parameters)
+            check_known(key, self.parameters, what, f"it has: {known or 'none'}", at)
             annotation = self.parameters[key].annotation
             if annotation is not Any:  # arrays of the user have no limits
                 check_value(key, value, at)
@@ -174,13 +171,8 @@ def components(kind: Kind) -> dict[str, Entry]:
 
 def find(kind: Kind, name: str, where: str = "") -> Entry:
     """Return the component of this name; raise `UnknownName` with the nearest name if there is none."""
-    known = components(kind)
-    if name not in known:
-        raise UnknownName(
-            f"no {kind} is called '{quoted(name)}'",
-            remedy=suggest(name, known, f"`fedarena list {kind}s` shows them all; give --file FILE.py if it is yours"),
-            where=where,
-        )
+    known, more = components(kind), f"`fedarena list {kind}s` shows them all; give --file FILE.py if it is yours"
+    check_known(name, known, f"no {kind} is called '{quoted(name)}'", more, where)
     return known[name]
 
 
@@ -218,7 +210,9 @@ def load_file(file: Path) -> None:
 
 @functools.cache
 def _load(kind: Kind) -> None:
-    importlib.import_module(_BUILT_IN[kind])
+    package = importlib.import_module(_BUILT_IN[kind])
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
     for point in entry_points(group=f"fedarena.{kind}s"):
         if point.name in _entries[kind]:
             warnings.warn(f"the {kind} '{point.name}' of {point.value} is not used: that name is taken", stacklevel=2)

@@ -47,31 +47,18 @@ Purpose = Literal[
 
 SeedKey = Literal["seed", "fold_seed", "partition_seed", "start_seed", "schedule_seed"]
 
-SEED_KEYS: Mapping[Purpose, SeedKey] = {  # the key of an experiment that seeds a purpose; `seed` where it is not given
-    "select": "schedule_seed",
-    "failure": "schedule_seed",
-    "straggler": "schedule_seed",
-    "latency": "schedule_seed",
-    "available": "schedule_seed",
-    "init": "start_seed",
-    "partition": "partition_seed",
-    "client_test": "partition_seed",
-    "noise": "partition_seed",
-    "split": "fold_seed",
-    "folds": "fold_seed",
-    "shuffle": "seed",
-    "dropout": "seed",
-    "evaluate": "seed",
-    "augment": "seed",
-    "vc": "seed",
-    "valid": "seed",
-    "validation": "seed",
-    "search": "seed",
-    "algorithm": "seed",
-    "uplink": "seed",
-    "privacy": "seed",
-    "masks": "seed",
-}
+# The purposes that each key of an experiment seeds; `seed` also takes the place of a key that is not given.
+_PURPOSES: Mapping[SeedKey, tuple[Purpose, ...]] = {
+    "schedule_seed": ("select", "failure", "straggler", "latency", "available"),
+    "start_seed": ("init",),
+    "partition_seed": ("partition", "client_test", "noise"),
+    "fold_seed": ("split", "folds"),
+    "seed": (
+        "shuffle", "dropout", "evaluate", "augment", "vc", "valid", "validation", "search", "algorithm", "uplink",
+        "privacy", "masks",
+    ),
+}  # fmt: skip
+SEED_KEYS: Mapping[Purpose, SeedKey] = {purpose: key for key, purposes in _PURPOSES.items() for purpose in purposes}
 
 WORD = (1 << 64) - 1
 

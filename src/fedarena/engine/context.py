@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fedarena.algorithms.base import Algorithm, Vector
 from fedarena.config.errors import BadValue
-from fedarena.config.experiment import Experiment, Uplink
+from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream, torch_seed
+from fedarena.config.settings_tables import Uplink
 from fedarena.data.dataset import Dataset, Partition, RowLists, Rows
 from fedarena.data.preprocessing import test_batch, training_batch
 from fedarena.engine.availability import Availability, build_availability

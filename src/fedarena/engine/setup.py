@@ -10,8 +10,9 @@ import torch
 from fedarena.algorithms.base import Algorithm, Asynchronous, Setting
 from fedarena.algorithms.companions import Companion
 from fedarena.config.errors import BadValue, PartitionImpossible, quoted
-from fedarena.config.experiment import Experiment, Uplink
+from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream
+from fedarena.config.settings_tables import Uplink
 from fedarena.data.client_tests import client_tests, hold_out
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.exclusion import without_clients

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Pull, Vector
-from fedarena.config.experiment import Local
+from fedarena.config.settings_tables import Local
 from fedarena.data.dataset import PADDING
 from fedarena.models.compiled import KernelRows
 from fedarena.models.task import Task, as_tensor

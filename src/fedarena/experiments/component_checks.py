@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.config.errors import BadValue, ContractBroken, FedarenaError, UnknownName, quoted, suggest
+from fedarena.config.errors import BadValue, ContractBroken, FedarenaError, check_known, quoted
 from fedarena.config.registry import Kind, components, find, load_file
 from fedarena.data.partitions.checks import check_partition as check_split
+from fedarena.data.partitions.checks import require
 
-EXAMPLE_INPUTS: tuple[tuple[tuple[int, ...], bool], ...] = (  # shapes that a model may accept, and whether they are texts
+EXAMPLE_INPUTS: tuple[
+    tuple[tuple[int, ...], bool], ...
+] = (  # shapes that a model may accept, and whether they are texts
     ((1, 28, 28), False),
     ((3, 32, 32), False),
     ((3, 24, 24), False),
@@ -30,12 +33,10 @@ def check_component(name: str, file: Path | None = None) -> dict[str, Any]:
     if file is not None:
         load_file(file)
     kinds = [kind for kind in CHECKS if name in components(kind)]
-    if not kinds:
-        known = [n for kind in CHECKS for n in components(kind)]
-        raise UnknownName(
-            f"no component is called '{quoted(name)}'",
-            remedy=suggest(name, known, "give --file FILE.py if it is yours; `fedarena list` shows what is known"),
-        )
+    more = "give --file FILE.py if it is yours; `fedarena list` shows what is known"
+    check_known(
+        name, [n for kind in CHECKS for n in components(kind)], f"no component is called '{quoted(name)}'", more
+    )
     held: list[str] = []
     broken: list[str] = []
     for kind in kinds:
@@ -55,43 +56,28 @@ def check_algorithm(name: str) -> Iterator[str]:
     """Check an algorithm on a small federation with partial participation and dropouts."""
     from fedarena.experiments.run import run
 
-    require = _require(f"algorithm '{name}'")
     settings: dict[str, Any] = {
         "data": "digits", "model": "logreg", "clients": 5, "share": 0.6, "rounds": 4, "dropouts": 0.2,
         "partition": "iid", "algorithm": name, "local": {"lr": 0.05, "epochs": 1, "batch": 32},
     }  # fmt: skip
     first = run(settings, out=False, runtime="serial")
-    require(
-        bool(np.isfinite(first.final.loss or 0.0)),
-        "its loss is not finite on an easy problem",
-        "check its update rule and its default settings",
-    )
+    require(bool(np.isfinite(first.final.loss or 0.0)), "its loss is not finite on an easy problem")
     yield "trains on digits with its default settings"
     second = run(settings, out=False, runtime="processes", workers=2)
-    require(
-        first.weights_sha256 == second.weights_sha256,
-        "two workers give other bits than one process",
-        "keep all state in the values that its methods receive and return",
-    )
+    require(first.weights_sha256 == second.weights_sha256, "two workers give other bits than one process")
     yield "gives the same bits in one process and with two workers"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         run(settings, out=path, runtime="serial", on_round=lambda r: r.round == 2)
         resumed = run(settings, resume=path, runtime="serial")
     require(
-        resumed.weights_sha256 == first.weights_sha256,
-        "stopped after round 2 and resumed, it ends with other bits",
-        "keep all state in the values that its methods receive and return",
+        resumed.weights_sha256 == first.weights_sha256, "stopped after round 2 and resumed, it ends with other bits"
     )
     yield "stopped and resumed, it ends with the same bits"
     one = run(settings, out=False, runtime="serial", rounds=1, dropouts=1 - 1e-12)
     two = run(settings, out=False, runtime="serial", rounds=2, dropouts=1 - 1e-12)
     if one.records[-1].answered == 0:
-        require(
-            one.weights_sha256 == two.weights_sha256,
-            "a round without answers changes the model",
-            "return the state unchanged if no client answered",
-        )
+        require(one.weights_sha256 == two.weights_sha256, "a round without answers changes the model")
         yield "a round without answers changes nothing"
 
 
@@ -107,7 +93,6 @@ def check_model(name: str) -> Iterator[str]:
     from fedarena.config.errors import ModelMismatch
     from fedarena.models.task import build
 
-    require = _require(f"model '{name}'")
     make = find("model", name).build({})
     for shape, is_text in EXAMPLE_INPUTS:
         try:
@@ -119,16 +104,12 @@ def check_model(name: str) -> Iterator[str]:
         raise problem
     yield f"takes rows of shape {shape} and gives ten classes; {task.size} parameters, {task.path} path"
     again = build(make, shape, 10, seed=1, is_text=is_text)
-    require(
-        np.array_equal(task.vector(), again.vector()),
-        "the same seed gives other initial weights",
-        "draw initial weights with torch's random numbers only",
-    )
+    require(np.array_equal(task.vector(), again.vector()), "the same seed gives other initial weights")
     yield "the same seed gives the same weights"
     w = np.random.default_rng(0).standard_normal(task.size).astype(task.vector_dtype)
     start = task.vector()
     task.load(w)
-    require(np.array_equal(task.vector(), w), "a vector that is loaded differs when read back", "use plain parameters")
+    require(np.array_equal(task.vector(), w), "a vector that is loaded differs when read back")
     task.load(start)
     yield "parameters and flat vector are one and the same"
     with torch.random.fork_rng(devices=[]):
@@ -139,7 +120,6 @@ def check_model(name: str) -> Iterator[str]:
     require(
         bool(losses[-1] < losses[0]),
         f"twenty steps on one batch do not lower the loss ({losses[0]:.3f} to {losses[-1]:.3f})",
-        "check that its output depends on all parameters",
     )
     yield "steps of SGD lower the loss"
 
@@ -148,7 +128,6 @@ def check_dataset(name: str) -> Iterator[str]:
     """Check the samples, labels and defaults of a data set."""
     from fedarena.config.experiment import Experiment
 
-    require = _require(f"dataset '{name}'")
     entry = find("dataset", name)
     if any(p.is_required for p in entry.parameters.values()):
         raise BadValue(
@@ -156,14 +135,13 @@ def check_dataset(name: str) -> Iterator[str]:
         )
     source = entry.build({})
     data, again = source.load(0), source.load(0)
-    require(data.fingerprint() == again.fingerprint(), "two loads give other rows", "seed everything that is random")
+    require(data.fingerprint() == again.fingerprint(), "two loads give other rows")
     yield "loads the same rows every time"
     labels = data.y[data.y >= 0]
-    fix = "fix what `load` returns"
-    require(len(data.x) == len(data.y), "rows and labels differ in number", fix)
-    require(0 < data.n_train < len(data.x), "there must be training rows and test rows", fix)
-    require(bool(labels.max() < data.classes), "a label lies outside the classes", fix)
-    require(data.x.dtype.kind != "f" or bool(np.isfinite(data.x).all()), "a row is not finite", fix)
+    require(len(data.x) == len(data.y), "rows and labels differ in number")
+    require(0 < data.n_train < len(data.x), "there must be training rows and test rows")
+    require(bool(labels.max() < data.classes), "a label lies outside the classes")
+    require(data.x.dtype.kind != "f" or bool(np.isfinite(data.x).all()), "a row is not finite")
     yield f"{data.n_train} training and {len(data.x) - data.n_train} test rows, {data.classes} classes"
     Experiment.make(name)
     yield "its defaults make a complete experiment"
@@ -175,11 +153,3 @@ CHECKS: dict[Kind, Callable[[str], Iterator[str]]] = {
     "model": check_model,
     "dataset": check_dataset,
 }
-
-
-def _require(where: str) -> Callable[[bool, str, str], None]:
-    def require(condition: bool, problem: str, remedy: str) -> None:
-        if not condition:
-            raise ContractBroken(problem, remedy=remedy, where=where)
-
-    return require

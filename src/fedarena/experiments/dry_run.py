@@ -1,4 +1,4 @@
-"""The dry run of a comparison: its runs, what they repeat, and estimates of time and disk; nothing is saved."""
+"""The dry run of a comparison, on one federation or several: its runs, and estimates of time and disk; nothing is saved."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from fedarena.config.comparison_plan import Plan
 from fedarena.config.experiment import Experiment
 from fedarena.engine.setup import open_context
 from fedarena.experiments import time_estimate
-from fedarena.experiments.plan import check_cells, make_plan
 from fedarena.experiments.until_decided import at_limit
 from fedarena.results.run_folder import room_for
 from fedarena.results.run_status import all_cells, left_out_cells
+from fedarena.results.suite_plan import SuitePlan
 from fedarena.runtimes.run_task import one_thread
 from fedarena.runtimes.worker_count import usable_cores
+
+NOTHING_RUN = "nothing was run: leave out --dry-run to start"
 
 
 @dataclass(frozen=True)
@@ -67,29 +69,59 @@ class DryRun:
         splits = f"{plan.repeats} x {plan.folds} folds" if plan.folds else f"{n} seeds"
         left_out = len(left_out_cells(plan, Path()))
         before = len(plan.contestants) * n + left_out - self.runs
-        trials = f", after {self.trials} trials of tuning" if self.trials else ""
         first = "" if self.most is None else " before the next look" if plan.looks else " before the first look"
         lines = [
-            f"{', '.join(plan.contestants)}: {len(plan.contestants)} x {n} runs ({splits}){trials}{first}",
+            f"{', '.join(plan.contestants)}: {len(plan.contestants)} x {n} runs ({splits}){_tuning(self.trials)}{first}",
             *([_left_out(plan, left_out)] if left_out else []),
             *([f"{before} of them have a result already, {self.runs} are left"] if before else []),
             plan.about,
             f"{plan.test[0].upper()}{plan.test[1:]}.",
             *filter(None, [plan.undecidable]),
-            f"about {format_duration(self.seconds)} on {self.workers} worker{'s' * (self.workers != 1)} like this one, "
-            f"by one timed round of each algorithm; at most {format_size(self.disk_bytes)} of disk",
+            _cost(self),
             *([] if self.most is None else [_worst_case_line(self.most)]),
-            "nothing was run: leave out --dry-run to start",
+            NOTHING_RUN,
         ]
         return "\n".join(lines)
 
 
-def dry_run(source: Any = None, algorithms: Any = (), *, workers: int | None = None, **options: Any) -> DryRun:
-    """Plan a comparison and check all of it as `compare` does, but run nothing; the arguments are those of `compare`."""
-    resume = options.get("resume")
-    plan = make_plan(source, algorithms, **options)
-    check_cells(at_limit(plan))
-    return estimate_plan(plan, resume, workers)
+@dataclass(frozen=True)
+class SuiteDryRun:
+    """The dry runs of all federations, and their sums."""
+
+    federations: dict[str, DryRun]
+    runs: int  # that are left to do
+    trials: int
+    seconds: float
+    workers: int
+    disk_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `fedarena compare --dry-run --json` prints for a suite."""
+        return vars(self) | {"federations": [{"name": name, **one.as_dict()} for name, one in self.federations.items()]}
+
+    def __str__(self) -> str:
+        plan = next(iter(self.federations.values())).plan
+        width = max(map(len, self.federations))
+        lines = [
+            f"{', '.join(plan.contestants)} on {len(self.federations)} federations: {self.runs} runs{_tuning(self.trials)}"
+        ]
+        for name, one in self.federations.items():
+            table = one.plan.experiment
+            parts = " · ".join(str(table[key]["name"]) for key in ("data", "partition", "model"))
+            lines.append(f"  {name:{width}}  {one.runs} runs  {parts}")
+        return "\n".join([*lines, _cost(self), NOTHING_RUN])
+
+
+def estimate_suite(suite: SuitePlan, resume: str | Path | None, workers: int | None) -> SuiteDryRun:
+    """Return the dry runs of all federations of a suite that is checked already, or of what is left of them."""
+    available = workers or usable_cores()
+    found = {
+        name: estimate_plan(plan, None if resume is None else suite.folder(Path(resume), name), available)
+        for name, plan in suite.plans.items()
+    }
+    runs, trials, disk = (sum(getattr(one, key) for one in found.values()) for key in ("runs", "trials", "disk_bytes"))
+    used = min(available, max(runs, 1))
+    return SuiteDryRun(found, runs, trials, sum(one.seconds * one.workers for one in found.values()) / used, used, disk)
 
 
 def estimate_plan(plan: Plan, resume: str | Path | None, workers: int | None) -> DryRun:
@@ -113,6 +145,17 @@ def estimate_plan(plan: Plan, resume: str | Path | None, workers: int | None) ->
         else WorstCase(len(largest.splits), len(work), sum(times) / workers_used, most_disk)
     )
     return DryRun(plan, now, trials, whole, workers_used, disk, most)
+
+
+def _tuning(trials: int) -> str:
+    return f", after {trials} trials of tuning" if trials else ""
+
+
+def _cost(run: DryRun | SuiteDryRun) -> str:
+    return (
+        f"about {format_duration(run.seconds)} on {run.workers} worker{'s' * (run.workers != 1)} like this one, "
+        f"by one timed round of each algorithm; at most {format_size(run.disk_bytes)} of disk"
+    )
 
 
 def _left_out(plan: Plan, runs: int) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedarena.config.errors import BadValue, located_at, quoted
-from fedarena.config.experiment import COMPONENTS, Experiment, with_settings
+from fedarena.config.experiment import Experiment, with_settings
 from fedarena.config.seeds import derived_seed
+from fedarena.config.settings_tables import COMPONENTS
 from fedarena.config.toml_text import read_toml, resolve_paths
 from fedarena.experiments.contestants import check_labels
 from fedarena.results.suite_plan import holds_suite
@@ -115,7 +116,7 @@ def _grid(grid: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(grid, dict) or not grid:
         raise BadValue("the grid names no key", remedy='write e.g. "partition.beta" = [0.1, 1, 10]', where=where)
     axes: dict[str, list[Any]] = {}
-    for key, values in _axes(grid):
+    for key, values in _flat(grid).items():
         if not isinstance(values, list) or not values:
             raise BadValue(
                 f"grid.{quoted(key)} is not a list of values",
@@ -127,15 +128,6 @@ def _grid(grid: Any, where: str) -> list[dict[str, Any]]:
     if count > MOST_FEDERATIONS:
         raise _too_many(count)
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-
-
-def _axes(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys of a grid with their values; [grid.partition] beta = ... is "partition.beta"."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _axes(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _source(one: Any) -> Source:
@@ -171,6 +163,7 @@ def _setting(key: str, value: Any) -> str:
 
 
 def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table with dotted keys: [grid.partition] with beta = ... is "partition.beta"."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from fedarena.config.comparison_plan import Plan
-from fedarena.config.errors import BadValue, UnknownName, located_at, quoted, suggest
+from fedarena.config.errors import BadValue, check_known, located_at, quoted
 from fedarena.data.exclusion import client_names
 from fedarena.engine.setup import open_context, partition_data
 
@@ -48,12 +48,8 @@ def with_left_out(plan: Plan, clients_to_leave: LeaveOneOut) -> Plan:
             where=option,
         )
     for name in wanted:
-        if name not in clients:
-            raise UnknownName(
-                f"there is no client '{quoted(name)}' with samples",
-                remedy=suggest(name, clients, f"the clients are: {', '.join(clients[:10])}"),
-                where=option,
-            )
+        more = f"the clients are: {', '.join(clients[:10])}"
+        check_known(name, clients, f"there is no client '{quoted(name)}' with samples", more, option)
     chosen = {*(wanted or clients), *plan.leave_one_out}
     return replace(plan, leave_one_out=tuple(name for name in clients if name in chosen))
 

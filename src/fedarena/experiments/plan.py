@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fedarena.config.comparison_plan import PARTS, Plan, Score, Split, View, finite_table
-from fedarena.config.errors import BadValue, ResumeMismatch, UnknownName, located_at, quoted, suggest
-from fedarena.config.experiment import COMPONENTS, Experiment
+from fedarena.config.errors import BadValue, ResumeMismatch, check_known, located_at, quoted
+from fedarena.config.experiment import Experiment
 from fedarena.config.registry import name_of
+from fedarena.config.settings_tables import COMPONENTS
 from fedarena.data.folds import has_own_folds
 from fedarena.engine.setup import open_context, partition_data
 from fedarena.experiments.contestants import Contestants, contestants
@@ -30,64 +31,92 @@ from fedarena.runtimes.run_task import one_thread
 from fedarena.statistics.metric_registry import all_metrics, find_metric
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The options of `compare` that determine its plan."""
+
+    folds: int | None = None
+    repeats: int | None = None
+    seeds: int | None = None
+    fixed: Names = ()
+    per_repeat: Names = ()
+    until_decided: bool = False
+    at_most: int | None = None
+    score: Score | None = None
+    metric: str | None = None
+    evaluate_on: View | None = None
+    rope: float | None = None
+    threshold: float | None = None
+    baseline: bool = True
+    tune: int | None = None
+    tune_per: Per | None = None
+    tune_method: Method | None = None
+    spaces: Mapping[str, Any] | str | Path | None = None
+    sweep: Sweep | None = None
+    leave_one_out: LeaveOneOut = False
+    overrides: Sequence[str] = ()
+
+    @property
+    def criteria(self) -> dict[str, Any]:
+        """How scores are compared, as far as it is given."""
+        given = {key: getattr(self, key) for key in ("score", "metric", "evaluate_on", "rope", "threshold")}
+        return {key: value for key, value in given.items() if value is not None}
+
+
+def divided(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide the keywords of `compare` into options of its plan and settings of the experiment."""
+    known = [field.name for field in fields(PlanOptions)]
+    options = {key: value for key, value in given.items() if key in known}
+    return options, {key: value for key, value in given.items() if key not in known}
+
+
 def make_plan(
     source: Any = None,
     algorithms: Iterable[Any] | Mapping[str, Any] = (),
     *,
-    folds: int | None = None,
-    repeats: int | None = None,
-    seeds: int | None = None,
-    fixed: Names = (),
-    per_repeat: Names = (),
-    until_decided: bool = False,
-    at_most: int | None = None,
-    score: Score | None = None,
-    metric: str | None = None,
-    evaluate_on: View | None = None,
-    rope: float | None = None,
-    threshold: float | None = None,
     resume: str | Path | None = None,
-    baseline: bool = True,
-    tune: int | None = None,
-    tune_per: Per | None = None,
-    tune_method: Method | None = None,
-    spaces: Mapping[str, Any] | str | Path | None = None,
-    sweep: Sweep | None = None,
-    leave_one_out: LeaveOneOut = False,
-    overrides: Sequence[str] = (),
-    **settings: Any,
+    **given: Any,
 ) -> Plan:
-    """Return the plan that these options of `compare` request, or that of the folder to resume."""
-    check_numbers(folds=(folds, 2), repeats=(repeats, 1), seeds=(seeds, 2))
+    """Return the plan that the options of `compare` request, or that of the folder to resume."""
+    known, settings = divided(given)
+    options = PlanOptions(**known)
+    check_numbers(folds=(options.folds, 2), repeats=(options.repeats, 1), seeds=(options.seeds, 2))
+    until_decided, at_most = options.until_decided, options.at_most
     check_limit(until_decided, at_most)
-    splitting = Splitting.from_options(folds, repeats, seeds, fixed, per_repeat)
-    _check_criteria(rope, threshold, score, metric, evaluate_on)
-    check_rescoring(score, resume)
-    options = {"score": score, "metric": metric, "evaluate_on": evaluate_on, "rope": rope, "threshold": threshold}
-    criteria: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
+    splitting = Splitting.from_options(options.folds, options.repeats, options.seeds, options.fixed, options.per_repeat)
+    _check_criteria(options)
+    check_rescoring(options.score, resume)
     unchanged = BadValue("a resumed comparison stays as it was", remedy="leave out all but --resume", where="--resume")
     if resume is not None and (source is None) != (not algorithms):
         raise unchanged
     if resume is not None and source is None and not algorithms:
-        plan = continued(_with_criteria(read_plan(Path(resume)), criteria), until_decided, at_most)
-        without = not baseline and plan.reference is not None
-        if any((overrides, settings, splitting, tune, tune_per, tune_method, spaces, without, sweep)):
+        plan = continued(_with_criteria(read_plan(Path(resume)), options.criteria), until_decided, at_most)
+        without = not options.baseline and plan.reference is not None
+        changes = (
+            options.overrides,
+            options.tune,
+            options.tune_per,
+            options.tune_method,
+            options.spaces,
+            options.sweep,
+        )
+        if any((*changes, settings, splitting, without)):
             raise unchanged
-        return with_left_out(plan, leave_one_out)
-    experiment = with_validation(Experiment.make(source, overrides, **settings), score)
-    if metric is not None:
-        experiment = experiment.with_(evaluate={"metric": metric})
-    if sweep is not None and tune is not None:
+        return with_left_out(plan, options.leave_one_out)
+    experiment = with_validation(Experiment.make(source, options.overrides, **settings), options.score)
+    if options.metric is not None:
+        experiment = experiment.with_(evaluate={"metric": options.metric})
+    if options.sweep is not None and options.tune is not None:
         raise BadValue("a sweep is not tuned", remedy="leave out --tune or --sweep", where="--sweep")
-    entered, swept = (contestants(algorithms), {}) if sweep is None else with_sweep(algorithms, sweep)
-    plan = replace(_plan(experiment, entered, baseline, splitting, criteria), sweep=swept)
-    plan = with_tuning(plan, tune, entered, tune_method, tune_per, spaces)
+    entered, swept = (contestants(algorithms), {}) if options.sweep is None else with_sweep(algorithms, options.sweep)
+    plan = replace(_plan(experiment, entered, options.baseline, splitting, options.criteria), sweep=swept)
+    plan = with_tuning(plan, options.tune, entered, options.tune_method, options.tune_per, options.spaces)
     if resume is None:
-        return with_left_out(with_limit(plan, splitting, until_decided, at_most), leave_one_out)
+        return with_left_out(with_limit(plan, splitting, until_decided, at_most), options.leave_one_out)
     before = continued(read_plan(Path(resume)), until_decided, at_most)
     plan = with_limit(plan, splitting, until_decided, before.at_most if until_decided else None)
-    plan = _with_criteria(_same_plan(plan, before, Path(resume)), criteria)
-    return with_left_out(plan, leave_one_out)
+    plan = _with_criteria(_same_plan(plan, before, Path(resume)), options.criteria)
+    return with_left_out(plan, options.leave_one_out)
 
 
 def build_plan(experiment: Experiment, contestants: dict[str, dict[str, Any]], **options: Any) -> Plan:
@@ -149,9 +178,8 @@ def _with_criteria(plan: Plan, criteria: Mapping[str, Any]) -> Plan:
     return plan
 
 
-def _check_criteria(
-    rope: float | None, threshold: float | None, score: str | None, metric: str | None, evaluate_on: str | None
-) -> None:
+def _check_criteria(options: PlanOptions) -> None:
+    rope, threshold = options.rope, options.threshold
     if rope is not None and not 0 <= rope < math.inf:
         raise BadValue(
             f"rope = {rope}", remedy="give the largest difference that does not matter, e.g. 0.01", where="--rope"
@@ -160,22 +188,14 @@ def _check_criteria(
         raise BadValue(
             f"threshold = {threshold}", remedy="give a probability from 0.5 to below 1, e.g. 0.95", where="--threshold"
         )
-    named = {"--score": (score, SCORES), "--metric": (metric, all_metrics()), "--evaluate-on": (evaluate_on, VIEWS)}
-    for option, (value, known) in named.items():
-        if value is not None and value not in known:
-            raise UnknownName(
-                f"{option} {quoted(value)}",
-                remedy=suggest(str(value), known, f"give one of: {', '.join(known)}"),
-                where=option,
-            )
+    for key, known in {"score": SCORES, "metric": all_metrics(), "evaluate_on": VIEWS}.items():
+        value, option = getattr(options, key), f"--{key.replace('_', '-')}"
+        if value is not None:
+            check_known(value, known, f"{option} {quoted(value)}", f"give one of: {', '.join(known)}", option)
 
 
 def _plan(
-    experiment: Experiment,
-    named: Contestants,
-    baseline: bool,
-    splitting: Splitting,
-    criteria: dict[str, Any],
+    experiment: Experiment, named: Contestants, baseline: bool, splitting: Splitting, criteria: dict[str, Any]
 ) -> Plan:
     splitting.check_experiment(experiment)
     reference = None

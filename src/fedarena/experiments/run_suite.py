@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedarena.common.files import free_folder
 from fedarena.common.folder_lock import hold_folder, wait_until_released
 from fedarena.common.formatting import as_json
 from fedarena.config.comparison_plan import Plan
-from fedarena.config.errors import BadValue, CannotWrite, ResumeMismatch, located_at
+from fedarena.config.errors import BadValue, ResumeMismatch, located_at
 from fedarena.config.limits import check_path
 from fedarena.engine.setup import open_context
 from fedarena.experiments import run
 from fedarena.experiments.federations import Federations, read_federations
 from fedarena.experiments.live_table import ComparisonProgress
-from fedarena.experiments.plan import check_cells, make_plan
-from fedarena.experiments.run_comparison import run_cells
-from fedarena.experiments.runtime_options import RuntimeOptions, SideBySide
+from fedarena.experiments.plan import check_cells, divided, make_plan
+from fedarena.experiments.run_comparison import ComparisonJob, new_folder, run_cells
 from fedarena.experiments.task_folder import locked_folder
 from fedarena.experiments.tune import run_tuning
-from fedarena.results import run_folder
 from fedarena.results.json_files import write_text
 from fedarena.results.plan_file import write_plan
 from fedarena.results.run_status import ComparisonCell, comparison_cells
 from fedarena.results.suite import SuiteComparison
-from fedarena.results.suite_plan import RESULT, SuitePlan, holds_suite
+from fedarena.results.suite_plan import FILE, RESULT, SuitePlan
 from fedarena.runtimes.run_task import one_thread
 from fedarena.statistics.metric_registry import CLASSES, all_metrics
 
@@ -37,32 +33,17 @@ RATIO_ROPE = 0.01  # of metrics with units: a share of the value
 ONE_FEDERATION = {"sweep": "--sweep", "until_decided": "--until-decided", "leave_one_out": "--leave-one-out"}
 
 
-def compare_suite(
-    source: Any = None,
-    algorithms: Iterable[Any] | Mapping[str, Any] = (),
-    *,
-    out: run.Out = None,
-    resume: str | Path | None = None,
-    runtime: SideBySide = "processes",
-    workers: int | None = None,
-    address: str | None = None,
-    report: str | Path | None = None,
-    progress: bool = False,
-    **options: Any,
-) -> SuiteComparison:
-    """Compare algorithms on several federations and predict the next federation like them; see `compare` for the rest."""
-    place = RuntimeOptions(runtime, workers, address)
-    place.check(SideBySide)
-    run.check_folders("comparison", out, resume, report)
-    suite = plan_suite(source, algorithms, resume=resume, **options)
+def compare_suite(source: Any, algorithms: Any, job: ComparisonJob, **options: Any) -> SuiteComparison:
+    """Compare algorithms on several federations and predict the next federation like them."""
+    suite, place = plan_suite(source, algorithms, resume=job.resume, **options), job.place
     all_cells = sum(len(plan.splits) * len(plan.contestants) for plan in suite.plans.values())
     place = place.with_useful_workers(all_cells, f"it has {all_cells} runs")
     devices = {str(plan.experiment["device"]) for plan in suite.plans.values()}
     device = next((name for name in sorted(devices) if name != "cpu"), "cpu")
-    with place.ready(device) as nodes, _suite_folder(suite, out, resume) as root:
+    with place.ready(device) as nodes, _suite_folder(suite, job.out, job.resume) as root:
         for name, plan in suite.plans.items():
             if plan.tuning and not plan.tuned:
-                found = run_tuning(plan, suite.folder(root, name), place.workers, progress, nodes)
+                found = run_tuning(plan, suite.folder(root, name), place.workers, job.progress, nodes)
                 write_plan(found, suite.folder(root, name))
                 suite = suite.with_plan(name, found)
         cells = _cells(suite, root)
@@ -71,19 +52,19 @@ def compare_suite(
             list(cells),
             lambda cell: suite.plans[cells[cell][0]].cell(cells[cell][1], cell.split),
             place.workers,
-            ComparisonProgress(progress),
+            ComparisonProgress(job.progress),
             nodes,
         )
         result = SuiteComparison.of(suite, root)
-        if resume is None and out is False:
+        if job.is_temporary:
             result = result.without_folders()
         else:
             table = {key: value for key, value in result.as_dict().items() if key != "federations"}
             write_text(root / RESULT, as_json({**table, "federations": list(result.federations)}) + "\n")
-        if report is not None:
+        if job.report is not None:
             from fedarena.reports.suite_report import write_suite_report
 
-            write_suite_report(result, Path(report))
+            write_suite_report(result, Path(job.report))
         return result
 
 
@@ -106,7 +87,7 @@ def plan_suite(
                 remedy=f"leave out {option}, or compare one federation",
                 where=option,
             )
-    criteria, settings = _divided(options)
+    criteria, settings = divided(options)
     rope = criteria.get("rope")
     if resume is not None:
         before = SuitePlan.read(check_path(resume, "--resume"))
@@ -131,13 +112,6 @@ def plan_suite(
             tasks[name] = "classification" if task in CLASSES else task
     _check_same("task", tasks, "compare federations of one task at a time")
     return suite
-
-
-def _divided(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide keywords into options of a comparison and settings of the experiments."""
-    known = inspect.signature(make_plan).parameters
-    settings = {key: value for key, value in options.items() if key not in known}
-    return {key: value for key, value in options.items() if key in known}, settings
 
 
 def _own_rope(criteria: dict[str, Any], metric: str | None) -> dict[str, Any]:
@@ -222,8 +196,9 @@ def _check_same(what: str, values: Mapping[str, str], remedy: str) -> None:
 @contextlib.contextmanager
 def _suite_folder(suite: SuitePlan, out: run.Out, resume: str | Path | None) -> Iterator[Path]:
     """Yield the suite's folder and those of its federations, locked by this process and with all plans in them."""
+    create = lambda out: new_folder(suite.first, out, "suite", "suite", FILE)
     with (
-        locked_folder("compare", out, resume, lambda out: _new_folder(suite, out), lambda root: ()) as root,
+        locked_folder("compare", out, resume, create, lambda root: ()) as root,
         contextlib.ExitStack() as stack,
     ):
         suite.write(root)
@@ -232,19 +207,6 @@ def _suite_folder(suite: SuitePlan, out: run.Out, resume: str | Path | None) -> 
             stack.enter_context(hold_folder(folder))
             wait_until_released(cell.folder for cell in comparison_cells(plan, folder))
         yield root
-
-
-def _new_folder(suite: SuitePlan, out: str | Path | None) -> Path:
-    if out is None:
-        return free_folder("suite-compare")
-    if holds_suite(out):
-        raise CannotWrite(
-            f"{out} exists already and holds a suite",
-            remedy=f"resume it: fedarena compare --resume {out}, or choose another folder",
-            where="--out",
-        )
-    plan = suite.first
-    return run_folder.new_folder(plan.cell(next(iter(plan.contestants)), plan.splits[0]), out)
 
 
 def _cells(suite: SuitePlan, root: Path) -> dict[ComparisonCell, tuple[str, str]]:

@@ -18,8 +18,9 @@ from pydantic import BaseModel
 
 from fedarena.common.files import writing
 from fedarena.config.errors import BadValue, ResumeMismatch
-from fedarena.config.experiment import COMPONENTS, Experiment
+from fedarena.config.experiment import Experiment
 from fedarena.config.limits import check_paths
+from fedarena.config.settings_tables import COMPONENTS
 from fedarena.data.published_files import reading
 from fedarena.engine.setup import open_context
 from fedarena.experiments.option_checks import check_names, check_numbers

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from fedarena.config.errors import BadValue, FedarenaError, UnknownName, quoted, repeated, suggest
+from fedarena.config.errors import BadValue, FedarenaError, check_known, quoted, repeated
 from fedarena.config.experiment import EITHER_OR, Experiment
 from fedarena.config.limits import check_path
 from fedarena.config.registry import name_of
@@ -201,10 +201,7 @@ def _dimension(key: str, table: Any, where: str) -> Range | Choices:
         raise BadValue(f"{key} = {repeated(table)} leaves nothing to search", remedy=ALLOWED, where=where)
     known = [f.name for f in fields(Range)] + ["choices"]
     for name in table:
-        if name not in known:
-            raise UnknownName(
-                f"a space has no key '{quoted(name)}'", remedy=suggest(name, known, ALLOWED), where=where
-            )
+        check_known(name, known, f"a space has no key '{quoted(name)}'", ALLOWED, where)
     if "choices" in table:
         return _choices(table, where)
     if not {"low", "high"} <= table.keys():
@@ -252,7 +249,7 @@ def _range(wanted: Range, where: str) -> Range:
     return wanted
 
 
-# Published searches
+# The tables of search_spaces.toml
 
 
 @dataclass(frozen=True)
@@ -266,46 +263,13 @@ class Preset:
     paper: str
 
 
-def _preset(algorithm: str, method: Method, trials: int, paper: str, space: dict[str, Any]) -> Preset:
-    return Preset(algorithm, method, trials, Space.make(space), paper)
-
-
-PRESETS = {
-    "nilsson-fedavg": _preset(
-        "fedavg",
-        "random",
-        56,
-        "Nilsson et al. 2018, table 3",
-        {
-            "local.lr": {"low": 0.01, "high": 0.2, "log": True},
-            "local.decay": {"low": 1e-8, "high": 1e-3, "log": True},
-        },
-    ),
-    "nilsson-fsvrg": _preset(
-        "fsvrg", "grid", 5, "Nilsson et al. 2018, table 4", {"algorithm.h": {"low": 1, "high": 5, "step": 1}}
-    ),
-    "niid-fedprox": _preset(
-        "fedprox", "grid", 4, "Li et al. 2022, arXiv:2102.02079", {"algorithm.mu": {"choices": [0.001, 0.01, 0.1, 1.0]}}
-    ),
-    "mcmahan-fedavg": _preset(  # a grid of factor 10^(1/3), as in the paper, which does not print its ends
-        "fedavg",
-        "grid",
-        7,
-        "McMahan et al. 2017, arXiv:1602.05629",
-        {"local.lr": {"choices": [0.01, 0.0215, 0.0464, 0.1, 0.215, 0.464, 1.0]}},
-    ),
-}
+TABLES = tomllib.loads(Path(__file__).with_name("search_spaces.toml").read_text(encoding="utf-8"))
+PRESETS = {name: Preset(**table | {"space": Space.make(table["space"])}) for name, table in TABLES["published"].items()}
 
 
 def preset(name: str, experiment: Experiment) -> Preset:
     """Return the published search of that name; raise if the experiment has another algorithm."""
-    if name not in PRESETS:
-        known = ", ".join(PRESETS)
-        raise UnknownName(
-            f"no preset is called '{quoted(name)}'",
-            remedy=suggest(name, PRESETS, f"there are: {known}"),
-            where="--preset",
-        )
+    check_known(name, PRESETS, f"no preset is called '{quoted(name)}'", f"there are: {', '.join(PRESETS)}", "--preset")
     found = PRESETS[name]
     if experiment.algorithm.name != found.algorithm:
         raise BadValue(
@@ -316,36 +280,12 @@ def preset(name: str, experiment: Experiment) -> Preset:
     return found
 
 
-# Default spaces
-
-_RATE = {"local.lr": {"low": 0.001, "high": 1.0, "log": True}}
-_SERVER_RATE = {"algorithm.server_lr": {"low": 0.001, "high": 1.0, "log": True}}
-_ADAPTIVE = {**_RATE, **_SERVER_RATE, "algorithm.tau": {"low": 1e-4, "high": 0.1, "log": True}}
-
-# The settings that each paper tunes. An algorithm without an entry, and without its own `search`, tunes its learning rate.
-DEFAULT_SPACES: dict[str, dict[str, Any]] = {
-    "fedsgd": {"local.lr": {"low": 0.01, "high": 10.0, "log": True}},  # one step per round may be long
-    "fedavgm": {**_RATE, "algorithm.beta": {"low": 0.0, "high": 0.95, "step": 0.05}},
-    "fedprox": {**_RATE, "algorithm.mu": {"low": 0.001, "high": 1.0, "log": True}},
-    "feddyn": {**_RATE, "algorithm.alpha": {"low": 0.001, "high": 1.0, "log": True}},
-    "fedadagrad": _ADAPTIVE,
-    "fedadam": _ADAPTIVE,
-    "fedyogi": _ADAPTIVE,
-    "fedfa": {**_RATE, "algorithm.mix": {"low": 0.0, "high": 1.0}, "algorithm.beta": {"low": 0.0, "high": 0.9}},
-    "fedpage": {**_RATE, **_SERVER_RATE},
-    "fsvrg": {"algorithm.h": {"low": 0.1, "high": 10.0, "log": True}},  # its step size is h / n_k; it has no other rate
-    "colearning": {**_RATE, "algorithm.decay": {"low": 0.001, "high": 1.0, "log": True}},
-    "fedvc": {**_RATE, "algorithm.n_vc": {"choices": [32, 64, 128, 256]}},
-    "fedasync": {**_RATE, "algorithm.alpha": {"low": 0.1, "high": 1.0}, "algorithm.a": {"low": 0.0, "high": 1.0}},
-    "fedbuff": {**_RATE, "algorithm.server_lr": {"low": 0.1, "high": 10.0, "log": True}},
-}
-
-
 def own_space(experiment: Experiment) -> Space:
     """Return the search space of an algorithm: the `search` of its class, the default table, or its learning rate."""
     algorithm = experiment.algorithm
     inside = algorithm.made
     while name_of(inside) != algorithm.name and getattr(inside, "base", None) is not None:
         inside = inside.base  # the algorithm that a companion wraps
-    declared = getattr(type(inside), "search", None)
-    return Space.make(declared or DEFAULT_SPACES.get(algorithm.name, _RATE), f"the search space of {algorithm.name}")
+    usual = TABLES["default"]
+    declared = getattr(type(inside), "search", None) or usual.get(algorithm.name, usual["other"])
+    return Space.make(declared, f"the search space of {algorithm.name}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedarena.config.comparison_plan import PARTS, Part
-from fedarena.config.errors import BadValue, UnknownName, suggest
+from fedarena.config.errors import BadValue, check_known
 from fedarena.config.experiment import Experiment
 
 MOST = 1000  # folds, repeats or seeds: each of them is a run
@@ -109,10 +109,6 @@ def _names(given: Names, known: tuple[str, ...], option: str) -> tuple[str, ...]
     if isinstance(given, str) and not given.strip():
         names = []
     for name in names:
-        if name not in known:
-            raise UnknownName(
-                f"{option} does not accept '{name}'",
-                remedy=suggest(str(name), known, f"give any of {', '.join(known)}, with commas between them"),
-                where=option,
-            )
+        more = f"give any of {', '.join(known)}, with commas between them"
+        check_known(name, known, f"{option} does not accept '{name}'", more, option)
     return tuple(name for name in known if name in names)

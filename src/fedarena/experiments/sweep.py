@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedarena.config.components import Component
-from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
-from fedarena.config.experiment import Uplink
+from fedarena.config.errors import BadValue, check_known, quoted
+from fedarena.config.settings_tables import Uplink
 from fedarena.config.toml_text import parse_assignment
 from fedarena.experiments.contestants import Contestants, contestants
 
@@ -32,13 +32,8 @@ def parse_sweep(text: Sweep) -> tuple[str, list[Any]]:
     part, dot, name = key.partition(".")
     if part != "uplink" or not dot:
         raise BadValue(f"'{quoted(key)}' is not a key of the uplink", remedy=SYNTAX, where="--sweep")
-    if name not in Uplink.model_fields:
-        known = ", ".join(Uplink.model_fields)
-        raise UnknownName(
-            f"uplink has no key '{quoted(name)}'",
-            remedy=suggest(name, Uplink.model_fields, f"it has: {known}"),
-            where="--sweep",
-        )
+    known = Uplink.model_fields
+    check_known(name, known, f"uplink has no key '{quoted(name)}'", f"it has: {', '.join(known)}", "--sweep")
     if len(values) < 2 or len(set(map(str, values))) < len(values):
         raise BadValue(f"{key} has the values {quoted(values)}", remedy="give two or more, each once", where="--sweep")
     return key, values

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from fedarena.common.folder_lock import wait_until_released
 from fedarena.common.formatting import as_json
 from fedarena.config.comparison_plan import OWN_PARTS, Plan, Split, folder_name
-from fedarena.config.errors import BadValue, UnknownName, quoted, suggest
+from fedarena.config.errors import BadValue, check_known, quoted
 from fedarena.experiments.option_checks import check_names, check_numbers
 from fedarena.experiments.search_space import Method, Space, own_space, read_tables
 from fedarena.experiments.study import HELD_OUT, Search, Study, need_optuna
@@ -88,13 +88,8 @@ def _by_label(plan: Plan, spaces: Any) -> dict[str, Space]:
     tables = spaces if isinstance(spaces, Mapping) else read_tables(spaces)
     names = {label: plan.cell(label, plan.splits[0]).algorithm.name for label in plan.contestants}
     for name in tables:
-        known = [*names, *names.values()]
-        if name not in known:
-            raise UnknownName(
-                f"'{quoted(name)}' is not compared",
-                remedy=suggest(name, known, f"give tables for any of these: {', '.join(names)}"),
-                where=where,
-            )
+        more = f"give tables for any of these: {', '.join(names)}"
+        check_known(name, [*names, *names.values()], f"'{quoted(name)}' is not compared", more, where)
     own = {label: tables.get(label, tables.get(name)) for label, name in names.items()}
     return {label: Space.make(table, f"{where}, {label}") for label, table in own.items() if table is not None}
 

@@ -68,7 +68,9 @@ def library(wanted: str = "") -> tuple[str, ctypes.CDLL] | None:
             try:
                 return name, _declared(ctypes.CDLL(str(path)))
             except AttributeError as error:
-                raise ImportError(f"{path.name} is of another version of fedarena: install it again ({error})") from None
+                raise ImportError(
+                    f"{path.name} is of another version of fedarena: install it again ({error})"
+                ) from None
     return None
 
 

@@ -239,15 +239,12 @@ def build(
     *,
     init: str = "torch",
     is_text: bool = False,
-    dtype: str = "float32",
-    device: str = "cpu",
-    freeze: tuple[str, ...] = (),
-    fast: bool = True,
-    compile_batch: float | None = None,
+    **options: Any,
 ) -> Task:
     """Build a task from a module, from a function of (shape, classes), or from a function without arguments.
 
-    Initial weights come from the seed alone. A ready module keeps the weights it has: it may be pretrained.
+    `options` are those of `Task`. Initial weights come from the seed alone. A ready module keeps the weights it has: it may
+    be pretrained.
     """
     with torch_seeded(seed):
         # A copy either way: a function may hand out the same module every time.
@@ -255,7 +252,7 @@ def build(
         if init == "glorot" and not isinstance(make, nn.Module):
             glorot(module)
         _check_output(module, shape, classes, is_text)
-    return Task(module, dtype=dtype, device=device, freeze=freeze, fast=fast, shape=shape, compile_batch=compile_batch)
+    return Task(module, shape=shape, **options)
 
 
 def _call(make: Any, shape: tuple[int, ...], classes: int) -> nn.Module:

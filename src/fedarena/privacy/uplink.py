@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Reply
 from fedarena.config.errors import BadValue
-from fedarena.config.experiment import Uplink
 from fedarena.config.seeds import stream
+from fedarena.config.settings_tables import Uplink
 from fedarena.models.pytree import WeightedMean, leaves, nbytes, reductions, replace_leaves
 from fedarena.privacy import secure_aggregation
 from fedarena.privacy.accountant import Release

@@ -29,9 +29,8 @@ Array = NDArray[np.float64]
 Distribution = Callable[[float], float]
 LEAST_FEDERATIONS = 3
 NEGLIGIBLE = 1e-7  # grid points with a smaller share of the largest weight are left out
-SMOOTH = (
-    0.7  # a normal at least this many steps wide is summed on a grid to 1e-4 of its part; narrower ones are widened
-)
+# a normal at least this many steps wide is summed on a grid to 1e-4 of its part; narrower ones are widened
+SMOOTH = 0.7
 
 
 class Estimate(NamedTuple):
@@ -92,10 +91,8 @@ def hierarchy(known: Sequence[Posterior], *, rope: float = 0.01, level: float = 
     d, s = np.array([p.mean for p in known]), np.array([p.scale for p in known])
     size = max(float(d.std(ddof=1)), float(np.median(s)))
     if size <= 8 * np.finfo(float).eps * float(np.abs(d).max()):  # the same everywhere, without spread
-        point = Posterior(float(d.mean()), 0.0, 1)
-        same = Estimate(point.mean, point.interval(), point.regions(rope))
-        each = tuple(Estimate(p.mean, p.interval(level), p.regions(rope)) for p in known)
-        return Hierarchy(same, same, each, 0.0)
+        same = _alone(Posterior(float(d.mean()), 0.0, 1), rope, level)
+        return Hierarchy(same, same, tuple(_alone(p, rope, level) for p in known), 0.0)
     mixtures = [_Mixture.of(p, fineness) for p in known]
     grid = _integrate(mixtures, size, fineness)
     mean = float(np.sum(grid.weight * grid.mu0))
@@ -149,7 +146,7 @@ def shrunk_gains(
     if spreads:
         known = [p if p.scale > 0 else Posterior(p.mean, float(np.median(spreads)), p.df) for p in known]
     if len(known) < LEAST_FEDERATIONS or not shrink:
-        return [Estimate(p.mean, p.interval(level), p.regions(rope)) for p in known]
+        return [_alone(p, rope, level) for p in known]
     return list(hierarchy(known, rope=rope, level=level).federations)
 
 
@@ -257,8 +254,7 @@ def _shrunk(grid: _Grid, mixture: _Mixture, rope: float, level: float) -> Estima
     from scipy.special import ndtr
 
     if not mixture.variance.any():
-        point = Posterior(mixture.mean, 0.0, 1)
-        return Estimate(point.mean, point.interval(), point.regions(rope))
+        return _alone(Posterior(mixture.mean, 0.0, 1), rope, level)
     mu0, tau, points, distance = (array[:, None] for array in grid.points)
     total = tau**2 + mixture.variance
     weight = mixture.weight / np.sqrt(total) * np.exp(-((mu0 - mixture.mean) ** 2) / (2 * total))
@@ -271,6 +267,10 @@ def _shrunk(grid: _Grid, mixture: _Mixture, rope: float, level: float) -> Estima
     mean = float(weight @ centre)
     spread = math.sqrt(weight @ (width**2 + (centre - mean) ** 2))
     return _estimate(lambda x: float(weight @ ndtr((x - centre) / width)), mean, spread, rope, level)
+
+
+def _alone(known: Posterior, rope: float, level: float) -> Estimate:
+    return Estimate(known.mean, known.interval(level), known.regions(rope))
 
 
 def _estimate(below: Distribution, mean: float, spread: float, rope: float, level: float) -> Estimate:

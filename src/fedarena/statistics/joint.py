@@ -169,11 +169,6 @@ class Ranking:
     level: float
 
     @property
-    def headline(self) -> str:
-        """Return the candidate with the smallest expected loss."""
-        return next(iter(self.standings))
-
-    @property
     def pairs(self) -> int:
         """Return the number of pairs of candidates."""
         return math.comb(len(self.standings), 2)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import BadValue, UnknownName, suggest
+from fedarena.config.errors import BadValue, check_known
 from fedarena.statistics import metrics as functions
 
 TaskName = Literal["classification", "next_symbol", "regression", "survival", "custom"]
@@ -36,9 +36,8 @@ class Metric:
     rope: float = 0.01  # differences up to this do not matter in practice
     bounds: tuple[float, float] = (0.0, 1.0)
     needs: Needs = "classes"  # what `function` takes beside the labels
-    diverged: float | None = (
-        None  # value of a model whose output is not finite; None: every such sample counts as wrong
-    )
+    # value of a model whose output is not finite; None: every such sample counts as wrong
+    diverged: float | None = None
     takes_positive: bool = False  # `function` has a parameter for the positive class of two
     own: bool = False  # registered by a user
 
@@ -171,12 +170,8 @@ def find_metric(name: str | None, task: TaskName, where: str = "evaluate.metric"
     """Return the metric of that name, or raise if there is none or if it does not exist for the task."""
     if name is None:
         return default_metric(task)
-    if name not in _known:
-        raise UnknownName(
-            f"no metric is called '{name}'",
-            remedy=suggest(name, _known, "`fedarena list metrics` shows them all; give --file FILE.py if it is yours"),
-            where=where,
-        )
+    more = "`fedarena list metrics` shows them all; give --file FILE.py if it is yours"
+    check_known(name, _known, f"no metric is called '{name}'", more, where)
     if task not in _known[name].tasks:
         kind = "a model with its own loss" if task == "custom" else f"the task '{task}'"
         raise BadValue(

@@ -24,22 +24,14 @@ covers at least as often as it claims, for any sigma_b. Repeats of unequal size 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedarena.statistics.bayes import Posterior, paired_scores, posterior, verdict
+from fedarena.statistics.bayes import Posterior, paired_scores, posterior
 from fedarena.statistics.joint import joint_posterior
 
 LEAST_REPEATS = 5
-
-
-class Judgement(NamedTuple):
-    """The sign of b against a (+ better, = practically equal, - worse, ? undecided), and why it is undecided."""
-
-    sign: str
-    reason: str = ""
 
 
 def repeat_posterior(a: ArrayLike, b: ArrayLike, repeats: Sequence[int], rho: float = 0.0) -> Posterior:
@@ -55,27 +47,3 @@ def repeat_posterior(a: ArrayLike, b: ArrayLike, repeats: Sequence[int], rho: fl
 def paired_posterior(a: ArrayLike, b: ArrayLike, rho: float = 0.0, repeats: Sequence[int] | None = None) -> Posterior:
     """Return the posterior of the mean of b - a; `repeats`, if given, adds a random effect per repeat."""
     return posterior(a, b, rho) if repeats is None else repeat_posterior(a, b, repeats, rho)
-
-
-def repeat_verdict(
-    a: ArrayLike,
-    b: ArrayLike,
-    repeats: Sequence[int],
-    rho: float = 0.0,
-    *,
-    rope: float = 0.01,
-    threshold: float = 0.95,
-) -> Judgement:
-    """Return the sign of b against a with a random effect per repeat; fewer than 5 repeats leave it undecided.
-
-    >>> repeat_verdict([0.5, 0.5, 0.6, 0.6], [0.9, 0.9, 0.9, 0.9], repeats=[0, 0, 1, 1], rho=0.5)
-    Judgement(sign='?', reason='2 repeats: at least 5 are needed where the folds of a repeat share random choices')
-    """
-    count = len(set(repeats))
-    if count < LEAST_REPEATS:
-        needed = f"at least {LEAST_REPEATS} are needed where the folds of a repeat share random choices"
-        return Judgement("?", f"{count} repeat{'s' * (count != 1)}: {needed}")
-    worse, equal, better = repeat_posterior(a, b, repeats, rho).regions(rope)
-    sign = verdict(better, equal, worse, threshold)
-    undecided = f"no region has more than {threshold:g}" if sign == "?" else ""
-    return Judgement(sign, undecided)

@@ -13,7 +13,7 @@ if each look asks for 95 %).
 Without that floor, where all splits have the same test samples (rho = 0), late looks err too: the same levels name one of two
 equal algorithms in 13 % of comparisons of at most 50 splits and in 25 % of at most 200. There a look asks for 99.5 %, and
 from 25 splits on for a doubt that falls as 1/n: 3 % err with at most 50 splits, 4 % with at most 1000.
-`stopping_errors` of `statistics/simulation.py` computes such figures; `benchmarks/calibration.py` measures them on real
+`stopping_errors` of `benchmarks/simulated_scores.py` computes such figures; `benchmarks/calibration.py` measures them on real
 federations, whose splits repeat everything random and therefore correlate less than the worst of these cases.
 """
 
@@ -31,9 +31,8 @@ from fedarena.statistics.repeats import LEAST_REPEATS
 
 FIRST_LOOK = 10
 LATE = 25
-LEAST_FLOOR = (
-    0.05  # a smaller rho counts as none; 0.05 errs in 1 % of comparisons whose splits are independent, 0.01 in 8 %
-)
+# a smaller rho counts as none; 0.05 errs in 1 % of comparisons whose splits are independent, 0.01 in 8 %
+LEAST_FLOOR = 0.05
 
 RequiredLevel = Callable[[int, float, float], float]  # splits, threshold, rho -> the probability that a look needs
 

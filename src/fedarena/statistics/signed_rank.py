@@ -69,12 +69,12 @@ def mean_ranks(scores: ArrayLike) -> Array:
     >>> mean_ranks([[0.9, 0.8, 0.8], [0.7, 0.9, 0.6]]).tolist()
     [1.5, 1.75, 2.75]
     """
+    from scipy.stats import rankdata
+
     x = np.asarray(scores, dtype=np.float64)
     if x.ndim != 2 or x.size == 0:
         raise BadValue(f"scores of shape {x.shape}", remedy="give a matrix of federations x algorithms")
     if not np.isfinite(x).all():
         raise BadValue("a score is not finite", remedy="use the score recorded when the run diverged")
-    higher = (x[:, None, :] > x[:, :, None]).sum(axis=2)
-    equal = (x[:, None, :] == x[:, :, None]).sum(axis=2)
-    ranks: Array = (higher + (equal + 1) / 2).mean(axis=0)
+    ranks: Array = rankdata(-x, axis=1).mean(axis=0)
     return ranks

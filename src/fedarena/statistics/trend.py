@@ -9,7 +9,7 @@ hierarchical test uses. Given tau the line is normal in closed form; tau is inte
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +20,7 @@ from fedarena.config.errors import BadValue
 from fedarena.statistics.bayes import Posterior, Regions
 
 Array = NDArray[np.float64]
+Distributions = Callable[[Array], Array]
 Answer = Literal["left", "rope", "right"]
 ANSWERS: tuple[Answer, ...] = ("left", "rope", "right")
 LEAST_VALUES = 3  # different values of a setting that show a trend
@@ -85,7 +86,7 @@ def fit_trend(
     design = np.stack([np.ones(points), line], axis=1)
     centres = mean @ design.T  # tau x points
     spreads = np.sqrt(np.maximum(np.einsum("pi,tij,pj->tp", design, covariance, design), 0.0))
-    below = _NormalMixtures(centres, spreads, weight)
+    below = _mixtures(centres, spreads, weight)
     left, right = below(np.full(points, -rope)), 1 - below(np.full(points, rope))
     tail = (1 - level) / 2
     return Trend(
@@ -125,22 +126,21 @@ def _lines(z: Array, known: Sequence[Posterior]) -> tuple[Array, Array, Array]:
     return mean, np.linalg.inv(information), weight / weight.sum()
 
 
-class _NormalMixtures:
-    """The distribution functions of mixtures of normals over tau, one for every point of the line."""
+def _mixtures(centres: Array, spreads: Array, weight: Array) -> Distributions:
+    """Return the distribution functions of mixtures of normals over tau, one for every point of the line."""
+    from scipy.special import ndtr
 
-    def __init__(self, centres: Array, spreads: Array, weight: Array) -> None:
-        self._centres, self._weight = centres, weight
-        self._spreads = np.maximum(spreads, np.finfo(float).tiny)
+    widths = np.maximum(spreads, np.finfo(float).tiny)
 
-    def __call__(self, at: Array) -> Array:
-        from scipy.special import ndtr
-
+    def below(at: Array) -> Array:
         with np.errstate(over="ignore"):
-            shares: Array = self._weight @ ndtr((at - self._centres) / self._spreads)
+            shares: Array = weight @ ndtr((at - centres) / widths)
         return shares
 
+    return below
 
-def _quantiles(below: _NormalMixtures, share: float, centres: Array, spreads: Array) -> Array:
+
+def _quantiles(below: Distributions, share: float, centres: Array, spreads: Array) -> Array:
     """Return where the distribution functions reach this share, by bisection."""
     low, high = (centres - 50 * spreads).min(axis=0), (centres + 50 * spreads).max(axis=0)
     middle: Array = (low + high) / 2

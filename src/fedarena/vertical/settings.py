@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from fedarena.config.errors import BadValue
-from fedarena.config.experiment import SettingsTable, validation_error
+from fedarena.config.settings_tables import SettingsTable, validation_error
 
 Algorithm = Literal["secureboost", "secureboost_plus"]
 ObjectiveName = Literal["logistic", "softmax", "squared_error"]

@@ -24,7 +24,7 @@ def check_partition(partitioner: Partitioner) -> list[str]:
         _check_seeds(partitioner, partition, data),
         _check_refusal(partitioner, data),
     ]
-    _require(data.fingerprint() == before, "split changed the data it was given")
+    require(data.fingerprint() == before, "split changed the data it was given")
     return [*statements, "the data is not changed"]
 
 
@@ -40,66 +40,65 @@ def _split(partitioner: Partitioner, data: Dataset, seed: int) -> Partition:
     return partitioner.split(data, CLIENTS, np.random.default_rng(seed))
 
 
-def _require(condition: bool, problem: str) -> None:
+def require(condition: bool, problem: str) -> None:
+    """Raise `ContractBroken` with the problem if a condition of a contract does not hold."""
     if not condition:
-        raise ContractBroken(problem, remedy="fix what `split` returns", where="partition")
+        raise ContractBroken(problem, remedy="change the component, and check it again: `fedarena check NAME`")
 
 
 def _check_rows(partition: Partition, data: Dataset) -> str:
     count = len(partition.clients)
-    _require(count == CLIENTS, f"split returned {count} clients instead of {CLIENTS}")
+    require(count == CLIENTS, f"split returned {count} clients instead of {CLIENTS}")
     for k, rows in enumerate(partition.clients):
-        _require(rows.dtype == np.int64 and rows.ndim == 1, f"the rows of client {k} are not an array of int64")
-        _require(len(rows) > 0, f"client {k} has no rows")
-        _require(rows.min() >= 0 and rows.max() < len(data.x), f"client {k} has rows that do not exist")
+        require(rows.dtype == np.int64 and rows.ndim == 1, f"the rows of client {k} are not an array of int64")
+        require(len(rows) > 0, f"client {k} has no rows")
+        require(rows.min() >= 0 and rows.max() < len(data.x), f"client {k} has rows that do not exist")
     return "every client has rows that exist"
 
 
 def _check_disjoint(partition: Partition) -> str:
     rows, times = np.unique(np.concatenate(partition.clients), return_counts=True)
-    _require(times.max() == 1, f"row {rows[times.argmax()]} was assigned {times.max()} times")
+    require(times.max() == 1, f"row {rows[times.argmax()]} was assigned {times.max()} times")
     return "no row is assigned twice"
 
 
 def _check_complete(partition: Partition, data: Dataset) -> str:
     missing = len(data.x) - len(partition.test) - int(partition.sizes.sum())
-    _require(missing == partition.unused, f"{missing} training rows have no client, but unused = {partition.unused}")
+    require(missing == partition.unused, f"{missing} training rows have no client, but unused = {partition.unused}")
     return "every training row has a client or is counted as unused"
 
 
 def _check_tests(partition: Partition) -> str:
     training = np.concatenate(partition.clients)
     tests = np.concatenate([partition.test, *partition.client_tests])
-    _require(not np.isin(tests, training).any(), "a row is used for training and for testing")
+    require(not np.isin(tests, training).any(), "a row is used for training and for testing")
     return "training and test rows are disjoint"
 
 
 def _check_lengths(partition: Partition) -> str:
     for name in ("client_tests", "names"):
-        _require(len(getattr(partition, name)) in (0, CLIENTS), f"{name} does not have one entry per client")
+        require(len(getattr(partition, name)) in (0, CLIENTS), f"{name} does not have one entry per client")
     noise = partition.noise
     fits = noise is None or (noise.shape == (CLIENTS,) and bool((noise >= 0).all()))
-    _require(fits, "noise does not have one standard deviation per client")
+    require(fits, "noise does not have one standard deviation per client")
     return "test sets, names and noise, where given, have one entry per client"
 
 
 def _check_seeds(partitioner: Partitioner, partition: Partition, data: Dataset) -> str:
     again = _split(partitioner, data, seed=0)
-    _require(again.fingerprint() == partition.fingerprint(), "the same seed gave another split: use rng alone")
+    require(again.fingerprint() == partition.fingerprint(), "the same seed gave another split: use rng alone")
     if not getattr(partitioner, "seeded", True):
         return "the split is given by the data and does not depend on the seed"
     other = _split(partitioner, data, seed=1)
-    _require(other.fingerprint() != partition.fingerprint(), "another seed gave the same split")
+    require(other.fingerprint() != partition.fingerprint(), "another seed gave the same split")
     return "the same seed gives the same split, another seed another one"
 
 
 def _check_refusal(partitioner: Partitioner, data: Dataset) -> str:
+    refused = False
     try:
         partitioner.split(data, len(data.x) + 1, np.random.default_rng(0))
     except PartitionImpossible:
-        return "more clients than rows are refused"
-    raise ContractBroken(
-        "more clients than rows were not refused with PartitionImpossible",
-        remedy="raise PartitionImpossible",
-        where="partition",
-    )
+        refused = True
+    require(refused, "more clients than rows were not refused with PartitionImpossible")
+    return "more clients than rows are refused"

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge
-from numpy.typing import NDArray
 
 from fedarena.config.registry import register
 from fedarena.data.dataset import Dataset, Partition
@@ -33,8 +32,3 @@ class FeatureNoise:
         level = self.sigma * np.arange(clients) / max(clients - 1, 1)
         std = level if self.noise_as == "std" else np.sqrt(level)
         return replace(Iid().split(data, clients, rng), noise=std, frozen_noise=self.frozen)
-
-
-def client_noise(shape: tuple[int, ...], std: float, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return the noise of a client for rows of this shape, N(0, std) at every pixel."""
-    return rng.standard_normal(shape, dtype=np.float32) * np.float32(std)

@@ -1,4 +1,4 @@
-"""Simulated comparisons with a known truth: how often the statistics of this package are right.
+"""Simulated comparisons with a known truth: how often the statistics of fedarena are right.
 
 Scores follow the model that a function assumes, or one that breaks its assumptions in a stated way. The calibration study and
 the tests call these functions; every result is deterministic for a seed.
