@@ -39,7 +39,7 @@ def run(*words: object, code: int = 0) -> Result:
     return result
 
 
-def test_keys_for_everybody_and_for_one_more(folder: Path) -> None:
+def test_keys_for_all_parties_and_for_one_more(folder: Path) -> None:
     assert run("federation", "keys", "alfa", "bravo").stdout.split() == ["keys/organiser", "keys/alfa", "keys/bravo"]
     more = json.loads(run("federation", "keys", "charlie", "--json").stdout)
     assert more == {"organiser": "keys/organiser", "charlie": "keys/charlie"}

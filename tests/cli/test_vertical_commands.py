@@ -132,7 +132,7 @@ def test_a_table_with_two_hosts_and_a_label_of_any_kind(
     assert [line.split(",")[0] for line in shown] == ["id", *(f"n{i:03}" for i in range(49))]
 
 
-def test_columns_are_dealt_as_asked() -> None:
+def test_columns_are_assigned_as_asked() -> None:
     table = load_table("breast_cancer")
     assert {name: len(own) for name, own in split_columns(table).items()} == {"guest": 10, "host": 20}
     assert {name: len(own) for name, own in split_columns(table, hosts=3).items()} == {
@@ -144,7 +144,7 @@ def test_columns_are_dealt_as_asked() -> None:
         split_columns(dataclasses.replace(table, parties=("guest", "../out") * 15))
 
 
-def test_an_interrupted_simulation_goes_on(
+def test_an_interrupted_simulation_resumes(
     quiet: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, broken = quiet[0], tmp_path / "broken"

@@ -314,7 +314,7 @@ def test_drawing_in_blocks_has_the_law_of_drawing_one_at_a_time(monkeypatch):
 
 
 @pytest.mark.parametrize(("clients", "beta"), [(10, 0.5), (10, 0.1), (100, 0.5), (100, 0.1)])
-def test_label_dirichlet_deals_every_row_and_at_least_ten_to_each(clients, beta):
+def test_label_dirichlet_assigns_every_row_and_at_least_ten_to_each(clients, beta):
     partition = split(LabelDirichlet(beta=beta), CIFAR, clients)
     assert covers_everything(CIFAR, partition)
     assert partition.sizes.min() >= 10

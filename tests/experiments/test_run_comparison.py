@@ -473,7 +473,7 @@ def test_an_error_names_the_contestant(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
-def test_another_rope_after_the_scores_are_known_is_told(tmp_path: Path) -> None:
+def test_another_rope_after_the_scores_are_known_is_reported(tmp_path: Path) -> None:
     fa.compare("digits", ["fedavg", "fedsgd"], folds=2, rounds=1, model="logreg", out=tmp_path / "c", baseline=False)
     again = fa.compare(resume=tmp_path / "c", rope=0.05)
     assert any("rope was 0.01 at first, and became 0.05 later" in note for note in again.notes)
@@ -493,7 +493,7 @@ def test_a_resumed_comparison_is_not_half_given(tmp_path: Path) -> None:
             fa.compare(source, algorithms, resume=tmp_path / "c")
 
 
-def test_notes_of_cells_are_told_once_with_their_algorithm() -> None:
+def test_notes_of_cells_are_shown_once_with_their_algorithm() -> None:
     duel = fa.compare(
         "digits", ["fedavg", "fedbuff:buffer=1000"], folds=2, rounds=1, model="logreg", out=False, baseline=False
     )

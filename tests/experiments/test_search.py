@@ -177,7 +177,7 @@ def test_another_seed_tries_other_values() -> None:
     assert not {t.values["local.lr"] for t in first.trials} & {t.values["local.lr"] for t in other.trials}
 
 
-def test_the_same_call_again_goes_on() -> None:
+def test_the_same_call_again_resumes() -> None:
     how: dict[str, Any] = {**SMALL, "space": SPACE}
     whole = fa.search(DATA, trials=13, out=False, **how)
     first = fa.search(DATA, trials=11, **how)

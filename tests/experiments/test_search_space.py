@@ -94,7 +94,7 @@ def test_a_grid_over_what_has_no_end_is_refused_by_name(dimension: dict[str, Any
         ({"share": {"choices": [0.1]}, "per_round": {"choices": [1]}}, "both share and per_round"),
     ],
 )
-def test_a_mistake_is_told_before_anything_starts(table: Any, output: str) -> None:
+def test_a_mistake_is_reported_before_anything_starts(table: Any, output: str) -> None:
     message = refused(table)
     assert output in message
     assert "\n  -> " in message
@@ -108,7 +108,7 @@ def test_the_range_of_an_algorithms_setting_is_respected() -> None:
     Space.make({"algorithm.beta": {"low": 0.0, "high": 0.99}}).check(fedavgm)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert "there is no file" in refused(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("local.lr = {")
     assert "cannot read it" in refused(tmp_path / "bad.toml")

@@ -253,7 +253,7 @@ OLD: dict[str, Any] = {  # what comparison.json held before splits had seeds of 
 
 
 @pytest.mark.parametrize("folds", [2, None])
-def test_a_folder_without_the_new_fields_goes_on_as_it_was_made(folds: int | None) -> None:
+def test_a_folder_without_the_new_fields_resumes_as_it_was_made(folds: int | None) -> None:
     Path("old").mkdir()
     Path("old/comparison.json").write_text(json.dumps({**OLD, "folds": folds}).replace("Infinity", '"inf"'))
     before = read_plan(Path("old"))

@@ -71,7 +71,7 @@ def test_a_folder_brings_it_back(result: Comparison) -> None:
     assert points(Comparison.load(result.dir)) == points(result)
 
 
-def test_an_interrupted_sweep_goes_on(result: Comparison, tmp_path: Path) -> None:
+def test_an_interrupted_sweep_resumes(result: Comparison, tmp_path: Path) -> None:
     assert result.dir is not None
     copy = Path(shutil.copytree(result.dir, tmp_path / "c"))
     shutil.rmtree(copy / "cells" / "fedavg-noise=2")

@@ -100,7 +100,7 @@ def test_the_table_the_report_and_the_words_name_the_score(
     assert any("validated round of each run" in note and "10%" in note for note in compared.notes)
 
 
-def test_a_folder_gives_it_back_and_goes_on_as_it_was(compared: Comparison) -> None:
+def test_a_folder_loads_and_resumes_as_it_was(compared: Comparison) -> None:
     assert compared.dir is not None
     loaded = Comparison.load(compared.dir)
     assert loaded.as_dict() == compared.as_dict()

@@ -43,7 +43,7 @@ def test_a_sealed_federation_is_the_simulation(settings: dict[str, Any], tmp_pat
     assert not any("masked" in note for note in federated.notes)
 
 
-def test_one_who_leaves_with_its_keys_dealt_is_taken_out_of_the_sum(tmp_path: Path) -> None:
+def test_a_client_that_leaves_after_sharing_its_keys_is_taken_out_of_the_sum(tmp_path: Path) -> None:
     """It is killed when it should answer: its neighbours reveal the key to its pairs, and the sum is that of the others."""
     federation = Federation(tmp_path)
     federation.start()

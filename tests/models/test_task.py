@@ -189,7 +189,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_torchs_generator_alone(
     assert not np.array_equal(a.vector(), c.vector())
 
 
-def test_misfits_are_told_before_training() -> None:
+def test_mismatches_are_reported_before_training() -> None:
     with pytest.raises(ModelMismatch, match=r"two rows is \(2, 7\); 3 classes need \(2, 3\)"):
         build(lambda: nn.Linear(4, 7), (4,), 3, seed=0)
     with pytest.raises(ModelMismatch, match=r"cannot take rows of shape \(5,\)"):

@@ -262,7 +262,7 @@ def test_the_command_tells_a_program(match: Comparison, tmp_path: Path) -> None:
     assert (single["verdict"], single["no_verdict"]) == ([], "Only one algorithm has results: fedavg.")
 
 
-def test_folders_that_cannot_be_used_are_told_and_nothing_is_written(match: Comparison, tmp_path: Path) -> None:
+def test_folders_that_cannot_be_used_are_reported_and_nothing_is_written(match: Comparison, tmp_path: Path) -> None:
     root = shutil.copytree(match.dir or "", tmp_path / "match")
     cell = root / "cells" / "fedavg" / "repeat0-fold0"
     damaged = shutil.copytree(cell, tmp_path / "damaged")
@@ -333,7 +333,7 @@ def test_a_contestant_is_typed_as_it_was(label: str, table: dict[str, Any]) -> N
     assert isinstance(base.with_(**again).algorithm, Component)
 
 
-def test_rope_and_threshold_are_told_to_the_last_digit() -> None:
+def test_rope_and_threshold_are_shown_to_the_last_digit() -> None:
     plan = Plan({}, {"fedavg": {"algorithm": "fedavg"}}, repeats=2, rope=0.0123456789, threshold=0.9999999)
     [command] = commands(Comparison(plan, {"fedavg": [made_up("fedavg", [0.5])]}))
     assert "--rope 0.0123456789 --threshold 0.9999999" in command

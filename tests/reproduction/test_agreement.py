@@ -205,7 +205,7 @@ def test_what_cannot_be_compared_says_why() -> None:
     assert (judged.verdict, judged.reason) == ("not comparable", "two runs failed")
 
 
-def test_what_is_told_decides_nothing() -> None:
+def test_reported_checks_decide_nothing() -> None:
     broken = RecipeCheck.make({"kind": "range", "says": "x", "measure": "best", "high": 0.0, "told": True})
     known = sheet(PRINTED, mlp_slow=[0.5], mlp_fast=[0.6])
     judged = judge(known, [NUMBER, ORDER, broken], smaller=False)
@@ -350,7 +350,7 @@ def test_a_reading_does_not_fit_by_what_was_not_run() -> None:
     assert "mlp fast: 0.9000" in judged.reason
 
 
-def test_if_no_reading_fits_all_are_told() -> None:
+def test_if_no_reading_fits_all_are_reported() -> None:
     asked = [{**LOW, "says": "low if {model}", "cells": "{model} *"}]
     judged = judge(sheet(mlp_slow=[0.9], cnn_slow=[0.8]), checks_of(asked, READINGS), smaller=False)
     assert judged.verdict == "differs"

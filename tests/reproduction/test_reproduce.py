@@ -181,7 +181,7 @@ def test_the_same_command_runs_nothing_twice(write: Write) -> None:
     assert reproduce(resume="runs/papers/x-a-full").as_dict() == first.as_dict()
 
 
-def test_what_was_killed_goes_on_with_the_same_bits(write: Write) -> None:
+def test_a_killed_reproduction_resumes_with_the_same_bits(write: Write) -> None:
     write()
     first = reproduce("X-A", "full")
     shutil.rmtree("runs/papers/x-a-full/cells/slow")
@@ -277,7 +277,7 @@ def test_missing_data_leave_no_trace(write: Write, monkeypatch: pytest.MonkeyPat
         assert not Path("runs").exists()
 
 
-def test_too_little_disk_is_told_before_work(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_is_reported_before_work(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     write()
     monkeypatch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
     with pytest.raises(CannotWrite, match="X-A at size full needs about"):

@@ -211,7 +211,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return fa.compare("digits", ["fedavg", "local"], folds=3, out=out, **settings)
 
 
-def test_of_drawn_clients_the_shares_are_told(drawn: Comparison) -> None:
+def test_of_drawn_clients_the_shares_are_reported(drawn: Comparison) -> None:
     gains = drawn.client_gains()
     assert gains is not None
     assert gains.kind == "drawn"

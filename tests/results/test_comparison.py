@@ -148,7 +148,7 @@ def test_the_verdict_in_words() -> None:
     assert Scoring().difference(0.005) == "0.5 points"
 
 
-def test_diverged_runs_keep_their_score_and_are_told() -> None:
+def test_diverged_runs_keep_their_score_and_are_reported() -> None:
     found = comparison(THREE)
     broken = [run("fedavg", [0.5, 0.3, 0.1], loss=math.nan), *found.runs["fedavg"][1:]]
     found = Comparison(found.plan, {**found.runs, "fedavg": broken})
@@ -157,7 +157,7 @@ def test_diverged_runs_keep_their_score_and_are_told() -> None:
     assert "fedavg diverged in 1 of 3 runs." in found.words
 
 
-def test_failures_are_told_and_nothing_is_concluded_from_one_alone() -> None:
+def test_failures_are_reported_and_one_alone_gives_no_conclusion() -> None:
     found = comparison(THREE)
     alone = Comparison(found.plan, {"fedavg": found.runs["fedavg"]}, {"scaffold": "client 3 in round 1 failed"})
     assert alone.words == [

@@ -73,7 +73,7 @@ def test_a_long_log_is_read_from_its_end(tmp_path: Path) -> None:
     assert (now.round, now.accuracy) == (2000, 2000 / 3000)
 
 
-def test_a_budget_of_uploads_is_told_in_rounds(tmp_path: Path) -> None:
+def test_a_budget_of_uploads_is_shown_in_rounds(tmp_path: Path) -> None:
     settings = {**SMALL, "rounds": None, "uploads": 10, "share": 0.5}  # two clients a round
     rounds = fa.rounds("digits", out=tmp_path / "r", **settings)
     next(rounds)

@@ -58,7 +58,7 @@ def test_keys_are_never_replaced(tmp_path: Path) -> None:
     assert not (tmp_path / "birch").exists()
 
 
-def test_what_is_missing_or_mixed_up_is_told(tmp_path: Path) -> None:
+def test_missing_and_swapped_files_are_reported(tmp_path: Path) -> None:
     made = make_federation_keys(tmp_path, ["ash", "birch"])
     organiser, ash = made["organiser"], made["ash"]
     shutil.copy(made["birch"] / "node.key", ash / "node.key")

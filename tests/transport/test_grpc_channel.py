@@ -197,7 +197,7 @@ def test_the_longest_frame_passes(bank: HostServer, keys: dict[str, Path]) -> No
     line.ask(FrameKind.LEVEL, {"x": bytes(LIMITS[FrameKind.LEVEL] - 64)})
 
 
-def test_a_port_in_use_is_told(bank: HostServer, keys: dict[str, Path], tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(bank: HostServer, keys: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="cannot listen"):
         HostServer(SmallHost(tmp_path), f"127.0.0.1:{bank.port}", Identity.load(keys["bank"]))
 
@@ -289,7 +289,7 @@ def test_a_party_can_be_added_later_and_none_is_replaced(tmp_path: Path) -> None
         make_vertical_keys(tmp_path, ["bank"])
 
 
-def test_bad_names_and_folders_are_told(tmp_path: Path, keys: dict[str, Path]) -> None:
+def test_bad_names_and_folders_are_reported(tmp_path: Path, keys: dict[str, Path]) -> None:
     for names in (["Guest"], ["a b"], ["-x"], ["a", "a"], []):
         with pytest.raises(BadValue):
             make_vertical_keys(tmp_path / "new", names)
@@ -303,7 +303,7 @@ def test_bad_names_and_folders_are_told(tmp_path: Path, keys: dict[str, Path]) -
         Identity.load(mixed)
 
 
-def test_an_expired_certificate_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+def test_an_expired_certificate_is_reported_before_anything_is_sent(tmp_path: Path) -> None:
     made = make_vertical_keys(tmp_path, ["guest"], days=0)
     with pytest.raises(BadValue, match="not now"):
         Identity.load(made["guest"])

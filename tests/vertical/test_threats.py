@@ -164,7 +164,7 @@ HOST_MAY_KNOW = {
 }
 
 
-def test_a_host_is_told_nothing_but_what_the_page_says() -> None:
+def test_a_host_receives_only_what_the_page_says() -> None:
     line = Line(Host(X[:, 2:]))
     model = train(line)
     sent: dict[FrameKind, set[str]] = {}

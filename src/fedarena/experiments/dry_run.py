@@ -15,7 +15,7 @@ from fedarena.experiments.until_decided import at_limit
 from fedarena.results.run_folder import room_for
 from fedarena.results.run_status import all_cells, left_out_cells
 from fedarena.results.suite_plan import SuitePlan
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 from fedarena.runtimes.worker_count import usable_cores
 
 NOTHING_RUN = "nothing was run: leave out --dry-run to start"

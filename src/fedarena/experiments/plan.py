@@ -27,7 +27,7 @@ from fedarena.experiments.validated_score import check_rescoring, with_validatio
 from fedarena.results.plan_file import read_plan
 from fedarena.results.run_folder import versions
 from fedarena.results.scoring import SCORES, VIEWS, Scoring
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 from fedarena.statistics.metric_registry import all_metrics, find_metric
 
 

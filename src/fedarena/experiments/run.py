@@ -37,8 +37,8 @@ from fedarena.results.run_loading import load_with_changes
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.client_runtime import ProcessRuntime, RayRuntime
 from fedarena.runtimes.ray_nodes import ClusterNodes
-from fedarena.runtimes.run_task import one_thread
 from fedarena.runtimes.serial import SerialRuntime
+from fedarena.runtimes.single_thread import one_thread
 
 Out = str | Path | Literal[False] | None
 OnRound = Callable[[RoundRecord], bool | None]  # sees every round, and may return True to stop

@@ -26,7 +26,7 @@ from fedarena.results.plan_file import write_plan
 from fedarena.results.run_status import ComparisonCell, comparison_cells
 from fedarena.results.suite import SuiteComparison
 from fedarena.results.suite_plan import FILE, RESULT, SuitePlan
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 from fedarena.statistics.metric_registry import CLASSES, all_metrics
 
 RATIO_ROPE = 0.01  # of metrics with units: a share of the value

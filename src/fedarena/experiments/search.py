@@ -33,7 +33,7 @@ from fedarena.experiments.task_folder import locked_folder
 from fedarena.experiments.trials import columns, format_values, run_trials
 from fedarena.results.json_files import read_table, write_table, write_text
 from fedarena.results.run_folder import fingerprints
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 
 SHOWN = 5  # of the best trials
 DAMAGED = "restore the file from a copy, or search again in a new folder"

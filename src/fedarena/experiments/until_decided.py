@@ -17,7 +17,7 @@ from fedarena.config.errors import BadValue
 from fedarena.experiments.split_options import MOST, Splitting
 from fedarena.results.comparison import Comparison
 from fedarena.results.plan_file import write_plan
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 from fedarena.statistics.repeats import LEAST_REPEATS
 from fedarena.statistics.sequential import FIRST_LOOK
 

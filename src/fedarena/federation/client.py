@@ -35,7 +35,7 @@ from fedarena.federation.release_log import REFUSED, RELEASED, Binding, ReleaseL
 from fedarena.federation.statistics_release import MASKED_FROM, StatisticsMask
 from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, pack, unpack_body
 from fedarena.models.task import sha256
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 from fedarena.transport.certificates import write_secret
 
 LEAST = 10  # training samples over which sums are released, at least

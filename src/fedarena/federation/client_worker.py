@@ -43,7 +43,7 @@ from fedarena.models.pytree import read_only, types_near
 from fedarena.models.task import Buffers, Keep, Scores
 from fedarena.privacy.secure_aggregation import MaskedExchange
 from fedarena.privacy.uplink import CannotSend, MaskedVector, UplinkSteps
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 
 Response = tuple[messages.MessageBody, Payload]
 

@@ -16,7 +16,7 @@ from fedarena.federation.wire_format import WireRefused
 from fedarena.models.pytree import leaves, reductions
 from fedarena.privacy.secure_aggregation import MaskedExchange
 from fedarena.privacy.uplink import CannotSend, masked_vector
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 
 ROWS = 4
 

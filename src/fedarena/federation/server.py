@@ -33,7 +33,7 @@ from fedarena.models.task import Buffers, sha256
 from fedarena.privacy.uplink import MaskedVector
 from fedarena.results import run_folder
 from fedarena.results.run import Run
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 from fedarena.transport.flower_link import Link
 
 LOGGER = logging.getLogger(__name__)

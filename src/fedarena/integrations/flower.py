@@ -37,7 +37,7 @@ from fedarena.engine.setup import build_model_and_algorithm
 from fedarena.engine.tasks import ClientTask, FailedTask, SkippedClient, run_task
 from fedarena.models.pytree import UnknownType, from_plain, is_finite, leaves, to_plain, types_near
 from fedarena.models.task import Buffers
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 
 OURS = "fedarena"  # name of the record of fedarena in a message; it refers to the arrays in the other record
 ARRAYS = "arrays"

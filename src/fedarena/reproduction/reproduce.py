@@ -36,7 +36,7 @@ from fedarena.results.run_folder import need_room, room_for, versions
 from fedarena.results.run_status import read_status
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.process_pool import ProcessPool
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 from fedarena.runtimes.worker_count import limit_workers, usable_cores
 
 LOSS, ACCURACY = 1e-6, 5e-4  # tolerances of rounding between processors: relative, and absolute

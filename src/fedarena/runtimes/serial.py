@@ -9,7 +9,7 @@ from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.tasks import RuntimeTask, run_task
 from fedarena.models.pytree import read_only
-from fedarena.runtimes.run_task import one_thread
+from fedarena.runtimes.single_thread import one_thread
 
 
 class SerialRuntime:

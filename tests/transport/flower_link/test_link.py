@@ -87,7 +87,7 @@ def test_one_that_is_stopped_yields_nothing_and_late_answers_are_not_taken(feder
     assert federation.ask(birch, b"awake").content == b"awake"
 
 
-def test_one_that_is_not_there_is_told_at_once(federation: Federation) -> None:
+def test_a_missing_party_is_reported_at_once(federation: Federation) -> None:
     absent = number(federation.server_keys.clients["oak"])
     response = federation.ask(absent, b"hello")
     assert (response.content, response.problem) == (None, "'oak' is not connected")
@@ -308,7 +308,7 @@ def test_only_the_server_may_make_the_owners_calls(federation: Federation, path:
     federation.until(lambda: any("which is only for the server" in text for text in federation.messages))
 
 
-def test_a_port_that_is_taken_is_told(federation: Federation, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported(federation: Federation, tmp_path: Path) -> None:
     with pytest.raises(BadValue, match=f"cannot listen on {federation.link.address}"):
         open_link(tmp_path, federation.link.address, federation.server_keys)
 

@@ -90,7 +90,7 @@ def test_other_versions_of_flower_are_refused(monkeypatch: pytest.MonkeyPatch, f
         flower_internals.check_version()
 
 
-def test_without_flower_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_flower_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: str) -> str:
         raise PackageNotFoundError
 

@@ -58,5 +58,5 @@ def test_a_key_prime_has_a_known_group(attempt: int) -> None:
     assert all(pow(g, (p - 1) // factor, p) != 1 for factor in factors)
 
 
-def test_a_foreign_prime_is_told_from_ours() -> None:
+def test_a_foreign_prime_is_distinguished_from_ours() -> None:
     assert primes.factors_of_order(2 * (2**89 - 1) * (2**107 - 1) + 1) is None  # two large factors
