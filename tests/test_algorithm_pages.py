@@ -127,6 +127,7 @@ def test_the_overview_links_every_algorithm() -> None:
     assert {f"algorithms/{name}.md" for name in ENTRIES} <= linked
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_table_and_nothing_else(script: ModuleType, tmp_path: Path) -> None:
     page = tmp_path / "algorithms.md"
     before = (DOCS / "algorithms.md").read_text("utf-8")

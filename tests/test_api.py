@@ -49,6 +49,7 @@ def test_a_client_for_each_row_is_a_natural_partition() -> None:
     assert result.clients["rows"].sum() == 192  # four fifths of 240
 
 
+@pytest.mark.slow
 def test_own_models_of_every_kind() -> None:
     x, y = blobs()
 
@@ -70,6 +71,7 @@ def test_own_models_of_every_kind() -> None:
         assert isinstance(restored, nn.Module)
 
 
+@pytest.mark.slow
 def test_own_things_run_in_worker_processes_of_both_kinds(tmp_path: Path) -> None:
     """A script without a guard for __main__, with a model, an algorithm and a state of its own; forked and fresh."""
     script = tmp_path / "mine.py"
@@ -121,6 +123,7 @@ def test_own_things_run_in_worker_processes_of_both_kinds(tmp_path: Path) -> Non
         assert done.stdout.split() == ["once", "True", "4"], done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_with_own_things_says_how_to_bring_them_back() -> None:
     x, y = blobs()
     first = fa.run((x, y), model=lambda: nn.Linear(6, 3), out="r", **QUICK)
@@ -161,6 +164,7 @@ def test_a_component_of_ones_own_as_object_or_by_name() -> None:
     assert by_name.weights_sha256 == as_object.weights_sha256
 
 
+@pytest.mark.slow
 def test_a_plug_in_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
     """A real installed distribution: a module and its metadata on the path."""
     (tmp_path / "plug_in.py").write_text(
@@ -204,6 +208,7 @@ def test_result_loads_from_its_folder(run: fa.Run) -> None:
     assert fa.load(copied).weights_sha256 == run.weights_sha256
 
 
+@pytest.mark.slow
 def test_result_shows_itself(run: fa.Run) -> None:
     assert "fedavg on digits" in str(run)
     assert "<svg" in run._repr_html_()
@@ -270,6 +275,7 @@ def test_feature_noise_reaches_the_clients() -> None:
 # What a first reader tripped over
 
 
+@pytest.mark.slow
 def test_classes_of_a_script_are_the_same_before_and_after_a_worker(tmp_path: Path) -> None:
     """A payload class of __main__ comes back as itself, forked or fresh; one made inside a function too."""
     script = tmp_path / "mine.py"
@@ -372,6 +378,7 @@ def test_a_damaged_folder_is_reported(name: str) -> None:
         fa.verify("r", runtime="serial")
 
 
+@pytest.mark.slow
 def test_a_continued_run_is_the_run_it_would_have_been() -> None:
     """The old last round was evaluated because it was last; it no longer is."""
     settings: dict[str, Any] = {"evaluate": {"every": 3}, "runtime": "serial"}
@@ -398,6 +405,7 @@ def test_local_models_are_asked_for_by_client() -> None:
     assert run.final.accuracy == pytest.approx((sizes * right).sum() / sizes.sum())
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_share_a_folder() -> None:
     """Names are taken by making them; a folder at work is locked against a second process."""
     from fedarena.results.run_folder import new_folder
@@ -457,6 +465,7 @@ def test_a_partition_that_assigns_a_row_twice_is_refused() -> None:
         fa.run("digits", partition=Beyond(), out=False, **QUICK)
 
 
+@pytest.mark.slow
 def test_clients_without_test_rows_and_with_noise() -> None:
     run = fa.run("digits", partition="feature_noise", clients=500, rounds=1, out=False, runtime="serial")
     assert np.isnan(run.client_accuracy).all()  # two or three rows each: a fifth of that is no test row
@@ -477,6 +486,7 @@ class Remembers(fa.FedAvg):
         return fa.Reply(fa.Step(got.w - out.w + 1e-3 * kept), keep=kept, weight=work.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_a_client_that_joins_late_remembers_the_true_start(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker may have trained or evaluated before it meets a new client: w_0 is still w_0."""
@@ -489,6 +499,7 @@ def test_a_client_that_joins_late_remembers_the_true_start(start: str, monkeypat
     assert fa.run("digits", resume="r", workers=2, **settings).weights_sha256 == serial.weights_sha256
 
 
+@pytest.mark.slow
 def test_random_layers_are_seeded_in_every_kind_of_work() -> None:
     """BatchNorm recomputed behind dropout, and a loss that draws: the same numbers again, and in workers."""
     net = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.Linear(16, 10))
@@ -599,6 +610,7 @@ def test_a_reply_that_cannot_be_pickled_is_reported() -> None:
         fa.run("digits", algorithm=Locked(), rounds=1, out=False, workers=2)
 
 
+@pytest.mark.slow
 def test_a_slow_client_does_not_pile_up_the_others() -> None:
     """No answer is computed far ahead of the one that is waited for."""
     from fedarena.engine.client import Broadcast

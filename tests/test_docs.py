@@ -194,6 +194,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.M
         registry._entries[kind].update(entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page_does_what_it_says(page: Path, session: types.ModuleType) -> None:
     Reader(page, session).read()
@@ -224,6 +225,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_in(module: str, session: types.ModuleType) -> None:
     result = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
@@ -377,6 +379,7 @@ def test_contributing_has_the_import_order() -> None:
     assert re.findall(r"`(\w+)`", order[1]) == [layer for layer in LAYERS if layer != "__main__"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name_of)
 def test_tests_that_a_page_names_exist(page: Path) -> None:
     known = {path.name for path in (ROOT / "tests").rglob("test_*.py")}

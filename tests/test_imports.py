@@ -74,6 +74,7 @@ def imported(path: Path) -> Iterator[str]:
     yield from walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODULES if name])
 def test_imports_point_downwards_only(name: str) -> None:
     home = name.split(".")[0]
@@ -84,6 +85,7 @@ def test_imports_point_downwards_only(name: str) -> None:
             assert home != "vertical" or layer in VERTICAL_MAY_USE, f"{name} imports {target}"
 
 
+@pytest.mark.slow
 def test_messages_of_a_federation_do_not_depend_on_flower() -> None:
     """Only the Flower link imports Flower."""
     code = "import sys, fedarena.federation.api; print('flwr' in sys.modules)"

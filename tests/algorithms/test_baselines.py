@@ -14,6 +14,7 @@ def test_local_with_one_client_is_fedavg() -> None:
     assert alone.final.loss == pytest.approx(together.final.loss, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_local_clients_reach_their_own_optima() -> None:
     """Each client's own model goes to its own centre; the server's model never moves."""
     from fedarena.algorithms import LocalOnly

@@ -55,6 +55,7 @@ def test_the_published_filter_scales_with_the_federation() -> None:
     assert filters == {1: (0, 1), 5: (0, 2), 10: (1, 5), 100: (16, 51)}
 
 
+@pytest.mark.slow
 def test_only_answers_of_the_right_age_are_merged() -> None:
     """b_l <= d <= b_u, hence (b_u + 1)^(-1/2) <= alpha <= (b_l + 1)^(-1/2); the age grows by one a merge."""
     run = many(20, 30, 10, {"name": "coop", "b_l": 3, "b_u": 9})
@@ -104,6 +105,7 @@ def test_it_is_the_pseudocode(b_l: int, b_u: int) -> None:
     assert run.ages["merges_of_clients"] == np.bincount(order, minlength=8).tolist()
 
 
+@pytest.mark.slow
 def test_ages_are_those_of_a_simulation_of_100_clients() -> None:
     """Lost work with 16/51 and equal speeds +- 20 % (docs/reference/algorithms.md#co-op):
     1.9 trainings a merge, 48 % outdated, mean d 46, alpha 0.147."""
@@ -128,6 +130,7 @@ def test_three_clients_two_apart_deadlock(seed: int) -> None:
     assert many(3, 500, 1, {"name": "coop", "b_l": 2, "b_u": 3, "allow_deadlock": True}, seed=seed).ages["deadlock"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_wide_filter_does_not_deadlock_and_a_narrow_one_does(seed: int) -> None:
     """K = 20, b_l = 6: b_u = 8 and 11 deadlock in every simulation, b_u = 2 b_l = 12 never."""
@@ -148,6 +151,7 @@ def test_filters_that_deadlock_are_refused_with_both_conditions(b_l: int, b_u: i
     assert "b_u >= 2 b_l" in error.value.remedy
 
 
+@pytest.mark.slow
 def test_a_narrow_filter_is_fine_for_few_clients() -> None:
     """b_u < 2 b_l, but K = 3 < b_u - b_l + 1 = 4: one client is always outdated before all can wait."""
     assert many(3, 70, 3, {"name": "coop", "b_l": 2, "b_u": 5}).ages["merges"] == 210

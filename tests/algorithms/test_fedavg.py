@@ -42,6 +42,7 @@ def on_quadratics(rows: list[int], **settings: object) -> np.ndarray:
     return run.state["w"].numpy()
 
 
+@pytest.mark.slow
 def test_one_client_is_torch_sgd() -> None:
     """The same against torch.optim, with the same shuffles, so that the solver itself is checked by someone else."""
     from fedarena.config.experiment import Experiment
@@ -117,6 +118,7 @@ def test_weights_are_rows() -> None:
     np.testing.assert_allclose(got, 0.1 * (p * CURVATURES * CENTRES).sum(axis=0), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_fedsgd_finds_the_optimum_where_fedavg_is_biased() -> None:
     """Heterogeneous curvature and several local steps: FedAvg settles elsewhere, FedSGD at the optimum."""
     rows = [10, 30, 60]

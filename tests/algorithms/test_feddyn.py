@@ -14,6 +14,7 @@ from fedarena.algorithms import FedDyn
 from fedarena.config.errors import BadValue
 
 
+@pytest.mark.slow
 def test_feddyn_reaches_the_optimum_of_unlike_quadratics() -> None:
     """With many local steps a round, all clients or some of them, where FedAvg does not."""
     data, centres, curvatures = federation(6)

@@ -26,6 +26,7 @@ def test_fedfa_weights_sum_to_one_and_favour_the_weak_and_the_rare() -> None:
     np.testing.assert_allclose(FedFA().weights(np.full(4, 0.8), np.full(4, 2.0)), 0.25)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 50)), min_size=1, max_size=9), st.sampled_from([0, 0.3, 1]))
 def test_fedfa_weights_are_shares(clients: list[tuple[float, int]], mix: float) -> None:
     """Weights are never negative and sum to 1, for all accuracies and visits."""

@@ -18,6 +18,7 @@ def test_fednova_with_one_client_is_fedavg() -> None:
     np.testing.assert_allclose(weights(nova), weights(on_blobs(clients=1, dtype="float64")), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_fednova_removes_the_bias_of_unequal_work(momentum: float) -> None:
     """Ten rows a batch: 10, 30 and 60 rows make 1, 3 and 6 steps an epoch. At a small rate FedNova settles at the optimum

@@ -21,6 +21,7 @@ def test_fedprox_first_step_does_not_depend_on_mu() -> None:
     assert len(runs) == 1
 
 
+@pytest.mark.slow
 def test_fedprox_ends_at_the_minimum_of_its_objective() -> None:
     """One client, many steps: argmin F + mu/2 |w - w_t|^2 = (h a + mu w_t) / (h + mu), w_t = 0."""
     got = on_quadratics([5], algorithm=FedProx(mu=0.7), rounds=1, local={**FULL, "epochs": 2000})

@@ -49,6 +49,7 @@ def test_fsvrg_stays_at_the_optimum() -> None:
     np.testing.assert_allclose(got, target, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_fsvrg_reaches_the_optimum_from_elsewhere() -> None:
     target = optimum(CENTRES, CURVATURES, np.array(ROWS))
     got = on_quadratics(ROWS, algorithm=FSVRG(h=0.5), rounds=60, evaluate={"every": 60})
@@ -211,6 +212,7 @@ def test_scalings_are_ratios_of_frequencies_and_of_clients() -> None:
     assert seen[2][0][:5].tolist() == pytest.approx([1.0, 9 / 15, 5 / 15, (10 / 15) / (3 / 5), 1.0])
 
 
+@pytest.mark.slow
 def test_scaled_fsvrg_shares_the_optimum_of_gradient_descent() -> None:
     """With weight decay there is one: it stays there, and it gets there from elsewhere."""
     local = {"lr": 1.0, "weight_decay": 0.1}

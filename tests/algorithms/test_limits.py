@@ -197,6 +197,7 @@ def everything(run: fa.Run) -> tuple[str, list[dict[str, Any]]]:
     return run.weights_sha256, [{k: v for k, v in vars(r).items() if k not in TIMES} for r in run.records]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "on"), EVERYTHING)
 def test_any_order_of_execution_and_any_workers(name: str, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who computes a client, and when, changes no bit."""

@@ -114,6 +114,7 @@ def test_scaffold_options_coincide_for_one_full_step() -> None:
     np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["i", "ii"])
 def test_scaffold_reaches_the_optimum_of_unlike_quadratics(option: Any) -> None:
     """To 1e-10, with three of ten clients a round and five local steps; FedAvg does not."""
@@ -124,6 +125,7 @@ def test_scaffold_reaches_the_optimum_of_unlike_quadratics(option: Any) -> None:
     assert np.abs(solve(data, "fedavg", 40) - target).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_scaffold_at_its_fixed_point_stays() -> None:
     """After convergence one more round changes nothing to rounding."""
     data, _, _ = federation(6)
@@ -131,6 +133,7 @@ def test_scaffold_at_its_fixed_point_stays() -> None:
     np.testing.assert_allclose(a, b, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_scaffold_control_weighting_decides_which_optimum() -> None:
     """Rows for models and 1/N for controls lead to the uniform mean's optimum; `size` to that of the rows.
 
@@ -144,6 +147,7 @@ def test_scaffold_control_weighting_decides_which_optimum() -> None:
         np.testing.assert_allclose(got, target, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_scaffold_divided_by_the_cohort_has_too_large_a_control() -> None:
     """N/|S_t| times the mean of the c_k; if all take part the algorithm itself, and right at the optimum, where the
     c_k add up to 0 (docs/reference/algorithms.md#a-14)."""
@@ -158,6 +162,7 @@ def test_scaffold_divided_by_the_cohort_has_too_large_a_control() -> None:
     np.testing.assert_allclose(solve(data, divided, 250, per_round=3), target, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_scaffold_with_momentum_in_both_forms_comes_near() -> None:
     """Spec 6, simulated: 1.6e-3 inside with ||a||_1, 1.3e-2 outside with tau; wrong pairs 0.37 or divergence."""
     data, centres, curvatures = federation(20)
@@ -181,6 +186,7 @@ def test_scaffold_costs_twice_fedavg() -> None:
     assert scaffold.bytes_up == 2 * avg.bytes_up - 3 * 4 * 8  # n_k is sent once
 
 
+@pytest.mark.slow
 def test_scaffold_weight_decay_is_part_of_the_gradient() -> None:
     """The optimum is then that of the mean of F_k + lambda/2 |w|^2."""
     decayed = {**FULL, "weight_decay": 0.2}

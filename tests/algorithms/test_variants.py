@@ -100,6 +100,7 @@ def test_a_subclass_of_the_papers_class_refuses_a_setting_that_it_has_no_code_fo
     assert "AdaptiveFedProx" in error.value.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("paper", "settings", "variant"), VARIANTS)
 def test_variants_have_the_same_bits_with_two_workers_and_after_a_resume(
     paper: type, settings: dict[str, Any], variant: type, tmp_path: Path

@@ -98,6 +98,7 @@ def test_designs_take_turns_and_are_compared(monkeypatch: pytest.MonkeyPatch) ->
     assert installed or "Flower is not installed here" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_design_that_fails_says_why() -> None:
     wrong = replace(TINY, model={"name": "cnn_mcmahan"}, shape=(3,))
     with pytest.raises(MeasurementFailed, match="plain on tiny cannot be measured: "):

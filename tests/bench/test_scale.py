@@ -59,6 +59,7 @@ def test_a_hundred_thousand_devices_are_arrays_and_no_objects() -> None:
     assert known.clients.nbytes + known.starts.nbytes + known.ends.nbytes == 24 * availability.DEVICES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", availability.POLICIES)
 def test_some_hours_of_a_small_world(policy: str) -> None:
     row = availability.simulate(policy, days=0.15, devices=2000)

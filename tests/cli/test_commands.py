@@ -72,6 +72,7 @@ def test_call_file_and_command_give_the_same_bits() -> None:
     assert called.weights_sha256 == from_file.weights_sha256 == commanded["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_verify_says_yes_and_no() -> None:
     call("run", "digits", *QUICK, "--out", "r")
     result = call("verify", "r", "--json", "-q")
@@ -118,6 +119,7 @@ def test_list_has_every_name_of_the_contract() -> None:
     )
 
 
+@pytest.mark.slow
 def test_data_show(tmp_path: Path) -> None:
     result = call("data", "show", "digits", "--plot", "p.png", "--json")
     shown = json.loads(result.stdout)
@@ -126,6 +128,7 @@ def test_data_show(tmp_path: Path) -> None:
     assert "mean L1 distance" in call("data", "show", "digits").stdout
 
 
+@pytest.mark.slow
 def test_every_command_explains_itself_with_an_example() -> None:
     for command in (["run"], ["list"], ["data", "get"], ["data", "show"], ["verify"], ["check"], ["bench"]):
         text = call(*command, "--help").stdout
@@ -166,6 +169,7 @@ class Half(fa.FedAvg):
 """
 
 
+@pytest.mark.slow
 def test_a_file_of_components_works_with_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where workers are started fresh and cannot import it."""
     import fedarena.runtimes.process_pool as processes
@@ -188,6 +192,7 @@ def test_json_is_json_even_when_training_diverged() -> None:
     assert json.loads(result.stdout, parse_constant=lambda word: pytest.fail(word))["final_loss"] is None
 
 
+@pytest.mark.slow
 def test_a_run_on_a_file_can_be_repeated_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("t.csv").write_text("a,b,ill\n" + "".join(f"{i % 5},{i % 7},{i % 2}\n" for i in range(60)))
     call("run", "t.csv", "--set", "data.label=ill", "--set", "rounds=1", "--out", "r")
@@ -250,6 +255,7 @@ def test_missing_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert "fedarena data get mnist" in refused("run", "mnist")
 
 
+@pytest.mark.slow
 def test_truncated_and_altered_data_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDARENA_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -292,6 +298,7 @@ def test_resume_of_another_experiment_or_of_nothing() -> None:
     assert call("run").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_finished_run_may_resume_for_more_rounds_not_for_fewer() -> None:
     call("run", "digits", *QUICK, "--out", "r")
     assert "the same rounds or more" in refused("run", "--resume", "r", "--set", "rounds=1")
@@ -309,6 +316,7 @@ def test_a_folder_that_is_taken_or_cannot_be_written() -> None:
     assert "not a run folder" in refused("verify", "nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX resource limits")
 @pytest.mark.parametrize(("model", "largest"), [("logreg", 60_000), ("mlp_2nn", 200_000)])
 def test_a_disk_that_fills_up_loses_nothing(model: str, largest: int) -> None:

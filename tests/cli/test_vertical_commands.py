@@ -53,6 +53,7 @@ def people(tmp_path: Path) -> Path:
 OTHERS = ("--drop", "word", "--drop", "grade", "--drop", "amount", "--drop", "number")
 
 
+@pytest.mark.slow
 def test_a_simulation_is_lossless_and_says_all_it_should(tmp_path: Path) -> None:
     out = tmp_path / "trial"
     result = run("train", "breast_cancer", *SMALL, "--check-pooled", "--out", out, "--json")
@@ -75,6 +76,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     return out, run("train", "breast_cancer", *SMALL, "--out", out, "-q")
 
 
+@pytest.mark.slow
 def test_quiet_says_nothing_but_the_result(quiet: tuple[Path, Result]) -> None:
     out, result = quiet
     assert result.stderr == ""
@@ -103,6 +105,7 @@ def test_predictions_are_those_of_the_training(quiet: tuple[Path, Result], tmp_p
     assert (tmp_path / "p.csv").read_text().splitlines() == shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("label", "options", "metric"),
     [("paid", (), "auc"), ("grade", (), "accuracy"), ("amount", ("--objective", "squared_error"), "rmse")],
@@ -144,6 +147,7 @@ def test_columns_are_assigned_as_asked() -> None:
         split_columns(dataclasses.replace(table, parties=("guest", "../out") * 15))
 
 
+@pytest.mark.slow
 def test_an_interrupted_simulation_resumes(
     quiet: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +217,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", MISTAKES, ids=" ".join)
 def test_a_mistake_is_one_message_before_work(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,6 +249,7 @@ def test_bad_tables_are_refused_by_name(people: Path, monkeypatch: pytest.Monkey
     assert [path.name for path in people.parent.iterdir()] == ["people.csv"], "nothing is left behind"
 
 
+@pytest.mark.slow
 def test_a_quantity_is_one_however_it_is_named(people: Path) -> None:
     """Labels 10, 20 and 50 as numbers: an error in their unit, not in class numbers."""
     grades = people.parent / "grades.csv"
@@ -276,6 +282,7 @@ def test_ids_are_read_as_they_are_written(tmp_path: Path) -> None:
         assert TableSource(str(tmp_path / name), ids="id").load_ids().ids == tuple(ids)
 
 
+@pytest.mark.slow
 def test_a_party_does_not_load_torch() -> None:
     """It would triple the time until a host listens."""
     words = ["vertical", "predict", "breast_cancer", "--model", "nowhere", "--json"]

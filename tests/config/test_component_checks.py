@@ -13,11 +13,13 @@ from fedarena.config.registry import components
 from fedarena.experiments import component_checks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(components("algorithm")))
 def test_algorithms(name: str) -> None:
     assert len(list(component_checks.check_algorithm(name))) >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(components("model")))
 def test_models(name: str) -> None:
     assert len(list(component_checks.check_model(name))) == 4

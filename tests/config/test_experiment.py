@@ -24,6 +24,7 @@ def test_a_data_set_is_a_complete_experiment_and_prints_back(name: str, tmp_path
     assert again == exp
 
 
+@pytest.mark.slow
 @given(
     lr=st.floats(1e-6, 10),
     batch=st.one_of(st.integers(1, 1000), st.just(math.inf)),

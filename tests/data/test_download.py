@@ -102,6 +102,7 @@ def routes(monkeypatch: pytest.MonkeyPatch, *these: download.Route) -> None:
     monkeypatch.setitem(download.ROUTES, "mnist", these)
 
 
+@pytest.mark.slow
 def test_a_mirror_fills_the_cache(
     server: Server, monkeypatch: pytest.MonkeyPatch, messages: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +128,7 @@ def test_nothing_is_downloaded_twice(
     assert "exists already" in messages.messages[0]
 
 
+@pytest.mark.slow
 def test_a_damaged_copy_is_replaced(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mnist.npz").write_bytes(b"half a file")
     server.contents = {f"/{name}": content for name, content in PACKED.items()}
@@ -134,6 +136,7 @@ def test_a_damaged_copy_is_replaced(server: Server, monkeypatch: pytest.MonkeyPa
     assert published_files.read_published("mnist", download.download_dataset("mnist", folder=tmp_path)) is not None
 
 
+@pytest.mark.slow
 def test_bad_mirrors_are_skipped(
     server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, messages: pytest.LogCaptureFixture
 ) -> None:

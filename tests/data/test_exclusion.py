@@ -29,6 +29,7 @@ def hospitals(left_out: str = "") -> Any:
     return arrays(x[train], y[train], client[train], x[test], y[test], client[test])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "local", "centralized"])
 def test_excluding_the_last_client_is_deleting_its_samples(algorithm: str) -> None:
     """Streams are keyed by the number of a client, which does not change for others if the last one is deleted."""
@@ -43,6 +44,7 @@ def test_excluding_the_last_client_is_deleting_its_samples(algorithm: str) -> No
     assert excluded.weights_sha256 != fa.run(hospitals(), **settings).weights_sha256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_local_training_of_the_others_does_not_change_by_a_bit(name: str) -> None:
     """Who trains alone has the same samples, batches and initial weights without any other client."""

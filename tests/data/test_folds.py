@@ -111,6 +111,7 @@ def test_texts_have_folds_too() -> None:
     assert check([partition_data(exp.with_(folds=3, fold=fold))[1] for fold in range(3)]) == set(range(30))
 
 
+@pytest.mark.slow
 @given(
     labels=st.lists(st.integers(0, 3), min_size=6, max_size=60),
     clients=st.integers(1, 6),

@@ -94,12 +94,14 @@ def test_statistics_are_ready_for_json():
     assert statistics(TEXT, split(Iid(), TEXT, clients=5)).as_dict()["counts"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "clients"), [(TEN, 10), (TEN, 100), (TEN, 1), (TEXT, 5)])
 def test_the_picture_is_a_png(data, clients, tmp_path):
     path = plot_partition(data, split(Iid(), data, clients), tmp_path / "partition.png")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_many_classes_fit_the_picture(tmp_path):
     data = Dataset("many", np.zeros((900, 1), np.uint8), np.arange(900) % 62, n_train=800, classes=62)
     assert plot_partition(data, split(Shards(), data), tmp_path / "p.png").stat().st_size > 0

@@ -293,6 +293,7 @@ def one_at_a_time(q, stock, turns, rng):
     return drawn
 
 
+@pytest.mark.slow
 def test_drawing_in_blocks_has_the_law_of_drawing_one_at_a_time(monkeypatch):
     monkeypatch.setattr(dirichlet, "BLOCK", 3)
     q, stock, turns = (
@@ -352,6 +353,7 @@ def test_quantity_skew_leaves_labels_alike(clients):
     assert chi2_contingency(class_counts(CIFAR, partition)).pvalue > 0.001
 
 
+@pytest.mark.slow
 def test_sizes_have_the_law_of_plain_draws_that_pass():
     rng = np.random.default_rng(0)
     skew = QuantityDirichlet(beta=0.5, min_size=5)
@@ -363,6 +365,7 @@ def test_sizes_have_the_law_of_plain_draws_that_pass():
     assert ks_2samp(ours[:, 0], plain[:, 0]).pvalue > 0.001
 
 
+@pytest.mark.slow
 def test_accepted_sizes_are_less_skewed_than_a_free_draw():
     # 1.26 instead of 1.38; the coefficient of variation of one draw has a standard deviation of 0.15
     rng = np.random.default_rng(0)
@@ -613,6 +616,7 @@ ANY = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     partitioner=st.sampled_from(ANY),

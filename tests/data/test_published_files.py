@@ -306,6 +306,7 @@ def needs(name: str) -> published_files.Arrays:
         pytest.skip(f"{name} is not on this machine")
 
 
+@pytest.mark.slow
 def test_published_mnist_has_the_published_class_counts() -> None:
     needs("mnist")
     data = Mnist().load(0)

@@ -51,6 +51,7 @@ def is_there(lines: list[Interval], period: float, client: int, clock: float) ->
 GRID = [i / 4 for i in range(240)]  # a minute: five periods of 12 s, twice as fine as the traces
 
 
+@pytest.mark.slow
 @given(traces())
 @settings(max_examples=60, deadline=None)
 def test_who_is_there_and_for_how_long(trace: tuple[list[Interval], float]) -> None:
@@ -345,6 +346,7 @@ class Strict(Watched):
 current: list[Interval] = []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_only_available_clients_are_asked_and_lost_ones_are_counted(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
@@ -372,6 +374,7 @@ def scattered(tmp_path: Path) -> dict[str, Any]:
     return {"speed": 48, "speeds": "uniform", "spread": 4, "latency": 0.25, "available": there, "period": 30}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", NAMES)
 def test_stopped_and_resumed(algorithm: str, tmp_path: Path) -> None:
     settings = {"clients": 8, "per_round": 4, "devices": scattered(tmp_path)}
@@ -381,6 +384,7 @@ def test_stopped_and_resumed(algorithm: str, tmp_path: Path) -> None:
     assert facts(simulated(algorithm, rounds=9, out=None, resume=tmp_path / "r", **settings)) == facts(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedbuff", "coop"])
 def test_any_number_of_workers(algorithm: str, tmp_path: Path) -> None:
     settings = {"clients": 8, "per_round": 4, "rounds": 6, "devices": {**scattered(tmp_path), "overselect": 1.5}}
@@ -389,6 +393,7 @@ def test_any_number_of_workers(algorithm: str, tmp_path: Path) -> None:
         assert facts(simulated(algorithm, runtime="processes", workers=workers, **settings)) == serial
 
 
+@pytest.mark.slow
 def test_light_clients_in_bundles_lose_the_same(tmp_path: Path) -> None:
     """Logistic regression, 200 clients a round in batches: the sum holds those that answered, on any worker."""
     settings: dict[str, Any] = {

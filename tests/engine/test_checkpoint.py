@@ -139,6 +139,7 @@ def test_an_intact_run_resumes_as_ever_from_intact_or_not(whole: fa.Run, tmp_pat
     assert run(resume=tmp_path / "r").weights_sha256 == whole.weights_sha256
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_exit_code_2_and_takes_the_option(tmp_path: Path) -> None:
     out = str(tmp_path / "r")
     words = [
@@ -258,6 +259,7 @@ def test_runs_of_earlier_versions_resume_verify_and_load(whole: fa.Run, tmp_path
 # Files of tensors
 
 
+@pytest.mark.slow
 def test_tensors_come_back_and_any_changed_byte_is_noticed(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     arrays = {f"a{k}": np.array(rng.integers(0, 2, (k % 3, 5)), dtype) for k, dtype in enumerate(DTYPES)}

@@ -111,6 +111,7 @@ def test_what_depends_on_the_client_is_not_guessed(local: dict[str, Any]) -> Non
     assert not BatchedTraining.can_train(open_context(federation(local=local)))
 
 
+@pytest.mark.slow
 def test_the_same_bits_for_any_workers() -> None:
     """Eighty clients make batches of two on any number of workers; a batch that is lost is run again."""
     experiment = federation()

@@ -76,6 +76,7 @@ def test_speeds_are_spread_as_asked(speeds: str, slowest: float) -> None:
     assert np.median(slowness) == pytest.approx(1.0 if speeds == "equal" else 2.0, rel=0.15)
 
 
+@pytest.mark.slow
 def test_jitter_is_uniform_and_exponential_has_the_same_mean() -> None:
     factors = np.array([fleet(jitter=0.3).training_seconds(0, n, 1000) for n in range(2000)])
     assert 0.7 <= factors.min() < 0.71

@@ -41,6 +41,7 @@ def stored_text(folder: Path) -> str:
     return "\n".join(texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_old_run_resumes_and_ends_with_the_recorded_weights(name: str, tmp_path: Path) -> None:
     folder = copy_of(name, tmp_path)

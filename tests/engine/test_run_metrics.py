@@ -120,6 +120,7 @@ def test_the_mean_over_clients_is_weighted_by_their_own_test_samples() -> None:
     assert run.client_metrics["log_loss"][2] == pytest.approx(sk.log_loss(y, p, labels=range(10)), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "local"])
 def test_the_same_metrics_on_any_number_of_workers_and_after_a_resume(algorithm: str, tmp_path: Path) -> None:
     exp = {**BINARY, "algorithm": algorithm, "evaluate": {"metric": "auc"}}
@@ -235,6 +236,7 @@ def test_a_model_that_diverged_has_auc_one_half_and_no_log_loss() -> None:
     json.dumps(run.summary()["metrics"])
 
 
+@pytest.mark.slow
 def test_text_has_the_metrics_of_predicted_symbols(tmp_path: Path) -> None:
     path = tmp_path / "play.txt"
     path.write_text("".join(f"ROLE{k}: to be or not to be {i}\n" for i in range(10) for k in range(3)))

@@ -130,6 +130,7 @@ def test_effective_steps_with_a_proximal_term(tau: int) -> None:
     assert unit.effective_steps == pytest.approx((1 - (1 - 0.05 * 0.3) ** tau) / (0.05 * 0.3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_a_pull_as_data_is_the_pull_as_a_function(momentum: float, weight_decay: float) -> None:

@@ -120,6 +120,7 @@ def test_the_first_best_round_on_validation_samples_is_chosen(algorithm: str, me
     assert done.chosen.value == done.validated.validation == best
 
 
+@pytest.mark.slow
 def test_the_choice_is_not_that_of_the_test_samples() -> None:
     """Of some seeds the rounds differ: else the tests of this file could not distinguish the two."""
     runs = [run(seed=seed, partition={"name": "label_dirichlet", "beta": 0.05}) for seed in range(6)]
@@ -227,6 +228,7 @@ def test_a_run_stops_by_its_validation_curve() -> None:
 # The same bits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedasync"])
 def test_the_same_on_any_number_of_workers(algorithm: str) -> None:
     one = run(algorithm=algorithm, rounds=4, evaluate={"metric": "auc"})
@@ -248,6 +250,7 @@ fa.run(sys.argv[1], out=sys.argv[3], runtime="serial")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedasync"])
 def test_the_same_after_kill_and_resume(algorithm: str, tmp_path: Path) -> None:
     whole = run(algorithm=algorithm, evaluate={"metric": "auc", "every": 2})

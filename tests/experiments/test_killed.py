@@ -101,6 +101,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return facts(fa.compare(folder / "exp.toml", names, folds=2, workers=1, baseline=False, out=folder / "c"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs workers that begin as copies of their process")
 @pytest.mark.parametrize(
     ("workers", "moments"), [(1, [Moment(4), Moment(7, over=1)]), (2, [Moment(1), Moment(4)])], ids=["one", "two"]
@@ -124,6 +125,7 @@ def test_killed_twice_and_resumed(
     assert facts(resumed) == facts(fa.Comparison.load(tmp_path / "c")) == undisturbed
 
 
+@pytest.mark.slow
 def test_workers_leave_with_a_killed_comparison(tmp_path: Path) -> None:
     """Even in the middle of a run: a lock ends with its process, so that of a cell is soon free."""
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
@@ -138,6 +140,7 @@ def test_workers_leave_with_a_killed_comparison(tmp_path: Path) -> None:
     assert [g.state for g in seen(tmp_path / "c")] == ["stopped", "stopped", "waiting", "waiting"]
 
 
+@pytest.mark.slow
 def test_interrupted_it_says_how_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
     process = start(tmp_path, *ASKED, "--set", ENDLESS, "--out", "c")

@@ -68,6 +68,7 @@ def weights(root: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_the_others_keep_samples_folds_and_initial_weights(whole: Comparison) -> None:
     plan = whole.plan
     for split in plan.splits:
@@ -137,6 +138,7 @@ def test_local_training_is_not_repeated(whole: Comparison) -> None:
     assert len([*(whole.dir / "leave_one_out").rglob("result.json")]) == 4 * 2 * 2
 
 
+@pytest.mark.slow
 def test_the_comparison_itself_stays_as_it_was(whole: Comparison, table: Path) -> None:
     """Scores, verdict table and weights are those of the comparison that leaves no client out."""
     plain = fa.compare(table, THREE, out=False, **SETTINGS)
@@ -147,6 +149,7 @@ def test_the_comparison_itself_stays_as_it_was(whole: Comparison, table: Path) -
     assert plain.as_dict()["leave_one_out"] is None
 
 
+@pytest.mark.slow
 def test_it_can_be_added_to_a_finished_comparison_by_any_number_of_workers(
     table: Path, whole: Comparison, tmp_path: Path
 ) -> None:
@@ -162,6 +165,7 @@ def test_it_can_be_added_to_a_finished_comparison_by_any_number_of_workers(
     assert both.leave_one_out() == whole.leave_one_out() == Comparison.load(out).leave_one_out()
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_bits(table: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedarena", "compare", str(table), *ASKED, "-q", "--leave-one-out"]
     command += ["--set", "rounds=25", "--workers", "1", "--out"]
@@ -183,6 +187,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(table: Path, tmp_path: Pa
     assert resumed.leave_one_out() == Comparison.load(tmp_path / "whole").leave_one_out()
 
 
+@pytest.mark.slow
 def test_the_plan_says_what_it_takes(table: Path) -> None:
     asked = {k: v for k, v in SETTINGS.items() if k != "workers"}
     preview = dry_run(table, THREE, leave_one_out=True, workers=1, **asked)
@@ -231,6 +236,7 @@ def test_names_of_folders_do_not_collide() -> None:
 # What is shown
 
 
+@pytest.mark.slow
 def test_effects_in_words_json_report_and_page(whole: Comparison) -> None:
     assert whole.dir is not None
     (line,) = [text for text in whole.words if "the other clients" in text]

@@ -50,6 +50,7 @@ def only_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     return "only_here"
 
 
+@pytest.mark.slow
 def test_a_comparison_whose_worker_is_killed(nodes: ClusterNodes, only_here: str, tmp_path: Path) -> None:
     """Its cell runs again; the samples travelled to the node."""
     note = tmp_path / "killed"
@@ -72,12 +73,14 @@ def test_a_comparison_whose_worker_is_killed(nodes: ClusterNodes, only_here: str
     assert names[0] == names[1]
 
 
+@pytest.mark.slow
 def test_a_search_makes_the_same_trials(nodes: ClusterNodes) -> None:
     how = {"trials": 4, "rounds": 2, "model": "logreg", "clients": 5, "workers": 1, "out": False}
     there, here = (fa.search("digits", runtime=runtime, **how) for runtime in ("ray", "processes"))
     assert there.trials == here.trials
 
 
+@pytest.mark.slow
 def test_a_node_is_lost_in_the_middle_of_a_run(tmp_path: Path) -> None:
     """The folder of the task goes to the next node, and comes back with what was written there."""
     begun = tmp_path / "begun"
@@ -120,6 +123,7 @@ def packed_text(text: str) -> Any:
     return {"deep/file": np.frombuffer(text.encode(), np.uint8)}
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_every_worker_is_lost(nodes: ClusterNodes) -> None:
     def deadly(n: int) -> int:
         if n == 1:

@@ -48,6 +48,7 @@ def bits(comparison: fa.Comparison) -> dict[str, Any]:
 # Pairs
 
 
+@pytest.mark.slow
 def test_identical_algorithms_differ_by_exactly_nothing() -> None:
     found = fa.compare("digits", {"one": "fedavg", "other": "fedavg"}, folds=3, **SMALL)
     scores = found.scores()
@@ -58,6 +59,7 @@ def test_identical_algorithms_differ_by_exactly_nothing() -> None:
     assert (duel.p_better, duel.p_equal, duel.p_worse, duel.verdict) == (0, 1, 0, "=")
 
 
+@pytest.mark.slow
 def test_all_algorithms_of_a_split_begin_alike() -> None:
     """The same data, partition and initial weights for all of a split; other ones in every other split."""
     found = fa.compare("digits", ["fedavg", "scaffold", "fedprox:mu=0.5"], folds=2, repeats=2, **SMALL)
@@ -92,6 +94,7 @@ def test_all_algorithms_of_a_split_have_one_schedule(tmp_path: Path) -> None:
         assert len({tuple(who) for who in schedules[0]}) > 1
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_gives_the_same_bits() -> None:
     made = [fa.compare("digits", ["fedavg", "scaffold"], folds=2, workers=n, out=False, **SMALL) for n in (1, 3)]
     assert bits(made[0]) == bits(made[1])
@@ -100,6 +103,7 @@ def test_any_number_of_workers_gives_the_same_bits() -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_a_cell_is_an_ordinary_run() -> None:
     found = fa.compare("digits", ["fedavg", "scaffold"], seeds=2, **SMALL)
     seeds = {key: getattr(found.runs["scaffold"][1].experiment, key) for key in ("seed", "fold_seed")}
@@ -109,12 +113,14 @@ def test_a_cell_is_an_ordinary_run() -> None:
     assert fa.verify(found.runs["scaffold"][1].dir, runtime="serial").same
 
 
+@pytest.mark.slow
 def test_folders_are_not_reused() -> None:
     first = fa.compare("digits", ["fedavg", "fedprox"], seeds=2, baseline=False, **SMALL)
     second = fa.compare("digits", ["fedavg", "fedprox"], seeds=2, baseline=False, **SMALL)
     assert [str(c.dir) for c in (first, second)] == ["runs/digits-compare", "runs/digits-compare-2"]
 
 
+@pytest.mark.slow
 def test_the_baseline_is_shown_and_not_judged() -> None:
     found = fa.compare("digits", ["fedavg", "fedprox"], seeds=2, **SMALL)
     assert found.plan.reference == "centralized"
@@ -163,6 +169,7 @@ def own(resume: Path | None = None, **how: Any) -> fa.Comparison:
     return fa.compare(rows, {"half": Half(), "whole": "fedavg"}, folds=2, baseline=False, resume=resume, **SMALL, **how)
 
 
+@pytest.mark.slow
 def test_own_objects_in_fresh_workers(another_thread: None) -> None:
     found = own(out="fresh", workers=1)
     assert found.scores().keys() == {"half", "whole"}
@@ -198,6 +205,7 @@ class Deadly(fa.FedAvg):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_trouble_of_one_does_not_lose_the_others() -> None:
     settings = {**SMALL, "model": "mlp_2nn"}
     entered = {
@@ -254,6 +262,7 @@ class FullDisk(fa.FedAvg):
         return super().server(state, mean, cohort)
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_everything_and_loses_nothing() -> None:
     """It would be full for the next cell too; no cell is marked as failed."""
 
@@ -315,6 +324,7 @@ def test_killed_while_what_failed_is_cleared_away(monkeypatch: pytest.MonkeyPatc
 # The folder
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_comparison_runs_nothing() -> None:
     first = fa.compare("digits", ["fedavg", "fedprox:mu=0.1"], folds=2, out="c", **SMALL)
     before = {file: file.stat().st_mtime_ns for file in Path("c/cells").rglob("*") if file.is_file()}
@@ -324,6 +334,7 @@ def test_resuming_a_finished_comparison_runs_nothing() -> None:
     assert {file: file.stat().st_mtime_ns for file in Path("c/cells").rglob("*") if file.is_file()} == before
 
 
+@pytest.mark.slow
 def test_judging_again_needs_no_new_runs() -> None:
     fa.compare("digits", ["fedavg", "fedprox:mu=0.1"], folds=2, out="c", rope=0.02, **SMALL)
     assert fa.compare(resume="c").plan.rope == 0.02
@@ -350,6 +361,7 @@ def test_another_plan_is_refused() -> None:
         fa.compare(resume="c", rounds=3)
 
 
+@pytest.mark.slow
 def test_what_a_resumed_comparison_cannot_have_is_refused() -> None:
     Path("spaces.toml").write_text("[fedavg]\nlocal.lr = { choices = [0.1] }\n")
     fa.compare("digits", ["fedavg", "fedprox"], seeds=2, out="c", **SMALL)
@@ -361,6 +373,7 @@ def test_what_a_resumed_comparison_cannot_have_is_refused() -> None:
     assert call("compare", "--resume", "without", "--no-baseline", "-q").exit_code == 0  # as it was
 
 
+@pytest.mark.slow
 def test_one_at_a_time() -> None:
     fa.compare("digits", ["fedavg", "fedprox"], seeds=2, out="c", baseline=False, **SMALL)
     with hold_folder(Path("c")), pytest.raises(fa.FedarenaError, match="another process is using c"):
@@ -371,6 +384,7 @@ def test_one_at_a_time() -> None:
 # The command
 
 
+@pytest.mark.slow
 def test_json_and_nothing_else() -> None:
     result = call("compare", "digits", "-a", "fedavg", "-a", "fedprox:mu=0.1", *QUICK, "--seeds", "2", "--json", "-q")
     assert result.exit_code == 0
@@ -383,6 +397,7 @@ def test_json_and_nothing_else() -> None:
     assert [row["algorithm"] for row in report["rows"]] == ["fedavg", "fedprox:mu=0.1", "centralized"]
 
 
+@pytest.mark.slow
 def test_a_line_for_every_run_then_the_verdict() -> None:
     result = call("compare", "digits", "-a", "fedavg", "-a", "fedprox:mu=0.1", *QUICK, "--no-baseline", "--out", "c")
     assert result.exit_code == 0
@@ -451,6 +466,7 @@ def test_mistakes_get_one_message_before_any_work(arguments: list[str], message:
     assert {p.name for p in Path().iterdir()} == {"taken"}
 
 
+@pytest.mark.slow
 def test_a_taken_folder_says_how_to_go_on() -> None:
     both = ["-a", "fedavg", "-a", "fedprox"]
     assert call("compare", "digits", *both, *QUICK, "--seeds", "2", "--out", "c", "-q").exit_code == 0
@@ -493,6 +509,7 @@ def test_a_resumed_comparison_is_not_half_given(tmp_path: Path) -> None:
             fa.compare(source, algorithms, resume=tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_notes_of_cells_are_shown_once_with_their_algorithm() -> None:
     duel = fa.compare(
         "digits", ["fedavg", "fedbuff:buffer=1000"], folds=2, rounds=1, model="logreg", out=False, baseline=False

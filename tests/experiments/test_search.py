@@ -62,6 +62,7 @@ def call(*words: str) -> Result:
 # What it finds
 
 
+@pytest.mark.slow
 def test_a_grid_finds_the_planted_best() -> None:
     """Of these rates two are too small to learn anything in four rounds."""
     space = {"local.lr": {"choices": [1e-7, 0.3, 1e-6]}}
@@ -73,6 +74,7 @@ def test_a_grid_finds_the_planted_best() -> None:
     assert found.experiment.validate_share is None  # the best is judged on its test rows
 
 
+@pytest.mark.slow
 def test_a_trial_is_the_run_it_says() -> None:
     found = fa.search(DATA, space=SPACE, trials=3, prune=False, out=False, workers=1, **SMALL)
     for trial in found.trials:
@@ -82,6 +84,7 @@ def test_a_trial_is_the_run_it_says() -> None:
         assert len(run.client_accuracy) == SMALL["clients"]
 
 
+@pytest.mark.slow
 def test_the_final_accuracy_may_count() -> None:
     found = fa.search(DATA, space=SPACE, trials=3, score="final", out=False, workers=1, **SMALL)
     for trial in found.trials:
@@ -95,6 +98,7 @@ def test_tpe_begins_with_the_values_of_the_experiment() -> None:
     assert found.trials[0].values == {"local.lr": 0.07, "local.epochs": 2}
 
 
+@pytest.mark.slow
 def test_tpe_is_random_until_it_knows_enough() -> None:
     """Trial t knows t - 3 results: the first that knows six is number 9."""
     how: dict[str, Any] = {**SMALL, "space": SPACE, "trials": 11, "out": False}
@@ -107,6 +111,7 @@ def test_tpe_is_random_until_it_knows_enough() -> None:
     assert [t.values for t in known[1:]] == random[1:]  # who knows nothing stays random
 
 
+@pytest.mark.slow
 def test_a_grid_ends_with_its_points() -> None:
     space = {"local.epochs": {"low": 1, "high": 3}}
     found = fa.search(DATA, space=space, method="grid", trials=10, out=False, workers=1, **SMALL)
@@ -133,6 +138,7 @@ def test_without_any_result_it_says_why() -> None:
 # Test rows
 
 
+@pytest.mark.slow
 def test_test_rows_are_never_looked_at() -> None:
     """Other rows and shuffled labels in the test set change nothing that a search sees; in the training set they do."""
     x_test, y_test = rows(1, 40)
@@ -153,6 +159,7 @@ def test_test_rows_are_never_looked_at() -> None:
 # The same trials, always
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["tpe", "random", "grid"])
 def test_trials_are_the_same_for_any_number_of_workers(method: Any) -> None:
     """Eleven are more than TPE begins with at random, and enough for some to be hopeless."""
@@ -170,6 +177,7 @@ def test_trials_are_the_same_for_any_number_of_workers(method: Any) -> None:
     assert any(t.state == "pruned" for t in one.trials)
 
 
+@pytest.mark.slow
 def test_another_seed_tries_other_values() -> None:
     how: dict[str, Any] = {**SMALL, "space": SPACE, "trials": 3, "method": "random", "out": False, "workers": 1}
     first, again, other = (fa.search(DATA, seed=seed, **how) for seed in (0, 0, 1))
@@ -177,6 +185,7 @@ def test_another_seed_tries_other_values() -> None:
     assert not {t.values["local.lr"] for t in first.trials} & {t.values["local.lr"] for t in other.trials}
 
 
+@pytest.mark.slow
 def test_the_same_call_again_resumes() -> None:
     how: dict[str, Any] = {**SMALL, "space": SPACE}
     whole = fa.search(DATA, trials=13, out=False, **how)
@@ -191,6 +200,7 @@ def test_the_same_call_again_resumes() -> None:
     assert report(fa.search(DATA, trials=11, **how)) == report(first)  # what it was with fewer
 
 
+@pytest.mark.slow
 def test_another_search_gets_a_folder_of_its_own() -> None:
     how: dict[str, Any] = {**SMALL, "space": SPACE, "trials": 1, "workers": 1}
     assert fa.search(DATA, **how).dir == Path("runs/search-arrays-fedavg-seed0")
@@ -199,6 +209,7 @@ def test_another_search_gets_a_folder_of_its_own() -> None:
         fa.search(DATA, **{**how, "rounds": 5}, out="runs/search-arrays-fedavg-seed0")
 
 
+@pytest.mark.slow
 def test_killed_and_resumed() -> None:
     """kill -9 in the middle of a trial; what follows is what would have followed."""
     table = np.column_stack(DATA)
@@ -243,6 +254,7 @@ def test_one_process_at_a_time() -> None:
         fa.search(DATA, space=SPACE, trials=2, out="here", workers=1, **SMALL)
 
 
+@pytest.mark.slow
 def test_a_resumed_search_stays_as_it_was() -> None:
     call("digits", "--trials", "1", *SET, "--out", "here", "-q")
     for words in (["--set", "rounds=3"], ["digits"], ["--preset", "nilsson-fedavg"], ["--out", "there"]):
@@ -254,6 +266,7 @@ def test_a_resumed_search_stays_as_it_was() -> None:
     assert "holds no search" in result.stderr
 
 
+@pytest.mark.slow
 def test_workers_that_begin_afresh_know_what_was_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a second thread (as in a notebook) workers cannot be forked."""
 
@@ -299,6 +312,7 @@ def test_no_trial_is_pruned_before_some_have_finished() -> None:
     assert Pruner([curve(1.0)] * FINISHED_FIRST)(8, 0.0) is True
 
 
+@pytest.mark.slow
 def test_hopeless_trials_stop_early_and_only_if_asked() -> None:
     space = {"local.lr": {"choices": [0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4]}}
     how: dict[str, Any] = {**SMALL, "rounds": 8, "space": space, "method": "grid", "out": False}
@@ -314,6 +328,7 @@ def test_hopeless_trials_stop_early_and_only_if_asked() -> None:
 # The command
 
 
+@pytest.mark.slow
 def test_search_prints_what_it_found_and_the_best_runs() -> None:
     result = call("digits", "--trials", "3", *SET, "--json")
     assert result.exit_code == 0
@@ -331,6 +346,7 @@ def test_search_prints_what_it_found_and_the_best_runs() -> None:
     assert f"lr = {printed['best']['values']['local.lr']}" in text
 
 
+@pytest.mark.slow
 def test_a_preset_is_a_whole_search() -> None:
     result = call(
         "digits", "--preset", "nilsson-fsvrg", *SET, "--set", "algorithm=fsvrg", "--set", "rounds=1", "--json"
@@ -340,6 +356,7 @@ def test_a_preset_is_a_whole_search() -> None:
     assert sorted(t["values"]["algorithm.h"] for t in printed["trials"]) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_one_file_may_hold_many_studies() -> None:
     import optuna
 

@@ -219,6 +219,7 @@ def test_the_sentence_says_what_the_conclusion_is_about() -> None:
     )
 
 
+@pytest.mark.slow
 def test_below_five_repeats_nothing_is_decided_where_folds_share_a_part() -> None:
     few = fa.compare("digits", {"one": "fedavg", "other": "fedavg"}, folds=2, per_repeat="start", out=False, **SMALL)
     assert {duel.verdict for duel in few.duels()} == {"?"}
@@ -252,6 +253,7 @@ OLD: dict[str, Any] = {  # what comparison.json held before splits had seeds of 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folds", [2, None])
 def test_a_folder_without_the_new_fields_resumes_as_it_was_made(folds: int | None) -> None:
     Path("old").mkdir()
@@ -283,6 +285,7 @@ def test_a_folder_without_the_new_fields_resumes_as_it_was_made(folds: int | Non
     assert typed.scores() == done.scores(), "typed once more it goes on too"
 
 
+@pytest.mark.slow
 def test_the_protocol_is_part_of_the_folder() -> None:
     fa.compare("digits", ["fedavg", "fedprox"], seeds=2, fixed="partition", out="c", baseline=False, **SMALL)
     table = json.loads(Path("c/comparison.json").read_text())
@@ -294,6 +297,7 @@ def test_the_protocol_is_part_of_the_folder() -> None:
     assert output["about"].startswith("The conclusion is about this partition;")
 
 
+@pytest.mark.slow
 def test_cells_gathered_by_hand_are_judged_alike() -> None:
     done = fa.compare(
         "digits", ["fedavg", "fedprox"], folds=2, repeats=2, fixed="start", out="c", baseline=False, **SMALL
@@ -331,6 +335,7 @@ def test_a_mistake_is_one_message(words: list[str], output: str) -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_times_need_forward_splits() -> None:
     rows = "\n".join(f"{i % 7},{i % 2},{i}" for i in range(40))
     Path("t.csv").write_text(f"f,y,day\n{rows}\n")

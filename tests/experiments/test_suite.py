@@ -67,6 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_federation_is_an_ordinary_comparison(folder: Path) -> None:
     found = fa.load(folder / "s")
     assert isinstance(found, SuiteComparison)
@@ -90,6 +91,7 @@ def test_federations_share_no_random_numbers(folder: Path) -> None:
     assert len(set(seeds)) == 3
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_same_bits(folder: Path, tmp_path: Path) -> None:
     two = fa.compare(folder / "suite.toml", TWO, folds=2, baseline=False, out=tmp_path / "s", workers=2)
     assert facts(two) == facts(fa.load(folder / "s"))
@@ -113,6 +115,7 @@ CheckpointStore.save = hold
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs workers that begin as copies of their process")
 def test_killed_and_resumed_as_one_it_has_the_same_bits(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "hold.py").write_text(HOLD)
@@ -138,6 +141,7 @@ def test_killed_and_resumed_as_one_it_has_the_same_bits(folder: Path, tmp_path: 
     assert verdict(root) == verdict(folder / "s")
 
 
+@pytest.mark.slow
 def test_a_resumed_suite_stays_as_it_was(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "s"
     shutil.copytree(folder / "s", root)
@@ -153,6 +157,7 @@ def test_a_resumed_suite_stays_as_it_was(folder: Path, tmp_path: Path) -> None:
     assert facts(again) == facts(fa.load(folder / "s"))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_command_answers_first_and_json_has_the_keys(folder: Path, tmp_path: Path) -> None:
     code, printed, output = cli("--resume", str(folder / "s"), "--report", str(tmp_path / "r.html"))
     assert code == 0
@@ -167,6 +172,7 @@ def test_the_command_answers_first_and_json_has_the_keys(folder: Path, tmp_path:
     assert [s["key"] for s in found["varying"]] == ["partition.beta"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_covers_all_federations_and_writes_nothing(folder: Path, tmp_path: Path) -> None:
     before = sorted(folder.rglob("*"))
     code, printed, _ = cli(
@@ -181,6 +187,7 @@ def test_a_dry_run_covers_all_federations_and_writes_nothing(folder: Path, tmp_p
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_the_report_says_how_to_repeat_it_with_the_same_scores(folder: Path, tmp_path: Path) -> None:
     found = fa.load(folder / "s")
     (tmp_path / "suite.toml").write_text(suite_toml(found))
@@ -188,6 +195,7 @@ def test_the_report_says_how_to_repeat_it_with_the_same_scores(folder: Path, tmp
     assert facts(again) == facts(found)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_files_blocks_tables_and_experiments_name_federations(tmp_path: Path) -> None:
     for name, beta in (("clinics", 0.1), ("banks", 1.0)):
         (tmp_path / f"{name}.toml").write_text(
@@ -212,6 +220,7 @@ def test_files_blocks_tables_and_experiments_name_federations(tmp_path: Path) ->
     assert list(code.federations) == ["clients=4", "clients=5", "clients=6"]
 
 
+@pytest.mark.slow
 def test_clients_own_samples_decide_everywhere_as_soon_as_local_takes_part() -> None:
     tables = [{"name": f"n{n}", "data": "digits", **TINY, "clients": n} for n in (3, 4, 5)]
     found = fa.compare(tables, ["fedavg", "local"], seeds=2, baseline=False, out=False, workers=1)
@@ -321,6 +330,7 @@ def test_a_damaged_suite_is_one_message(folder: Path, tmp_path: Path) -> None:
             fa.load(root)
 
 
+@pytest.mark.slow
 def test_paths_in_a_suite_file_are_meant_from_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     for k in range(3):

@@ -30,6 +30,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     )
 
 
+@pytest.mark.slow
 def test_everyone_at_every_value(result: Comparison) -> None:
     assert result.labels == [f"{name} noise={z}" for name in ("fedavg", "scaffold") for z in (0, 2, 4)]
     assert list(levels(result)) == ["centralized"]
@@ -51,6 +52,7 @@ def test_without_noise_it_is_the_run_without_a_sweep(result: Comparison) -> None
     assert swept.weights_sha256 == plain.weights_sha256
 
 
+@pytest.mark.slow
 def test_the_picture_the_page_and_the_command(result: Comparison, tmp_path: Path) -> None:
     assert result.dir is not None
     assert (result.dir / "tradeoff.png").stat().st_size > 10_000
@@ -71,6 +73,7 @@ def test_a_folder_brings_it_back(result: Comparison) -> None:
     assert points(Comparison.load(result.dir)) == points(result)
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_resumes(result: Comparison, tmp_path: Path) -> None:
     assert result.dir is not None
     copy = Path(shutil.copytree(result.dir, tmp_path / "c"))
@@ -80,6 +83,7 @@ def test_an_interrupted_sweep_resumes(result: Comparison, tmp_path: Path) -> Non
     assert (copy / "tradeoff.png").exists()
 
 
+@pytest.mark.slow
 def test_who_cannot_go_through_does_not_lose_the_others() -> None:
     """That fednova sends a number shows when it does; the failure is reported, and fedavg is drawn."""
     options = {"sweep": "uplink.clip=0.5,1.0", "out": False, "baseline": False, "seeds": 2}
@@ -88,6 +92,7 @@ def test_who_cannot_go_through_does_not_lose_the_others() -> None:
     assert all("sends a number beside its vector" in why for why in found.failures.values())
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = "compare digits -a fedavg --seeds 2 --json -q --no-baseline --sweep uplink.quantise=4,16 --out c"

@@ -55,6 +55,7 @@ def call(*words: str) -> Result:
 # Equal
 
 
+@pytest.mark.slow
 def test_everyone_gets_the_same_number_of_trials_and_its_own_space() -> None:
     duel = fa.compare(rows(), ["fedavg", "fedprox", "fedadam"], folds=2, tune=3, out="c", **SMALL)
     table = json.loads(Path("c/tuning.json").read_text())
@@ -75,6 +76,7 @@ def test_everyone_gets_the_same_number_of_trials_and_its_own_space() -> None:
             assert run.experiment.validate_share is None
 
 
+@pytest.mark.slow
 def test_the_same_luck_for_the_same_key() -> None:
     """Random trials of a split draw the same rates for everyone who searches nothing else before it."""
     found = run_tuning(plan(rows(), ["fedavg", "fednova", "scaffold"], 3, folds=None, method="random"), Path()).tuning
@@ -123,6 +125,7 @@ def test_what_makes_scores_pairs_is_not_tuned(key: str) -> None:
         plan(rows(), ["fedprox", "fedavg"], 5, spaces={"fedavg": {key: {"choices": ["a", "b"]}}})
 
 
+@pytest.mark.slow
 def test_who_stays_untuned_is_named() -> None:
     """FedProx refuses a spring that overshoots (rate times mu of 2 or more), and only where it is tried."""
     stiff = {"fedprox": {"algorithm.mu": {"choices": [50.0, 100.0]}}}
@@ -140,6 +143,7 @@ def test_who_stays_untuned_is_named() -> None:
 # Never the test fold
 
 
+@pytest.mark.slow
 def test_the_test_fold_is_never_looked_at() -> None:
     """Poison in the rows of a test fold changes nothing that is tuned for that split; in the others it does."""
     x, y = rows()
@@ -181,6 +185,7 @@ def test_tuned_less_often_it_says_what_that_costs() -> None:
     )  # all seeds have the same test rows, and none trains on them
 
 
+@pytest.mark.slow
 def test_tuned_once_is_one_search_for_each() -> None:
     found = run_tuning(plan(rows(), ["fedavg", "fedprox"], 2, repeats=2, per="once"), Path())
     report = json.loads(Path("tuning.json").read_text())["found"]
@@ -209,6 +214,7 @@ Study.take = hold
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed() -> None:
     """kill -9 while tuning; the comparison goes on and ends as if nothing had been."""
     words = ["digits", "-a", "fedavg", "-a", "fedprox", "--no-baseline", "--seeds", "2", "--tune", "4", *SET, "-q"]
@@ -242,6 +248,7 @@ def stored(file: str) -> int:
         return 0
 
 
+@pytest.mark.slow
 def test_another_budget_is_another_comparison() -> None:
     words = ["digits", "-a", "fedavg", "-a", "fedvc", "--no-baseline", "--seeds", "2", *SET, "-q"]
     call(*words, "--out", "c", "--tune", "1")

@@ -116,6 +116,7 @@ def test_the_plan_begins_with_the_splits_of_the_first_look() -> None:
 # When it stops
 
 
+@pytest.mark.slow
 def test_a_clear_difference_stops_at_the_first_look(decided: Comparison) -> None:
     assert {len(scores) for scores in decided.scores().values()} == {10}
     (only,) = decided.plan.looks
@@ -128,6 +129,7 @@ def test_a_clear_difference_stops_at_the_first_look(decided: Comparison) -> None
     assert next_step(decided) == ""
 
 
+@pytest.mark.slow
 def test_an_open_question_runs_to_the_limit(undecided: Comparison) -> None:
     assert [found.splits for found in undecided.plan.looks] == [10, 15, 20]
     assert not any(found.decided for found in undecided.plan.looks)
@@ -143,6 +145,7 @@ def test_every_look_is_the_rule_on_the_splits_before_it(undecided: Comparison) -
         assert (found.decided, found.reason, found.best_set, found.p_equal, found.level) == expected
 
 
+@pytest.mark.slow
 def test_practical_equality_stops_too() -> None:
     same = {"one": "fedavg", "other": "fedavg"}
     found = fa.compare("digits", same, until_decided=True, seeds=10, out=False, baseline=False, **SMALL)
@@ -152,6 +155,7 @@ def test_practical_equality_stops_too() -> None:
     assert stopped in found.words
 
 
+@pytest.mark.slow
 def test_seeds_are_added_five_at_a_time_up_to_the_limit() -> None:
     how: dict[str, Any] = {"rope": NARROW, "fixed": "test", "baseline": False, "out": "c", "workers": 2}
     found = fa.compare("digits", OPEN, seeds=10, until_decided=True, at_most=12, **how, **SMALL)
@@ -159,6 +163,7 @@ def test_seeds_are_added_five_at_a_time_up_to_the_limit() -> None:
     assert [split.name for split in found.plan.splits] == [f"seed{i}" for i in range(12)]
 
 
+@pytest.mark.slow
 def test_an_effect_per_repeat_is_part_of_a_look() -> None:
     how: dict[str, Any] = {"folds": 2, "per_repeat": "start", "baseline": False, "out": False, "workers": 2}
     found = fa.compare("digits", CLEAR, until_decided=True, at_most=10, **how, **SMALL)
@@ -179,6 +184,7 @@ class Failing(FedAvg):
         raise ZeroDivisionError("of all things")
 
 
+@pytest.mark.slow
 def test_without_two_results_no_repeats_are_added() -> None:
     entered = {"fedavg": "fedavg", "failing": Failing()}
     how: dict[str, Any] = {"until_decided": True, "baseline": False, "workers": 2}
@@ -202,6 +208,7 @@ class Repaired(FedAvg):
         return super().client(*given)
 
 
+@pytest.mark.slow
 def test_results_that_come_with_a_resume_are_looked_at() -> None:
     entered = {"fedavg": "fedavg", "repaired": Repaired()}
     how: dict[str, Any] = {"until_decided": True, "baseline": False, "workers": 2}
@@ -216,6 +223,7 @@ def test_results_that_come_with_a_resume_are_looked_at() -> None:
 # Workers, kills and resumes
 
 
+@pytest.mark.slow
 def test_the_same_bits_and_looks_for_any_number_of_workers(undecided: Comparison) -> None:
     how: dict[str, Any] = {"until_decided": True, "at_most": 20, "rope": NARROW, "baseline": False, "out": False}
     two = fa.compare("digits", OPEN, workers=2, **how, **SMALL)
@@ -259,6 +267,7 @@ def wait():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs workers that begin as copies of their process")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_and_resumed(moment: str, undecided: Comparison) -> None:
@@ -300,6 +309,7 @@ def test_a_finished_comparison_is_not_looked_at_again(decided: Comparison, monke
     assert facts(typed) == facts(decided), "typed once more it is the same"
 
 
+@pytest.mark.slow
 def test_a_higher_limit_gives_what_it_would_have_given_from_the_start(undecided: Comparison) -> None:
     how: dict[str, Any] = {"until_decided": True, "rope": NARROW, "baseline": False, "workers": 2}
     short = fa.compare("digits", OPEN, at_most=15, out="c", **how, **SMALL)
@@ -325,6 +335,7 @@ def test_the_command_that_continues(undecided: Comparison) -> None:
 # What is shown
 
 
+@pytest.mark.slow
 def test_json(decided: Comparison, undecided: Comparison) -> None:
     output = json.loads(call("--resume", str(copied(undecided)), "--json", "-q").stdout)
     assert output["at_most"] == 20
@@ -341,6 +352,7 @@ def test_json(decided: Comparison, undecided: Comparison) -> None:
     assert (plain["at_most"], plain["looks"], plain["stopped"]) == (None, [], None)
 
 
+@pytest.mark.slow
 def test_terminal_and_report(undecided: Comparison) -> None:
     shown = " ".join(call("--resume", str(copied(undecided)), "-q").stdout.split())
     assert "Not decided after 20 splits, the limit." in shown
@@ -391,6 +403,7 @@ def test_lines_and_table_of_a_plan_that_grows(undecided: Comparison) -> None:
         assert "look at 10 splits: not decided, " in output
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_the_first_look_and_the_worst_case() -> None:
     words = ["digits", *TYPED, "--until-decided", "--at-most", "30", *QUICK, "--dry-run", "--workers", "1"]
     output = json.loads(call(*words, "--json").stdout)

@@ -49,6 +49,7 @@ def call(*words: str) -> Result:
     return CliRunner().invoke(app, ["compare", *words])
 
 
+@pytest.mark.slow
 def test_samples_are_held_out_for_all_contestants_and_the_baseline(compared: Comparison) -> None:
     assert compared.plan.score == "validated"
     assert compared.plan.experiment["evaluate"]["validation"] == HELD_OUT
@@ -100,6 +101,7 @@ def test_the_table_the_report_and_the_words_name_the_score(
     assert any("validated round of each run" in note and "10%" in note for note in compared.notes)
 
 
+@pytest.mark.slow
 def test_a_folder_loads_and_resumes_as_it_was(compared: Comparison) -> None:
     assert compared.dir is not None
     loaded = Comparison.load(compared.dir)
@@ -108,6 +110,7 @@ def test_a_folder_loads_and_resumes_as_it_was(compared: Comparison) -> None:
     assert fa.compare(resume=compared.dir, workers=1).plan.score == "validated"
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_same_scores(compared: Comparison) -> None:
     again = fa.compare("digits", ALGORITHMS, score="validated", seeds=3, out=False, workers=2, **QUICK)
     assert again.scores() == compared.scores()
@@ -126,6 +129,7 @@ def test_a_share_of_zero_is_refused() -> None:
         make_plan("digits", ["fedavg", "fedprox"], score="validated", seeds=2, evaluate={"validation": 0})
 
 
+@pytest.mark.slow
 def test_a_finished_comparison_is_never_scored_so_afterwards(plain: Path) -> None:
     before = (plain / "comparison.json").read_bytes()
     with pytest.raises(BadValue, match="must be decided before the runs"):
@@ -140,6 +144,7 @@ def test_a_finished_comparison_is_never_scored_so_afterwards(plain: Path) -> Non
     assert Comparison.load(plain).as_dict()["validated_scores"] is None
 
 
+@pytest.mark.slow
 def test_nor_one_whose_runs_happen_to_hold_samples_out() -> None:
     evaluate = {"validation": 0.1}
     fa.compare("digits", ["fedavg", "fedprox"], seeds=2, out="c", workers=1, baseline=False, evaluate=evaluate, **QUICK)
@@ -148,6 +153,7 @@ def test_nor_one_whose_runs_happen_to_hold_samples_out() -> None:
     assert Comparison.load(Path("c")).as_dict()["validated_scores"] is not None
 
 
+@pytest.mark.slow
 def test_the_command_line_switches_it_on() -> None:
     done = call("digits", "-a", "fedavg", "-a", "fedprox", "--seeds", "2", "--score", "validated", *SETS,
                 "--out", "c", "--workers", "1", "--json", "-q")  # fmt: skip
@@ -160,6 +166,7 @@ def test_the_command_line_switches_it_on() -> None:
     assert json.loads(again.stdout)["scores"] == found["scores"]
 
 
+@pytest.mark.slow
 def test_a_metric_that_does_not_exist_for_the_task_is_refused_on_resume_too(plain: Path) -> None:
     for metric in ("rmse", "c_index"):
         with pytest.raises(BadValue, match="does not exist for the task 'classification'"):

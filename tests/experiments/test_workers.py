@@ -71,6 +71,7 @@ def test_cores_limit_the_workers_of_everything() -> None:
                 assert place.with_useful_workers(10**9, "").workers == CORES
 
 
+@pytest.mark.slow
 def test_a_comparison_starts_no_more_workers_than_cores_can_serve(
     started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_comparison_of_few_runs(started: list[int]) -> None:
     assert len(started) == 4
 
 
+@pytest.mark.slow
 def test_a_search_starts_as_many_as_may_be_under_way(started: list[int]) -> None:
     space = {"local.lr": {"choices": [0.01, 0.1, 0.2]}}
     how: dict[str, Any] = {"space": space, "method": "grid", "ahead": 2, "clients": 3, **QUICK}
@@ -97,6 +99,7 @@ def test_a_search_starts_as_many_as_may_be_under_way(started: list[int]) -> None
     assert [trial.score for trial in many.trials] == [trial.score for trial in one.trials]
 
 
+@pytest.mark.slow
 def test_the_command_line_says_so_in_one_line(tmp_path: Path) -> None:
     command = ["run", "digits", "--set", "rounds=1", "--set", "clients=3", "--workers", "999", "--json", "-q"]
     done = subprocess.run(

@@ -78,6 +78,7 @@ def test_a_client_killed_at_work_and_restarted_changes_nothing(federation: Feder
     assert federation.server_messages.count("'bravo' is here") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", [0.0, 0.2])
 def test_a_client_that_is_away_for_a_while_is_waited_for(
     look: float, federation: Federation, monkeypatch: pytest.MonkeyPatch
@@ -172,6 +173,7 @@ def test_a_round_continues_without_a_late_client_and_takes_it_back(federation: F
     assert waits[2] < 0.3  # and then no more, until it is heard of
 
 
+@pytest.mark.slow
 def test_too_few_answers_stop_the_run_safely(federation: Federation) -> None:
     settings = {**SCAFFOLD, "share": 1.0}
     federation.start()
@@ -186,6 +188,7 @@ def test_too_few_answers_stop_the_run_safely(federation: Federation) -> None:
     assert differences(run, serial(federation, **settings)) == []
 
 
+@pytest.mark.slow
 def test_asked_again_those_who_come_back_are_enough(federation: Federation) -> None:
     """The first attempt of a round fails, the second succeeds, and the result is the same."""
     settings = {**SCAFFOLD, "share": 1.0}
@@ -243,6 +246,7 @@ SPOILT: dict[str, tuple[Callable[[Message], bytes], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", SPOILT)
 def test_what_is_no_answer_is_dropped_and_its_sender_named(what: str, federation: Federation) -> None:
     change, problem = SPOILT[what]
@@ -306,6 +310,7 @@ def test_a_client_that_lost_its_folder_is_named_and_left_out(federation: Federat
     assert any("client 0 (alfa) in round 3: the client state of round 2 is not in" in note for note in run.notes)
 
 
+@pytest.mark.slow
 def test_a_client_that_comes_back_with_other_rows_is_refused(federation: Federation) -> None:
     federation.start()
     experiment = federation.experiment(rounds=4)
@@ -378,6 +383,7 @@ def test_tables_that_cannot_be_combined_are_refused(federation: Federation, tmp_
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_consent_sends_nothing(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "PROBE", 5.0)  # a slow client is not invited twice
     federation.start("alfa", "bravo", "charlie")

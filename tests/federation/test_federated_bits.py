@@ -55,6 +55,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_settings_of_training_and_of_the_way_up(settings: dict[str, Any], tmp_path: Path) -> None:
     federated, serial = Federation(tmp_path).both(**settings)
@@ -71,6 +72,7 @@ def test_buffers_by_every_policy(policy: str, tmp_path: Path) -> None:
 OWN = [{"model": "normed", "bn_buffers": "local"}, {"algorithm": "local"}, {"algorithm": "local", "model": "normed"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", OWN, ids=["buffers", "weights", "both"])
 def test_personal_models_are_tested_by_their_clients_or_with_consent_by_all(
     settings: dict[str, Any], tmp_path: Path
@@ -101,6 +103,7 @@ def newest_memory(folder: Path, algorithm: Any) -> ClientState:
     return ClientStateStore(run, algorithm).load(files[-1].name.removeprefix("memory-").removesuffix(".safetensors"))
 
 
+@pytest.mark.slow
 def test_many_small_clients_are_added_up_in_bundles(tmp_path: Path) -> None:
     """As many as make a simulation put several clients into one job: sums are nested in the same way here."""
     federation = Federation(tmp_path, {str(k): 3 + k % 5 for k in range(1, 67)})

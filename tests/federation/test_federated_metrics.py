@@ -81,6 +81,7 @@ def test_from_histograms_the_auc_of_all_samples_lies_within_its_bounds(federatio
     assert federated.weights_sha256 == serial.weights_sha256
 
 
+@pytest.mark.slow
 def test_more_bins_give_a_smaller_interval(tmp_path: Path) -> None:
     widths = []
     for bins in (5, 50, 500):
@@ -350,6 +351,7 @@ def test_a_client_with_few_test_rows_keeps_what_the_server_could_read(tmp_path: 
 # Faults
 
 
+@pytest.mark.slow
 def test_without_all_clients_there_are_no_totals(federation: Federation) -> None:
     """Totals over two of three would give the sums of the third by their difference with those of all."""
 

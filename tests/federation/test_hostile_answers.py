@@ -213,6 +213,7 @@ def as_trained(m: Message) -> bytes:
     return pack(m.run, m.round, messages.AsyncTrainResponse(**m.body.model_dump(exclude={"weight"})))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "change", "why"),
     [

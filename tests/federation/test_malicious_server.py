@@ -161,6 +161,7 @@ def test_histograms_are_released_over_the_real_link_only_as_agreed(attacked: tup
     assert not any("histogram" in line["what"] for line in lines if line["event"] == "released")
 
 
+@pytest.mark.slow
 def test_without_a_terminal_consent_must_be_given_by_option(tmp_path: Path) -> None:
     make_federation_keys(tmp_path / "keys", ["alfa"])
     write(tmp_path / "alfa.csv", rows_of({"alfa": SAMPLES})["alfa"], HEAD)

@@ -43,6 +43,7 @@ def test_a_sealed_federation_is_the_simulation(settings: dict[str, Any], tmp_pat
     assert not any("masked" in note for note in federated.notes)
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_after_sharing_its_keys_is_taken_out_of_the_sum(tmp_path: Path) -> None:
     """It is killed when it should answer: its neighbours reveal the key to its pairs, and the sum is that of the others."""
     federation = Federation(tmp_path)
@@ -72,6 +73,7 @@ def test_a_new_process_has_other_secrets_and_takes_part_in_the_next_round(tmp_pa
     assert any("client 1 (bravo) in round 2: the secrets of this exchange are gone" in note for note in run.notes)
 
 
+@pytest.mark.slow
 def test_a_resumed_server_opens_the_same_sum_and_no_other(tmp_path: Path) -> None:
     """Killed after a sum was opened and before the round was saved: with the same answers the round is opened again; with
     one of them missing, the difference would be its answer, and the sum stays closed."""

@@ -47,6 +47,7 @@ def same(found: float, expected: float, within: float = 0.0) -> bool:
     return (math.isnan(found) and math.isnan(expected)) or abs(found - expected) <= within
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 4])
 def test_metrics_from_sums_are_those_of_all_samples(classes: int) -> None:
     layout = MetricLayout(classes, bins=10, positive=1 if classes == 2 else None)

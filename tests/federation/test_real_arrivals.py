@@ -58,6 +58,7 @@ def on_time(federation: Federation, experiment: Experiment) -> None:
     federation.start()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS.keys())
 def test_in_the_order_of_the_virtual_clock_it_is_the_simulation(algorithm: Any, tmp_path: Path) -> None:
     federation = Federation(tmp_path)
@@ -69,6 +70,7 @@ def test_in_the_order_of_the_virtual_clock_it_is_the_simulation(algorithm: Any, 
     assert serial.ages["merges"] == serial.final.uploads > 6
 
 
+@pytest.mark.slow
 def test_client_state_stays_with_the_client(tmp_path: Path) -> None:
     """Momentum that is kept, local buffers, rates that decay by client: with traces, nothing may be skipped or lost."""
     federation = Federation(tmp_path)
@@ -89,6 +91,7 @@ def test_client_state_stays_with_the_client(tmp_path: Path) -> None:
     assert 4 <= len(left) <= 4 * 6  # what no checkpoint can need is gone
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_clients_at_work_repeat_their_trainings(tmp_path: Path) -> None:
     """All processes are killed after two rounds; no merge is lost or made twice, and the filter holds."""
     federation = Federation(tmp_path)
@@ -121,6 +124,7 @@ def test_one_alone_is_the_simulation_whatever_the_time(tmp_path: Path) -> None:
     assert number[0] > 10
 
 
+@pytest.mark.slow
 def test_the_age_filter_holds_for_real_arrivals(tmp_path: Path) -> None:
     """One client answers five times as often as the others: it continues from its own model, and they fetch a new one."""
     federation = Federation(tmp_path)
@@ -153,6 +157,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "PROBE", 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("algorithm", ["coop", "fedasync"])
 def test_one_that_is_lost_is_left_out_until_it_is_back(algorithm: str, tmp_path: Path) -> None:
@@ -173,6 +178,7 @@ def test_one_that_is_lost_is_left_out_until_it_is_back(algorithm: str, tmp_path:
     assert run.final.round == 60
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
 def test_too_few_at_work_stop_the_run_safely(tmp_path: Path) -> None:
     federation = Federation(tmp_path)

@@ -239,6 +239,7 @@ def test_consent_shows_the_values_of_the_first_message(tmp_path: Path) -> None:
 # One run, and the log
 
 
+@pytest.mark.slow
 def test_a_process_takes_part_in_one_run(served: Federation) -> None:
     with pytest.raises(TooFewAnswers, match="0 of 4 clients came"):
         served.serve(served.experiment(**SUMS, algorithm="scaffold"), "second", terms={"wait": 0.5})
@@ -255,6 +256,7 @@ def test_a_process_takes_part_in_as_many_runs_as_it_was_started_for(tmp_path: Pa
     assert federation.clients["alfa"].goodbye is not None
 
 
+@pytest.mark.slow
 def test_the_log_has_what_to_whom_and_when(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start(server="server.example.org:8440")
@@ -297,6 +299,7 @@ def answers(federation: Federation, contents: list[bytes]) -> list[str]:
     return [one.why if isinstance(one, messages.RefusalResponse) else one.what for one in responses]
 
 
+@pytest.mark.slow
 def test_a_repeated_request_gets_the_same_answer(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start(kind=FederationClient)
@@ -306,6 +309,7 @@ def test_a_repeated_request_gets_the_same_answer(tmp_path: Path) -> None:
     assert np.array_equal(first.delta, again.delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("uplink", "most"), [("plain", 1 + REPEATS), ({"clip": 0.1, "noise": 0.3}, 1), ({"secure": True}, 1)]
 )

@@ -49,6 +49,7 @@ def forms_of_labels(labels: list[int]) -> Iterator[bytes]:
             yield between.join(texts[:8]).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", EXPERIMENTS.values(), ids=EXPERIMENTS.keys())
 def test_rows_and_labels_never_leave(settings: dict[str, Any], tmp_path: Path) -> None:
     federation = Federation(tmp_path)

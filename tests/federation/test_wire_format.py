@@ -58,6 +58,7 @@ def same(a: Any, b: Any) -> bool:
     return repr(a) == repr(b)
 
 
+@pytest.mark.slow
 @given(TREES)
 @DEEP
 def test_any_tree_comes_back_to_the_bit(tree: Any) -> None:
@@ -94,6 +95,7 @@ def test_garbage_is_refused(content: bytes) -> None:
             unpack(attempt, TYPES)
 
 
+@pytest.mark.slow
 @given(st.data())
 @DEEP
 def test_a_damaged_message_is_refused_or_is_a_message(data: st.DataObject) -> None:

@@ -219,6 +219,7 @@ def check_search(root: Path, made: Made, database_is_sound: bool) -> None:
         assert again.trials == made.search.trials
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [pytest.param(k, marks=() if k < DEFAULT else pytest.mark.fuzz_full) for k in range(ALL)]
 )

@@ -268,6 +268,7 @@ def check(case: int) -> str:
     return "ran"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [pytest.param(n, marks=[] if n < DEFAULT else [pytest.mark.fuzz_full]) for n in range(0, CASES, CHUNK)],

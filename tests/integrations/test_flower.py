@@ -94,6 +94,7 @@ def here(digits: tuple[Any, Any, Any], norm: bool, **settings: Any) -> dict[str,
     return fa.run(data, model=network(norm), local=LOCAL, rounds=4, out=False, runtime="serial", **settings).state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "norm"),
     [

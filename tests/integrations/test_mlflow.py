@@ -45,6 +45,7 @@ def newest(store: Path, **tags: str) -> Any:
     return client, client.search_runs([group.experiment_id], wanted, order_by=["attributes.start_time DESC"])[0]
 
 
+@pytest.mark.slow
 def test_every_round_every_key_and_every_file_arrives(store: Path) -> None:
     settings = {**SETTINGS, "evaluate": {"every": 2}, "algorithm": {"name": "fedprox", "mu": 0.5}}
     run = fa.run("digits", **settings, out="run", track=store)
@@ -91,6 +92,7 @@ def test_an_interrupted_run_is_logged_as_killed_with_its_rounds(store: Path) -> 
     assert [m.step for m in client.get_metric_history(kept.info.run_id, "accuracy")] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_database_that_breaks_costs_one_warning_and_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlflow_tracking, "SECONDS", 0.0)
     alone = fa.run("digits", **SETTINGS, out=False)
@@ -141,6 +143,7 @@ def server() -> Iterator[ThreadingHTTPServer]:
     there.server_close()
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_costs_one_warning_and_no_bit(
     server: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +175,7 @@ def test_a_finished_run_can_be_sent_afterwards(store: Path) -> None:
     assert took == pytest.approx(run.records[-1].wall_seconds, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_comparison_is_one_run_with_a_nested_run_a_cell(store: Path) -> None:
     table = {"data": "digits", "clients": 4, "partition": "iid", "rounds": 1}
     plan = Plan(table, {"fedavg": {"algorithm": "fedavg"}, "fedprox:mu=1": {"algorithm": "fedprox"}}, repeats=2)
@@ -209,6 +213,7 @@ def test_without_mlflow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     assert "pip install 'fedarena[track]'" in refused("--track", "mlruns")
 
 
+@pytest.mark.slow
 def test_mlflow_is_not_loaded_unless_asked_for() -> None:
     code = "import sys, fedarena.cli.main, fedarena.api; print('mlflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

@@ -108,6 +108,7 @@ def compare(module: nn.Sequential, sizes: list[int], rates: list[float], seed: i
         np.testing.assert_allclose(velocity, reference.u, rtol=0, atol=TOLERANCE * np.abs(reference.u).max())
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=2, max_size=4),
@@ -229,6 +230,7 @@ ALGORITHMS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "local"), ALGORITHMS, ids=str)
 def test_a_round_is_the_same_on_either_path(algorithm: Any, local: dict[str, Any]) -> None:
     """Two rounds with the kernels and with autograd: the same up to what float32 loses.
@@ -249,6 +251,7 @@ def test_a_round_is_the_same_on_either_path(algorithm: Any, local: dict[str, Any
     assert a.train_loss == (pytest.approx(b.train_loss, rel=1e-4) if b.train_loss is not None else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [{}, {"weight_decay": 0.01}], ids=str)
 @pytest.mark.parametrize("norm", ["bn", "gn"])
 def test_a_gradient_over_images_is_the_same_on_either_path(norm: str, local: dict[str, Any]) -> None:

@@ -254,6 +254,7 @@ def test_gradients_at_every_batch_size(rows: int, kernels: str) -> None:
         check_gradient(Case.of(make((3, 10, 8)), (3, 10, 8), rows, 4, seed=rows))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), name=st.sampled_from(ABLE or ["none"]))
 def test_any_convolution(data: st.DataObject, name: str) -> None:
@@ -276,6 +277,7 @@ def test_any_convolution(data: st.DataObject, name: str) -> None:
         check_gradient(Case.of(classifier(body, shape, 3), shape, data.draw(st.integers(1, 3)), 3))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), name=st.sampled_from(ABLE or ["none"]))
 def test_any_pool(data: st.DataObject, name: str) -> None:

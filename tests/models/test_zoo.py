@@ -478,6 +478,7 @@ def test_closed_peepholes_make_a_plain_cell() -> None:
     torch.testing.assert_close(plain(x), peeping(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peephole", [False, True])
 def test_a_text_model_looks_back_only_and_forgets_between_rows(peephole: bool) -> None:
     module = build("char_lstm", (6,), 20, peephole=peephole)
@@ -506,6 +507,7 @@ def test_glorot_draws_within_its_bounds_and_zeroes_biases() -> None:
             assert torch.equal(layer.weight, torch.ones(layer.num_features))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", [LSTM(8, 16, peephole=True), nn.LSTM(8, 16)], ids=["ours", "torch"])
 def test_glorot_of_an_lstm(cell: nn.Module) -> None:
     glorot(cell)

@@ -46,6 +46,7 @@ def test_everyone_is_the_gaussian_mechanism() -> None:
         assert delta(reported) < 1e-3 < delta(0.8 * reported)
 
 
+@pytest.mark.slow
 def test_coins_against_an_exact_accountant() -> None:
     """Privacy loss distributions, another theory of the same library, are exact up to their grid."""
     pld = dp.pld.PLDAccountant(dp.NeighboringRelation.REPLACE_SPECIAL)
@@ -54,6 +55,7 @@ def test_coins_against_an_exact_accountant() -> None:
     assert exact < epsilon({("poisson", 100, 1.0): 1000}, 10_000, 1e-5) < 1.25 * exact
 
 
+@pytest.mark.slow
 def test_a_fixed_number_never_costs_more_than_everyone() -> None:
     for asked in (1, 50, 500, 999):
         fixed = epsilon({("fixed", asked, 1.0): 10}, 1000, 1e-4)

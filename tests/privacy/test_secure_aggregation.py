@@ -45,6 +45,7 @@ def test_masks_cancel_to_the_bit(clients: int, dropouts: int) -> None:
     assert np.array_equal(SimulatedMasks(0).unmask(sent, turn, answered), true)
 
 
+@pytest.mark.slow
 @given(st.integers(2, 30), st.data())
 @settings(max_examples=25, deadline=None)
 def test_any_clients_may_leave(clients: int, data: st.DataObject) -> None:

@@ -160,6 +160,7 @@ def test_coins_divide_by_what_is_expected() -> None:
     assert through(wide, [np.zeros(40_000)] * 4).delta.std() == pytest.approx(1 / 8, rel=0.02)
 
 
+@pytest.mark.slow
 def test_rounds_by_coins_differ_in_size() -> None:
     run = on_blobs(clients=40, share=0.5, rounds=20, uplink={**EVERY, "sampling": "poisson"}, evaluate={"every": 20})
     sizes = np.array([record.selected for record in run.records])
@@ -262,6 +263,7 @@ def test_bytes_of_masked_answers() -> None:
 # Compression
 
 
+@pytest.mark.slow
 @given(st.integers(2, 8), st.integers(0, 99))
 @settings(max_examples=20, deadline=None)
 def test_quantisation_is_unbiased(bits: int, seed: int) -> None:
@@ -291,6 +293,7 @@ def test_the_largest_by_size_the_first_of_equal_ones() -> None:
     assert largest(np.zeros(3), 1).tolist() == [True, False, False]
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(-1000, 1000), min_size=12, max_size=12), min_size=1, max_size=8))
 @settings(deadline=None)
 def test_error_feedback_loses_nothing(updates: list[list[int]]) -> None:
@@ -328,6 +331,7 @@ ALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", ALL)
 def test_the_same_bits_for_any_workers(chosen: str) -> None:
     """Eighty light clients, several in a bundle, trained ahead; serial or by two workers."""
@@ -339,6 +343,7 @@ def test_the_same_bits_for_any_workers(chosen: str) -> None:
     assert runs[0].final.epsilon == runs[1].final.epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that begin as copies of this one")
 @pytest.mark.parametrize("chosen", ALL)
 def test_killed_and_resumed(chosen: str, tmp_path: Path) -> None:

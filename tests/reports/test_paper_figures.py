@@ -25,6 +25,7 @@ def match(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return six(tmp_path_factory.mktemp("figures") / "match")
 
 
+@pytest.mark.slow
 def test_every_figure_in_either_format(match: Comparison, tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app,
@@ -43,11 +44,13 @@ def test_every_figure_in_either_format(match: Comparison, tmp_path: Path) -> Non
         assert b"/TrueType" in content or b"/Type0" in content
 
 
+@pytest.mark.slow
 def test_the_same_comparison_gives_the_same_files(match: Comparison, tmp_path: Path) -> None:
     for one, other in zip(write_figures(match, tmp_path / "a"), write_figures(match, tmp_path / "b"), strict=True):
         assert one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.slow
 def test_without_a_verdict_no_figure_shows_one(match: Comparison, tmp_path: Path) -> None:
     single = collect_runs([run.dir for run in match.runs["fedavg"] if run.dir is not None])
     assert [file.name for file in write_figures(single, tmp_path)] == ["curves.pdf", "clients.pdf"]

@@ -100,6 +100,7 @@ def by_loss(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return compare_in_folder(tmp_path_factory.mktemp("loss") / "match", contestants, settings=settings, **how)
 
 
+@pytest.mark.slow
 def test_charts_and_verdict_agree_on_who_is_better(by_loss: Comparison) -> None:
     subject = ReportData(by_loss)
     row, column = subject.ranked
@@ -139,6 +140,7 @@ def test_tables_name_score_view_and_p_best(by_loss: Comparison) -> None:
 # Files
 
 
+@pytest.mark.slow
 def test_a_report_names_the_file_and_tells_no_folder(tmp_path: Path) -> None:
     file = tmp_path / "a folder" / "patients.csv"
     file.parent.mkdir()
@@ -174,6 +176,7 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(result, root / "report.html")
 
 
+@pytest.mark.slow
 def test_the_matrix_of_eight_is_not_cut_and_scrolls_visibly_on_a_phone(eight: Path) -> None:
     measure = """const box = document.querySelector('#verdict .scroll'), hint = box.parentNode.querySelector('.hint');
         const {right} = box.getBoundingClientRect();

@@ -101,6 +101,7 @@ class Tags(HTMLParser):
 # What it says
 
 
+@pytest.mark.slow
 def test_one_well_formed_file_that_points_nowhere(page: str) -> None:
     tags = Tags(page)
     ids = [value for _, name, value in tags.attributes if name == "id"]
@@ -152,6 +153,7 @@ def test_the_rows_are_the_comparisons(match: Comparison, page: str) -> None:
         assert f"{row['reached']} of {row['runs']}" in line
 
 
+@pytest.mark.slow
 def test_the_same_comparison_is_the_same_page(match: Comparison, page: str, tmp_path: Path) -> None:
     assert read(write_report(Comparison.load(match.dir or ""), tmp_path / "again.html")) == page
 
@@ -221,6 +223,7 @@ def variants(match: Comparison) -> Iterator[tuple[str, Comparison]]:
     yield "they differ in rounds", combine_runs([*fold[0], *longer])
 
 
+@pytest.mark.slow
 def test_runs_that_are_no_pairs_get_no_verdict_and_hear_why(match: Comparison, tmp_path: Path) -> None:
     for number, (why, found) in enumerate(variants(match)):
         assert why in (why_no_verdict(found) or "")
@@ -244,6 +247,7 @@ def test_other_rows_under_the_same_settings_are_no_pairs(match: Comparison, tmp_
 # The command
 
 
+@pytest.mark.slow
 def test_the_command_writes_beside_the_runs(match: Comparison, tmp_path: Path) -> None:
     folder = shutil.copytree(match.dir or "", tmp_path / "match")
     done = call("report", folder)
@@ -252,6 +256,7 @@ def test_the_command_writes_beside_the_runs(match: Comparison, tmp_path: Path) -
     assert call("report", folder, "-q").stderr == ""
 
 
+@pytest.mark.slow
 def test_the_command_tells_a_program(match: Comparison, tmp_path: Path) -> None:
     done = call("report", match.dir, "-o", tmp_path / "a.html", "--table", "markdown", "--json")
     shown = json.loads(done.stdout)
@@ -262,6 +267,7 @@ def test_the_command_tells_a_program(match: Comparison, tmp_path: Path) -> None:
     assert (single["verdict"], single["no_verdict"]) == ([], "Only one algorithm has results: fedavg.")
 
 
+@pytest.mark.slow
 def test_folders_that_cannot_be_used_are_reported_and_nothing_is_written(match: Comparison, tmp_path: Path) -> None:
     root = shutil.copytree(match.dir or "", tmp_path / "match")
     cell = root / "cells" / "fedavg" / "repeat0-fold0"
@@ -288,6 +294,7 @@ def test_folders_that_cannot_be_used_are_reported_and_nothing_is_written(match: 
     assert (done.exit_code, "CannotWrite" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_from_python_a_comparison_or_folders(match: Comparison, page: str, tmp_path: Path) -> None:
     assert read(fa.report(match, tmp_path / "a.html")) == page
     assert read(fa.report(match.dir or "", tmp_path / "b.html")) == page
@@ -339,6 +346,7 @@ def test_rope_and_threshold_are_shown_to_the_last_digit() -> None:
     assert "--rope 0.0123456789 --threshold 0.9999999" in command
 
 
+@pytest.mark.slow
 def test_a_tuned_comparison_is_repeated_as_it_was_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(
@@ -372,6 +380,7 @@ def in_code(text: str, **known: Any) -> Comparison:
     return again
 
 
+@pytest.mark.slow
 def test_a_name_that_cannot_be_typed_is_repeated_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"a: b": fa.FedProx(mu=0.5), "c+d=e": {"algorithm": "fedavg", "local": {"lr": 0.01}}}
@@ -391,6 +400,7 @@ class Half(fa.FedAvg):
     server_lr: float = 0.5
 
 
+@pytest.mark.slow
 def test_what_came_from_python_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = fa.arrays(*blobs())
@@ -530,6 +540,7 @@ def colour_of(sight: Any, selector: str, name: str) -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 760, 390, 320])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_opens_quietly_and_fits_the_screen(sight: Any, width: int, scheme: str) -> None:
@@ -541,6 +552,7 @@ def test_it_opens_quietly_and_fits_the_screen(sight: Any, width: int, scheme: st
     assert overflow(sight) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_label_is_cut_off_tiny_or_under_another(sight: Any, width: int) -> None:
     look(sight, width).execute_script("document.querySelectorAll('details').forEach(d => { d.open = true })")
@@ -566,6 +578,7 @@ def test_no_label_is_cut_off_tiny_or_under_another(sight: Any, width: int) -> No
             assert apart or above, (a["text"], b["text"])
 
 
+@pytest.mark.slow
 def test_both_themes_apply_and_the_reader_may_choose(sight: Any) -> None:
     light = colour_of(look(sight, scheme="light"), "body", "backgroundColor")
     dark = colour_of(look(sight, scheme="dark"), "body", "backgroundColor")
@@ -581,6 +594,7 @@ def test_both_themes_apply_and_the_reader_may_choose(sight: Any) -> None:
     sight.execute_script("localStorage.clear()")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_script", [True, False])
 def test_the_axis_can_be_switched_even_without_script(sight: Any, with_script: bool) -> None:
     sight.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not with_script})
@@ -600,6 +614,7 @@ def test_the_axis_can_be_switched_even_without_script(sight: Any, with_script: b
         sight.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
+@pytest.mark.slow
 def test_the_pointer_hears_all_values(sight: Any, match: Comparison) -> None:
     from selenium.webdriver import ActionChains
 
@@ -612,6 +627,7 @@ def test_the_pointer_hears_all_values(sight: Any, match: Comparison) -> None:
     assert lines[1].startswith(f"{best} {np.mean([run.final.accuracy for run in match.runs[best]]):.1%}")
 
 
+@pytest.mark.slow
 def test_paper_gets_everything_in_ink(sight: Any) -> None:
     look(sight, 688, "dark", "print")  # A4 within its margins
     assert colour_of(sight, "body", "backgroundColor") == "rgb(255, 255, 255)"

@@ -36,6 +36,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "s"
 
 
+@pytest.mark.slow
 def test_it_begins_with_the_answer_and_has_every_part(root: Path) -> None:
     found = fa.load(root)
     path = fa.report(root)
@@ -51,6 +52,7 @@ def test_it_begins_with_the_answer_and_has_every_part(root: Path) -> None:
     assert "[[federation]]" in page
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_same_page(root: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["report", str(root), "-o", str(tmp_path / "r.html")])
     assert done.exit_code == 0
@@ -67,6 +69,7 @@ def sight(root: Path) -> Iterator[Any]:
         yield page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_the_screen(sight: Any, root: Path, width: int, scheme: str) -> None:

@@ -43,6 +43,7 @@ def test_every_table_and_figure_has_a_recipe() -> None:
     assert set(IDS) == EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IDS)
 def test_a_recipe_is_sound(name: str) -> None:
     """Validation accepts it: all names refer to something, and every check can be made."""
@@ -52,6 +53,7 @@ def test_a_recipe_is_sound(name: str) -> None:
     assert all((recipe.title, recipe.source, recipe.claim))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IDS)
 @pytest.mark.parametrize("size", SIZES)
 def test_every_run_of_every_size_is_an_experiment(name: str, size: Any) -> None:
@@ -64,6 +66,7 @@ def test_every_run_of_every_size_is_an_experiment(name: str, size: Any) -> None:
         assert {d["name"] if isinstance(d, dict) else d for d in data} <= {*embedded, None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in IDS if find_recipe(name).kind == "run"])
 def test_every_algorithm_of_the_published_size_takes_its_local_settings(name: str) -> None:
     """What a run would refuse when it starts, days into a reproduction."""
@@ -115,12 +118,14 @@ def test_a_committed_result_is_whole(file: Path) -> None:
     assert not re.search(r"/(tmp|home|root|work)/", text), "a path of a machine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
 def test_a_committed_verdict_follows_from_its_numbers(file: Path) -> None:
     """Today's recipe runs what was run, and says of its rows what the file says."""
     assert judge_file_again(file).as_dict() == read_result(file)
 
 
+@pytest.mark.slow
 def test_committed_rows_are_those_of_their_runs() -> None:
     """What a row says, `verify` can run again; asked of all rows that are a score of a run as it stands."""
     compared = 0
@@ -138,12 +143,14 @@ def test_committed_rows_are_those_of_their_runs() -> None:
     assert compared > 300
 
 
+@pytest.mark.slow
 def test_the_page_says_what_the_files_say(tmp_path: Path) -> None:
     page = write_page(tmp_path / "reproduced.md", ROOT / "papers" / "results")
     committed = (ROOT / "docs" / "reproduced.md").read_text(encoding="utf-8")
     assert page.read_text(encoding="utf-8") == committed, "run `fedarena reproduce --page docs/reproduced.md`"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", [f for f in RESULTS if quickest(f) < 4.0], ids=lambda file: file.stem)
 def test_a_committed_row_can_be_run_again(file: Path) -> None:
     """Bit by bit, wherever kernels are built for the instructions it was made with, on processors of any vendor."""

@@ -91,6 +91,7 @@ def times(root: Path) -> dict[Path, int]:
 # What comes out
 
 
+@pytest.mark.slow
 def test_published_and_measured_stand_side_by_side(write: Write) -> None:
     write()
     result = reproduce("x-a", "full")
@@ -106,6 +107,7 @@ def test_published_and_measured_stand_side_by_side(write: Write) -> None:
     assert [r["weights_sha256"] for r in report["runs"] if r["cell"] == "slow"] == [run.weights_sha256]
 
 
+@pytest.mark.slow
 def test_a_smaller_run_never_agrees(write: Write) -> None:
     write(more=SMALL)
     assert reproduce("X-A", "small").verdict == "ordering agrees"
@@ -113,6 +115,7 @@ def test_a_smaller_run_never_agrees(write: Write) -> None:
     assert reproduce("X-A").notes[0] == "one round"
 
 
+@pytest.mark.slow
 def test_seeds_and_folds_are_splits(write: Write) -> None:
     write("X-A", "", ("measures =", "seeds = 2\nmeasures ="))
     write(
@@ -129,6 +132,7 @@ def test_seeds_and_folds_are_splits(write: Write) -> None:
     assert (first.seed, first.fold, last.seed, last.fold) == (0, 0, 1, 1)
 
 
+@pytest.mark.slow
 def test_of_a_tuned_axis_the_best_choice_counts(write: Write) -> None:
     more = '[axes.who]\nmlp = { model = "mlp_2nn" }\nlinear = {}\n'
     write("X-A", more, ('claim = "Faster is better."', 'claim = "x"\ntuned = ["rate"]\ngrids = [["who", "rate"]]'),
@@ -138,6 +142,7 @@ def test_of_a_tuned_axis_the_best_choice_counts(write: Write) -> None:
     assert len(result.runs) == 4
 
 
+@pytest.mark.slow
 def test_one_run_is_read_at_several_rounds(write: Write) -> None:
     more = '[axes.rounds]\n"T=1" = { upto = 1 }\n"T=3" = { upto = 3 }\n'
     write("X-A", more, ("slow = 0.2\n", '"slow T=1" = 0.2\n'))
@@ -149,6 +154,7 @@ def test_one_run_is_read_at_several_rounds(write: Write) -> None:
     assert measured["fast T=3"] == max(curve.values())
 
 
+@pytest.mark.slow
 def test_relative_measures_stand_beside_the_reference(write: Write) -> None:
     write(
         "X-A",
@@ -171,6 +177,7 @@ def test_relative_measures_stand_beside_the_reference(write: Write) -> None:
 # Going on
 
 
+@pytest.mark.slow
 def test_the_same_command_runs_nothing_twice(write: Write) -> None:
     write()
     first = reproduce("X-A", "full")
@@ -181,6 +188,7 @@ def test_the_same_command_runs_nothing_twice(write: Write) -> None:
     assert reproduce(resume="runs/papers/x-a-full").as_dict() == first.as_dict()
 
 
+@pytest.mark.slow
 def test_a_killed_reproduction_resumes_with_the_same_bits(write: Write) -> None:
     write()
     first = reproduce("X-A", "full")
@@ -190,6 +198,7 @@ def test_a_killed_reproduction_resumes_with_the_same_bits(write: Write) -> None:
     assert [m.weights_sha256 for m in again.runs] == [m.weights_sha256 for m in first.runs]
 
 
+@pytest.mark.slow
 def test_parts_add_up(write: Write) -> None:
     write()
     part = reproduce("X-A", "full", only="sl*")
@@ -201,6 +210,7 @@ def test_parts_add_up(write: Write) -> None:
     assert {*before.items()} < {*times(Path("runs")).items()}
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_recipe_is_refused(write: Write) -> None:
     write()
     reproduce("X-A", "full")
@@ -209,6 +219,7 @@ def test_a_folder_of_another_recipe_is_refused(write: Write) -> None:
         reproduce("X-A", "full")
 
 
+@pytest.mark.slow
 def test_results_of_something_else_never_count(write: Write) -> None:
     """Folders of another recipe, another size or of unknown origin are refused."""
     write("X-A", SMALL)
@@ -228,6 +239,7 @@ def test_results_of_something_else_never_count(write: Write) -> None:
         reproduce("X-A", "small", out="here")
 
 
+@pytest.mark.slow
 def test_a_choice_that_was_gone_for_a_while_is_remembered(write: Write) -> None:
     write()
     reproduce("X-A", "full")
@@ -240,6 +252,7 @@ def test_a_choice_that_was_gone_for_a_while_is_remembered(write: Write) -> None:
         reproduce("X-A", "full")
 
 
+@pytest.mark.slow
 def test_runs_from_before_a_setting_was_there_still_count(write: Write) -> None:
     write()
     reproduce("X-A", "full")
@@ -375,6 +388,7 @@ def test_folders_that_cannot_be_written_are_named_before_work(write: Write) -> N
 # What fails
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_stops_no_other(write: Write) -> None:
     write("X-A", "", ("lr = 0.5 }", "lr = 1e38 }, on_nan = 'raise'"))
     result = reproduce("X-A", "full")
@@ -387,6 +401,7 @@ def test_a_cell_that_fails_stops_no_other(write: Write) -> None:
     assert json.loads(report.stdout)["failures"]
 
 
+@pytest.mark.slow
 def test_a_loss_of_its_own_has_no_accuracy(write: Write) -> None:
     """A row of zeros would hold any check that two of them are equal."""
     write(
@@ -404,6 +419,7 @@ def test_a_loss_of_its_own_has_no_accuracy(write: Write) -> None:
 # What is kept
 
 
+@pytest.mark.slow
 def test_a_row_is_run_again_bit_by_bit(write: Write) -> None:
     write()
     reproduce("X-A", "full", save="kept")
@@ -422,6 +438,7 @@ def test_a_row_is_run_again_bit_by_bit(write: Write) -> None:
         verify_row(file, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "bearable"), [("final_loss", 1e-6), ("best_accuracy", 5e-4), ("uploads", 0.0)])
 def test_what_test_rows_say_may_be_rounded_elsewhere(write: Write, name: str, bearable: float) -> None:
     """Never here, never what is counted, and never weights."""
@@ -443,6 +460,7 @@ def test_what_test_rows_say_may_be_rounded_elsewhere(write: Write, name: str, be
         assert ("processor another then, " in done.output) == elsewhere
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -470,6 +488,7 @@ def test_a_result_that_was_changed_by_hand_is_refused(write: Write, change: Call
     assert not Path("new.md").exists()
 
 
+@pytest.mark.slow
 def test_a_result_is_judged_again_by_other_checks_of_the_same_runs(write: Write) -> None:
     write()
     reproduce("X-A", "full", save="kept")
@@ -499,6 +518,7 @@ def test_a_result_is_judged_again_by_other_checks_of_the_same_runs(write: Write)
         assert file.read_bytes() == after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["common", "versions", "rows", "kind", "reads"])
 def test_a_result_that_lacks_something_is_refused(write: Write, key: str) -> None:
     """As one of another version may, whose fingerprint is right."""
@@ -517,6 +537,7 @@ def test_a_result_that_lacks_something_is_refused(write: Write, key: str) -> Non
         assert (done.exit_code, f"{key}: Field required" in done.output.replace("\n", " ")) == (2, True), done.output
 
 
+@pytest.mark.slow
 def test_a_file_stands_for_one_result(write: Write) -> None:
     write()
     reproduce("X-A", "full", save="kept")
@@ -544,6 +565,7 @@ def test_the_page_has_every_result_and_every_gap(write: Write) -> None:
 # Doors
 
 
+@pytest.mark.slow
 def test_the_contract_of_json(write: Write) -> None:
     write()
     done = CliRunner().invoke(app, ["reproduce", "X-A", "--size", "full", "--json", "-q"])
@@ -559,6 +581,7 @@ def test_the_contract_of_json(write: Write) -> None:
     assert listed[0]["runs"] == {"smoke": 2, "small": 2, "full": 2}
 
 
+@pytest.mark.slow
 def test_a_full_run_says_first_how_long_it_takes(write: Write) -> None:
     write()
     done = CliRunner().invoke(app, ["reproduce", "X-A", "--size", "full"])

@@ -58,6 +58,7 @@ def changed(result: Comparison, values: dict[str, list[list[float]]], metric: st
     return replace(result, plan=replace(result.plan, metric=metric), runs=runs)
 
 
+@pytest.mark.slow
 def test_local_training_gains_nothing_over_itself(compared: Comparison) -> None:
     for gain in gains_against(compared, "local", "local"):
         assert (gain.mean, gain.interval, gain.verdict, gain.p_equal) == (0.0, (0.0, 0.0), "=", 1.0)
@@ -65,6 +66,7 @@ def test_local_training_gains_nothing_over_itself(compared: Comparison) -> None:
         assert gain.bytes == 0
 
 
+@pytest.mark.slow
 def test_gains_are_those_of_the_clients_own_scores(compared: Comparison) -> None:
     """Shrunk posteriors of the differences that the runs recorded, client by client."""
     gains = compared.client_gains()
@@ -132,6 +134,7 @@ def test_shrinkage_stays_within_the_hull_of_the_clients(compared: Comparison) ->
     assert np.array_equal(np.argsort(raw), np.argsort(shrunk))
 
 
+@pytest.mark.slow
 def test_splits_without_a_value_are_counted_and_do_not_count(compared: Comparison) -> None:
     alone, fed = np.full((3, 4), 0.5), np.full((3, 4), 0.6) + np.arange(12).reshape(3, 4) / 200
     fed[1, 2] = math.nan
@@ -147,6 +150,7 @@ def test_splits_without_a_value_are_counted_and_do_not_count(compared: Compariso
     assert [gain.mean for gain in found] == [estimate.mean for estimate in hierarchy(known).federations]
 
 
+@pytest.mark.slow
 def test_a_model_that_diverged_is_not_dropped_for_its_clients(compared: Comparison) -> None:
     """A metric without a bound is unknown, not undefined, where a model diverged."""
     alone, fed = [[0.9] * 4] * 3, [[0.8] * 4, [0.8, math.nan, 0.7, 0.9], [0.7, 0.8, 0.9, 0.9]]
@@ -173,6 +177,7 @@ def test_a_client_that_never_varies_is_not_certain() -> None:
     assert [one.mean for one in shrunk_gains(np.zeros((5, 4)), 0.2)] == [0.0] * 4  # nothing varies: nothing differs
 
 
+@pytest.mark.slow
 def test_one_class_clients_have_no_auc() -> None:
     result = fa.compare(hospitals(skewed=True), ["fedavg", "local"], folds=3, metric="auc", out=False, **SETTINGS)
     gains = result.client_gains()
@@ -183,6 +188,7 @@ def test_one_class_clients_have_no_auc() -> None:
     json.dumps(result.as_dict()["client_gains"], allow_nan=False)
 
 
+@pytest.mark.slow
 def test_the_verdict_says_who_gains_and_who_loses(compared: Comparison) -> None:
     alone = [[0.5, 0.5, 0.5, 0.9]] * 3
     fed = [[0.9, 0.9, 0.9, 0.5], [0.9, 0.91, 0.9, 0.5], [0.91, 0.9, 0.9, 0.51]]
@@ -193,6 +199,7 @@ def test_the_verdict_says_who_gains_and_who_loses(compared: Comparison) -> None:
     assert line.endswith(" loses.")
 
 
+@pytest.mark.slow
 def test_without_local_training_there_are_no_gains() -> None:
     result = fa.compare("digits", ["fedavg", "fedprox"], seeds=2, clients=3, out=False, **SETTINGS)
     assert result.client_gains() is None
@@ -211,6 +218,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return fa.compare("digits", ["fedavg", "local"], folds=3, out=out, **settings)
 
 
+@pytest.mark.slow
 def test_of_drawn_clients_the_shares_are_reported(drawn: Comparison) -> None:
     gains = drawn.client_gains()
     assert gains is not None
@@ -241,6 +249,7 @@ def test_a_share_that_is_the_same_in_all_splits_is_not_certain(drawn: Comparison
     assert gains.shares[0].loss.interval == (0.0, float(beta.ppf(0.95, 0.5, 15.5)))
 
 
+@pytest.mark.slow
 def test_a_fixed_partition_has_clients_by_number() -> None:
     settings = {**SETTINGS, "clients": 4}
     result = fa.compare("digits", ["fedavg", "local"], seeds=2, fixed="partition", out=False, **settings)
@@ -295,6 +304,7 @@ def test_costs_are_those_of_the_federation(compared: Comparison) -> None:
     assert math.isclose(sum(gain.training_seconds for gain in gains.of("fedavg")), trained)
 
 
+@pytest.mark.slow
 def test_many_clients_are_drawn_by_their_extremes() -> None:
     names = tuple(f"Saint {k:02}" for k in range(18))
     result = fa.compare(hospitals((8,) * 18, names), ["fedavg", "local"], folds=2, out=False, **SETTINGS)
@@ -304,6 +314,7 @@ def test_many_clients_are_drawn_by_their_extremes() -> None:
     assert "Histogram: 18 clients" in section
 
 
+@pytest.mark.slow
 def test_pages_fit_a_desk_and_a_telephone(compared: Comparison, drawn: Comparison, tmp_path: Path) -> None:
     with browser() as page:
         for name, result in (("named", compared), ("drawn", drawn)):
@@ -329,6 +340,7 @@ def test_pages_fit_a_desk_and_a_telephone(compared: Comparison, drawn: Compariso
 HEART = Path(os.environ.get("FEDARENA_DATA", "data")) / "heart_disease_4sites.npz"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HEART.exists(), reason="heart_disease is not here: `fedarena data` says where it comes from")
 def test_hospitals_by_name_on_the_command_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedarena", "compare", "heart_disease", "-a", "fedavg", "-a", "local"]

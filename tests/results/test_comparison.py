@@ -181,6 +181,7 @@ def test_json_has_the_contracts_keys() -> None:
 NAMES = ["fedavg", "scaffold", "fedprox", "fednova", "fedavgm", "feddyn", "fedadam", "fedyogi", "fedadagrad", "median"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "width"), [(2, 100), (6, 100), (10, 100), (3, 80), (10, 60)])
 def test_the_tables_fit(count: int, width: int) -> None:
     """Nothing is cut off; six algorithms have their probabilities in the table, of more the undecided below it."""

@@ -61,6 +61,7 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", NOT_A_TABLE)
 def test_files_that_hold_no_table_are_named(content: str | bytes, made: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(made, tmp_path / "made"))
@@ -117,6 +118,7 @@ def test_a_changed_setting_of_a_stored_experiment_or_plan_is_noticed(made: Path,
     assert "search.json" in refused("search", "--resume", root / "search")
 
 
+@pytest.mark.slow
 def test_verify_notices_every_changed_and_every_missing_file(made: Path, tmp_path: Path) -> None:
     files = [path for path in (made / "run").rglob("*") if path.is_file() and path.name != "lock"]
     assert {path.suffix for path in files} == {".toml", ".json", ".npz", ".parquet", ".safetensors", ".jsonl"}

@@ -72,6 +72,7 @@ def numbers(found: PairEstimate) -> list[float]:
     return [found.p_better, found.p_equal, found.p_worse, found.mean, *found.interval]
 
 
+@pytest.mark.slow
 def test_every_number_is_that_of_the_hierarchical_model() -> None:
     ones = [federation(drawn(seed, advantage)) for seed, advantage in enumerate((0.05, 0.02, 0.03, 0.0))]
     pair = suite(*ones).pair("scaffold", "fedavg")
@@ -122,6 +123,7 @@ def test_a_pair_mirrors() -> None:
 # Metrics with units
 
 
+@pytest.mark.slow
 def test_metrics_with_units_enter_as_log_ratios_so_units_do_not_matter() -> None:
     scores = [{label: [10 * v for v in values] for label, values in drawn(seed, -0.05).items()} for seed in range(3)]
     ones = [federation(s, metric="log_loss") for s in scores]
@@ -243,6 +245,7 @@ def test_where_the_signed_rank_test_contradicts_it_is_said() -> None:
 # Settings that vary
 
 
+@pytest.mark.slow
 def test_a_setting_with_three_values_is_found_and_the_answer_changes_along_it() -> None:
     ones = []
     for beta, gain in ((0.1, 0.10), (1.0, 0.05), (10.0, 0.0), (100.0, -0.05)):
@@ -306,6 +309,7 @@ def test_the_answer_comes_first() -> None:
         assert name in text
 
 
+@pytest.mark.slow
 def test_json_has_what_is_promised() -> None:
     found = json.loads(as_json(suite(*(federation(drawn(seed, 0.1)) for seed in range(3))).as_dict()))
     assert {"federations", "pairs", "mean_ranks", "about", "verdict", "varying"} <= set(found)
@@ -320,6 +324,7 @@ def test_json_has_what_is_promised() -> None:
     assert pair["next"]["p_better"] + pair["next"]["p_equal"] + pair["next"]["p_worse"] == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_more_algorithms_than_sentences_are_grouped() -> None:
     names = ("fedavg", "fedprox", "fednova", "fedavgm", "fedadam", "fedsgd", "scaffold")
     scores = {name: [0.5 + 0.05 * k, 0.52 + 0.05 * k, 0.51 + 0.05 * k] for k, name in enumerate(names)}

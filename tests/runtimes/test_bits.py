@@ -49,12 +49,14 @@ def facts(run: fa.Run) -> tuple[str, list[dict[str, Any]]]:
     return run.weights_sha256, [{k: v for k, v in vars(r).items() if k not in TIMES} for r in run.records]
 
 
+@pytest.mark.slow
 def test_serial_and_any_number_of_workers(experiment: dict[str, Any]) -> None:
     serial = facts(fa.run(experiment, out=False, runtime="serial"))
     for workers in (1, 2, 3):
         assert facts(fa.run(experiment, out=False, runtime="processes", workers=workers)) == serial
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_forked_or_started_fresh(experiment: dict[str, Any], start: Any, tmp_path: Path) -> None:
     exp = Experiment.make(experiment)
@@ -69,6 +71,7 @@ def test_workers_forked_or_started_fresh(experiment: dict[str, Any], start: Any,
     assert sha256(loop.state.w, loop.buffers.values) == serial.weights_sha256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_a_killed_worker_changes_nothing(start: Any, tmp_path: Path) -> None:
     """A worker is killed in the middle of every round; it is replaced, and its client runs again."""
@@ -126,6 +129,7 @@ def wait_for_rounds(run: Path, count: int, process: forked_processes.Popen) -> N
     pytest.fail(f"the run did not reach round {count} alive (exit code {process.poll()})")
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(experiment: dict[str, Any], tmp_path: Path) -> None:
     """The whole run is killed twice; resumed, it gives the same result, and no worker is left over."""
     exp = Experiment.make({**experiment, "rounds": 25})
@@ -144,6 +148,7 @@ def test_killed_and_resumed(experiment: dict[str, Any], tmp_path: Path) -> None:
     assert facts(fa.load(tmp_path / "r")) == facts(resumed)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedarena", "run", "digits", "--set", "rounds=5000", "--out", "r"]
     process = forked_processes.Popen(command, cwd=tmp_path, capture=True)
@@ -157,6 +162,7 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     assert json.loads(saved[-1])["round"] == len(saved)
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
     process = start_command(["run", "digits", "--set", "rounds=5000", "--out", "r", "-q"], tmp_path)
     wait_for_rounds(tmp_path / "r", 1, process)

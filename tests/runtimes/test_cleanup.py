@@ -87,6 +87,7 @@ def run_command(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "fedarena", *command], cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_the_next_command_removes_what_a_killed_group_left_and_nothing_of_the_living(
     living: tuple[set[Path], set[Path]], temporary: Path, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_the_next_command_removes_what_a_killed_group_left_and_nothing_of_the_li
     assert there(living_segments | living_folders) == living_segments | living_folders
 
 
+@pytest.mark.slow
 def test_a_comparison_removes_them_too(temporary: Path) -> None:
     waiting = Waiting()
     segments = waiting.segments
@@ -204,6 +206,7 @@ def may_unshare() -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not may_unshare(), reason="this system allows no namespaces")
 def test_a_run_in_another_pid_namespace_keeps_its_segments(temporary: Path) -> None:
     waiting = Waiting(UNSHARE)

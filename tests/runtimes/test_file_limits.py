@@ -31,6 +31,7 @@ def limited(largest: int, *words: str, folder: Path) -> subprocess.CompletedProc
     return forked_processes.run(command, cwd=folder, timeout=300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["serial", "processes"])
 @pytest.mark.parametrize(
     ("model", "largest"), [("logreg", 300), ("mlp_2nn", 20_000), ("logreg", 20_000)], ids=["start", "state", "log"]
@@ -54,6 +55,7 @@ def test_a_limit_on_file_sizes_loses_nothing(runtime: str, model: str, largest: 
     assert again.weights_sha256 == fa.run("digits", out=False, runtime="serial", **settings).weights_sha256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("largest", [3000, 20_000])
 def test_comparisons_and_searches_stop_alike_and_resume(largest: int, tmp_path: Path) -> None:
     words = [*in_words({**SETTINGS, "algorithm": "fedavg"}), "--workers", "1"]

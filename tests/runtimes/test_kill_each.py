@@ -123,6 +123,7 @@ def rounds_logged(folder: Path) -> int:
     return len((folder / "checkpoint" / "rounds.jsonl").read_text().splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_killed_and_resumed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A kernel takes many gradients in one call: nowhere to die in between.

@@ -52,6 +52,7 @@ def test_tasks_can_be_submitted_while_others_run() -> None:
     assert sorted(seen) == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced(start: str, tmp_path: Path) -> None:
     """Its task runs again, and finds the file that the first attempt wrote."""
 
@@ -99,6 +100,7 @@ def test_closing_ends_running_tasks(tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_function_is_its_result(start: str) -> None:
     def divide(n: int) -> float:
         return 1 / n
@@ -113,6 +115,7 @@ def test_an_error_of_the_function_is_its_result(start: str) -> None:
     assert half == 0.5
 
 
+@pytest.mark.slow
 def test_a_shared_value_and_a_folder_reach_the_function(start: str, tmp_path: Path) -> None:
     """In shared memory, where a later value replaces it; large results come back as arrays of their own."""
 

@@ -93,6 +93,7 @@ class WorkerKiller:
         self.killed.append(busy[0].node.id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_a_killed_worker_and_a_lost_node_change_nothing(
     name: str, nodes: ClusterNodes, tmp_path: Path, capfd: pytest.CaptureFixture[str]

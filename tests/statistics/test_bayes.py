@@ -51,6 +51,7 @@ def test_scale_and_degrees_by_hand() -> None:
 scores = arrays(np.float64, 8, elements=st.floats(0, 1, width=32))
 
 
+@pytest.mark.slow
 @given(scores, scores, st.floats(0, 0.1), st.sampled_from([0.0, 0.1, 0.5]))
 def test_swapping_swaps(a: np.ndarray, b: np.ndarray, rope: float, rho: float) -> None:
     one, other = posterior(a, b, rho).regions(rope), posterior(b, a, rho).regions(rope)

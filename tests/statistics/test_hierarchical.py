@@ -56,6 +56,7 @@ def gibbs(known: list[Posterior], draws: int, seed: int = 0) -> tuple[np.ndarray
     return sample[:, 0], sample[:, 1], sample[:, 2:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("federations", "df", "scale", "tau"), [(3, 4, 0.01, 0.02), (8, 9, 0.01, 0.01)])
 def test_equal_to_a_sampler(federations: int, df: int, scale: float, tau: float) -> None:
     known = drawn(federations, federations, df, scale, tau)
@@ -70,6 +71,7 @@ def test_equal_to_a_sampler(federations: int, df: int, scale: float, tau: float)
     assert found.tau == pytest.approx(np.median(taus), rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("federations", "df", "scale", "tau"),
     [(3, 1, 0.01, 0.02), (3, 4, 0.001, 0.03), (5, 9, 0.01, 0.01), (6, 4, 0.02, 0.0), (4, 49, 0.003, 0.02)],
@@ -151,6 +153,7 @@ def test_two_federations_are_refused() -> None:
         hierarchy([Posterior(0.0, 0.1, 4)] * 3, rope=-0.1)
 
 
+@pytest.mark.slow
 def test_coverage_on_simulated_suites() -> None:
     """40 suites; four standard errors of 90 % are 0.190 for one interval a suite, 0.095 for four."""
     found = script("simulated_scores").suite_coverage(40, federations=4, tau=0.01)

@@ -63,6 +63,7 @@ def present(labels: np.ndarray, weights: np.ndarray | None) -> set[int]:
     return {int(k) for k in labels[slice(None) if weights is None else weights > 0]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 5])
 def test_metrics_of_predicted_classes_equal_scikit_learn(classes: int) -> None:
     everything = list(range(classes))
@@ -82,6 +83,7 @@ def test_metrics_of_predicted_classes_equal_scikit_learn(classes: int) -> None:
                 assert same(own(labels, predicted, w, positive=k), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 5])
 def test_metrics_of_probabilities_equal_scikit_learn(classes: int) -> None:
     everything = list(range(classes))
@@ -92,6 +94,7 @@ def test_metrics_of_probabilities_equal_scikit_learn(classes: int) -> None:
         assert same(ours.brier(labels, p, w), expected)
 
 
+@pytest.mark.slow
 def test_the_auc_equals_scikit_learn_and_is_undefined_without_two_classes() -> None:
     undefined = 0
     for labels, _, p, w in samples(2, range(INPUTS)):
@@ -116,6 +119,7 @@ def test_the_auc_of_many_classes_is_the_mean_of_one_against_the_rest() -> None:
     assert defined > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 4])
 def test_average_precision_equals_scikit_learn_and_is_undefined_without_a_positive_sample(classes: int) -> None:
     everything = list(range(classes))
@@ -141,6 +145,7 @@ def test_the_calibration_error_is_the_gap_between_confidence_and_accuracy_in_fif
         assert same(ours.ece(labels, p, w), gap / weights.sum())
 
 
+@pytest.mark.slow
 def test_metrics_of_values_equal_scikit_learn() -> None:
     constant_labels = 0
     for seed in range(2 * INPUTS):
@@ -184,6 +189,7 @@ def test_the_c_index_equals_a_count_of_all_pairs() -> None:
     assert undefined
 
 
+@pytest.mark.slow
 def test_predictions_that_ignore_the_largest_probability_keep_their_metrics() -> None:
     """A threshold, or a class that occurs among neither labels nor predictions: any predicted class equals scikit-learn."""
     for seed in range(200):

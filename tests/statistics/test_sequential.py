@@ -100,6 +100,7 @@ def test_simulated_splits_correlate_as_stated(shared: str) -> None:
     assert x.std() == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_rule_seldom_errs_where_the_folds_of_a_repeat_correlate() -> None:
     """Two equal algorithms, correlation 0.5: 17 % are decided at 0.95, 5 % by the rule; standard errors of 120: 3.4, 2 %."""
     levels = (simulated.single_look_level, required_level)
@@ -109,6 +110,7 @@ def test_the_rule_seldom_errs_where_the_folds_of_a_repeat_correlate() -> None:
     assert rule.wrong_best < single.wrong_best
 
 
+@pytest.mark.slow
 def test_the_rule_seldom_errs_where_the_scale_has_no_floor() -> None:
     """Two equal algorithms on the same test samples: levels made for a floor err in 13 %, the rule in 3 %.
 

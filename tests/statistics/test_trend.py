@@ -30,6 +30,7 @@ def test_the_same_difference_everywhere_is_a_level_without_width() -> None:
     assert not line.logarithmic
 
 
+@pytest.mark.slow
 def test_the_band_agrees_with_importance_sampling_through_the_restricted_likelihood() -> None:
     """The marginal likelihood of tau under flat priors is the density of the contrasts that no line changes."""
     rng = np.random.default_rng(1)
@@ -59,6 +60,7 @@ def test_the_band_agrees_with_importance_sampling_through_the_restricted_likelih
         assert found.regions[point].right == pytest.approx(better, abs=0.015)
 
 
+@pytest.mark.slow
 def test_the_band_covers_the_line() -> None:
     rng = np.random.default_rng(2)
     x, inside = np.array([1.0, 2, 3, 4, 5, 6]), 0

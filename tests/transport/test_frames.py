@@ -37,6 +37,7 @@ def frame(**changes: object) -> Frame:
     return Frame(**{"kind": FrameKind.LEVEL, "body": body, "session": b"s" * 16, "key": b"k" * 8, "tree": 3, **changes})
 
 
+@pytest.mark.slow
 @given(st.dictionaries(NAMES, VALUES, max_size=6))
 def test_fields_come_back_as_they_were(fields: dict[str, object]) -> None:
     back = unpack_fields(pack_fields(fields))

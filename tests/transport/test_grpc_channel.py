@@ -184,6 +184,7 @@ def test_old_tls_is_not_spoken(bank: HostServer, keys: dict[str, Path]) -> None:
         context.wrap_socket(plain, server_hostname="bank")
 
 
+@pytest.mark.slow
 def test_a_slow_host_meets_a_deadline(bank: HostServer, keys: dict[str, Path]) -> None:
     line = channel("bank", bank.port, keys["guest"], deadline=0.3)
     line.ask(FrameKind.HELLO)
@@ -191,6 +192,7 @@ def test_a_slow_host_meets_a_deadline(bank: HostServer, keys: dict[str, Path]) -
         line.ask(FrameKind.SETUP, {"seconds": 1.0})
 
 
+@pytest.mark.slow
 def test_the_longest_frame_passes(bank: HostServer, keys: dict[str, Path]) -> None:
     line = channel("bank", bank.port, keys["guest"])
     line.ask(FrameKind.HELLO)
@@ -202,6 +204,7 @@ def test_a_port_in_use_is_reported(bank: HostServer, keys: dict[str, Path], tmp_
         HostServer(SmallHost(tmp_path), f"127.0.0.1:{bank.port}", Identity.load(keys["bank"]))
 
 
+@pytest.mark.slow
 def test_a_host_that_is_not_there_is_lost_after_patience(
     keys: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -223,6 +226,7 @@ def start(folder: Path, keys: Path, port: int) -> tuple[subprocess.Popen[bytes],
     return process, int((folder / "port").read_text())
 
 
+@pytest.mark.slow
 def test_a_host_killed_in_mid_tree_is_found_again_with_its_last_finished_tree(
     keys: dict[str, Path], tmp_path: Path
 ) -> None:

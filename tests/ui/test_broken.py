@@ -93,6 +93,7 @@ def writers(pipes: list[Path]) -> Iterator[list[threading.Thread]]:
                 thread.join(0.01)
 
 
+@pytest.mark.slow
 def test_no_pipe_is_ever_opened(made: Path, folder: Path) -> None:
     pipes = []
     for name in (*RUN_FILES, "model.safetensors", "versions.json"):
@@ -131,6 +132,7 @@ def device_at(path: Path) -> None:
         pytest.skip("devices do not work in this file system")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [socket_at, device_at, Path.mkdir], ids=["a socket", "a device", "a folder"])
 @pytest.mark.parametrize("name", ["experiment.toml", "checkpoint/rounds.jsonl"])
 def test_what_is_no_file_is_named_and_not_opened(
@@ -144,6 +146,7 @@ def test_what_is_no_file_is_named_and_not_opened(
         assert "it is not opened" in server.text(server.link("odd"))
 
 
+@pytest.mark.slow
 def test_a_link_that_leads_out_is_not_followed(made: Path, folder: Path, tmp_path: Path) -> None:
     outside = Path(shutil.copytree(made / "run", tmp_path / "outside"))
     (outside / "experiment.toml").write_text(f'data = "{SECRET}"\nalgorithm = "{SECRET}"\n')
@@ -172,6 +175,7 @@ def test_a_link_that_leads_out_is_not_followed(made: Path, folder: Path, tmp_pat
         assert server.text(server.link("match")).count('class="cell damaged"') == 4
 
 
+@pytest.mark.slow
 def test_damage_of_any_kind_stops_nothing(made: Path, folder: Path) -> None:
     deep, digits = "[" * 100_000, "9" * 4000
     bad = {
@@ -234,6 +238,7 @@ def here(folder: Path, made: Path) -> Iterator[Here]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [RuntimeError, KeyError, MemoryError, OSError, AssertionError, fa.FedarenaError])
 def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
     error: type[Exception], here: Here, monkeypatch: pytest.MonkeyPatch
@@ -264,6 +269,7 @@ def test_whatever_a_reader_raises_is_shown_and_stops_nothing(
     assert (status, "&lt;i&gt;broken" in text) == (200, True)
 
 
+@pytest.mark.slow
 def test_a_slow_folder_delays_no_page_of_another(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue = here.server.catalogue
     ids = {sight.name: sight.id for sight in catalogue.scan().runs}
@@ -303,6 +309,7 @@ def peak(pid: int) -> int:
     return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", text)[1])  # type: ignore[index]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_a_log_of_hundreds_of_megabytes_is_shown_from_its_end(made: Path, folder: Path) -> None:
     match = Path(shutil.copytree(made / "comparison", folder / "match"))
@@ -336,6 +343,7 @@ def longest_queue() -> int:
     return int(file.read_text()) if file.exists() else 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(longest_queue() < 256, reason="this system lets fewer connections wait")
 def test_two_hundred_requests_at_once_are_all_answered(made: Path, folder: Path) -> None:
     """They all connect while the server does not run, so that none of them is served before the others wait."""

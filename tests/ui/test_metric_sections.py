@@ -79,6 +79,7 @@ def test_the_page_of_a_validated_run_shows_the_metrics_of_its_round(tmp_path: Pa
     assert f"<td>{run.validated_metrics['auc']:.4f}</td>" in text
 
 
+@pytest.mark.slow
 def test_the_page_of_a_comparison_has_the_signs_of_its_score(tmp_path: Path) -> None:
     how: dict[str, Any] = {"clients": 4, "partition": "iid", "rounds": 4, "model": "logreg", "local": {"lr": 5.0}}
     found = fa.compare(

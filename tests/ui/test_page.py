@@ -52,6 +52,7 @@ def text_of(page: Chrome, selector: str) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_a_run_grows_without_a_reload(page: Chrome, server: Served, folder: Path) -> None:
     resize(page, 1280)
     page.get(server.address)
@@ -95,6 +96,7 @@ def test_a_run_grows_without_a_reload(page: Chrome, server: Served, folder: Path
     complaints(page)  # the browser itself complains of the 404
 
 
+@pytest.mark.slow
 def test_a_comparison_page(page: Chrome, server: Served) -> None:
     resize(page, 1280)
     page.get(server.address.rstrip("/") + server.link("match"))
@@ -112,6 +114,7 @@ def test_a_comparison_page(page: Chrome, server: Served) -> None:
     assert {address.startswith(server.address) for address in asked_for(page)} == {True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", "match", "half", "cell"])
 def test_nothing_is_wider_than_its_place(page: Chrome, server: Served, name: str) -> None:
     path = {"": "/", "cell": ""}.get(name) or server.link("match" if name == "cell" else name)
@@ -132,6 +135,7 @@ def test_nothing_is_wider_than_its_place(page: Chrome, server: Served, name: str
     assert complaints(page) == []
 
 
+@pytest.mark.slow
 def test_it_says_when_the_server_is_gone(page: Chrome, tmp_path: Path) -> None:
     with served(tmp_path) as there:
         page.get(there.address)

@@ -70,6 +70,7 @@ def server(folder: Path) -> Iterator[Served]:
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before  # nothing was written
 
 
+@pytest.mark.slow
 def test_the_first_page_lists_everything(server: Served) -> None:
     page = server.text()
     for name in ("good", "match", "deep/er/half", "bad-toml", "odd-log", "huge-plan"):
@@ -124,6 +125,7 @@ def test_a_run_is_no_comparison_and_the_other_way_round(server: Served) -> None:
     assert server.ask(server.link("match").replace("comparison", "run")).status == 404
 
 
+@pytest.mark.slow
 def test_every_answer_says_what_a_page_may_load(server: Served) -> None:
     for path in (*PAGES, "/nowhere", server.link("good"), server.link("match")):
         headers = server.ask(path).headers
@@ -170,6 +172,7 @@ def test_a_run_page_tells_its_numbers(server: Served, folder: Path) -> None:
     assert server.text(server.link("good") + "?over=nothing") == page
 
 
+@pytest.mark.slow
 def test_a_finished_comparison_has_the_verdict_of_the_command(server: Served, folder: Path) -> None:
     page = server.text(server.link("match"))
     result = fa.Comparison.load(folder / "match")
@@ -199,6 +202,7 @@ def test_a_comparison_under_way_has_a_provisional_verdict_from_common_splits(ser
     assert 'class="cell interrupted"' in page
 
 
+@pytest.mark.slow
 def test_a_watched_run_keeps_its_lock_and_its_bits(tmp_path: Path) -> None:
     alone = fa.run("digits", out=False, rounds=60, **QUICK)
     with served(tmp_path) as server:
@@ -249,6 +253,7 @@ def test_without_a_port_the_next_free_one_is_taken(tmp_path: Path) -> None:
         assert first.server_address[0] == "127.0.0.1"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent differently there")
 def test_a_polite_kill_ends_it_as_ctrl_c_does(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedarena", "ui", str(tmp_path), "--port", "0", "--no-open", "--quiet"]

@@ -21,6 +21,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_sentences_and_the_federations_are_shown(runs: Path) -> None:
     catalogue = Catalogue(runs)
     page = overview.page(catalogue)

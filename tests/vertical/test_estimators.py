@@ -26,6 +26,7 @@ def expected(estimator: Any) -> dict[str, str]:
     return {"check_sample_weight_equivalence_on_dense_data": why} if two_classes else {}
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [SecureBoostClassifier(trees=3, depth=3, cipher="none"), SecureBoostRegressor(trees=2, depth=3, cipher="none")],
     expected_failed_checks=expected,
@@ -34,6 +35,7 @@ def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
+@pytest.mark.slow
 def test_parties_by_column_or_by_table() -> None:
     by_column = SecureBoostClassifier(trees=3, cipher="none").fit(X, Y, parties=PARTIES)
     tables = [X[:, i::3] for i in range(3)]
@@ -49,6 +51,7 @@ def test_parties_by_column_or_by_table() -> None:
         SecureBoostClassifier(cipher="none").fit(X, Y, parties=["guest", "bank"])
 
 
+@pytest.mark.slow
 def test_columns_of_a_data_frame_keep_their_names() -> None:
     frame = load_breast_cancer(as_frame=True).data
     model = SecureBoostClassifier(trees=2, cipher="none").fit(frame, Y, parties=PARTIES)
@@ -62,6 +65,7 @@ def test_columns_of_a_data_frame_keep_their_names() -> None:
     )
 
 
+@pytest.mark.slow
 def test_labels_of_any_kind() -> None:
     words = np.where(Y == 1, "benign", "malignant")
     model = SecureBoostClassifier(trees=3, cipher="none").fit(X, words)
@@ -73,18 +77,21 @@ def test_labels_of_any_kind() -> None:
     assert three.score(x, y + 5) > 0.97
 
 
+@pytest.mark.slow
 def test_cross_validation_and_clone() -> None:
     model = SecureBoostClassifier(trees=5, depth=3, parties=PARTIES, cipher="none")
     assert clone(model).get_params() == model.get_params()
     assert cross_val_score(model, X, Y, cv=3, scoring="roc_auc").min() > 0.97
 
 
+@pytest.mark.slow
 def test_regression() -> None:
     x, y = load_diabetes(return_X_y=True)
     model = SecureBoostRegressor(trees=20, depth=3, cipher="none").fit(x[:300], y[:300])
     assert model.score(x[300:], y[300:]) > 0.3
 
 
+@pytest.mark.slow
 def test_rows_held_out_stop_the_training_early(tmp_path: Path) -> None:
     valid = np.arange(len(Y)) % 3 == 0
     model = SecureBoostClassifier(trees=60, early_stopping_rounds=3, lr=0.8, cipher="none")
@@ -103,6 +110,7 @@ def test_a_party_whose_name_is_a_path_writes_nowhere(tmp_path: Path) -> None:
     model.fit(X, Y)
 
 
+@pytest.mark.slow
 def test_encrypted_by_default() -> None:
     small = SecureBoostClassifier(trees=1, depth=2, bins=4)
     plain = clone(small).set_params(cipher="none")

@@ -39,6 +39,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.stop()
 
 
+@pytest.mark.slow
 def test_a_host_killed_at_every_stage_of_a_tree(site: Site, undisturbed: Models) -> None:
     """While it aligns, sets up, reads the key, while rows come in, before it answers, after it wrote the tree."""
     guest = site.start(site.guest_training())
@@ -55,6 +56,7 @@ def test_a_host_killed_at_every_stage_of_a_tree(site: Site, undisturbed: Models)
     assert undisturbed[1][0].records, "the host has splits of its own"
 
 
+@pytest.mark.slow
 def test_a_guest_killed_and_resumed(site: Site, undisturbed: Models) -> None:
     """In the first tree, by Ctrl-C, when a tree is written at the host only, before and after it sent DONE."""
     host = site.start(site.command("bank"))
@@ -74,6 +76,7 @@ def test_a_guest_killed_and_resumed(site: Site, undisturbed: Models) -> None:
     assert site.models() == undisturbed
 
 
+@pytest.mark.slow
 def test_a_host_that_hangs_meets_the_deadline_and_may_come_back(site: Site, undisturbed: Models) -> None:
     host = site.start(site.command("bank"), "host LEVEL 1 before SIGSTOP")
     guest = site.start(site.guest_training("--deadline", "3"))
@@ -90,6 +93,7 @@ def test_a_host_that_hangs_meets_the_deadline_and_may_come_back(site: Site, undi
     assert site.models() == undisturbed
 
 
+@pytest.mark.slow
 def test_a_guest_gives_up_when_its_patience_ends(site: Site) -> None:
     _, err = ended(site.start([*site.guest_training(), "--patience", "0.5"]), 2)
     assert "waiting for host 'bank'" in err
@@ -97,6 +101,7 @@ def test_a_guest_gives_up_when_its_patience_ends(site: Site) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_one_of_two_hosts_is_killed(tmp_path: Path) -> None:
     """And started again with the same command: it needs no --out to find its trees."""
     site = Site(tmp_path, ("bank", "shop"))
@@ -139,6 +144,7 @@ def test_ids_that_occur_twice_are_refused_by_a_host_before_it_listens(
     assert "1 ids occur more than once, in 2 of 241 rows" in message
 
 
+@pytest.mark.slow
 def test_a_guest_that_cannot_train_leaves_the_host_waiting_for_one_that_can(site: Site) -> None:
     """One that only aligns is refused; with too few common ids, guest and host report their number."""
     host = site.start(site.command("bank"))

@@ -31,6 +31,7 @@ def check(tables: list[Array], y: Array, settings: BoostSettings, **more: Any) -
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaps", [False, True], ids=["complete", "with gaps"])
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 def test_two_classes(hosts: int, gaps: bool) -> None:
@@ -38,6 +39,7 @@ def test_two_classes(hosts: int, gaps: bool) -> None:
     check([with_gaps(t, seed=i) if gaps else t for i, t in enumerate(tables)], y, BoostSettings(trees=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaps", [False, True], ids=["complete", "with gaps"])
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_several_classes(hosts: int, gaps: bool) -> None:
@@ -67,6 +69,7 @@ def test_with_weights_and_rows_held_out() -> None:
     check(tables, y, BoostSettings(trees=6), weights=rng.random(len(y)) * 3, training=rng.random(len(y)) < 0.8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [{"gamma": 2.0}, {"lambda_": 0.0}, {"min_child_weight": 0.0}, {"lr": 1.0, "depth": 3}, {"bins": 200}, {"depth": 8}],
@@ -77,6 +80,7 @@ def test_with_other_settings(values: dict[str, Any]) -> None:
     check([with_gaps(t) for t in tables], y, BoostSettings(trees=2, **values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["secureboost", "secureboost_plus"])
 def test_with_real_encryption(algorithm: Any) -> None:
     """SecureBoost, with a ciphertext for every sum, on a part of the table; SecureBoost+ on all of it."""
@@ -91,6 +95,7 @@ def test_with_real_encryption(algorithm: Any) -> None:
     assert found.margin_difference <= 1e-6
 
 
+@pytest.mark.slow
 @examples(max_examples=12)
 @given(st.integers(0, 2**32), st.sampled_from(["logistic", "softmax", "squared_error"]))
 def test_random_tables(seed: int, objective: Any) -> None:

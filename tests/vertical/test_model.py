@@ -26,6 +26,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SimulatedMo
     return folder, simulate(TABLES, Y, BoostSettings(trees=3), names=NAMES, folder=folder, cipher="none")
 
 
+@pytest.mark.slow
 def test_models_load_again_and_predict_the_same(trained: tuple[Path, SimulatedModel]) -> None:
     folder, model = trained
     again = SimulatedModel.load(folder)
@@ -34,6 +35,7 @@ def test_models_load_again_and_predict_the_same(trained: tuple[Path, SimulatedMo
     assert np.array_equal(again.predict_margins(TABLES), model.margins)
 
 
+@pytest.mark.slow
 def test_several_classes_load_again(tmp_path: Path) -> None:
     tables, y = wine()
     for i, multi in enumerate((False, True)):

@@ -77,6 +77,7 @@ def test_halves_that_do_not_fit_are_refused() -> None:
         )
 
 
+@pytest.mark.slow
 def test_models_of_two_trainings_are_not_used_together() -> None:
     """The same tables and settings, hence the same number of trees, but other labels: they would predict nonsense."""
     other = simulate(TABLES, 1 - Y, MODEL.guest.settings, cipher="none")

@@ -38,6 +38,7 @@ class Interrupted(Exception):
     """Raised in place of Ctrl-C."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 3, 4])
 def test_an_interrupted_guest_resumes_and_ends_with_the_same_model(
     after: int, whole: SimulatedModel, tmp_path: Path
@@ -55,6 +56,7 @@ def test_an_interrupted_guest_resumes_and_ends_with_the_same_model(
     assert np.array_equal(again.margins, whole.margins)
 
 
+@pytest.mark.slow
 def test_classes_of_a_round_go_on_from_its_start(tmp_path: Path) -> None:
     """Interrupted between the trees of two classes: both use the margins at the start of the round."""
     tables, y = wine()
@@ -105,12 +107,14 @@ def test_a_host_lost_before_the_first_tree_is_greeted_again(kind: FrameKind, tmp
     assert hopeless.asked.count(kind) == MOST_LOSSES + 1
 
 
+@pytest.mark.slow
 def test_trees_that_a_loss_cost_do_not_use_up_those_allowed(tmp_path: Path) -> None:
     fragile = Fragile(tmp_path, (FrameKind.LEVEL, 3), times=5, most_trees=4)
     assert len(Guest(TABLES[0], Y, [fragile], SETTINGS, cipher="none").train().trees) == 4
     assert HostModel.load(tmp_path).begun == 4 + 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tree", [0, 2])
 @pytest.mark.parametrize(
     "kind", [FrameKind.TREE_START, FrameKind.ROWS, FrameKind.LEVEL, FrameKind.SPLIT, FrameKind.TREE_END]
@@ -189,6 +193,7 @@ def lines(folder: Path) -> list[LocalChannel]:
     return [LocalChannel(h, n) for h, n in zip(hosts, names, strict=True)]
 
 
+@pytest.mark.slow
 def test_a_guest_killed_before_it_wrote_its_first_tree_is_known_again(whole: SimulatedModel, tmp_path: Path) -> None:
     broken_off(tmp_path, before_commit=1)
     assert [len(HostModel.load(tmp_path / n).trees) for n in ("host1", "host2")] == [1, 1]

@@ -31,6 +31,7 @@ def traffic(model: SimulatedModel) -> tuple[int, int]:
 PLUS = trained()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [
@@ -54,12 +55,14 @@ def test_packing_halves_what_goes_up() -> None:
     assert traffic(trained(packing=False))[0] > 1.9 * traffic(PLUS)[0]
 
 
+@pytest.mark.slow
 def test_subtraction_and_compression_shorten_the_replies() -> None:
     down = traffic(PLUS)[1]
     assert traffic(trained(subtraction=False))[1] > 1.4 * down
     assert traffic(trained(compression=False))[1] > 5 * down
 
 
+@pytest.mark.slow
 def test_goss_grows_trees_from_fewer_rows() -> None:
     model = trained(goss=True)
     roots = [tree.nodes[0].rows for tree in model.guest.trees]
@@ -110,6 +113,7 @@ def test_the_first_tree_can_be_the_guests_alone() -> None:
     assert len(owners_of(model)[1]) > 1
 
 
+@pytest.mark.slow
 def test_multi_output_is_one_tree_for_all_classes() -> None:
     tables, y = wine()
     settings = BoostSettings(trees=3, objective="softmax", classes=3, multi_output=True)
@@ -152,6 +156,7 @@ def test_gamma_is_what_a_split_must_bring() -> None:
     assert len(model.guest.trees[0].nodes) < len(PLUS.guest.trees[0].nodes)
 
 
+@pytest.mark.slow
 def test_early_stopping_keeps_the_best_round() -> None:
     rng = np.random.default_rng(0)
     y = np.where(rng.random(len(Y)) < 0.3, 1 - Y, Y)  # noisy labels: more trees get worse

@@ -218,6 +218,7 @@ def plain_rows(count: int = ROWS) -> Any:
     return Plaintexts(np.ones((count, 2), np.uint64))
 
 
+@pytest.mark.slow
 def test_the_order_of_candidates_reveals_nothing() -> None:
     """Where a candidate appears is uniform over all places, and does not follow seeds that a guest could know."""
     column = np.concatenate([np.repeat(np.arange(7.0), [5, 7, 8, 10, 13, 17, 20])])[:, None]

@@ -25,6 +25,7 @@ from fedarena.transport.certificates import CertificateAuthority, ClientKeys, Se
 from fedarena.transport.flower_link import FederationEnded, join, open_link
 
 
+@pytest.mark.slow
 def test_two_clients_echo_within_a_second_or_so(federation: Federation) -> None:
     """With TLS and node authentication; Flower's defaults take six seconds for this."""
     nodes = federation.up("ash", "birch")
@@ -42,6 +43,7 @@ def test_two_clients_echo_within_a_second_or_so(federation: Federation) -> None:
     assert min(seconds) < 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"x", os.urandom(30_000_000)], ids=["nothing", "a byte", "30 MB"])
 def test_every_byte_comes_back(federation: Federation, content: bytes) -> None:
     (node,) = federation.up("ash")
@@ -59,6 +61,7 @@ def test_an_error_of_a_client_is_reported_and_it_continues(federation: Federatio
     assert federation.ask(node, b"well?").content == b"well?"
 
 
+@pytest.mark.slow
 def test_one_killed_in_the_middle_delays_no_other_client_and_may_return(federation: Federation) -> None:
     ash, birch = federation.up("ash", "birch")
     federation.link.send(birch, b"die", 3.0)
@@ -73,6 +76,7 @@ def test_one_killed_in_the_middle_delays_no_other_client_and_may_return(federati
     assert federation.ask(birch, b"back").content == b"back"
 
 
+@pytest.mark.slow
 def test_one_that_is_stopped_yields_nothing_and_late_answers_are_not_taken(federation: Federation) -> None:
     ash, birch = federation.up("ash", "birch")
     federation.processes["birch"].send_signal(signal.SIGSTOP)
@@ -95,6 +99,7 @@ def test_a_missing_party_is_reported_at_once(federation: Federation) -> None:
         federation.link.send(7, b"hello", 1.0)
 
 
+@pytest.mark.slow
 def test_the_newer_of_two_processes_with_the_same_keys_counts(federation: Federation) -> None:
     (node,) = federation.up("birch")
     older = federation.processes["birch"]
@@ -121,6 +126,7 @@ def test_messages_that_are_too_long_are_refused_by_name(federation: Federation) 
     assert federation.ask(node, b"fine").content == b"fine"
 
 
+@pytest.mark.slow
 def test_a_client_with_a_larger_limit_respects_the_servers(federation: Federation) -> None:
     federation.start("cedar", limit=1 << 30)
     (cedar,) = federation.up("cedar")
@@ -174,6 +180,7 @@ class Cable:
         self.cut()
 
 
+@pytest.mark.slow
 def test_an_answer_survives_a_cut_line_and_who_is_interrupted_leaves_at_once(federation: Federation) -> None:
     cable = Cable(federation.link.address)
     try:
@@ -264,6 +271,7 @@ def test_an_expired_certificate_is_refused(federation: Federation, tmp_path: Pat
         ServerKeys.load(expired)
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_be_reached_is_waited_for_only_so_long(
     federation: Federation, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -313,6 +321,7 @@ def test_a_port_that_is_taken_is_reported(federation: Federation, tmp_path: Path
         open_link(tmp_path, federation.link.address, federation.server_keys)
 
 
+@pytest.mark.slow
 def test_a_superlink_that_dies_is_started_again_and_found(federation: Federation) -> None:
     """Twice in a row is given up; between the two, all clients are back under the same number and address."""
     nodes = federation.up("ash", "cedar")
@@ -331,6 +340,7 @@ def test_a_superlink_that_dies_is_started_again_and_found(federation: Federation
         federation.gather(1, 20.0)
 
 
+@pytest.mark.slow
 def test_a_superlink_ends_with_its_server(tmp_path: Path) -> None:
     """Also when the server is killed: the port is free for the one that resumes."""
     make_federation_keys(tmp_path / "keys", ["ash"])

@@ -98,6 +98,7 @@ def test_packing(backend: str, bits: int, count: int, slots: int, width: int) ->
     assert got == [product % (n * n) for product in wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", SIZES)
 @pytest.mark.parametrize("length", [5, 64, 320])
 def test_powers_of_a_fixed_base(backend: str, bits: int, length: int) -> None:

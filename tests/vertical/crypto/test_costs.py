@@ -26,6 +26,7 @@ def load_benchmark() -> Any:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:a key of 1024 bits")
 def test_every_operation_of_every_backend_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

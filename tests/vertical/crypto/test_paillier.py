@@ -39,6 +39,7 @@ def edge_plaintexts(key: PrivateKey) -> list[int]:
     return [0, 1, 2, n - 1, n // 2, key.p, key.q, *(1 << k for k in (31, 63, 64, 127, key.public.bits - 1))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exponents", KINDS)
 def test_what_is_encrypted_comes_back(backend: str, key: PrivateKey, exponents: Exponents) -> None:
     plain = edge_plaintexts(key)
@@ -125,6 +126,7 @@ def characters(key: PrivateKey, masks: list[int]) -> np.ndarray:
     return np.bincount(kinds, minlength=4)
 
 
+@pytest.mark.slow
 def test_masks_are_uniform_over_all_residues(short_key: PrivateKey) -> None:
     """c mod n is r^n: squares and non-squares modulo p and q are equally frequent, in all four combinations.
 
@@ -136,6 +138,7 @@ def test_masks_are_uniform_over_all_residues(short_key: PrivateKey) -> None:
     assert ((characters(short_key, masks) - count / 4) ** 2 / (count / 4)).sum() < FAIR
 
 
+@pytest.mark.slow
 def test_rerandomising_hides_the_old_mask(backend: str, short_key: PrivateKey) -> None:
     """Against the owner of the key, too: what was multiplied to c is uniform, so that nothing can be tested on it."""
     public, count = short_key.public, 160 if backend != "python" else 60
@@ -212,6 +215,7 @@ def test_a_key_is_made_of_primes_of_our_kind(short_key: PrivateKey) -> None:
             PrivateKey(a, b)
 
 
+@pytest.mark.slow
 def test_3072_bits() -> None:
     key = generate(3072)
     plain = edge_plaintexts(key)
