@@ -354,6 +354,7 @@ def test_state_of_a_class_made_inside_a_function() -> None:
     assert fa.run("digits", algorithm=Keeps(), rounds=3, out=False, runtime="serial").final.round == 3
 
 
+@pytest.mark.slow
 def test_verify_looks_at_the_stored_files() -> None:
     from safetensors.torch import load_file, save_file
 
@@ -638,6 +639,7 @@ def test_a_slow_client_does_not_pile_up_the_others() -> None:
     assert order.index(0) <= LOOKAHEAD * 2
 
 
+@pytest.mark.slow
 def test_a_broken_plug_in_does_not_take_the_others_along(tmp_path: Path) -> None:
     info = tmp_path / "broken-1.0.dist-info"
     info.mkdir()

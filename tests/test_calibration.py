@@ -47,6 +47,7 @@ def pairs_of(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
+@pytest.mark.slow
 def test_the_study_judges_the_scores_that_compare_would_judge():
     tiny = replace(study.SETTINGS["digits-dirichlet"], keys={**study.DIGITS, "clients": 4, "rounds": 1})
     plan = tiny.plan(7, folds=5)

@@ -106,6 +106,7 @@ def test_help_is_quick() -> None:
     assert not {"torch", "numpy", "pandas", "pyarrow", "matplotlib", "sklearn", "scipy", "pydantic"} & set(eval(loaded))
 
 
+@pytest.mark.slow
 def test_listing_algorithms_does_not_load_torch() -> None:
     code = (
         "import sys; from fedarena.config.registry import components; assert 'fedavg' in components('algorithm');"

@@ -125,6 +125,7 @@ PATHS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [NUL, LONG, "d/" * 3000], ids=["nul", "long", "deep"])
 @pytest.mark.parametrize("command", PATHS, ids=[" ".join(c).replace("PATH", "-") for c in PATHS])
 def test_a_path_that_no_file_can_have_is_refused(command: tuple[str, ...], path: str) -> None:
@@ -233,6 +234,7 @@ def test_labels_that_differ_only_in_spaces_are_noted() -> None:
     assert not [n for n in fa.run((X, Y), out=False, runtime="serial", rounds=1, clients=2).notes if "spaces" in n]
 
 
+@pytest.mark.slow
 def test_a_huge_cell_is_quoted_in_part() -> None:
     Path("t.csv").write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(30)) + "z" * 100_000 + ",1\n")
     message = refused("run", "t.csv", "--set", "data.label=y", *QUICK)

@@ -78,6 +78,7 @@ def test_fedasync_with_a_spring_too_stiff_is_refused() -> None:
         many(3, 1, 1, {"name": "fedasync", "rho": 25.0})
 
 
+@pytest.mark.slow
 def test_only_so_many_work_at_once_and_all_get_their_turn() -> None:
     """2 of 10 clients train at a time, and idle ones are started uniformly: none is left out."""
     run = many(10, 100, 2, "fedasync")

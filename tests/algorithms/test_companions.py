@@ -157,6 +157,7 @@ def visits(algorithm: FedVC, sizes: tuple[int, ...], rounds: int) -> dict[int, l
     return seen
 
 
+@pytest.mark.slow
 def test_fedvc_splits_large_clients_into_fixed_disjoint_blocks() -> None:
     """65 rows in blocks of 20 are three; every visit is to one of them, each as often as another, and rows 61 to 65 rest."""
     seen = visits(FedVC(n_vc=20, with_split=True), (65, 40, 39, 12), 240)

@@ -173,6 +173,7 @@ def test_a_deadlock_that_no_condition_foresaw_stops_the_run() -> None:
         many(10, 50, 1, Blind(b_l=10, b_u=30))
 
 
+@pytest.mark.slow
 def test_bytes_are_counted_by_poll() -> None:
     """A merge costs a model and an age each way, an outdated poll a model down, an overactive one only the ages."""
     run = many(10, 20, 5, {"name": "coop", "b_l": 3, "b_u": 6}, devices={"durations": "exponential"})
@@ -184,6 +185,7 @@ def test_bytes_are_counted_by_poll() -> None:
     assert last.bytes_down == (last.uploads + last.outdated) * model + polls * 8
 
 
+@pytest.mark.slow
 def test_work_that_is_thrown_away_is_counted() -> None:
     """One row, one epoch: a step a training, whether its result was merged, kept or thrown away."""
     last = many(10, 20, 5, {"name": "coop", "b_l": 3, "b_u": 6}, devices={"durations": "exponential"}).final

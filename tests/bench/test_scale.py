@@ -49,6 +49,7 @@ def test_a_draw_knows_41_bytes_of_a_client() -> None:
     assert [row["bytes"] for row in costs.of_draw(1, (1000, 3000))] == [41_000, 123_000]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_devices_are_arrays_and_no_objects() -> None:
     exp = availability.experiment("fedavg")
     before = len(gc.get_objects())

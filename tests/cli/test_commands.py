@@ -61,6 +61,7 @@ def test_run_from_a_file_with_overrides() -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.slow
 def test_call_file_and_command_give_the_same_bits() -> None:
     import fedarena as fa
 
@@ -287,6 +288,7 @@ def test_a_table_in_one_line() -> None:
     assert printed["final_accuracy"] > 0.7
 
 
+@pytest.mark.slow
 def test_resume_of_another_experiment_or_of_nothing() -> None:
     call("run", "digits", *QUICK, "--out", "r")
     assert "its local.lr is 0.1, not 0.01" in refused(
@@ -308,6 +310,7 @@ def test_a_finished_run_may_resume_for_more_rounds_not_for_fewer() -> None:
     assert more["weights_sha256"] == straight["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_taken_or_cannot_be_written() -> None:
     call("run", "digits", *QUICK, "--out", "r")
     assert "--resume r" in refused("run", "digits", "--out", "r")

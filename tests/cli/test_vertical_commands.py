@@ -230,6 +230,7 @@ def test_a_mistake_is_one_message_before_work(
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
+@pytest.mark.slow
 def test_bad_tables_are_refused_by_name(people: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(people.parent)
 

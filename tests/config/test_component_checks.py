@@ -44,6 +44,7 @@ def test_an_algorithm_with_hidden_state_is_caught() -> None:
         list(component_checks.check_algorithm("hidden"))
 
 
+@pytest.mark.slow
 def test_an_algorithm_that_moves_without_answers_is_caught() -> None:
     class Restless(fa.FedAvg):
         def round(self, state: Any, ask: Any) -> Any:

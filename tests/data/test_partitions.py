@@ -243,6 +243,7 @@ def test_client_dirichlet_clients_have_500_rows_each():
         assert covers_everything(CIFAR, partition)
 
 
+@pytest.mark.slow
 def test_entropy_grows_with_alpha():
     def entropy(alpha):
         return np.mean(

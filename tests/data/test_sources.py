@@ -26,6 +26,7 @@ Y = np.arange(60) % 3
 SEVENTH = np.arange(300).reshape(60, 5) == 37  # row 7, column 2
 
 
+@pytest.mark.slow
 def test_importing_the_sources_loads_no_heavy_library() -> None:
     code = "import sys, fedarena.data.sources; print({'torch', 'sklearn', 'pyarrow'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

@@ -120,6 +120,7 @@ def test_the_same_bits_for_any_workers() -> None:
     assert len({fa.run(experiment, out=False, **how).weights_sha256 for how in settings}) == 1
 
 
+@pytest.mark.slow
 def test_bundles_only_change_the_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """One client at a time gives the same model up to the rounding of a sum in double precision."""
     together = fa.run(federation(), out=False, runtime="serial")
@@ -184,6 +185,7 @@ def test_a_stream_is_the_same_however_its_key_is_handed_over() -> None:
     assert stream(2**40, "shuffle").random() == np.random.default_rng([2**40, number_of("shuffle")]).random()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(0, 50)), min_size=1, max_size=12), st.integers(1, 5))
 def test_a_sum_of_sums_is_the_sum(parts: list[tuple[float, int]], size: int) -> None:
     if not any(weight for _, weight in parts):

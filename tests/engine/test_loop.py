@@ -186,6 +186,7 @@ def test_on_round_may_stop() -> None:
     assert run.final.accuracy is not None
 
 
+@pytest.mark.slow
 @given(st.permutations(list(range(12))))
 def test_results_come_in_order(order: list[int]) -> None:
     assert list(in_order((i, -i) for i in order)) == [-i for i in range(12)]
@@ -257,6 +258,7 @@ def test_buffers_count_as_bytes_only_when_they_travel() -> None:
     assert sent.bytes_down - kept.bytes_down == 2 * 3 * travelling
 
 
+@pytest.mark.slow
 def test_a_single_row_with_batchnorm_over_single_values_is_skipped_and_said() -> None:
     from fedarena.data.dataset import Partition
 

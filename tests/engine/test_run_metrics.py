@@ -308,6 +308,7 @@ def test_a_run_folder_keeps_all_metrics(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"] == run.metrics
 
 
+@pytest.mark.slow
 def test_verify_finds_a_metric_that_was_changed(tmp_path: Path) -> None:
     fa.run(BINARY, out=tmp_path / "run", runtime="serial")
     file = tmp_path / "run" / "result.json"

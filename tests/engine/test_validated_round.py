@@ -107,6 +107,7 @@ def test_a_share_of_zero_is_a_run_without_the_key(algorithm: str, tmp_path: Path
 # Which round is chosen, and what is said of it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["accuracy", "log_loss", "loss", "auc"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_first_best_round_on_validation_samples_is_chosen(algorithm: str, metric: str) -> None:
@@ -128,6 +129,7 @@ def test_the_choice_is_not_that_of_the_test_samples() -> None:
     assert any(one.validated != one.final for one in runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedasync"])
 def test_all_metrics_are_those_of_the_model_of_that_round(algorithm: str) -> None:
     done = next(
@@ -263,6 +265,7 @@ def test_the_same_after_kill_and_resume(algorithm: str, tmp_path: Path) -> None:
     assert fa.verify(folder, runtime="serial").differences == []
 
 
+@pytest.mark.slow
 def test_a_larger_budget_forgets_the_evaluation_of_the_old_last_round(tmp_path: Path) -> None:
     """Round 7 is evaluated only because it is the last of 7; in a run of 12 it is no candidate."""
     how: dict[str, Any] = {"evaluate": {"every": 4, "metric": "log_loss"}, "local": {"lr": 0.01}}

@@ -210,6 +210,7 @@ def test_old_plans_leave_no_client_out(whole: Comparison, tmp_path: Path) -> Non
     assert left_out_cells(read_plan(tmp_path), tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_named_and_stops_no_other(whole: Comparison, tmp_path: Path) -> None:
     assert whole.dir is not None
     root = tmp_path / "c"
@@ -287,6 +288,7 @@ def test_too_few_clients_for_a_round_are_refused_before_any_run(table: Path, tmp
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.slow
 def test_the_command_exits_with_2_and_one_message(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedarena", "compare", "digits", "-a", "fedavg", "-a", "local", "--leave-one-out"]
     done = forked_processes.run(command, cwd=tmp_path)

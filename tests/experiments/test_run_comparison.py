@@ -235,6 +235,7 @@ class Repaired(fa.FedAvg):
         return super().client(got, kept, work)
 
 
+@pytest.mark.slow
 def test_what_failed_is_tried_again_on_resume() -> None:
     def go(**how: Any) -> fa.Comparison:
         return fa.compare("digits", {"repaired": Repaired(), "fedavg": "fedavg"}, seeds=2, baseline=False, **SMALL, **how)
@@ -342,6 +343,7 @@ def test_judging_again_needs_no_new_runs() -> None:
     assert fa.Comparison.load("c").plan.rope == 0.5
 
 
+@pytest.mark.slow
 def test_another_plan_is_refused() -> None:
     def go(names: list[str], **how: Any) -> fa.Comparison:
         return fa.compare("digits", names, **{**SMALL, "baseline": False, "folds": 2, **how})
@@ -410,6 +412,7 @@ def test_a_line_for_every_run_then_the_verdict() -> None:
     assert result.stdout.splitlines()[-1] == "c"
 
 
+@pytest.mark.slow
 def test_exit_code_1_when_nothing_could_be_compared() -> None:
     Path("mine.py").write_text(
         "from dataclasses import dataclass\nimport fedarena as fa\n"
@@ -489,6 +492,7 @@ def test_an_error_names_the_contestant(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.slow
 def test_another_rope_after_the_scores_are_known_is_reported(tmp_path: Path) -> None:
     fa.compare("digits", ["fedavg", "fedsgd"], folds=2, rounds=1, model="logreg", out=tmp_path / "c", baseline=False)
     again = fa.compare(resume=tmp_path / "c", rope=0.05)
@@ -502,6 +506,7 @@ def test_absurd_numbers_of_splits_are_refused(count: dict[str, int]) -> None:
         fa.compare("digits", ["fedavg", "fedsgd"], out=False, **count)
 
 
+@pytest.mark.slow
 def test_a_resumed_comparison_is_not_half_given(tmp_path: Path) -> None:
     fa.compare("digits", ["fedavg", "fedsgd"], folds=2, rounds=1, model="logreg", out=tmp_path / "c", baseline=False)
     for source, algorithms in (("digits", ()), (None, ["fedavg"])):

@@ -93,6 +93,7 @@ def test_the_final_accuracy_may_count() -> None:
         assert trial.curve == dict(run.curve)
 
 
+@pytest.mark.slow
 def test_tpe_begins_with_the_values_of_the_experiment() -> None:
     found = fa.search(DATA, space=SPACE, trials=1, out=False, workers=1, local={"lr": 0.07, "epochs": 2}, **SMALL)
     assert found.trials[0].values == {"local.lr": 0.07, "local.epochs": 2}
@@ -118,6 +119,7 @@ def test_a_grid_ends_with_its_points() -> None:
     assert sorted(t.values["local.epochs"] for t in found.trials) == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_what_some_values_cannot_do_is_a_failed_trial_that_never_wins() -> None:
     """FedProx refuses local.lr x mu >= 2."""
     space = {"algorithm.mu": {"choices": [0.01, 100.0]}}

@@ -349,6 +349,7 @@ def test_times_need_forward_splits() -> None:
     assert call(*timed, "--folds", "3", "-q").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_would_be_done_and_does_nothing() -> None:
     words = ["digits", "-a", "fedavg", "-a", "scaffold", *QUICK, "--folds", "3", "--repeats", "2"]
     result = call(*words, "--dry-run")
@@ -366,6 +367,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing() -> None:
     assert call("digits", "-a", "fedavg", "-a", "scafold", "--dry-run").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_a_folder_counts_what_is_left() -> None:
     done = fa.compare("digits", ["fedavg", "fedprox"], seeds=2, out="c", baseline=False, **SMALL)
     assert done.dir is not None

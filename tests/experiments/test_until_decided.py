@@ -138,6 +138,7 @@ def test_an_open_question_runs_to_the_limit(undecided: Comparison) -> None:
     assert undecided.plan.repeats == 4
 
 
+@pytest.mark.slow
 def test_every_look_is_the_rule_on_the_splits_before_it(undecided: Comparison) -> None:
     for found in undecided.plan.looks:
         scores = {label: values[: found.splits] for label, values in undecided.scores().items()}
@@ -294,6 +295,7 @@ def test_killed_and_resumed(moment: str, undecided: Comparison) -> None:
     assert facts(fa.compare(resume="c", workers=2)) == facts(Comparison.load("c")) == facts(undecided)
 
 
+@pytest.mark.slow
 def test_a_finished_comparison_is_not_looked_at_again(decided: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = copied(decided)
     before = (folder / "comparison.json").read_bytes()
@@ -465,6 +467,7 @@ def test_a_resumed_comparison_keeps_its_rule(
     assert (folder / "comparison.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_fixed_number_of_splits_is_not_continued() -> None:
     fa.compare("digits", CLEAR, seeds=2, baseline=False, out="c", **SMALL)
     for words in (["--until-decided"], ["--at-most", "50"], ["--until-decided", "--at-most", "50"]):

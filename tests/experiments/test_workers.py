@@ -48,12 +48,14 @@ def test_all_clients_may_work_where_the_algorithm_wants_everyone(started: list[i
     assert len(started) == 3
 
 
+@pytest.mark.slow
 def test_an_evaluation_in_many_parts_is_work_too(started: list[int]) -> None:
     """All 1797 rows are looked at, in parts of 500."""
     fa.run("digits", clients=2, evaluate={"on": "train"}, workers=4, **QUICK)
     assert len(started) == 4
 
 
+@pytest.mark.slow
 def test_without_a_number_there_are_no_idle_workers(started: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedarena.experiments.runtime_options.usable_cores", lambda: 8)
     fa.run("digits", clients=3, **QUICK)
@@ -82,6 +84,7 @@ def test_a_comparison_starts_no_more_workers_than_cores_can_serve(
     assert len(started) == few
 
 
+@pytest.mark.slow
 def test_a_comparison_of_few_runs(started: list[int]) -> None:
     with pytest.warns(UserWarning, match="^4 workers instead of 50: it has 4 runs$"):
         fa.compare("digits", ["fedavg", "fedsgd"], seeds=2, workers=50, baseline=False, **QUICK)

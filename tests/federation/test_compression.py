@@ -25,6 +25,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
     return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
 
 
+@pytest.mark.slow
 @given(
     npst.arrays(
         st.sampled_from([np.float32, np.float64, np.uint32, np.int64]),
@@ -57,6 +58,7 @@ def test_a_tenth_of_the_numbers_in_eight_bits_takes_a_tenth_of_a_byte_and_places
     assert compress({"a": noise})["a"] is noise
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=200)
 def test_parts_that_do_not_fit_are_refused(data: st.DataObject) -> None:

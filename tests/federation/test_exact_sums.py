@@ -16,6 +16,7 @@ from fedarena.federation.statistics_release import StatisticsLayout, StatisticsM
 VALUES = st.lists(st.floats(-(2.0**500), 2.0**500, allow_subnormal=True), max_size=40)
 
 
+@pytest.mark.slow
 @given(VALUES)
 @settings(max_examples=200)
 def test_sums_are_those_of_fractions(values: list[float]) -> None:

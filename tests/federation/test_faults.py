@@ -69,6 +69,7 @@ def happens(federation: Federation, *events: After) -> None:
 # Processes that die and come back
 
 
+@pytest.mark.slow
 def test_a_client_killed_at_work_and_restarted_changes_nothing(federation: Federation) -> None:
     """Its unfinished work is lost and requested again; its state is in its folder."""
     federation.start()
@@ -130,6 +131,7 @@ def test_a_killed_server_continues_with_the_same_bits(federation: Federation) ->
     assert differences(run, serial(federation, **SCAFFOLD)) == []
 
 
+@pytest.mark.slow
 def test_a_federation_killed_as_a_whole_continues_with_the_same_bits(federation: Federation) -> None:
     experiment = federation.experiment(**SCAFFOLD)
     federation.start()
@@ -139,6 +141,7 @@ def test_a_federation_killed_as_a_whole_continues_with_the_same_bits(federation:
     assert differences(run, serial(federation, **SCAFFOLD)) == []
 
 
+@pytest.mark.slow
 def test_a_finished_run_may_continue_for_more_rounds(federation: Federation) -> None:
     federation.start()
     federation.serve(federation.experiment(**{**SCAFFOLD, "rounds": 2}))
@@ -150,6 +153,7 @@ def test_a_finished_run_may_continue_for_more_rounds(federation: Federation) -> 
 # Late ones
 
 
+@pytest.mark.slow
 def test_a_round_continues_without_a_late_client_and_takes_it_back(federation: Federation) -> None:
     federation.start()
     stop = After("delta", 2, lambda: federation.link.stopped.add("delta"))
@@ -299,6 +303,7 @@ def test_a_weight_that_is_none_is_not_finite(weight: float, federation: Federati
 # Problems on the machine of a client
 
 
+@pytest.mark.slow
 def test_a_client_that_lost_its_folder_is_named_and_left_out(federation: Federation) -> None:
     federation.start()
     experiment = federation.experiment(algorithm="scaffold", rounds=4)
@@ -368,6 +373,7 @@ def test_a_full_disk_is_reported_by_the_client_and_to_the_server(federation: Fed
 # Coming together
 
 
+@pytest.mark.slow
 def test_tables_that_cannot_be_combined_are_refused(federation: Federation, tmp_path: Path) -> None:
     write(
         tmp_path / "bravo.csv",
@@ -394,6 +400,7 @@ def test_a_client_that_does_not_consent_sends_nothing(federation: Federation, mo
     assert [b'"what":"refused"' in content for name, content in federation.link.up if name == "delta"] == [True]
 
 
+@pytest.mark.slow
 def test_consent_is_asked_once(federation: Federation) -> None:
     """Not again for the same experiment of the same run; but again when it grows."""
     asked: list[list[str]] = []

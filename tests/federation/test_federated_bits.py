@@ -62,6 +62,7 @@ def test_settings_of_training_and_of_the_way_up(settings: dict[str, Any], tmp_pa
     assert differences(federated, serial) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["average", "server", "recompute"])
 def test_buffers_by_every_policy(policy: str, tmp_path: Path) -> None:
     local = {"lr": 0.05, "batch": 8, "momentum": 0.9, "reset_momentum": False}

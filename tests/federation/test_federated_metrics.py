@@ -167,6 +167,7 @@ def test_what_clients_did_not_send_is_said_to_be_missing(federation: Federation)
             curve()
 
 
+@pytest.mark.slow
 def test_a_resumed_server_has_the_same_metrics(federation: Federation) -> None:
     evaluate = {"histograms": 20, "metric": "brier"}
     whole = served(federation, evaluate=evaluate)

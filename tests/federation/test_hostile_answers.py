@@ -159,6 +159,7 @@ def test_totals_that_cannot_be_stop_the_handshake(what: str, federation: Federat
         federation.serve(federation.experiment(**SUMS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("news", "why"),
     [
@@ -239,6 +240,7 @@ def test_a_memory_has_the_name_of_its_exchange(federation: Federation) -> None:
 # Masks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["mask", "channel"])
 def test_a_key_that_is_none_costs_its_owner_alone(which: str, federation: Federation) -> None:
     zeros = lambda m: with_fields(keys=m.body.keys.model_copy(update={which: "00" * 32}))(m)  # type: ignore[attr-defined]

@@ -35,6 +35,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "PROBE", 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_a_sealed_federation_is_the_simulation(settings: dict[str, Any], tmp_path: Path) -> None:
     """Masks are others every time, and cancel to the bit."""
@@ -64,6 +65,7 @@ def _folder(path: Path, name: str) -> Path:
     return path / name
 
 
+@pytest.mark.slow
 def test_a_new_process_has_other_secrets_and_takes_part_in_the_next_round(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start()

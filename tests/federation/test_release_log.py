@@ -74,6 +74,7 @@ OTHER_PLACES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", OTHER_PLACES)
 def test_another_selection_is_refused_under_any_run_name_and_after_a_restart(place: str, served: Federation) -> None:
     agreed = agreement(served)
@@ -122,6 +123,7 @@ def test_a_changed_table_is_refused(served: Federation) -> None:
         served.serve(served.experiment(**SUMS), "second")
 
 
+@pytest.mark.slow
 def test_the_same_binding_serves_another_experiment(served: Federation) -> None:
     """Another algorithm on the same samples: the same sums again, after a new consent."""
     seen: list[list[str]] = []
@@ -131,6 +133,7 @@ def test_the_same_binding_serves_another_experiment(served: Federation) -> None:
     assert len({line["run"] for line in log(served) if line["event"] == "released"}) == 2
 
 
+@pytest.mark.slow
 def test_a_new_binding_is_allowed_by_the_owner_once(served: Federation) -> None:
     served.start(new_release=True)
     served.serve(served.experiment(data={"standardise": True, "split_seed": 1}), "second")
@@ -247,6 +250,7 @@ def test_a_process_takes_part_in_one_run(served: Federation) -> None:
     assert "this process takes part in 1 run and no other" in [line["what"] for line in log(served)]
 
 
+@pytest.mark.slow
 def test_a_process_takes_part_in_as_many_runs_as_it_was_started_for(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start(runs=2)
@@ -330,6 +334,7 @@ def test_a_round_is_answered_for_few_models_and_for_one_where_noise_or_masks_pro
         limits.check(request, 2, last)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_requests_are_counted_across_restarts(tmp_path: Path) -> None:
     """A restarted process answers what it answered before, and still refuses the rest."""
     federation = Federation(tmp_path)

@@ -63,11 +63,13 @@ def test_every_round_every_key_and_every_file_arrives(store: Path) -> None:
     assert kept.data.tags["fedarena.weights_sha256"] == run.weights_sha256
 
 
+@pytest.mark.slow
 def test_tracking_changes_no_bit(store: Path) -> None:
     alone = fa.run("digits", **SETTINGS, out=False)
     assert fa.run("digits", **SETTINGS, out=False, track=store).weights_sha256 == alone.weights_sha256
 
 
+@pytest.mark.slow
 def test_rounds_arrive_during_the_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlflow_tracking, "SECONDS", 0.0)
     seen = []
@@ -165,6 +167,7 @@ def test_a_server_that_goes_away_costs_one_warning_and_no_bit(
     assert run.weights_sha256 == alone.weights_sha256
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_sent_afterwards(store: Path) -> None:
     run = fa.run("digits", **SETTINGS, out="run")
     id = track(fa.load("run"), store)

@@ -37,6 +37,7 @@ def test_nothing_added_is_nothing() -> None:
     assert WeightedMean().result() is None
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=8), st.integers(1, 50), st.integers(1, 1000))
 def test_equal_weights_do_not_depend_on_their_size(values: list[float], count: int, weight: int) -> None:
     """Bitwise: n/(m n) and 1/m are the same mean; and a mean of equal vectors is that vector."""

@@ -78,6 +78,7 @@ def test_a_clip_that_no_client_reaches_is_plain_to_the_bit(algorithm: str) -> No
     assert same.final.epsilon is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", MEAN_ONLY)
 @pytest.mark.parametrize("chosen", [EVERY, {**EVERY, "secure": True}, {"quantise": 6, "top_k": 0.2}], ids=str)
 def test_every_mean_only_algorithm_goes_through(algorithm: str, chosen: dict[str, Any]) -> None:
@@ -86,6 +87,7 @@ def test_every_mean_only_algorithm_goes_through(algorithm: str, chosen: dict[str
     assert (run.final.epsilon is None) == ("noise" not in chosen)
 
 
+@pytest.mark.slow
 def test_baselines_send_nothing() -> None:
     for name in ("centralized", "local"):
         run = on_blobs(name, uplink=EVERY)
@@ -96,6 +98,7 @@ def test_baselines_send_nothing() -> None:
 # Clip
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=30), st.floats(0.01, 10))
 @settings(deadline=None)
 def test_nothing_longer_than_the_clip_is_sent(numbers: list[float], clip: float) -> None:

@@ -61,6 +61,7 @@ def test_colours_are_the_pages() -> None:
     assert list(COLOURS) == light
 
 
+@pytest.mark.slow
 def test_curves_are_drawn_over_every_cost(match: Comparison) -> None:
     subject = ReportData(match)
     panels = draw_curves(subject).axes

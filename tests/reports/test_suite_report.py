@@ -87,6 +87,7 @@ def test_it_fits_the_screen(sight: Any, root: Path, width: int, scheme: str) -> 
         assert chart.rect["x"] + chart.rect["width"] <= width
 
 
+@pytest.mark.slow
 def test_on_a_telephone_the_table_scrolls_and_shows_that_it_does(sight: Any, root: Path) -> None:
     resize(sight, 390)
     sight.get((root / "report.html").as_uri())

@@ -374,6 +374,7 @@ def test_mistakes_of_a_recipe_are_named_before_work(write: Write, old: str, new:
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_folders_that_cannot_be_written_are_named_before_work(write: Write) -> None:
     write()
     Path("file").touch()
@@ -548,6 +549,7 @@ def test_a_file_stands_for_one_result(write: Write) -> None:
     assert (done.exit_code, "--page goes with --save" in done.output) == (2, True)
 
 
+@pytest.mark.slow
 def test_the_page_has_every_result_and_every_gap(write: Write) -> None:
     write("X-A")
     write("X-B")

@@ -261,6 +261,7 @@ def test_a_fixed_partition_has_clients_by_number() -> None:
 # What is shown
 
 
+@pytest.mark.slow
 def test_gains_in_report_tables_and_terminal(compared: Comparison, capsys: pytest.CaptureFixture[str]) -> None:
     page = render(ReportData(compared))
     assert '<section id="gains">' in page

@@ -137,6 +137,7 @@ def test_relative_accuracy_is_weighted_over_centralized() -> None:
     assert comparison(curves).labels[-1] == "centralized"  # unless it was named itself
 
 
+@pytest.mark.slow
 def test_the_verdict_in_words() -> None:
     words = " ".join(comparison(THREE).words)
     assert words.startswith("scaffold is the best choice: 81.0% (best accuracy on the common test samples), P(best) 1.00")

@@ -77,6 +77,7 @@ def test_files_that_hold_no_table_are_named(content: str | bytes, made: Path, tm
     assert str(search) in refused("search", "--resume", root / "search")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hashed", [True, False], ids=["hashed", "of an earlier version"])
 @pytest.mark.parametrize("how", LOGS)
 def test_a_damaged_log_is_named(how: str, hashed: bool, made: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def scored(compared: Comparison, metric: str) -> Comparison:
     return replace(compared, plan=replace(compared.plan, metric=metric))
 
 
+@pytest.mark.slow
 def test_the_example_diverges(compared: Comparison) -> None:
     assert compared.diverged("wild") == 3
     assert compared.diverged("fedavg") == 0

@@ -95,6 +95,7 @@ def test_every_number_is_that_of_the_hierarchical_model() -> None:
     assert (test.p_better, test.p_equal, test.p_worse) == (better, equal, worse)
 
 
+@pytest.mark.slow
 def test_the_same_federation_three_times_gives_its_own_difference_with_more_certainty() -> None:
     """All d_j are equal, so every posterior is symmetric around them."""
     one = federation(drawn(3, 0.02))
@@ -108,6 +109,7 @@ def test_the_same_federation_three_times_gives_its_own_difference_with_more_cert
     assert pair.next.interval[1] > high
 
 
+@pytest.mark.slow
 def test_a_pair_mirrors() -> None:
     found = suite(*(federation(drawn(seed, 0.03)) for seed in range(3)))
     there, back = found.pair("scaffold", "fedavg"), found.pair("fedavg", "scaffold")
@@ -140,6 +142,7 @@ def test_metrics_with_units_enter_as_log_ratios_so_units_do_not_matter() -> None
     assert (own.p_better, own.p_equal, own.p_worse) == pytest.approx((better, equal, worse))
 
 
+@pytest.mark.slow
 def test_ratios_are_read_in_percent() -> None:
     one = {"fedavg": [2.0, 2.1, 1.9], "scaffold": [1.0, 1.05, 0.95]}  # half of it, everywhere
     found = suite(*(federation(one, metric="log_loss") for _ in range(3)))
@@ -154,6 +157,7 @@ def test_ratios_are_read_in_percent() -> None:
 # What has no score
 
 
+@pytest.mark.slow
 def test_a_run_that_diverged_keeps_the_accuracy_it_had() -> None:
     bad = federation({"fedavg": [0.7, 0.71, 0.72], "scaffold": [0.1, 0.1, 0.1]})
     broken = [_diverged(run) for run in bad.runs["scaffold"]]
@@ -172,6 +176,7 @@ def _diverged(run: Run) -> Run:
     return replace(run, records=[replace(run.records[0], loss=math.nan)])
 
 
+@pytest.mark.slow
 def test_without_a_worst_value_a_diverged_run_leaves_its_pairs_open_and_no_other() -> None:
     clean = {"fedavg": [1.0, 1.1, 0.9], "fedprox": [3.0, 3.3, 2.7], "scaffold": [0.5, 0.55, 0.45]}
     bad = {**clean, "scaffold": [0.5, math.nan, 0.45]}
@@ -212,6 +217,7 @@ def test_a_federation_whose_labels_leave_the_metric_undefined_is_left_out_for_al
     assert "2 federations with scores do not show how federations differ" in three.undecidable
 
 
+@pytest.mark.slow
 def test_federations_whose_folds_share_a_partition_keep_their_own_posterior() -> None:
     scores = drawn(5, 0.05, n=10)
     ones = [federation(scores, folds=2, repeats=5, per_repeat=("partition",)) for _ in range(3)]

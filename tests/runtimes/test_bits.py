@@ -100,6 +100,7 @@ def test_a_killed_worker_changes_nothing(start: Any, tmp_path: Path) -> None:
     assert sha256(loop.state.w, loop.buffers.values) == fa.run(exp, out=False, runtime="serial").weights_sha256
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_every_worker_fails_the_run(tmp_path: Path) -> None:
     class Deadly(fa.FedAvg):
         def client(self, got: Any, kept: Any, work: Any) -> Any:

@@ -70,6 +70,7 @@ def test_a_worker_that_dies_is_replaced(start: str, tmp_path: Path) -> None:
     pool.close()
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_every_worker_is_lost() -> None:
     def deadly(n: int) -> int:
         if n == 1:

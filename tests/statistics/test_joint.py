@@ -72,6 +72,7 @@ def test_three_equal_independent_algorithms_have_a_third_each() -> None:
     assert [s.p_best for s in found.values()] == pytest.approx([1 / 3] * 3, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_same_seed_same_numbers_and_other_seeds_agree() -> None:
     scores = named(drawn(5, 15, 6))
     one, again, other = rank(scores, RHO), rank(scores, RHO), rank(scores, RHO, seed=1)
@@ -81,6 +82,7 @@ def test_same_seed_same_numbers_and_other_seeds_agree() -> None:
         assert standing == pytest.approx(other.standings[label], abs=3e-3)
 
 
+@pytest.mark.slow
 def test_order_of_algorithms_and_splits_changes_nothing() -> None:
     x = drawn(6, 15, 5)
     scores = named(x)

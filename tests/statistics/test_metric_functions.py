@@ -108,6 +108,7 @@ def test_the_auc_equals_scikit_learn_and_is_undefined_without_two_classes() -> N
     assert 0 < undefined < INPUTS
 
 
+@pytest.mark.slow
 def test_the_auc_of_many_classes_is_the_mean_of_one_against_the_rest() -> None:
     defined = 0
     for labels, _, p, w in samples(4, range(INPUTS)):
@@ -133,6 +134,7 @@ def test_average_precision_equals_scikit_learn_and_is_undefined_without_a_positi
         assert same(ours.average_precision(labels, p, w), expected)
 
 
+@pytest.mark.slow
 def test_the_calibration_error_is_the_gap_between_confidence_and_accuracy_in_fifteen_bins() -> None:
     for labels, predicted, p, w in samples(3, range(2 * INPUTS)):
         weights = np.ones(len(labels)) if w is None else w

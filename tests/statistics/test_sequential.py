@@ -65,6 +65,7 @@ def test_references_decide_nothing() -> None:
     assert look({**scores, "centralized": BASE + 0.5}, 0.2, references=("centralized",)) == look(scores, 0.2)
 
 
+@pytest.mark.slow
 def test_levels_of_a_look_among_several() -> None:
     assert required_level(10) == required_level(24) == pytest.approx(0.99)
     assert required_level(25) == required_level(1000) == pytest.approx(0.975)

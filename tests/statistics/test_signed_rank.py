@@ -13,6 +13,7 @@ from fedarena.config.errors import BadValue
 from fedarena.statistics.signed_rank import mean_ranks, signed_rank
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_equal_to_baycomp(seed: int) -> None:
     """20 000 draws of theirs: four standard errors of a difference are at most 0.016."""

@@ -145,6 +145,7 @@ def test_what_a_folder_says_is_text_and_nothing_else(server: Served) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in server.text(server.link("evil"))
 
 
+@pytest.mark.slow
 def test_damage_is_shown_and_stops_nothing(server: Served) -> None:
     for name in ("bad-toml", "bad-result", "odd-result", "list-result"):
         assert 'class="state damaged"' in server.text(server.link(name))

@@ -25,6 +25,7 @@ def test_equal_shares_of_a_column_without_ties() -> None:
     assert np.bincount(bins.codes(x)[0]).tolist() == [100] * 10
 
 
+@pytest.mark.slow
 @given(COLUMN, st.integers(2, 6))
 def test_no_bin_is_empty_and_missing_has_its_own(x: np.ndarray, bins: int) -> None:
     made = make_bins(x, all_rows(x), bins)

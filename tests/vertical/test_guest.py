@@ -40,6 +40,7 @@ def lines() -> list[Seen]:
     return [Seen(Host(t, policy=HostPolicy(plain=True)), n) for t, n in zip(TABLES[1:], "ab", strict=True)]
 
 
+@pytest.mark.slow
 def test_rows_are_encrypted_and_sent_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many rows there are, no more than a chunk is encrypted at once, and each only once for all hosts."""
     encrypted: list[int] = []

@@ -24,6 +24,7 @@ def key(request: pytest.FixtureRequest) -> PrivateKey | PlainKey:
     return PlainKey() if request.param == "plain" else generate(2048)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_candidate_sums_are_sums_of_rows_that_go_left(key: PrivateKey | PlainKey, sparse: bool) -> None:
     every = np.ones(ROWS, bool)

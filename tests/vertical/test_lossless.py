@@ -48,6 +48,7 @@ def test_several_classes(hosts: int, gaps: bool) -> None:
     check([with_gaps(t, seed=i) if gaps else t for i, t in enumerate(tables)], y, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_one_tree_for_all_classes(hosts: int) -> None:
     tables, y = wine(hosts)
@@ -55,6 +56,7 @@ def test_one_tree_for_all_classes(hosts: int) -> None:
     check([with_gaps(t, seed=i) for i, t in enumerate(tables)], y, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaps", [False, True], ids=["complete", "with gaps"])
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_regression(hosts: int, gaps: bool) -> None:
@@ -63,6 +65,7 @@ def test_regression(hosts: int, gaps: bool) -> None:
     check([with_gaps(t, seed=i) if gaps else t for i, t in enumerate(tables)], y, settings)
 
 
+@pytest.mark.slow
 def test_with_weights_and_rows_held_out() -> None:
     tables, y = breast_cancer()
     rng = np.random.default_rng(1)
@@ -127,6 +130,7 @@ def test_random_tables(seed: int, objective: Any) -> None:
     assert found.margin_difference <= 1e-6
 
 
+@pytest.mark.slow
 def test_a_guest_without_columns() -> None:
     tables, y = breast_cancer(hosts=2)
     check([tables[0][:, :0], *tables[1:]], y, BoostSettings(trees=4))

@@ -95,6 +95,7 @@ class Fragile(LocalChannel):
         return super().ask(kind, fields, tree=tree, level=level)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [FrameKind.HELLO, FrameKind.SETUP, FrameKind.PUBLIC_KEY])
 def test_a_host_lost_before_the_first_tree_is_greeted_again(kind: FrameKind, tmp_path: Path) -> None:
     fragile = Fragile(tmp_path, (kind, 0), times=3)
@@ -130,6 +131,7 @@ def test_a_host_lost_in_mid_tree_costs_that_tree_alone(kind: FrameKind, tree: in
     assert fragile.die == (FrameKind.ERROR, -1)
 
 
+@pytest.mark.slow
 def test_a_host_that_is_one_tree_ahead_discards_it(whole: SimulatedModel, tmp_path: Path) -> None:
     """The host has written tree 2, the guest was killed before it did."""
 
@@ -152,6 +154,7 @@ def test_a_host_that_is_one_tree_ahead_discards_it(whole: SimulatedModel, tmp_pa
     assert [h.trees for h in again.hosts] == [h.trees for h in whole.hosts]
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_training_is_not_resumed(tmp_path: Path) -> None:
     train(tmp_path)
     with pytest.raises(CannotWrite, match="already holds a model"):
@@ -219,6 +222,7 @@ def test_another_training_does_not_touch_a_hosts_trees(tmp_path: Path) -> None:
     refused(far_behind, "host 'host1': the guest has 0 trees, this host 3: an interruption loses one at most")
 
 
+@pytest.mark.slow
 def test_a_host_discards_no_tree_of_a_finished_training(tmp_path: Path) -> None:
     made = train(tmp_path)
     assert HostModel.load(tmp_path / "host1").finished
@@ -239,6 +243,7 @@ class Gone(LocalChannel):
         raise PartyLost("host is gone", remedy="none")
 
 
+@pytest.mark.slow
 def test_a_guest_killed_after_done_can_finish(whole: SimulatedModel, tmp_path: Path) -> None:
     train(tmp_path)
     found = GuestModel.load(tmp_path / "guest")

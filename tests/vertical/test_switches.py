@@ -51,6 +51,7 @@ def test_shortcuts_do_not_change_the_trees(values: dict[str, Any]) -> None:
     assert np.array_equal(other.margins, PLUS.margins)
 
 
+@pytest.mark.slow
 def test_packing_halves_what_goes_up() -> None:
     assert traffic(trained(packing=False))[0] > 1.9 * traffic(PLUS)[0]
 
@@ -87,6 +88,7 @@ def owners_of(model: SimulatedModel) -> list[Counter[int]]:
     return [Counter(n.owner for n in tree.nodes if n.owner >= 0) for tree in model.guest.trees]
 
 
+@pytest.mark.slow
 def test_mix_trees_have_one_owner_each_in_turn() -> None:
     model = trained(tree_mode="mix", trees=6)
     assert [list(c) for c in owners_of(model)] == [[0], [1], [2], [0], [1], [2]]
@@ -148,6 +150,7 @@ def test_rare_gaps_stay_with_the_last_bin_and_the_trees_are_still_xgboosts() -> 
     assert (check.equal, check.margin_difference) == (check.splits, 0.0)
 
 
+@pytest.mark.slow
 def test_gamma_is_what_a_split_must_bring() -> None:
     gains = [n.gain for t in PLUS.guest.trees for n in t.nodes if n.owner >= 0]
     assert min(gains) < 2
@@ -175,6 +178,7 @@ def test_early_stopping_needs_rows_to_watch() -> None:
         trained(early_stopping_rounds=2)
 
 
+@pytest.mark.slow
 def test_importance_names_own_columns_and_numbers_foreign_ones() -> None:
     names = [[f"c{i}" for i in range(t.shape[1])] for t in TABLES]
     model = simulate(TABLES, Y, BoostSettings(trees=3), names=names, cipher="none")

@@ -95,6 +95,7 @@ def test_a_held_call_is_woken_by_its_own_notifications_only() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_held_call_ends_with_its_time_or_its_caller() -> None:
     async def story() -> None:
         behind = Behind()

@@ -24,6 +24,7 @@ def imported_names() -> list[tuple[str, str, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_name_of_flower_is_still_there() -> None:
     for module, name, _ in imported_names():
         try:

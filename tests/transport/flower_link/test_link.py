@@ -52,6 +52,7 @@ def test_every_byte_comes_back(federation: Federation, content: bytes) -> None:
     print(f"\n{len(content)} bytes there and back: {time.monotonic() - began:.2f} s")
 
 
+@pytest.mark.slow
 def test_an_error_of_a_client_is_reported_and_it_continues(federation: Federation) -> None:
     (node,) = federation.up("ash")
     response = federation.ask(node, b"raise")
@@ -110,6 +111,7 @@ def test_the_newer_of_two_processes_with_the_same_keys_counts(federation: Federa
     assert federation.ask(node, b"which?").content == b"which?"
 
 
+@pytest.mark.slow
 def test_the_last_message_ends_a_client(federation: Federation) -> None:
     (node,) = federation.up("birch")
     assert federation.ask(node, b"over").content == b"farewell"

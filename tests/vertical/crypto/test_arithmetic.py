@@ -77,6 +77,7 @@ def test_a_segment_may_be_very_long(backend: str) -> None:
     assert values(got, n) == [pow(3, count, n * n)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", SIZES)
 def test_powers(backend: str, bits: int) -> None:
     for n in moduli(bits):

@@ -46,6 +46,7 @@ def test_what_is_encrypted_comes_back(backend: str, key: PrivateKey, exponents: 
     assert key.decrypt(key.encrypt(plaintexts(plain), exponents)) == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exponents", KINDS)
 def test_ciphertexts_are_those_of_the_textbook(backend: str, short_key: PrivateKey, exponents: Exponents) -> None:
     """m = L(c^lambda mod n²) / lambda mod n, with L(x) = (x - 1) / n: Paillier 1999, scheme 1 with g = 1 + n."""
@@ -55,6 +56,7 @@ def test_ciphertexts_are_those_of_the_textbook(backend: str, short_key: PrivateK
     assert [(pow(x, lam, n * n) - 1) // n * pow(lam, -1, n) % n for x in c] == plain
 
 
+@pytest.mark.slow
 def test_all_backends_read_each_other(short_key: PrivateKey, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = edge_plaintexts(short_key)
     written = {}
@@ -88,6 +90,7 @@ def test_sums_differences_and_an_empty_segment(backend: str, short_key: PrivateK
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_the_number_of_threads_does_not_matter(backend: str, short_key: PrivateKey, threads: int) -> None:
     plain = list(range(37))
@@ -192,6 +195,7 @@ def test_plaintexts_that_do_not_fit_are_refused(short_key: PrivateKey) -> None:
         short_key.encrypt(plaintexts([0]), "tiny")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_key_that_cannot_be_one_is_refused(short_key: PrivateKey, key: PrivateKey) -> None:
     assert PublicKey.from_bytes(key.public.to_bytes()) == key.public
     p = primes.random_prime(2048)
