@@ -19,7 +19,13 @@ def head() -> Any:
     from ray.cluster_utils import Cluster
 
     logging.getLogger("ray").setLevel(logging.CRITICAL)
-    return Cluster(initialize_head=True, head_node_args={**SIZE, "include_dashboard": False, "_system_config": SOON})
+    arguments = {**SIZE, "include_dashboard": False, "_system_config": SOON}
+    try:
+        return Cluster(initialize_head=True, head_node_args=arguments)
+    except Exception as error:  # Ray raises no class of its own
+        if "timed out during startup" not in str(error):
+            raise
+        return Cluster(initialize_head=True, head_node_args=arguments)  # seldom, its node process does not come up
 
 
 def cluster() -> Any:
