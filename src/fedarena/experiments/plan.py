@@ -63,7 +63,7 @@ class PlanOptions:
         return {key: value for key, value in given.items() if value is not None}
 
 
-def divided(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def separate_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Divide the keywords of `compare` into options of its plan and settings of the experiment."""
     known = [field.name for field in fields(PlanOptions)]
     options = {key: value for key, value in given.items() if key in known}
@@ -78,7 +78,7 @@ def make_plan(
     **given: Any,
 ) -> Plan:
     """Return the plan that the options of `compare` request, or that of the folder to resume."""
-    known, settings = divided(given)
+    known, settings = separate_options(given)
     options = PlanOptions(**known)
     check_numbers(folds=(options.folds, 2), repeats=(options.repeats, 1), seeds=(options.seeds, 2))
     until_decided, at_most = options.until_decided, options.at_most

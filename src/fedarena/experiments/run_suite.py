@@ -17,7 +17,7 @@ from fedarena.engine.setup import open_context
 from fedarena.experiments import run
 from fedarena.experiments.federations import Federations, read_federations
 from fedarena.experiments.live_table import ComparisonProgress
-from fedarena.experiments.plan import check_cells, divided, make_plan
+from fedarena.experiments.plan import check_cells, make_plan, separate_options
 from fedarena.experiments.run_comparison import ComparisonJob, new_folder, run_cells
 from fedarena.experiments.task_folder import locked_folder
 from fedarena.experiments.tune import run_tuning
@@ -87,7 +87,7 @@ def plan_suite(
                 remedy=f"leave out {option}, or compare one federation",
                 where=option,
             )
-    criteria, settings = divided(options)
+    criteria, settings = separate_options(options)
     rope = criteria.get("rope")
     if resume is not None:
         before = SuitePlan.read(check_path(resume, "--resume"))

@@ -46,7 +46,7 @@ class HostProtocol(Protocol):
         """Return the fields of the response to one request."""
 
 
-class RequestHandler:
+class FrameHandler:
     """A host that answers requests by kind: the method `_on_setup` answers SETUP. Kinds without a method are refused."""
 
     activity = "trains"

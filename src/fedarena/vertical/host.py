@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, ResumeMismatch
 from fedarena.transport import fields as read
-from fedarena.transport.channel import RequestHandler
+from fedarena.transport.channel import FrameHandler
 from fedarena.transport.frames import Fields, refused
 from fedarena.vertical.bins import BinnedColumns, check_columns
 from fedarena.vertical.crypto.keys import PublicKey
@@ -70,7 +70,7 @@ class HostSession:
     columns: BinnedColumns
 
 
-class Host(RequestHandler):
+class Host(FrameHandler):
     """One host during training; `x` are its columns, in the common order of rows."""
 
     def __init__(

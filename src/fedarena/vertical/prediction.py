@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue
 from fedarena.transport import fields as read
-from fedarena.transport.channel import Channel, RequestHandler, ask_all
+from fedarena.transport.channel import Channel, FrameHandler, ask_all
 from fedarena.transport.frames import Fields, FrameKind
 from fedarena.vertical.bins import ColumnSplit, check_columns
 from fedarena.vertical.model import GUEST, GuestModel, HostModel
@@ -21,7 +21,7 @@ BATCH = 1 << 21  # (row, tree) pairs that are processed at once
 Float32Array = NDArray[np.float32]
 
 
-class PredictingHost(RequestHandler):
+class PredictingHost(FrameHandler):
     """A host with its part of a model, and its columns of the rows to predict; it answers directions, and nothing else."""
 
     activity = "predicts"
