@@ -36,12 +36,12 @@ def client_tests(
     """
     if partition.client_tests:
         return partition.client_tests, ()
-    if data.y.ndim > 1:
+    if data.task == "next_symbol":
         sizes = [np.array([len(rows) // PART]) for rows in partition.clients]
         return _draw([partition.test], sizes, rng, replacement)
-    counts = [np.bincount(data.y[rows], minlength=data.classes) for rows in partition.clients]
+    counts = [np.bincount(data.strata[rows], minlength=data.stratum_count) for rows in partition.clients]
     quotas = [_fifth(n, rng) if how == "same_distribution" else _even(n) for n in counts]
-    pools = [partition.test[data.y[partition.test] == y] for y in range(data.classes)]
+    pools = [partition.test[data.strata[partition.test] == y] for y in range(data.stratum_count)]
     return _draw(pools, quotas, rng, replacement)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, overload
+from functools import cached_property
+from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.errors import PartitionImpossible
+from fedarena.statistics.metric_registry import TaskName
 
 Rows = NDArray[np.int64]
 Preparation = Literal["scale", "standardise", "mcmahan", "niid", "none"]
@@ -26,14 +28,18 @@ PADDING = -100  # stands for no label (torch's `ignore_index`), at positions aft
 class Dataset:
     """Rows `x`, labels `y`; rows 0..n_train-1 are for training, the rest is the global test set.
 
-    Images are uint8, N x C x H x W; tables float32, N x features; texts int64, N x length, with one label per position.
+    Images are uint8, N x C x H x W; tables float32, N x features; texts int64, N x length.
+
+    Labels depend on the task: `classification` has one class per sample (int64), `next_symbol` one per position of a
+    text, `regression` one number per sample (float32), `multilabel` N x labels of 0 and 1 (float32), `survival` N x 2:
+    the time, and 1 if the event was observed or 0 if the sample was censored (float32).
     """
 
     name: str
     x: NDArray[np.generic]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
     n_train: int
-    classes: int
+    classes: int  # outputs of a model: classes, symbols or labels; 1 for a number or a risk
     prepare: Preparation = "none"  # preparation of a batch for the model, see data/preprocessing.py
     # means and standard deviations of the channels, for `standardise`
     pixel_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = None
@@ -44,17 +50,50 @@ class Dataset:
     group: NDArray[np.int64] | None = None  # samples of one group are never in both parts of a split
     # order of the samples in time: no split trains on later samples than it tests
     time: NDArray[np.int64] | None = None
+    task: TaskName = "classification"
+
+    def __post_init__(self) -> None:
+        if self.task == "classification" and self.y.ndim == 2:
+            object.__setattr__(self, "task", "next_symbol")
+
+    @property
+    def has_classes(self) -> bool:
+        """Return whether every sample has one class."""
+        return self.task == "classification"
+
+    @cached_property
+    def strata(self) -> NDArray[np.int64]:
+        """Return the group of labels that each sample belongs to, for splits that keep the distribution of labels.
+
+        These are the classes, the fifths of a regression's labels, the combinations of several labels, and whether the
+        event was observed. All samples of a text are in one group.
+        """
+        if self.task == "classification":
+            return self.y
+        if self.task == "regression":
+            limits = np.quantile(self.y, [0.2, 0.4, 0.6, 0.8])
+            return np.searchsorted(limits, self.y, side="right").astype(np.int64)
+        if self.task == "multilabel":
+            return np.unique(self.y, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        if self.task == "survival":
+            return self.y[:, 1].astype(np.int64)
+        return np.zeros(len(self.y), np.int64)
+
+    @property
+    def stratum_count(self) -> int:
+        """Return the number of groups of labels; for classes their number, with those that no sample has."""
+        return self.classes if self.has_classes else int(self.strata.max()) + 1
 
     @property
     def train_labels(self) -> NDArray[np.int64]:
-        """Return the labels of the training samples; raise `PartitionImpossible` if samples have several labels."""
-        if self.y.ndim != 1:
+        """Return the strata of the training samples; raise `PartitionImpossible` for texts, which have many labels each."""
+        if self.task == "next_symbol":
             raise PartitionImpossible(
                 f"'{self.name}' has a label at every position of a sample, not one per sample",
                 remedy="use partition 'natural' or 'iid'",
                 where="partition.name",
             )
-        return self.y[: self.n_train]
+        return self.strata[: self.n_train]
 
     @property
     def test_rows(self) -> Rows:
@@ -73,6 +112,8 @@ class Dataset:
             if array is not None:
                 digest.update(f"{array.dtype} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
+        if self.task not in ("classification", "next_symbol"):
+            digest.update(self.task.encode())
         for name, codes in (("group", self.group), ("time", self.time)):
             if codes is not None:
                 digest.update(name.encode() + np.ascontiguousarray(codes).data)

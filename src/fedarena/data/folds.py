@@ -40,8 +40,7 @@ def split_in_folds(
     assigned = 0  # folds take turns over all clients, so that their sizes differ by at most one sample
     for rows in whole.clients:
         mixed = rng.permutation(rows)
-        if data.y.ndim == 1:
-            mixed = mixed[np.argsort(data.y[mixed], kind="stable")]
+        mixed = mixed[np.argsort(data.strata[mixed], kind="stable")]
         fold_of[mixed] = (assigned + np.arange(len(mixed))) % folds
         assigned += len(mixed)
     held = [rows[fold_of[rows] == fold] for rows in whole.clients]
@@ -96,7 +95,7 @@ def hold_out_fold(data: Dataset, partitioner: Any, seed: int, folds: int, fold: 
         raise PartitionImpossible(
             f"{len(data.x)} samples are too few for {folds} folds", remedy="use fewer folds", where="folds"
         )
-    rng, classes, owner = stream(seed, "folds"), sample_classes(data), natural_owners(data, partitioner)
+    rng, classes, owner = stream(seed, "folds"), data.strata, natural_owners(data, partitioner)
     if data.group is not None:
         test = whole_groups(cells_of(classes, owner), data.group, np.full(folds, 1 / folds), rng) == fold
     else:
@@ -118,7 +117,7 @@ def hold_out_share(data: Dataset, partitioner: Any, seed: int) -> HeldOut:
         )
     count = len(data.x) - data.n_train
     share = count / len(data.x)
-    rng, classes, owner = stream(seed, "folds"), sample_classes(data), natural_owners(data, partitioner)
+    rng, classes, owner = stream(seed, "folds"), data.strata, natural_owners(data, partitioner)
     if data.group is not None:
         test = whole_groups(cells_of(classes, owner), data.group, np.array([1 - share, share]), rng) == 1
     else:
@@ -134,12 +133,7 @@ def natural_owners(data: Dataset, partitioner: Any) -> Rows | None:
     return None if owners is None else owners(data)
 
 
-def sample_classes(data: Dataset) -> Rows:
-    """Return one class per sample; zero for all samples of a text, which have a label at every position."""
-    return data.y if data.y.ndim == 1 else np.zeros(len(data.y), np.int64)
-
-
 def _rare(data: Dataset, folds: int) -> tuple[str, ...]:
-    counts = np.bincount(sample_classes(data))
+    counts = np.bincount(data.strata)
     rare = int(((counts > 0) & (counts < folds)).sum())
     return (f"classes with fewer samples than folds, which are not tested in every fold: {rare}",) if rare else ()

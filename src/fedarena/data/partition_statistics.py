@@ -46,13 +46,13 @@ def statistics(data: Dataset, partition: Partition) -> Statistics:
         rows_cv=float(sizes.std() / sizes.mean()),
         rows_gini=gini(sizes),
         unused=partition.unused,
-        **(_label_statistics(data, partition) if data.y.ndim == 1 else {}),
+        **(_label_statistics(data, partition) if data.task != "next_symbol" else {}),
     )
 
 
 def class_counts(data: Dataset, partition: Partition) -> NDArray[np.int64]:
     """Return the number of samples of each client and class, K x J."""
-    return np.stack([np.bincount(data.y[rows], minlength=data.classes) for rows in partition.clients])
+    return np.stack([np.bincount(data.strata[rows], minlength=data.stratum_count) for rows in partition.clients])
 
 
 def _label_statistics(data: Dataset, partition: Partition) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _label_statistics(data: Dataset, partition: Partition) -> dict[str, Any]:
     held = counts[partition.population]
     q = held / held.sum(axis=1, keepdims=True)
     # p is over all samples that are not held out for testing, with or without a client
-    p = np.bincount(np.delete(data.y, partition.test), minlength=data.classes)
+    p = np.bincount(np.delete(data.strata, partition.test), minlength=data.stratum_count)
     p = p / p.sum()
     classes, clients = np.unique((held > 0).sum(axis=1), return_counts=True)
     return {

@@ -11,7 +11,6 @@ from fedarena.config.errors import PartitionImpossible
 from fedarena.config.seeds import stream
 from fedarena.data.client_tests import hold_out_together
 from fedarena.data.dataset import Dataset, Partition, Rows
-from fedarena.data.folds import sample_classes
 from fedarena.data.stratification import spread_over, stratified_order
 
 
@@ -41,7 +40,7 @@ def hold_out_validation(data: Dataset, partition: Partition, share: float, seed:
 
 def _stratified(data: Dataset, partition: Partition, share: float, seed: int) -> Iterator[Rows]:
     """Yield the samples to hold out of each client, in ascending order."""
-    classes = sample_classes(data)
+    classes = data.strata
     for client, rows in enumerate(partition.clients):
         count = min(int(round(share * len(rows), 9)), len(rows) - 1)
         if count < 1:

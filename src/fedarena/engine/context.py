@@ -157,7 +157,7 @@ class ExperimentContext:
     @cached_property
     def task_name(self) -> TaskName:
         """Return the kind of task, which decides which metrics exist."""
-        return "custom" if self.task.has_own_loss else "next_symbol" if self.is_text else "classification"
+        return "custom" if self.task.has_own_loss else self.data.task
 
     @cached_property
     def metric(self) -> Metric:
@@ -183,7 +183,7 @@ class ExperimentContext:
     @property
     def is_text(self) -> bool:
         """Return whether rows are sequences of symbols."""
-        return self.data.y.ndim == 2
+        return self.data.task == "next_symbol"
 
     @cached_property
     def source(self) -> KernelRows | None:

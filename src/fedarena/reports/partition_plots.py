@@ -26,13 +26,13 @@ def plot_partition(data: Dataset, partition: Partition, path: str | Path) -> Pat
     from matplotlib.figure import Figure  # without pyplot: no window, no global state
 
     path = Path(path)
-    if data.y.ndim > 1:
+    if data.task == "next_symbol":
         figure = Figure(figsize=(7, 4.2), layout="constrained")
         draw_sizes(figure.subplots(), partition.sizes)
     else:
         figure = Figure(figsize=(12, 5.6), layout="constrained")
         counts = class_counts(data, partition)
-        names = data.class_names or tuple(str(y) for y in range(data.classes))
+        names = (data.has_classes and data.class_names) or tuple(str(y) for y in range(data.stratum_count))
         heat, bars = figure.subplots(1, 2, width_ratios=(1, 1.1))
         draw_heat_map(heat, counts, names)
         draw_bars(bars, counts, names)

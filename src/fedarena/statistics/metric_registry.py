@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from fedarena.config.errors import BadValue, check_known
 from fedarena.statistics import metrics as functions
 
-TaskName = Literal["classification", "next_symbol", "regression", "survival", "custom"]
+TaskName = Literal["classification", "next_symbol", "regression", "multilabel", "survival", "custom"]
 Direction = Literal["maximize", "minimize"]
 Needs = Literal["loss", "classes", "probabilities", "values"]
 F = TypeVar("F", bound=Callable[..., float])
 
-TASKS: tuple[TaskName, ...] = ("classification", "next_symbol", "regression", "survival", "custom")
+TASKS: tuple[TaskName, ...] = ("classification", "next_symbol", "regression", "multilabel", "survival", "custom")
 CLASSES: tuple[TaskName, ...] = ("classification", "next_symbol")
 OPTIMISTIC = "optimistic: chosen on test samples"  # shown with every best round
 RESERVED = ("client", "name", "rows", "test_rows", "classes")  # other columns of clients.parquet

@@ -116,7 +116,7 @@ class ClassesPerClient:
     def _by_shards(self, data: Dataset, clients: int, rng: np.random.Generator) -> Partition:
         count = clients * self.c
         shards = sorted_shards(data.train_labels, count, data.n_train // count, True, rng)
-        middle = data.y[shards[:, shards.shape[1] // 2]]
+        middle = data.strata[shards[:, shards.shape[1] // 2]]
         assignment = _without_pairs(rng.permutation(count).reshape(clients, self.c), middle, rng)
         return finished(data, [shards[own].ravel() for own in assignment])
 

@@ -106,4 +106,4 @@ class NilssonNonIid:
     @staticmethod
     def _shards(data: Dataset, fold: Rows, count: int) -> ManyRows:
         kept = fold[: len(fold) // count * count]  # the fold is shuffled, so surplus rows are dropped at random
-        return kept[np.argsort(data.y[kept], kind="stable")].reshape(count, -1)
+        return kept[np.argsort(data.strata[kept], kind="stable")].reshape(count, -1)
