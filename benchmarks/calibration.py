@@ -75,6 +75,7 @@ class Setting:
     name: str
     title: str
     source: Callable[[], Any]
+    samples: int  # of all clients, training and test
     keys: dict[str, Any]
     algorithms: tuple[str, ...] = ("fedavg", "fednova", "fedprox:mu=1")
     model: Callable[[], Any] | str = "logreg"
@@ -105,12 +106,19 @@ SETTINGS = {
     setting.name: setting
     for setting in (
         Setting(
-            "digits-dirichlet", "digits, Dirichlet 0.3, all clients", lambda: "digits", DIGITS, shared=True, local=True
+            "digits-dirichlet",
+            "digits, Dirichlet 0.3, all clients",
+            lambda: "digits",
+            1797,
+            DIGITS,
+            shared=True,
+            local=True,
         ),
         Setting(
             "digits-sampled",
             "digits, Dirichlet 0.3, 30 % of the clients a round",
             lambda: "digits",
+            1797,
             {**DIGITS, "per_round": 3},
             copies=True,
         ),
@@ -118,12 +126,14 @@ SETTINGS = {
             "digits-iid",
             "digits, iid, 5 clients",
             lambda: "digits",
+            1797,
             {**DIGITS, "clients": 5, "rounds": 5, "partition": "iid"},
         ),
         Setting(
             "breast-cancer",
             "breast cancer, Dirichlet 0.5",
             lambda: "breast_cancer",
+            569,
             {
                 "clients": 5,
                 "partition": {"name": "label_dirichlet", "beta": 0.5},
@@ -135,6 +145,7 @@ SETTINGS = {
             "heart-disease",
             "heart disease, four hospitals",
             lambda: "heart_disease",
+            920,
             {"partition": "natural", "rounds": 8, "local": {"lr": 0.1}},
             copies=True,
             local=True,
@@ -143,6 +154,7 @@ SETTINGS = {
             "mnist-cnn",
             "600 MNIST images, CNN, Dirichlet 1",
             functools.cache(small_mnist),
+            600,
             {
                 "clients": 5,
                 "partition": {"name": "label_dirichlet", "beta": 1.0},
@@ -357,15 +369,13 @@ def wilson(hits: int, n: int, z: float = 1.959964) -> tuple[float, float]:
     return (centre - spread) / (1 + z * z / n), (centre + spread) / (1 + z * z / n)
 
 
-def judged_pair(a: Array, b: Array, rho: float, truth: Truth) -> dict[str, Any]:
+def judged_pair(a: Array, b: Array, rho: float, truth: Truth, samples: float = math.inf) -> dict[str, Any]:
     """Return how often comparisons x splits of scores lead to intervals and verdicts that are right about b - a."""
-    covered, exactly, signs = 0, 0, []
-    margin = 2 * truth.error  # as for verdicts: the truth is not known more precisely
+    covered, signs = 0, []
     for x, y in zip(a, b, strict=True):
-        known = posterior(x, y, rho)
+        known = posterior(x, y, rho, samples)
         low, high = known.interval(INTERVAL)
-        covered += low - margin <= truth.mean <= high + margin
-        exactly += low <= truth.mean <= high
+        covered += low <= truth.mean <= high
         left, equal, right = known.regions(ROPE)
         signs.append(verdict(right, equal, left, LEVEL))
     wrong = sum(is_wrong(sign, truth) for sign in signs)
@@ -375,7 +385,6 @@ def judged_pair(a: Array, b: Array, rho: float, truth: Truth) -> dict[str, Any]:
         "truth_error": truth.error,
         "comparisons": len(signs),
         "coverage": covered / len(signs),
-        "coverage_without_margin": exactly / len(signs),
         "decided": decided,
         "wrong": wrong,
         "wrong_lower_bound": wilson(wrong, len(signs))[0],
@@ -404,18 +413,19 @@ def judged_setting(setting: Setting, scores: dict[str, Array]) -> dict[str, Any]
         schemes["1x5 folds, shared"] = (of("shared"), truth_of("folds"), rho)
     found: dict[str, Any] = {"title": setting.title}
     for scheme, (x, truth, correlation) in schemes.items():
-        pairs = {}
+        pairs, samples = {}, int(correlation * setting.samples)
         for b in range(1, len(setting.algorithms)):
             for a in range(b):
                 names = f"{setting.algorithms[b]} - {setting.algorithms[a]}"
-                pairs[names] = judged_pair(x[:, :, a], x[:, :, b], correlation, true_difference(truth, a, b))
-        pairs["null"] = judged_pair(x[:, :, 0], x[:, :, -1], correlation, Truth(0.0, 0.0))
+                known = true_difference(truth, a, b)
+                pairs[names] = judged_pair(x[:, :, a], x[:, :, b], correlation, known, samples)
+        pairs["null"] = judged_pair(x[:, :, 0], x[:, :, -1], correlation, Truth(0.0, 0.0), samples)
         found[scheme] = {"pairs": pairs, "leaders": leaders(setting, x, truth, correlation)}
     if setting.local:
         x, truth = of("local"), true_difference(truth_of("local"), 0, 1)
         for scheme, part in (("1x5 folds", x[:, :FOLDS]), ("3x5 folds", x)):
             found[scheme]["pairs"]["local - fedavg, own samples"] = judged_pair(
-                part[:, :, 0], part[:, :, 1], rho, truth
+                part[:, :, 0], part[:, :, 1], rho, truth, int(rho * setting.samples)
             )
     found["until decided"] = until_decided(setting, folds, truth_of("folds"))
     if setting.copies:

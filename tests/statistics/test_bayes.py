@@ -71,6 +71,19 @@ def test_no_variance_is_a_point(a: np.ndarray, shift: float) -> None:
     assert known.interval() == (known.mean, known.mean)
 
 
+@pytest.mark.parametrize(("n", "rho", "samples"), [(5, 0.2, 360), (10, 0.0, 100), (200, 0.1, 20)])
+def test_equal_accuracies_leave_the_doubt_of_the_rule_of_three(n: int, rho: float, samples: int) -> None:
+    """The interval ends where N samples without a difference would be seen with a probability of one in twenty."""
+    known = posterior([0.9] * n, [0.9] * n, rho, samples)
+    low, high = known.interval(0.9)
+    independent = samples / (1 / n + rho / (1 - rho))
+    assert low == -high
+    assert (1 - high) ** independent == pytest.approx(0.05)
+    assert known.regions(0.01) == (0, 1, 0)  # as baycomp: the interval alone depends on the samples
+    other = posterior([0.9] * n, [0.9] * (n - 1) + [0.8], rho, samples)
+    assert other.interval() == posterior([0.9] * n, [0.9] * (n - 1) + [0.8], rho).interval()
+
+
 def test_a_point_on_the_border_is_equal() -> None:
     assert Posterior(0.01, 0.0, 4).regions(0.01) == (0, 1, 0)
     assert Posterior(-0.01, 0.0, 4).regions(0.01) == (0, 1, 0)

@@ -230,7 +230,15 @@ class Comparison:
             if label not in scores:
                 known = ", ".join(scores)
                 raise BadValue(f"'{quoted(label)}' was not compared", remedy=f"there are: {known}")
-        return paired_posterior(scores[column], scores[row], self.plan.rho, self.repeats_of_splits)
+        return paired_posterior(scores[column], scores[row], self.plan.rho, self.repeats_of_splits, self._test_samples)
+
+    @cached_property
+    def _test_samples(self) -> float:
+        """The test samples of the smallest split where the score is a share of them; infinite for other metrics."""
+        if self.plan.metric != "accuracy":
+            return math.inf
+        counts = (run.measured.confusion for runs in self.runs.values() for run in runs)
+        return min((int(count.sum()) for count in counts if count is not None), default=math.inf)
 
     def duel(self, row: str, column: str, which: Score | None = None, rope: float | None = None) -> PairwiseVerdict:
         """Return the verdict on one ordered pair of algorithms."""

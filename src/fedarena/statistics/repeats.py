@@ -23,7 +23,9 @@ covers at least as often as it claims, for any sigma_b. Repeats of unequal size 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,6 +46,9 @@ def repeat_posterior(a: ArrayLike, b: ArrayLike, repeats: Sequence[int], rho: fl
     return joint_posterior(np.column_stack(paired_scores(a, b)), rho, repeats).pair(0, 1)
 
 
-def paired_posterior(a: ArrayLike, b: ArrayLike, rho: float = 0.0, repeats: Sequence[int] | None = None) -> Posterior:
+def paired_posterior(
+    a: ArrayLike, b: ArrayLike, rho: float = 0.0, repeats: Sequence[int] | None = None, samples: float = math.inf
+) -> Posterior:
     """Return the posterior of the mean of b - a; `repeats`, if given, adds a random effect per repeat."""
-    return posterior(a, b, rho) if repeats is None else repeat_posterior(a, b, repeats, rho)
+    known = posterior(a, b, rho, samples)
+    return known if repeats is None else replace(repeat_posterior(a, b, repeats, rho), samples=known.samples)
