@@ -16,6 +16,7 @@ from torch import nn
 import fedarena as fa
 from fedarena.engine.client import GRADIENT_ROWS
 from fedarena.models.compiled import BUILDS, CompiledNetwork, KernelRows, library
+from fedarena.models.losses import find_loss
 from fedarena.models.tape import Tape
 from fedarena.models.task import Task
 
@@ -206,7 +207,7 @@ def test_they_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDARENA_KERNELS", "off")
     assert Task(stack([4, 3])).path == "tape"
     module = stack([4, 3])
-    tape = Tape.of(module, Task(module).weights)
+    tape = Tape.of(module, Task(module).weights, find_loss("classification"))
     assert tape is not None
     assert CompiledNetwork.of(tape) is None
 

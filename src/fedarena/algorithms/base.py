@@ -167,7 +167,8 @@ class Setting:
     participants: int  # selected each round
     has_batchnorm: bool
     has_dropout: bool
-    has_classes: bool  # each row has one class: it is no text, and the model has no loss of its own
+    has_classes: bool  # each row has one class: the task is classification
+    has_accuracy: bool = True  # predictions are right or wrong
     features: int | None = None  # inputs of a model that is linear in them
 
 

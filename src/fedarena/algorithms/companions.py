@@ -118,7 +118,7 @@ class FedIR(Companion):
         if not setting.has_classes:
             raise BadValue(
                 "fedir weighs rows by their class, and these rows have none of their own",
-                remedy="leave fedir out for texts and for models with a loss of their own",
+                remedy="leave fedir out: it is for classification",
                 where="algorithm.with",
             )
         super().check(setting)

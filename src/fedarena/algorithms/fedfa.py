@@ -9,7 +9,8 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
-from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Vector, Work, collected
+from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Setting, Vector, Work, collected
+from fedarena.config.errors import BadValue
 from fedarena.config.registry import register
 
 
@@ -49,6 +50,16 @@ class FedFA(Algorithm):
     def init(self, w: Vector) -> FedFAState:
         """Start with velocity 0 and no visits."""
         return FedFAState(w, np.zeros_like(w), {})
+
+    def check(self, setting: Setting) -> None:
+        """Refuse tasks without an accuracy."""
+        if not setting.has_accuracy:
+            raise BadValue(
+                "fedfa weighs clients by their accuracy, and this task has none",
+                remedy="choose another algorithm, such as fedavg",
+                where="algorithm",
+            )
+        super().check(setting)
 
     def client(self, message: Model, client_state: None, work: Work) -> Reply:
         """Train, and send the step with its accuracy on the client's own rows."""

@@ -72,6 +72,7 @@ class Experiment(SettingsTable):
     # what the server sees: each update, only their mean, or the result of these steps
     uplink: Literal["plain", "mean_only"] | Uplink = "plain"
     bn_buffers: Literal["average", "server", "local", "recompute"] = "average"
+    loss: str | None = None  # of the task, such as "huber" for a regression; the usual one if not given
     init: Literal["torch", "glorot"] = "torch"
     freeze: tuple[str, ...] = ()  # patterns of names of parameters that are not trained and not sent
     dtype: Literal["float32", "float64"] = "float32"

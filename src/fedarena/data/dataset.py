@@ -120,6 +120,12 @@ class Dataset:
         return digest.hexdigest()
 
 
+def count_labels(y: Any) -> int:
+    """Return the number of labels of samples: positions that have one in texts, else one per sample (array or tensor)."""
+    is_text = y.ndim == 2 and not (y.is_floating_point() if hasattr(y, "is_floating_point") else y.dtype.kind == "f")
+    return int((y != PADDING).sum()) if is_text else len(y)
+
+
 @dataclass(frozen=True, eq=False)
 class RowLists(Sequence[Rows]):
     """The row numbers of many clients in one array, which takes less memory than many small arrays.

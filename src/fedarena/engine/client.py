@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
 from fedarena.config.seeds import Purpose, stream
-from fedarena.data.dataset import PADDING, Rows
+from fedarena.data.dataset import Rows, count_labels
 from fedarena.engine import solver
 from fedarena.engine.batched_training import BatchedTraining
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
@@ -246,7 +246,7 @@ class ClientWork:
         if self.task.network is not None:
             g, loss = solver.gradient_compiled(self.task, w, map(self._to_read, pieces), len(rows))
         else:
-            labels = int((self.context.data.y[self.index[rows]] != PADDING).sum())  # a text has one at every position
+            labels = count_labels(self.context.data.y[self.index[rows]])
             g, loss = solver.gradient(self.task, w, map(self._gather, pieces), labels)
         if self.local.weight_decay:
             g += g.dtype.type(self.local.weight_decay) * w

@@ -25,10 +25,11 @@ from fedarena.engine.availability import Availability, build_availability
 from fedarena.engine.devices import Fleet, Stragglers, build_fleet
 from fedarena.engine.stopping import participants
 from fedarena.models.compiled import KernelRows
+from fedarena.models.losses import find_loss
 from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor, build
 from fedarena.privacy.secure_aggregation import MaskProvider
 from fedarena.privacy.uplink import UplinkSteps
-from fedarena.statistics.metric_registry import Metric, TaskName, find_metric
+from fedarena.statistics.metric_registry import CLASSES, Metric, TaskName, find_metric
 
 EVALUATION_ROWS = 500  # rows in a batch of an evaluation; fixed, so that sums do not depend on the worker
 
@@ -67,6 +68,7 @@ class ExperimentContext:
             torch_seed(exp.seed_for("init"), "init"),
             init=exp.init,
             is_text=self.is_text,
+            loss=find_loss(self.data.task, exp.loss),
             dtype=exp.dtype,
             device=exp.device,
             freeze=exp.freeze,
@@ -147,7 +149,7 @@ class ExperimentContext:
 
     def class_counts(self, rows: Rows) -> NDArray[np.int64]:
         """Return how many of these rows have each class."""
-        return np.bincount(self.data.y[rows], minlength=self.data.classes)
+        return np.bincount(self.data.strata[rows], minlength=self.data.stratum_count)
 
     @cached_property
     def all_class_counts(self) -> NDArray[np.int64]:
@@ -160,6 +162,22 @@ class ExperimentContext:
         return "custom" if self.task.has_own_loss else self.data.task
 
     @cached_property
+    def label_scale(self) -> tuple[float, float]:
+        """Return mean and deviation of a regression's training labels, by which they are standardised; else 0 and 1."""
+        if self.data.task != "regression":
+            return 0.0, 1.0
+        labels = self.data.y[self.owners.train_rows].astype(np.float64)
+        return float(labels.mean()), float(labels.std()) or 1.0
+
+    @cached_property
+    def labels(self) -> NDArray[Any]:
+        """Return the labels as the loss takes them: classes, or numbers in the precision of the model."""
+        if self.data.task in CLASSES:
+            return self.data.y
+        mean, deviation = self.label_scale
+        return ((self.data.y.astype(np.float64) - mean) / deviation).astype(self.experiment.dtype)
+
+    @cached_property
     def metric(self) -> Metric:
         """Return the metric that is followed round by round."""
         return find_metric(self.experiment.evaluate.metric, self.task_name)
@@ -168,7 +186,7 @@ class ExperimentContext:
     def positive(self) -> int | None:
         """Return the positive class of two; None with more classes, or where rows have no class."""
         name, names = self.experiment.evaluate.positive, self.data.class_names or ("0", "1")
-        if self.data.classes != 2 or self.is_text:
+        if self.data.classes != 2 or not self.data.has_classes:
             return None
         return 1 if name is None else names.index(str(name))
 
@@ -191,7 +209,7 @@ class ExperimentContext:
         x, how = np.asarray(self.data.x), self.data.prepare
         if self.owners.noise is not None or self.is_text or not x.flags.c_contiguous:
             return None
-        y = np.ascontiguousarray(self.data.y, np.int64)
+        y = np.ascontiguousarray(self.labels)
         if x.dtype == np.float32 and how == "none":
             return KernelRows(x, y)
         if x.dtype != np.uint8 or x.ndim != 4 or how not in ("scale", "standardise"):
@@ -206,7 +224,7 @@ class ExperimentContext:
 
     @cached_property
     def _y(self) -> Tensor:
-        return as_tensor(self.data.y)
+        return as_tensor(self.labels)
 
     def training_rows(
         self, rows: Rows, noise: NDArray[np.float32] | None, rng: np.random.Generator

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Vector
 from fedarena.config.errors import BadValue, ClientFailed
-from fedarena.data.dataset import PADDING, Rows
+from fedarena.data.dataset import Rows, count_labels
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.engine.evaluation_tasks import EvaluationTask
@@ -26,7 +26,7 @@ from fedarena.engine.task_metrics import (
 )
 from fedarena.engine.tasks import FailedTask, Runtime, in_order
 from fedarena.models.task import Buffers, Scores
-from fedarena.statistics.metric_registry import Metric
+from fedarena.statistics.metric_registry import CLASSES, Metric
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class LocalEvaluator:
     def own_samples(self) -> NDArray[np.int64]:
         """Return how many labelled samples each client is compared on."""
         labels = (self.scoring.context.data.y[rows] for rows in self.own_rows)
-        return np.array([int((y != PADDING).sum()) for y in labels], np.int64)
+        return np.array([count_labels(y) for y in labels], np.int64)
 
     def evaluate_shared(
         self, common: Broadcast, metrics: Sequence[Metric] = (), clients: bool = False
@@ -184,7 +184,7 @@ class LocalEvaluator:
     def _class_tables(self, of: Predictions) -> dict[str, Any]:
         """Return the confusion matrix and the calibration curve, where there are classes."""
         context = self.scoring.context
-        if context.task_name == "custom":
+        if context.task_name not in CLASSES:
             return {}
         confusion = confusion_counts(of, context.data.classes) if context.data.classes <= MANY_CLASSES else None
         return {"confusion": confusion, "calibration": calibration_bins(of)}

@@ -24,6 +24,7 @@ from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import check_metric
 from fedarena.models.linear_features import input_features
 from fedarena.privacy.accountant import need_accountant
+from fedarena.statistics.metric_registry import CLASSES
 
 
 def partition_data(experiment: Experiment) -> tuple[Dataset, Partition]:
@@ -95,7 +96,7 @@ def _check_rows(data: Dataset, partition: Partition) -> None:
     problem = ""
     if not len(data.x) == len(data.y) > data.n_train > 0 or not len(partition.test):
         problem = "the data set needs training rows and test rows, with a label each"
-    elif int(data.y.max()) >= data.classes:
+    elif data.task in CLASSES and int(data.y.max()) >= data.classes:
         problem = f"the data set has a label {int(data.y.max())}, and only {data.classes} classes"
     elif not partition.population:
         problem = "the partition gives rows to no client"
@@ -127,7 +128,8 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
         participants=participants(experiment, owners),
         has_batchnorm=context.task.has_batchnorm,
         has_dropout=context.task.has_dropout,
-        has_classes=not context.is_text and not context.task.has_own_loss,
+        has_classes=context.task_name == "classification",
+        has_accuracy=context.task_name not in ("regression", "survival"),
         features=input_features(context.task),
     )
     context.algorithm = context.algorithm.settled(setting)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Pull, Vector
 from fedarena.config.settings_tables import Local
-from fedarena.data.dataset import PADDING
+from fedarena.data.dataset import count_labels
 from fedarena.models.compiled import KernelRows
 from fedarena.models.task import Task, as_tensor
 
@@ -307,7 +307,7 @@ def gradient(task: Task, w: Vector, batches: Iterator[tuple[Tensor, Tensor]], la
     g = torch.zeros_like(task.flat)
     views, total = task.views(g), 0.0
     for x, y in batches:
-        known = int((y != PADDING).sum())
+        known = count_labels(y)
         total += task.accumulate(x, y, views, known / labels) * known
     return g.cpu().numpy(), total / labels
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from fedarena.config.errors import BadValue, UnknownName, suggest
 from fedarena.data.dataset import PADDING
 from fedarena.engine.context import ExperimentContext
 from fedarena.models.task import Keep, Scores, predicted_classes
-from fedarena.statistics.metric_registry import Direction, Metric, measure, metrics_of
+from fedarena.statistics.metric_registry import Direction, Metric, measure, measure_labels, metrics_of
 from fedarena.statistics.metrics import reliability
 
 MANY_CLASSES = 100  # from which a confusion matrix is not kept
@@ -47,9 +48,9 @@ class FinalMetrics:
 class Predictions:
     """Labels of samples (one a row, or one a position of a row) and what a model predicted for them."""
 
-    labels: NDArray[np.int64]
-    predicted: NDArray[Any]  # -1 where an output is not finite
-    probabilities: NDArray[np.float64] | None
+    labels: NDArray[Any]
+    predicted: NDArray[Any]  # classes, -1 where an output is not finite; numbers of a regression; risks
+    probabilities: NDArray[np.float64] | None  # of classes, or of each of several labels
     scores: Scores
 
     def rows(self, at: NDArray[np.int64] | slice) -> Predictions:
@@ -59,8 +60,10 @@ class Predictions:
         return Predictions(self.labels[at], self.predicted[at], probabilities, scores)
 
     @property
-    def samples(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return labels and predicted classes of all samples, without positions that have no label."""
+    def samples(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return labels and predictions of all samples, without positions that have no label."""
+        if self.labels.dtype.kind == "f":
+            return self.labels, self.predicted
         known = self.labels != PADDING
         return self.labels[known], self.predicted[known]
 
@@ -76,15 +79,21 @@ class TaskMetrics:
     def keep(self, metrics: Sequence[Metric]) -> Keep:
         """Return which outputs these metrics need; sequences have too many positions to keep all logits."""
         needs = {metric.needs for metric in metrics} - {"loss"} if self.context.task_name != "custom" else set()
-        if "probabilities" in needs and not self.context.is_text:
+        if needs & {"probabilities", "values"} and not self.context.is_text:
             return "logits"
         return "classes" if needs & {"classes"} else ""
 
     def predictions(self, rows: NDArray[np.int64], scores: Scores) -> Predictions:
         """Return the outputs of an evaluation beside the labels of its rows."""
-        labels, outputs = self.context.data.y[rows], scores.outputs
+        labels, outputs, task = self.context.data.y[rows], scores.outputs, self.context.task_name
         if outputs is None:
             return Predictions(labels, np.full(labels.shape, -1), None, scores)
+        if task == "multilabel":
+            finite = np.isfinite(outputs)
+            return Predictions(labels, np.where(finite, outputs > 0, -1), expit(outputs.astype(np.float64)), scores)
+        if task in ("regression", "survival"):
+            mean, deviation = self.context.label_scale
+            return Predictions(labels, outputs[:, 0].astype(np.float64) * deviation + mean, None, scores)
         if outputs.shape == labels.shape:
             return Predictions(labels, outputs, None, scores)
         predicted = predicted_classes(torch.from_numpy(outputs), self.context.cut).numpy()
@@ -101,7 +110,10 @@ class TaskMetrics:
         if others:
             labels, predicted = of.samples
             built_in = [metric for metric in others if not metric.own]
-            found |= measure(built_in, labels, predicted, of.probabilities, self.context.positive)
+            if self.context.task_name == "multilabel" and of.probabilities is not None:
+                found |= measure_labels(built_in, labels, predicted, of.probabilities)
+            else:
+                found |= measure(built_in, labels, predicted, of.probabilities, self.context.positive)
             for metric in (metric for metric in others if metric.own):
                 found[metric.name] = self._own(metric, labels, predicted, of.probabilities, strict)
         return found

@@ -77,9 +77,9 @@ def library(wanted: str = "") -> tuple[str, ctypes.CDLL] | None:
 def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
     """Declare the arguments of the kernels: addresses are 64 bits wide, and a plain number would be cut to 32."""
     at, whole, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
-    rows = [at, at, at, whole, whole, at, at, at, whole, at, at]
+    rows = [at, at, at, whole, whole, at, at, at, at, whole, at, at]
     for name, types in {
-        "build": [at, whole, whole, whole, whole],
+        "build": [at, whole, whole, whole, whole, whole],
         "free": [at],
         "can_anchor": [at],
         "load": [at] * 7 + [real] * 3,
@@ -105,16 +105,18 @@ class KernelRows:
     """Rows as data sets store them: floats, or bytes with the number that each byte stands for, channel by channel."""
 
     x: NDArray[Any]  # float32 or bytes, the channels of an image first
-    y: NDArray[np.int64]
+    y: NDArray[Any]  # classes (int64), or one float32 for each output
     tables: NDArray[np.float32] | None = None  # channels x 256
+    weights: NDArray[np.float32] | None = None  # of the rows in the loss
 
     @functools.cached_property
-    def arguments(self) -> tuple[int, int | None, int, int, int]:
+    def arguments(self) -> tuple[int, int | None, int, int, int, int | None]:
         """Return the addresses and sizes that the kernels need."""
         channels = 1 if self.tables is None and self.x.ndim < 4 else self.x.shape[1]
         numbers = self.x.size // max(len(self.x), 1)
         tables = None if self.tables is None else self.tables.ctypes.data
-        return self.x.ctypes.data, tables, channels, numbers // channels, self.y.ctypes.data
+        weights = None if self.weights is None else self.weights.ctypes.data
+        return self.x.ctypes.data, tables, channels, numbers // channels, self.y.ctypes.data, weights
 
 
 class CompiledNetwork:
@@ -130,10 +132,10 @@ class CompiledNetwork:
 
     @classmethod
     def of(cls, tape: Tape, shape: tuple[int, ...] | None = None) -> CompiledNetwork | None:
-        """Return the compiled form of a tape for rows of this shape; None where a layer or this machine has none."""
+        """Return the compiled form of a tape for rows of this shape; None where a layer, the loss or the machine has none."""
         switch = os.environ.get(SWITCH, "")
         found = None if switch == "off" else library(switch)
-        program = _program(tape) if found is not None else None
+        program = _program(tape) if found is not None and tape.loss.kernel is not None else None
         if found is None or not program:
             return None
         is_image = int(program[0][0]) != LINEAR
@@ -141,7 +143,7 @@ class CompiledNetwork:
             return None
         rows = (*shape,) if is_image and shape else (int(program[0][1]), 1, 1)
         numbers = np.array(program, dtype=np.float64)
-        handle = found[1].fedarena_build(_at(numbers), len(program), *rows)
+        handle = found[1].fedarena_build(_at(numbers), len(program), *rows, tape.loss.kernel)
         drops = [(int(next[1]), 1 - numbers[1]) for numbers, next in pairwise(program) if numbers[0] == DROPOUT]
         return cls(*found, handle, drops) if handle else None
 

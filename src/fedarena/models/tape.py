@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedarena.models.losses import Loss
+
 aten: Any = torch.ops.aten
 Views = list[Tensor]
 
@@ -204,15 +206,15 @@ ORDINARY: dict[type, Callable[[Any], bool]] = {
 
 
 class Tape:
-    """A stack of layers with softmax cross-entropy on top."""
+    """A stack of layers with a loss on top."""
 
-    def __init__(self, module: nn.Module, layers: list[Layer]) -> None:
-        self.module, self.layers = module, layers
+    def __init__(self, module: nn.Module, layers: list[Layer], loss: Loss) -> None:
+        self.module, self.layers, self.loss = module, layers, loss
 
     @classmethod
-    def of(cls, module: nn.Module, weights: Views) -> Tape | None:
-        """Return the tape of a module; None where a layer is unknown, frozen, shared or unusual."""
-        if type(module) is not nn.Sequential or _has_hooks(module):
+    def of(cls, module: nn.Module, weights: Views, loss: Loss) -> Tape | None:
+        """Return the tape of a module; None where a layer or the loss is unknown, or a layer is frozen, shared or unusual."""
+        if type(module) is not nn.Sequential or _has_hooks(module) or loss.kernel is None:
             return None
         layers: list[Layer] = []
         start, overwritable = 0, False
@@ -232,7 +234,7 @@ class Tape:
             start += len(parameters)
             # An activation may overwrite only what no layer before it has kept.
             overwritable = type(child) in (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.GroupNorm, nn.MaxPool2d)
-        return cls(module, layers) if start == len(weights) and layers else None
+        return cls(module, layers, loss) if start == len(weights) and layers else None
 
     @torch.inference_mode()
     def accumulate(self, x: Tensor, y: Tensor, into: Views, scale: float, weights: Tensor | None = None) -> float:
@@ -244,13 +246,8 @@ class Tape:
         for layer in self.layers:
             h, saved = layer.forward(h)
             memory.append(saved)
-        rows, labels = len(y), y.unsqueeze(1)
-        log_p = aten._log_softmax(h, 1, False)
-        right = log_p.gather(1, labels)
-        loss = -float(right.sum()) / rows if weights is None else -float(right.squeeze(1) @ weights)
-        d = log_p.exp_()
-        d.scatter_add_(1, labels, torch.full_like(labels, -1, dtype=d.dtype))
-        d.mul_(1.0 / rows if weights is None else weights.unsqueeze(1))
+        d: Any
+        loss, d = self.loss.value_and_gradient(h, y, weights)
         end = len(into)
         for i in range(len(self.layers) - 1, -1, -1):
             layer = self.layers[i]

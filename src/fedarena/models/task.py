@@ -27,6 +27,7 @@ from fedarena.config.errors import BadValue, FedarenaError, ModelMismatch, quote
 from fedarena.data.dataset import PADDING
 from fedarena.models.compiled import CompiledNetwork
 from fedarena.models.initialization import glorot
+from fedarena.models.losses import BinaryCrossEntropy, CrossEntropy, Loss, find_loss
 from fedarena.models.tape import Tape
 from fedarena.models.torch_compile import compiled
 
@@ -46,9 +47,9 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of each row: correct positions, positions with a label (1 unless a row is a sequence), summed loss.
+    """Scores of each row: correct predictions, labels (several for a sequence or with several labels), summed loss.
 
-    `outputs` are the logits or the predicted classes of the rows, where they were asked for.
+    `outputs` are the outputs of the model or the predicted classes of the rows, where they were asked for.
     """
 
     right: NDArray[np.int64]
@@ -72,8 +73,8 @@ class Scores:
 class Task:
     """A module whose parameters are views of one flat vector.
 
-    A module may define `loss(x, y)` itself (a mean over the batch); otherwise its output are logits and the loss is
-    softmax cross-entropy, at every position for sequences.
+    A module may define `loss(x, y)` itself (a mean over the batch); otherwise `loss` is that of its outputs, softmax
+    cross-entropy by default, at every position for sequences.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class Task:
         fast: bool = True,
         shape: tuple[int, ...] | None = None,
         compile_batch: float | None = None,
+        loss: Loss | None = None,
     ) -> None:
+        self.loss = loss or find_loss("classification")
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.device = torch.device(device)
         self.module = module.to(self.device, self.dtype)
@@ -109,9 +112,9 @@ class Task:
         self.normalise_weights = True  # divide by the sum of the weights in a batch, or by its size
         own_loss = getattr(self.module, "loss", None)
         self.has_own_loss = callable(own_loss)
-        self._loss: Callable[[Tensor, Tensor], Tensor] = own_loss if callable(own_loss) else self._cross_entropy
+        self._loss: Callable[[Tensor, Tensor], Tensor] = own_loss if callable(own_loss) else self._loss_of_outputs
         self.initial = self.vector()  # w_0, a copy
-        self._tape = Tape.of(self.module, self.weights) if fast and own_loss is None else None
+        self._tape = Tape.of(self.module, self.weights, self.loss) if fast and own_loss is None else None
         self.network = None if self._tape is None else CompiledNetwork.of(self._tape, shape)
         self._training_loss, self.is_compiled = self._loss, False
         if compile_batch is not None and self.network is None:  # kernels are faster still
@@ -189,9 +192,11 @@ class Task:
         """Score each row in evaluation mode; ties go to the lowest class, and non-finite outputs count as wrong."""
         with torch.no_grad():
             self.module.eval()
-            if self._loss != self._cross_entropy:  # a loss of one's own knows no classes
-                ones = np.ones(len(x), np.int64)
+            ones = np.ones(len(x), np.int64)
+            if self.has_own_loss:  # which knows no classes
                 return Scores(0 * ones, ones, np.full(len(x), float(self._loss(x, y))))
+            if not isinstance(self.loss, CrossEntropy):
+                return self._scores(self.logits(x), y, keep)
             logits, labels = flatten_positions(self.logits(x), y)
             known = labels != PADDING
             predicted = predicted_classes(logits, cut)
@@ -201,6 +206,16 @@ class Task:
         outputs = None if kept is None else kept.cpu().numpy()
         right_of_row, count, loss = (_by_row(part, len(x)) for part in (right.long(), known.long(), losses))
         return Scores(right_of_row, count, loss, outputs)
+
+    def _scores(self, outputs: Tensor, y: Tensor, keep: Keep) -> Scores:
+        """Return the scores of outputs that are not classes; several labels are right or wrong one by one."""
+        losses = self.loss.values(outputs.double(), y.double()).cpu().numpy()
+        right, count = np.zeros(len(y), np.int64), np.ones(len(y), np.int64)
+        if isinstance(self.loss, BinaryCrossEntropy):
+            finite = torch.isfinite(outputs).all(dim=1, keepdim=True)
+            right = (((outputs > 0) == (y > 0.5)) & finite).sum(dim=1).cpu().numpy()
+            count, losses = count * y.shape[1], losses * y.shape[1]
+        return Scores(right, count, losses, outputs.cpu().numpy() if keep else None)
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
@@ -212,12 +227,11 @@ class Task:
             return out
         return torch.from_numpy(self.network.logits(self.flat.numpy(), self.buffers().values, x.contiguous().numpy()))
 
-    def _cross_entropy(self, x: Tensor, y: Tensor) -> Tensor:
-        logits, labels = flatten_positions(self.module(x), y)
-        weights = self._row_weights(labels)
-        if weights is None:
-            return F.cross_entropy(logits, labels, ignore_index=PADDING)
-        return (weights * F.cross_entropy(logits, labels, reduction="none", ignore_index=PADDING)).sum()
+    def _loss_of_outputs(self, x: Tensor, y: Tensor) -> Tensor:
+        outputs = self.module(x)
+        if isinstance(self.loss, CrossEntropy):
+            outputs, y = flatten_positions(outputs, y)
+        return self.loss.mean(outputs, y, self._row_weights(y))
 
     def _row_weights(self, labels: Tensor) -> Tensor | None:
         """Return the weight of each row in the batch's loss; None where all are equal."""

@@ -28,7 +28,7 @@ from fedarena.results.notebook import run_html, run_text
 from fedarena.results.run_files import client_columns, client_rows
 from fedarena.statistics.curve_summary import monotone, recalls, rounds_to
 from fedarena.statistics.fairness import fairness
-from fedarena.statistics.metric_registry import is_better
+from fedarena.statistics.metric_registry import DISCRETE, is_better
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +150,7 @@ class Run:
     @property
     def has_classes(self) -> bool:
         """Whether the task has an accuracy."""
-        return self.measured.task in ("", "classification", "next_symbol")
+        return self.measured.task in ("", *DISCRETE)
 
     @property
     def curve(self) -> list[tuple[int, float]]:

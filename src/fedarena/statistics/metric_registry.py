@@ -20,6 +20,7 @@ F = TypeVar("F", bound=Callable[..., float])
 
 TASKS: tuple[TaskName, ...] = ("classification", "next_symbol", "regression", "multilabel", "survival", "custom")
 CLASSES: tuple[TaskName, ...] = ("classification", "next_symbol")
+DISCRETE: tuple[TaskName, ...] = (*CLASSES, "multilabel")  # labels are right or wrong: there is an accuracy
 OPTIMISTIC = "optimistic: chosen on test samples"  # shown with every best round
 RESERVED = ("client", "name", "rows", "test_rows", "classes")  # other columns of clients.parquet
 RESERVED_PREFIX = "validated_"  # of the columns of the validated round
@@ -74,19 +75,25 @@ def is_better(direction: Direction, value: float, other: float) -> bool:
 
 
 _UNBOUNDED = (0.0, math.inf)
-_BY_CLASS: Any = {"tasks": CLASSES, "takes_positive": True}
-_BY_SCORE: Any = {"tasks": ("classification",), "needs": "probabilities"}
+_BY_CLASS: Any = {"tasks": DISCRETE, "takes_positive": True}
+_BY_SCORE: Any = {"tasks": ("classification", "multilabel"), "needs": "probabilities"}
+
+_TASKS_OF_NEEDS: dict[str, tuple[TaskName, ...]] = {  # of users' functions
+    "classes": CLASSES,
+    "probabilities": ("classification",),
+    "values": ("regression",),
+}
 
 _known: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", functions.accuracy, CLASSES),
-        Metric("balanced_accuracy", functions.balanced_accuracy, CLASSES),
+        Metric("accuracy", functions.accuracy, DISCRETE),
+        Metric("balanced_accuracy", functions.balanced_accuracy, DISCRETE),
         Metric("auc", functions.auc, diverged=0.5, takes_positive=True, **_BY_SCORE),
         Metric("f1", functions.f1, **_BY_CLASS),
         Metric("precision", functions.precision, **_BY_CLASS),
         Metric("recall", functions.recall, **_BY_CLASS),
-        Metric("log_loss", functions.log_loss, CLASSES, "minimize", 0.01, _UNBOUNDED, "probabilities", math.nan),
+        Metric("log_loss", functions.log_loss, DISCRETE, "minimize", 0.01, _UNBOUNDED, "probabilities", math.nan),
         Metric("brier", functions.brier, direction="minimize", bounds=(0.0, 2.0), diverged=1.0, **_BY_SCORE),
         Metric("ece", functions.ece, direction="minimize", diverged=1.0, **_BY_SCORE),
         Metric("average_precision", functions.average_precision, diverged=0.0, takes_positive=True, **_BY_SCORE),
@@ -104,22 +111,23 @@ def metric(
     direction: Direction = "maximize",
     rope: float = 0.01,
     name: str | None = None,
-    needs: Literal["classes", "probabilities"] = "classes",
+    needs: Literal["classes", "probabilities", "values"] = "classes",
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> Callable[[F], F]:
-    """Register a function `f(y_true, y_pred) -> float` as a metric of classification, under its own name.
+    """Register a function `f(y_true, y_pred) -> float` as a metric, under its own name.
 
-    `y_pred` are predicted classes, or with `needs="probabilities"` an array with one column per class.
+    `y_pred` are predicted classes, or with `needs="probabilities"` an array with one column per class, or with
+    `needs="values"` the numbers that a regression predicts.
 
         @fa.metric(direction="minimize", rope=0.02)
         def error_rate(y_true, y_pred):
             return (y_true != y_pred).mean()
     """
     where = "metric"
-    if direction not in ("maximize", "minimize") or needs not in ("classes", "probabilities") or not rope >= 0:
+    if direction not in ("maximize", "minimize") or needs not in _TASKS_OF_NEEDS or not rope >= 0:
         raise BadValue(
             f"direction = {direction!r}, needs = {needs!r}, rope = {rope!r}",
-            remedy='direction is "maximize" or "minimize", needs is "classes" or "probabilities", rope is 0 or more',
+            remedy='direction: "maximize" or "minimize"; needs: "classes", "probabilities" or "values"; rope: 0 or more',
             where=where,
         )
 
@@ -133,8 +141,9 @@ def metric(
                 remedy='give it a name of its own: fa.metric(name="...")',
                 where=where,
             )
-        tasks: tuple[TaskName, ...] = CLASSES if needs == "classes" else ("classification",)
-        _known[called] = Metric(called, function, tasks, direction, rope, bounds, needs, math.nan, own=True)
+        _known[called] = Metric(
+            called, function, _TASKS_OF_NEEDS[needs], direction, rope, bounds, needs, math.nan, own=True
+        )
         return function
 
     return register
@@ -190,7 +199,8 @@ def measure(
     positive: int | None = None,
 ) -> dict[str, float]:
     """Return the value of each metric on these samples; a predicted class of -1 is an output that is not finite."""
-    diverged = bool((predicted < 0).any())
+    whole = predicted.dtype.kind in "iu"
+    diverged = bool((predicted < 0).any()) if whole else not bool(np.isfinite(predicted).all())
     values = {}
     for one in chosen:
         outputs = probabilities if one.needs == "probabilities" else predicted
@@ -202,3 +212,20 @@ def measure(
             extra = {"positive": positive} if one.takes_positive else {}
             values[one.name] = float(one.function(labels, outputs, **extra))
     return values
+
+
+def measure_labels(
+    chosen: Sequence[Metric], labels: NDArray[Any], predicted: NDArray[Any], probabilities: NDArray[Any]
+) -> dict[str, float]:
+    """Return the mean of each metric over several labels of 0 and 1, without labels that leave it undefined.
+
+    >>> truth, p = np.array([[1, 0], [0, 1]]), np.array([[0.9, 0.2], [0.2, 0.4]])
+    >>> measure_labels([find_metric("recall", "multilabel")], truth, (p > 0.5).astype(int), p)
+    {'recall': 0.5}
+    """
+    each = [
+        measure(chosen, labels[:, k].astype(np.int64), predicted[:, k], np.column_stack([1 - p, p]), positive=1)
+        for k, p in enumerate(probabilities.T)
+    ]
+    found = {one.name: np.array([values[one.name] for values in each]) for one in chosen}
+    return {name: float(np.nanmean(v)) if not np.isnan(v).all() else math.nan for name, v in found.items()}

@@ -1,4 +1,4 @@
-// Local SGD of a stack of layers with softmax cross-entropy on top, many steps in one call; and what it makes of rows.
+// Local SGD of a stack of layers with a loss on top, many steps in one call; and what it makes of rows.
 //
 // Python translates the layers (models/compiled.py), loads weights and corrections, and hands over rows with the order in
 // which they come. Built once for AVX-512 and once for AVX2; which one runs is decided when it is loaded.
@@ -31,6 +31,7 @@
 namespace {
 
 enum Kind { LINEAR, CONVOLUTION, BATCH_NORM, GROUP_NORM, MAX_POOL, GLOBAL_MEAN, RELU, ELU, FLATTEN, DROPOUT };
+enum Loss { SOFTMAX, SQUARED, ABSOLUTE, HUBER, LOGISTIC };  // the numbers of models/losses.py
 constexpr int NUMBERS = 10;
 constexpr int AT_ONCE = 64;  // rows that are evaluated together: what they need of memory is little, and stays near
 constexpr int AHEAD = 64;  // rows of the next batch that are fetched while this one is at work
@@ -45,7 +46,9 @@ struct Optional {
 // Batches to come: the rows of each in `order`, behind each other, how many there are, and the learning rate.
 struct Plan {
     Rows rows;
-    const int64_t *labels, *order;
+    const void* labels;          // the class of each row (int64), or a float for each of its outputs
+    const float* row_weights;    // or null
+    const int64_t* order;
     const float* class_weights;  // or null
     bool normalise;
     const int32_t* sizes;
@@ -65,7 +68,12 @@ struct Plan {
         if (left < 2 || b >= std::min(sizes[1], AHEAD)) return;
         int64_t row = order[sizes[0] + b];
         rows.fetch(row);
-        _mm_prefetch((const char*)(labels + row), _MM_HINT_T0);
+        _mm_prefetch((const char*)(static_cast<const int64_t*>(labels) + row), _MM_HINT_T0);
+    }
+    int64_t label(int b) const { return static_cast<const int64_t*>(labels)[order[b]]; }
+    const float* targets(int b, int outputs) const { return static_cast<const float*>(labels) + order[b] * outputs; }
+    double weight(int b) const {
+        return (class_weights ? class_weights[label(b)] : 1.0) * (row_weights ? row_weights[order[b]] : 1.0);
     }
 };
 
@@ -77,6 +85,7 @@ struct Network {
     Optional velocity, centre, shift, beside, anchor;
     float momentum = 0, decay = 0, mu = 0;
     size_t size = 0, block_size = 0;
+    Loss kind = SOFTMAX;
     int capacity = 0, classes = 0, lowest = 0;  // lowest: the first block with weights; nothing goes back below it
 
     // ---- From a program to layers ----
@@ -321,35 +330,63 @@ struct Network {
         stack.forward(w, first, count);
     }
 
-    // Softmax cross-entropy of a batch that takes the places from `first` on; its gradient, times `sign`, goes to the
-    // last layer.
+    // The mean loss of a batch that takes the places from `first` on; its gradient, times `sign`, goes to the last layer.
     double loss(const Plan& plan, int first, float sign) {
-        const float* class_weights = plan.class_weights;
-        const int64_t *labels = plan.labels, *order = plan.order;
         int rows = *plan.sizes;
         bool is_stack = !stack.layers.empty();
         float* gradients = is_stack ? (float*)stack.layers.back()->dt : (float*)loose;
         size_t class_step = is_stack ? stack.capacity : 1, row_step = is_stack ? 1 : blocks.back()->out().size();
         double mass = 0, total = 0;
-        for (int b = 0; b < rows; b++) mass += class_weights ? class_weights[labels[order[b]]] : 1.0;
-        if (class_weights && !plan.normalise) mass = rows;
+        for (int b = 0; b < rows; b++) mass += plan.weight(b);
+        if (plan.class_weights && !plan.normalise) mass = rows;
         for (int b = 0; b < rows; b++) {
             const float* z = stack.logits + (size_t)(first + b) * stack.logit_stride;
             float* d = gradients + (first + b) * row_step;
-            int64_t label = labels[order[b]];
-            float most = z[0], sum = 0;
-            for (int c = 1; c < classes; c++) most = z[c] > most ? z[c] : most;
-            for (int c = 0; c < classes; c++) {
-                float e = std::exp(z[c] - most);
-                d[c * class_step] = e;
-                sum += e;
-            }
-            float part = (float)((class_weights ? class_weights[label] : 1.0) / mass);
-            total += part * (std::log((double)sum) - (double)(z[label] - most));
-            for (int c = 0; c < classes; c++)
-                d[c * class_step] = sign * part * (d[c * class_step] / sum - (c == label));
+            float part = (float)(plan.weight(b) / mass);
+            double value = kind == SOFTMAX ? cross_entropy(z, plan.label(b), d, class_step)
+                                           : errors(z, plan.targets(b, classes), d, class_step);
+            total += part * value;
+            for (int c = 0; c < classes; c++) d[c * class_step] = sign * part * d[c * class_step];
         }
         return total;
+    }
+
+    // Softmax cross-entropy of one row, and its slopes.
+    double cross_entropy(const float* z, int64_t label, float* d, size_t step) const {
+        float most = z[0], sum = 0;
+        for (int c = 1; c < classes; c++) most = z[c] > most ? z[c] : most;
+        for (int c = 0; c < classes; c++) {
+            float e = std::exp(z[c] - most);
+            d[c * step] = e;
+            sum += e;
+        }
+        for (int c = 0; c < classes; c++) d[c * step] = d[c * step] / sum - (c == label);
+        return std::log((double)sum) - (double)(z[label] - most);
+    }
+
+    // The mean over the outputs of one row of a loss of each, and its slopes.
+    double errors(const float* z, const float* targets, float* d, size_t step) const {
+        double total = 0;
+        for (int c = 0; c < classes; c++) {
+            float error = z[c] - targets[c], size = std::abs(error), slope, value;
+            if (kind == SQUARED) {
+                value = error * error;
+                slope = 2 * error;
+            } else if (kind == ABSOLUTE) {
+                value = size;
+                slope = (error > 0) - (error < 0);
+            } else if (kind == HUBER) {
+                value = size <= 1 ? 0.5f * error * error : size - 0.5f;
+                slope = size <= 1 ? error : (error > 0) - (error < 0);
+            } else {
+                float small = std::exp(-std::abs(z[c]));
+                value = std::max(z[c], 0.0f) - z[c] * targets[c] + std::log1p(small);
+                slope = (z[c] >= 0 ? 1 : small) / (1 + small) - targets[c];
+            }
+            total += value;
+            d[c * step] = slope / classes;
+        }
+        return total / classes;
     }
 
     // The gradient of output b of block i has arrived, which was computed at these weights.
@@ -446,8 +483,9 @@ struct Network {
 extern "C" {
 
 // Null where the layers are not known, or not in an order that is.
-void* fedarena_build(const double* program, int layers, int channels, int height, int width) {
+void* fedarena_build(const double* program, int layers, int channels, int height, int width, int loss) {
     auto net = std::make_unique<Network>();
+    net->kind = (Loss)loss;
     net->input = Map{channels, height, width, channels};
     return net->build(program, layers) ? net.release() : nullptr;
 }
@@ -493,24 +531,26 @@ void fedarena_save_buffers(void* handle, float* buffers) {
 // Steps over batches of these sizes, rows of the data (and labels) in this order; the mean loss of each goes to `losses`.
 // Rows are floats, or bytes with a table of 256 numbers for each of their channels. Returns how many steps were done:
 // fewer where a batch is too small for a batch norm. `masks` say what is dropped, step by step; null where nothing is.
-int fedarena_train(void* handle, const void* x, const float* tables, int channels, int pixels, const int64_t* labels,
-                   const int64_t* order, const float* class_weights, int normalise, const int32_t* sizes,
-                   const float* rates, int steps, double* losses, const float* masks) {
+int fedarena_train(void* handle, const void* x, const float* tables, int channels, int pixels, const void* labels,
+                   const float* row_weights, const int64_t* order, const float* class_weights, int normalise,
+                   const int32_t* sizes, const float* rates, int steps, double* losses, const float* masks) {
     auto* net = static_cast<Network*>(handle);
-    Plan plan{Rows(x, tables, channels, pixels), labels, order, class_weights, normalise != 0, sizes, rates, steps,
-              masks, net->stack.masked};
+    Plan plan{Rows(x, tables, channels, pixels), labels, row_weights, order, class_weights, normalise != 0, sizes,
+              rates, steps, masks, net->stack.masked};
     return net->train(plan, steps, losses);
 }
 
 // Several clients one after the other, each from what was loaded: client k makes `counts[k]` steps on the next rows of
 // `order`, and its weights go to `after`, in torch's order, one client behind the other.
 int fedarena_train_each(void* handle, const void* x, const float* tables, int channels, int pixels,
-                        const int64_t* labels, const int64_t* order, const float* class_weights, int normalise,
+                        const void* labels, const float* row_weights, const int64_t* order,
+                        const float* class_weights, int normalise,
                         const int32_t* sizes, const float* rates, const int32_t* counts, int clients, double* losses,
                         float* after, size_t apart) {
     auto* net = static_cast<Network*>(handle);
     int steps = std::accumulate(counts, counts + clients, 0);
-    Plan plan{Rows(x, tables, channels, pixels), labels, order, class_weights, normalise != 0, sizes, rates, steps};
+    Plan plan{Rows(x, tables, channels, pixels), labels, row_weights, order, class_weights, normalise != 0, sizes,
+              rates, steps};
     Buffer start, still;
     start.copy(net->weights, net->size);
     if (net->velocity.is_there) still.copy(net->velocity.numbers, net->size);
