@@ -21,6 +21,7 @@ from fedarena.experiments.option_checks import check_numbers
 from fedarena.experiments.search_space import Method
 from fedarena.experiments.split_options import Names, Splitting
 from fedarena.experiments.sweep import Sweep, with_sweep
+from fedarena.experiments.task_metric import metric_of, rope_of
 from fedarena.experiments.tune import Per, with_tuning
 from fedarena.experiments.until_decided import at_first_look, check_limit, continued, with_limit
 from fedarena.experiments.validated_score import check_rescoring, with_validation
@@ -206,7 +207,7 @@ def _plan(
                 "'centralized' is the name of the baseline", remedy="choose another, or --no-baseline", where="-a"
             )
         named = {**named, reference: {"algorithm": reference}}
-    metric = experiment.evaluate.metric or "accuracy"
+    metric = metric_of(experiment).name
     scoring: dict[str, Any] = {"score": "final", "metric": metric, "evaluate_on": _view(experiment, named), **criteria}
     Scoring(scoring["score"], metric, scoring["evaluate_on"]).check()
     return build_plan(
@@ -215,7 +216,7 @@ def _plan(
         reference=reference,
         versions=versions(),
         **splitting.of_plan,
-        **{"rope": all_metrics()[metric].rope, **scoring},
+        **{"rope": rope_of(experiment, all_metrics()[metric]), **scoring},
     )
 
 

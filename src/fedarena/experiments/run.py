@@ -39,6 +39,7 @@ from fedarena.runtimes.client_runtime import ProcessRuntime, RayRuntime
 from fedarena.runtimes.ray_nodes import ClusterNodes
 from fedarena.runtimes.serial import SerialRuntime
 from fedarena.runtimes.single_thread import one_thread
+from fedarena.statistics.metric_registry import DISCRETE, default_metric
 
 Out = str | Path | Literal[False] | None
 OnRound = Callable[[RoundRecord], bool | None]  # sees every round, and may return True to stop
@@ -317,7 +318,9 @@ def _watched(loop: TrainingLoop, progress: bool) -> Iterator[RunProgress]:
     """Yield the progress reporter, started for this loop."""
     watcher = RunProgress(progress)
     population, asked = len(loop.context.owners.population), loop.clients.clients_per_round
-    watcher.start(loop.experiment, population, asked, loop.rule.nominal_rounds)
+    context = loop.context
+    metric = default_metric(context.task_name) if context.task_name in DISCRETE else context.metric
+    watcher.start(loop.experiment, population, asked, loop.rule.nominal_rounds, metric)
     try:
         yield watcher
     finally:

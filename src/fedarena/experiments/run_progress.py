@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from fedarena.common.formatting import format_size
 from fedarena.common.progress import ProgressReporter
 from fedarena.config.experiment import Experiment
 from fedarena.engine.record import RoundRecord
+from fedarena.statistics.metric_registry import Metric
 
 WITHOUT_BAR = 108  # columns: a terminal that has fewer gets the texts alone
 
@@ -13,13 +16,14 @@ WITHOUT_BAR = 108  # columns: a terminal that has fewer gets the texts alone
 class RunProgress(ProgressReporter):
     """Reports the rounds of a run."""
 
-    def start(self, experiment: Experiment, clients: int, participants: int, rounds: int) -> None:
-        """Print the title, and show an empty bar."""
-        self._rounds, self._best, self._best_round = rounds, -1.0, 0
+    def start(self, experiment: Experiment, clients: int, participants: int, rounds: int, metric: Metric) -> None:
+        """Print the title, and show an empty bar; `metric` is that of the task where it has no accuracy."""
+        self._rounds, self._main, self._best, self._best_round = rounds, metric, math.nan, 0
         self._first: int | None = None  # the round before the first that was reported
         self._evaluated: RoundRecord | None = None
         followed = experiment.evaluate.metric
-        self._metric = followed if followed not in ("accuracy", "loss") else None  # shown beside accuracy and loss
+        # shown beside accuracy and loss
+        self._metric = followed if followed not in (metric.name, "accuracy", "loss") else None
         self._title(experiment, clients, participants)
         self._show(0, "")
 
@@ -47,10 +51,11 @@ class RunProgress(ProgressReporter):
             return
         if self._first is None:
             self._first = record.round - 1
-        if record.accuracy is not None:
+        value = record.value_of(self._main.name)
+        if value is not None:
             self._evaluated = record
-            if record.accuracy > self._best:
-                self._best, self._best_round = record.accuracy, record.round
+            if self._main.better(value, self._best):
+                self._best, self._best_round = value, record.round
         facts, rounds = self._facts(record), self._rounds
         if self.is_live:
             eta = self.remaining(record.round - self._first, rounds - self._first)
@@ -64,7 +69,7 @@ class RunProgress(ProgressReporter):
         if last is None:
             return up
         parts = [
-            f"accuracy {last.accuracy:.4f}",
+            f"{self._main.name} {last.value_of(self._main.name):.4f}",
             "" if self._is_narrow else f"loss {last.loss:.4f}",
             f"best {self._best:.4f} @{self._best_round}",
             f"{self._metric} {last.metric:.4f}" if self._metric is not None and last.metric is not None else "",

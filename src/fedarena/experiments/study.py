@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,8 @@ from fedarena.engine.record import RoundRecord
 from fedarena.engine.tasks import FailedTask
 from fedarena.experiments.search_space import Method, Range, Space
 from fedarena.experiments.task_folder import run_in_folder
+from fedarena.experiments.task_metric import metric_of
+from fedarena.statistics.metric_registry import Metric
 
 State = Literal["done", "pruned", "failed"]
 TrialScore = Literal["final", "best"]  # the last round, or the best one on the held-out samples
@@ -81,6 +84,16 @@ class Search:
         points = self.space.grid
         return [points[i] for i in stream(self.seed, "search").permutation(len(points))]
 
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric by which trials are compared."""
+        return metric_of(self.experiment)
+
+    def score_of(self, record: RoundRecord) -> float | None:
+        """Return the score of a round, larger is better: an error is negated; None if it was not evaluated."""
+        value = record.value_of(self.metric.name)
+        return value if value is None or self.metric.maximize else -value
+
     @property
     def size(self) -> int | None:
         """The number of trials of a grid; None for other methods."""
@@ -94,7 +107,7 @@ class Trial:
     number: int
     values: dict[str, Any]
     state: State
-    score: float | None  # accuracy on the held-out samples; None where it failed
+    score: float | None  # by the metric, on the held-out samples, larger is better; None where it failed
     curve: dict[int, float] = field(default_factory=dict)  # round -> score so far
     reason: str = ""  # why it failed
 
@@ -115,16 +128,21 @@ class TrialTask:
     def run(self, search: Search) -> Trial:
         """Run or resume the experiment until it ends or is pruned; an error of these values is a failed trial."""
         curve: dict[int, float] = {}
+        best = -math.inf
         pruner = Pruner(self.rivals if search.prune else [])
         every = search.experiment.evaluate.every
         apart = every * max((search.experiment.rounds or 1) // (every * POINTS), 1)
 
         def watch(record: RoundRecord) -> bool:
-            seen = record.best_accuracy if search.score == "best" else record.accuracy
-            if record.accuracy is None or seen is None or record.round % apart:
+            nonlocal best
+            seen = search.score_of(record)
+            if seen is None:
                 return False
-            curve[record.round] = seen
-            return pruner(record.round, seen)
+            best = max(best, seen)
+            if record.round % apart:
+                return False
+            curve[record.round] = best if search.score == "best" else seen
+            return pruner(record.round, curve[record.round])
 
         try:
             done = run_in_folder(search.validating.with_(**self.values), self.folder, watch)
@@ -134,7 +152,7 @@ class TrialTask:
             why = error.what if isinstance(error, FedarenaError) else FailedTask.by(error).error
             return Trial(self.number, self.values, "failed", None, curve, why)
         record = done.best if search.score == "best" else done.final
-        return Trial(self.number, self.values, "pruned" if pruner.is_pruned else "done", record.accuracy, curve)
+        return Trial(self.number, self.values, "pruned" if pruner.is_pruned else "done", search.score_of(record), curve)
 
 
 class Pruner:

@@ -90,7 +90,8 @@ def read_status(folder: Path) -> RunStatus:
         if result := json.loads(_text(folder / "result.json") or "{}"):
             state: State = "diverged" if result["diverged"] else "done"
             done = result["rounds"]
-            return RunStatus(state, done, done, result["final_accuracy"], result["best_accuracy"])
+            shown = "accuracy" if result["final_accuracy"] is not None else "metric"
+            return RunStatus(state, done, done, result[f"final_{shown}"], result[f"best_{shown}"])
     if not (folder / "experiment.toml").exists():
         return RunStatus()
     return RunStatus("running" if is_locked(folder / "checkpoint") else "stopped", *_last(folder))
