@@ -92,7 +92,10 @@ class Work(Protocol):
 
     @property
     def epochs(self) -> int:
-        """Return E as the experiment says, or fewer epochs where this client is a straggler in this round."""
+        """Return E as the experiment says, or fewer epochs where this client is a straggler in this round.
+
+        An experiment with `local.steps` has no E: then this raises an error.
+        """
         ...
 
     def stream(self, purpose: Purpose) -> np.random.Generator:
@@ -138,8 +141,8 @@ class Work(Protocol):
     ) -> Outcome:
         """Run local SGD from `w`, each step's gradient changed by `adjust`.
 
-        Epochs, rate and batch are the experiment's unless given; a fractional epoch is a share of its batches. `pace`
-        scales the rate by (epoch, share of all steps done).
+        Epochs (or `local.steps`), rate and batch are the experiment's unless given; a fractional epoch is a share of its
+        batches. `pace` scales the rate by (epoch, share of all steps done).
         """
         ...
 
@@ -169,6 +172,7 @@ class Setting:
     has_dropout: bool
     has_classes: bool  # each row has one class: it is no text, and the model has no loss of its own
     features: int | None = None  # inputs of a model that is linear in them
+    steps: int | None = None  # local.steps, where it replaces local.epochs
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,16 @@ def check_proximal_weight(name: str, lr: float, mu: float, setting: str) -> None
         )
 
 
+def check_counts_epochs(name: str, setting: Setting, why: str) -> None:
+    """Refuse `local.steps` for algorithms that need whole epochs, and say why they do."""
+    if setting.steps is not None:
+        raise BadValue(
+            f"{name} {why}, and local.steps = {setting.steps} sets steps in place of epochs",
+            remedy="set local.epochs in place of local.steps",
+            where="local.steps",
+        )
+
+
 def check_momentum_is_reset(name: str, setting: Setting) -> None:
     """Refuse local momentum that is kept between rounds, for algorithms that measure the local steps of one round."""
     if setting.momentum and not setting.reset_momentum:

@@ -6,7 +6,17 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from fedarena.config.errors import BadValue, UnknownName, quoted, repeated, suggest
 from fedarena.config.limits import check_path, check_value
@@ -53,6 +63,8 @@ class Local(SettingsTable):
 
     lr: Annotated[float, Field(gt=0)] = 0.1
     epochs: Annotated[int, Field(ge=0, le=1_000_000)] = 1
+    # optimizer steps in a round, in place of epochs; the next round continues with the batch after the last
+    steps: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     batch: Annotated[float, Field(allow_inf_nan=True)] = 32  # samples per step; inf is all samples of the client
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -63,6 +75,19 @@ class Local(SettingsTable):
     last_batch: Literal["auto", "keep", "merge_one", "drop"] = "auto"  # auto: merge_one with BatchNorm, else keep
     shuffle: bool = True
     clip: Annotated[float, Field(gt=0)] | None = None  # largest gradient norm in a step
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_epochs_or_steps(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and "epochs" in values and values.get("steps") not in (None, "none"):
+            raise both_given("local.epochs", "local.steps")
+        return values
+
+    @model_serializer(mode="wrap")
+    def _without_unused_epochs(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the epochs where steps replace them, so that the table can be read back."""
+        table: dict[str, Any] = serialize(self)
+        return table if self.steps is None else {key: value for key, value in table.items() if key != "epochs"}
 
     @field_validator("batch", mode="before")
     @classmethod
@@ -191,6 +216,11 @@ class Uplink(SettingsTable):
             why = "follows from uplink.clip" if self.secure else "is for uplink.secure"
             raise BadValue(f"uplink.range {why}", remedy="remove it", where="uplink.range")
         return self
+
+
+def both_given(one: str, other: str) -> BadValue:
+    """Return the error about two keys that exclude each other."""
+    return BadValue(f"both {one} and {other} are given", remedy=f"give one of them: {one} or {other}", where=other)
 
 
 def validation_error(

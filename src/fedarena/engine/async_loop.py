@@ -32,7 +32,7 @@ from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.round import RoundFacts
-from fedarena.engine.solver import batch_sizes
+from fedarena.engine.solver import batch_sizes, continued_passes
 from fedarena.engine.tasks import ClientAnswer, ClientTask, FailedTask, Runtime, SkippedClient, in_order
 from fedarena.models.pytree import nbytes
 from fedarena.models.task import Buffers
@@ -258,12 +258,18 @@ class AsyncLoop(TrainingLoop):
             return
         number = int(self.begun[client])
         self.begun[client] += 1
-        training = self.fleet.training_seconds(
-            client, number, int(self.clients.sizes[client]) * self.experiment.local.epochs
-        )
+        training = self.fleet.training_seconds(client, number, self._samples(client))
         up = AGE if self.rules.asks else self._message_bytes
         due = stay[0] + fetching + training + self.fleet.message_seconds(client, up)
         self._schedule(ClientTraining(due, client, number, age, self.finished // self.participants), stay[1])
+
+    def _samples(self, client: int) -> int:
+        """Return the samples that the client's next training computes, as its device takes time for them."""
+        local, rows = self.experiment.local, int(self.clients.sizes[client])
+        if local.steps is None:
+            return rows * local.epochs
+        made, sizes = self._client_state(client).steps, batch_sizes(rows, local.batch, self.context.last_batch)
+        return sum(sum(part.sizes) for part in continued_passes(sizes, made, local.steps))
 
     def _schedule(self, flight: ClientTraining, until: float) -> None:
         """Add a training to the queue; if the device leaves before it is due, it ends at that time."""
@@ -324,7 +330,7 @@ class AsyncLoop(TrainingLoop):
         local = self.experiment.local
         momentum = local.momentum > 0 and (self.algorithm.keeps_momentum or not local.reset_momentum)
         kept = self.algorithm.remember(self.context.initial) is not None
-        return momentum or kept or self.context.buffer_policy == "local" or local.decay_counter == "per_client"
+        return momentum or kept or self.context.buffer_policy == "local" or self.context.counts_client_steps
 
     def _count_work(self, client: int) -> None:
         """Count an outdated training that was not computed here but has still cost the device its time."""

@@ -145,6 +145,12 @@ class ExperimentContext:
         rule = self.experiment.local.last_batch
         return rule if rule != "auto" else "merge_one" if self.task.has_batchnorm else "keep"
 
+    @property
+    def counts_client_steps(self) -> bool:
+        """Return whether a client's next round depends on the number of steps it has made."""
+        local = self.experiment.local
+        return local.decay_counter == "per_client" or local.steps is not None
+
     def class_counts(self, rows: Rows) -> NDArray[np.int64]:
         """Return how many of these rows have each class."""
         return np.bincount(self.data.y[rows], minlength=self.data.classes)
