@@ -68,7 +68,10 @@ def test_steps_of_one_epoch_are_one_epoch(path: str) -> None:
 def test_two_rounds_are_one_of_twice_the_steps(path: str, count: int) -> None:
     """With one client and plain SGD; the model of `centralized` is not rounded between rounds."""
     settings = {"algorithm": "centralized", "clients": 1}
-    two, one = on_blobs(rounds=2, local=steps(count), **settings), on_blobs(rounds=1, local=steps(2 * count), **settings)
+    two, one = (
+        on_blobs(rounds=2, local=steps(count), **settings),
+        on_blobs(rounds=1, local=steps(2 * count), **settings),
+    )
     assert two.weights_sha256 == one.weights_sha256
     assert two.records[-1].samples == one.records[-1].samples
 

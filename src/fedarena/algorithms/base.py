@@ -209,8 +209,12 @@ class RequestSender(Protocol):
         """Return the random number of this round, from 0 to 1."""
         ...
 
-    def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
-        """Send `message` to the selected clients (or all), run the method `do` there, return the mean of the responses."""
+    def clients_in_turn(self, shuffle: bool = True) -> list[int]:
+        """Return the selected clients in a random order of this round, or in the order of their numbers."""
+        ...
+
+    def __call__(self, message: Any, do: str = "client", everyone: bool = False, only: int | None = None) -> Any:
+        """Send `message` to the selected clients, all or `only` one; run the method `do` there, return the mean response."""
         ...
 
 
@@ -225,6 +229,7 @@ class Algorithm(SelectsVariant):
     steps_a_round: ClassVar[int | None] = None  # for the decay of rates; None: as many as local training makes
     keeps_momentum: ClassVar[bool] = False  # rounds do not interrupt the optimizer
     needs: ClassVar[Literal["mean", "each update"]] = "mean"  # what the server must see of the updates
+    in_turn: ClassVar[bool] = False  # each exchange of a round is with one client
     counts_classes: ClassVar[bool] = False  # clients must know how many rows of each class all of them have together
 
     @property

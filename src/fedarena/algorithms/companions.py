@@ -49,6 +49,11 @@ class Companion(Algorithm):
         return self.base.counts_classes
 
     @property
+    def in_turn(self) -> bool:  # type: ignore[override]
+        """Return whether the algorithm inside asks one client after the other."""
+        return self.base.in_turn
+
+    @property
     def steps_a_round(self) -> int | None:  # type: ignore[override]
         """Return the steps of the algorithm inside."""
         return self.base.steps_a_round
