@@ -14,9 +14,10 @@ from tests.support.federations import blobs
 import fedarena as fa
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
+from fedarena.engine.batch_plan import continued_passes
 from fedarena.engine.client import ClientState, ClientWork
 from fedarena.engine.setup import open_context
-from fedarena.engine.solver import batch_sizes, continued_passes
+from fedarena.engine.solver import batch_sizes
 from fedarena.engine.tasks import client_batch_size
 
 # 240 samples of blobs: 48 for testing, 48 for each of four clients; batches of 8 make 6 steps an epoch.

@@ -73,7 +73,7 @@ class Outcome:
     w: Vector
     steps: int  # tau_k: optimizer steps actually made
     lr_sum: float  # sum of the learning rates of those steps
-    unit_displacement: float  # how far the same solver goes under a unit gradient: lr_sum without momentum
+    unit_displacement: float  # how far the same solver goes under a unit gradient: lr_sum without momentum, as for Adam
     effective_steps: float  # ||a_k||_1: the same, over the first rate
     losses: tuple[float, ...]  # mean training loss of each epoch
 
@@ -139,7 +139,7 @@ class Work(Protocol):
         batch: float | None = None,
         pace: Callable[[int, float], float] | None = None,
     ) -> Outcome:
-        """Run local SGD from `w`, each step's gradient changed by `adjust`.
+        """Run local SGD (or `local.optimizer`) from `w`, each step's gradient changed by `adjust`.
 
         Epochs (or `local.steps`), rate and batch are the experiment's unless given; a fractional epoch is a share of its
         batches. `pace` scales the rate by (epoch, share of all steps done).
@@ -173,6 +173,7 @@ class Setting:
     has_classes: bool  # each row has one class: it is no text, and the model has no loss of its own
     features: int | None = None  # inputs of a model that is linear in them
     steps: int | None = None  # local.steps, where it replaces local.epochs
+    optimizer: str = "sgd"  # local.optimizer
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition":
 TABLES = (*COMPONENTS, "local", "evaluate", "devices", "uplink")  # keys whose values are tables
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class SettingsTable(BaseModel):
     """A table of an experiment: frozen, and an unknown key is an error."""
 
@@ -66,12 +69,15 @@ class Local(SettingsTable):
     # optimizer steps in a round, in place of epochs; the next round continues with the batch after the last
     steps: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     batch: Annotated[float, Field(allow_inf_nan=True)] = 32  # samples per step; inf is all samples of the client
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of sgd
+    betas: tuple[Beta, Beta] | None = None  # of adam; none: 0.9 and 0.999
+    eps: Annotated[float, Field(gt=0)] | None = None  # of adam; none: 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     decay: Annotated[float, Field(ge=0)] = 0.0  # lambda in eta / (1 + lambda i)
     decay_form: Literal["inverse", "geometric"] = "inverse"  # geometric: eta (1 - lambda)^i, lambda at most 1
     decay_counter: Literal["global", "per_client", "round", "reset"] = "global"
-    reset_momentum: bool = True
+    reset_momentum: bool = True  # also the moments of adam
     last_batch: Literal["auto", "keep", "merge_one", "drop"] = "auto"  # auto: merge_one with BatchNorm, else keep
     shuffle: bool = True
     clip: Annotated[float, Field(gt=0)] | None = None  # largest gradient norm in a step
@@ -102,6 +108,23 @@ class Local(SettingsTable):
         ):
             raise ValueError("a whole number of rows, at least 1, or inf for all rows at once")
         return value
+
+    @model_validator(mode="after")
+    def _check_optimizer(self) -> Local:
+        other = ("momentum",) if self.optimizer == "adam" else ("betas", "eps")
+        for key in other:
+            if getattr(self, key):
+                raise BadValue(
+                    f"local.{key} is not a setting of local.optimizer = '{self.optimizer}'",
+                    remedy=f"remove local.{key}, or change local.optimizer",
+                    where=f"local.{key}",
+                )
+        return self
+
+    @property
+    def has_momentum(self) -> bool:
+        """Return whether the optimizer has a state: momentum, or the moments of Adam."""
+        return self.momentum > 0 or self.optimizer == "adam"
 
     @model_validator(mode="after")
     def _check_geometric_decay(self) -> Local:

@@ -27,12 +27,13 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Asynchronous
 from fedarena.config.seeds import stream
+from fedarena.engine.batch_plan import continued_passes
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.loop import TrainingLoop
 from fedarena.engine.round import RoundFacts
-from fedarena.engine.solver import batch_sizes, continued_passes
+from fedarena.engine.solver import batch_sizes
 from fedarena.engine.tasks import ClientAnswer, ClientTask, FailedTask, Runtime, SkippedClient, in_order
 from fedarena.models.pytree import nbytes
 from fedarena.models.task import Buffers
@@ -327,10 +328,13 @@ class AsyncLoop(TrainingLoop):
     @cached_property
     def _changes_client_state(self) -> bool:
         """Return whether a training changes client state that outlives the model."""
-        local = self.experiment.local
-        momentum = local.momentum > 0 and (self.algorithm.keeps_momentum or not local.reset_momentum)
         kept = self.algorithm.remember(self.context.initial) is not None
-        return momentum or kept or self.context.buffer_policy == "local" or self.context.counts_client_steps
+        return (
+            self.context.keeps_momentum
+            or kept
+            or self.context.buffer_policy == "local"
+            or self.context.counts_client_steps
+        )
 
     def _count_work(self, client: int) -> None:
         """Count an outdated training that was not computed here but has still cost the device its time."""

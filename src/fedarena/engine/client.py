@@ -18,6 +18,8 @@ from fedarena.config.errors import BadValue
 from fedarena.config.seeds import Purpose, stream
 from fedarena.data.dataset import PADDING, Rows
 from fedarena.engine import solver
+from fedarena.engine.adam import Adam
+from fedarena.engine.batch_plan import BatchPass, continued_passes
 from fedarena.engine.batched_training import BatchedTraining
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.models.compiled import KernelRows
@@ -234,19 +236,20 @@ class ClientWork:
         else:
             anchor = self.context.anchor if isinstance(adjust, Anchor) else None
             tensors = (chain.from_iterable(map(self.epoch, passes)) for passes in plan)
-            out = solver.train(self.task, w, tensors, rate, self.local, adjust, self._start_momentum(), anchor)
+            start, made = self._start_momentum(), self.steps + (self.state.steps if self.context.keeps_momentum else 0)
+            out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made)
         return self._count(out, sum(batches))
 
-    def _plan(self, sizes: list[int], epochs: float | None) -> list[list[solver.BatchPass]]:
+    def _plan(self, sizes: list[int], epochs: float | None) -> list[list[BatchPass]]:
         """Return the batches of a training: each list has one mean loss, which is an epoch's or that of all `local.steps`.
 
         With `local.steps` a client continues where its last round ended: pass p over its samples has an order of its own.
         """
         if self.local.steps is not None and epochs is None:
-            return [solver.continued_passes(sizes, self.state.steps + self.steps, self._amount)]
+            return [continued_passes(sizes, self.state.steps + self.steps, self._amount)]
         whole, broken = divmod(self._amount if epochs is None else epochs, 1)
         parts = [sizes] * int(whole) + ([sizes[: round(broken * len(sizes))]] if broken else [])
-        return [[solver.BatchPass(None, 0, part)] for part in parts]
+        return [[BatchPass(None, 0, part)] for part in parts]
 
     def _from_batched(self, w: Vector, adjust: Adjust) -> Outcome | None:
         """Return the first training's result if the whole batch was trained at once; later ones are computed here."""
@@ -303,23 +306,18 @@ class ClientWork:
     @property
     def final_momentum(self) -> Vector | None:
         """Return the momentum buffer, where it outlives the round."""
-        return None if self._momentum is None or not self._keeps_momentum else self._momentum.cpu().numpy()
-
-    @property
-    def _keeps_momentum(self) -> bool:
-        return self.context.algorithm.keeps_momentum or not self.local.reset_momentum
+        return None if self._momentum is None or not self.context.keeps_momentum else self._momentum.cpu().numpy()
 
     def _start_momentum(self) -> Tensor | None:
-        if not self.local.momentum:
+        if not self.local.has_momentum:
             return None
         if self._momentum is None:
-            kept = self.state.momentum
-            self._momentum = (
-                torch.zeros_like(self.task.flat) if kept is None else as_tensor(kept.copy()).to(self.task.flat)
-            )
+            kept, w = self.state.momentum, self.task.flat
+            zeros = Adam.zero_moments if self.local.optimizer == "adam" else torch.zeros_like
+            self._momentum = zeros(w) if kept is None else as_tensor(kept.copy()).to(w)
         return self._momentum
 
-    def _order(self, part: solver.BatchPass | None = None) -> NDArray[np.int64]:
+    def _order(self, part: BatchPass | None = None) -> NDArray[np.int64]:
         self._batched = None  # its order starts from the beginning of the stream
         if not self.local.shuffle:
             order = np.arange(self.rows)
@@ -330,7 +328,7 @@ class ClientWork:
             order = stream(seed, "shuffle", part.number, self.client).permutation(self.rows)
         return order if part is None else order[part.skipped :]
 
-    def epoch(self, part: solver.BatchPass | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, part: BatchPass | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the client's batches of one epoch in a new random order, or those of a part of a pass."""
         order = self._order(part)
         numbers = int(np.prod(self.context.data.x.shape[1:]))
@@ -338,7 +336,7 @@ class ClientWork:
             x, y = self._gather(order[rows])
             yield from zip(torch.split(x, block), torch.split(y, block), strict=True)
 
-    def _stretches(self, part: solver.BatchPass) -> Iterator[solver.Stretch]:
+    def _stretches(self, part: BatchPass) -> Iterator[solver.Stretch]:
         """Yield the same batches for the kernels, which read the data set's own rows unless augmentation changes them."""
         order, sizes = self._order(part), part.sizes
         numbers = int(np.prod(self.context.data.x.shape[1:]))

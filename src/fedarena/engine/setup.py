@@ -130,6 +130,7 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
         has_classes=not context.is_text and not context.task.has_own_loss,
         features=input_features(context.task),
         steps=local.steps,
+        optimizer=local.optimizer,
     )
     context.algorithm = context.algorithm.settled(setting)
     context.algorithm.check(setting)
