@@ -117,10 +117,10 @@ def test_variants_have_the_same_bits_with_two_workers_and_after_a_resume(
 def test_stragglers_draw_their_epochs_evenly_from_the_fewest_to_all() -> None:
     """Of 20,000 draws with fraction 1/2: half are whole by not being stragglers, the others are U{2..5}."""
     rng, stragglers = np.random.default_rng(0), Stragglers(0.5, epochs_min=2)
-    shares = np.bincount([stragglers.epochs(5, rng) for _ in range(20_000)], minlength=6) / 20_000
+    shares = np.bincount([stragglers.amount(5, rng) for _ in range(20_000)], minlength=6) / 20_000
     np.testing.assert_allclose(shares, [0, 0, 1 / 8, 1 / 8, 1 / 8, 5 / 8], atol=0.015)  # over four standard errors
-    assert Stragglers(1.0, epochs_min=9).epochs(5, rng) == 5
-    assert {Stragglers(1.0, epochs_min=0).epochs(1, rng) for _ in range(50)} == {0, 1}
+    assert Stragglers(1.0, epochs_min=9).amount(5, rng) == 5
+    assert {Stragglers(1.0, epochs_min=0).amount(1, rng) for _ in range(50)} == {0, 1}
 
 
 def test_stragglers_are_those_of_the_algorithm_inside_a_companion() -> None:

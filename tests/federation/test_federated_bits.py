@@ -26,6 +26,7 @@ ALGORITHMS: dict[str, Any] = {
     "scaffold i": {"name": "scaffold", "option": "i"},
     "fsvrg": {"name": "fsvrg", "h": 0.5},
     "fsvrg scaled": {"name": "fsvrg", "h": 0.5, "scaling": "diagonal"},
+    "cyclic": "cyclic",
     "fedir": {"name": "fedavg", "with": ["fedir"]},
     "fedir uniform": {"name": "fedavg", "with": [{"name": "fedir", "target": "uniform"}]},
     "fedvc and fedir": {"name": "fedavgm", "with": ["fedir", {"name": "fedvc", "n_vc": 16}]},
@@ -41,6 +42,7 @@ def test_every_synchronous_algorithm(algorithm: Any, tmp_path: Path) -> None:
 SETTINGS: dict[str, dict[str, Any]] = {
     "momentum that is kept": {"local": {"lr": 0.05, "batch": 8, "momentum": 0.9, "reset_momentum": False}},
     "rates that decay by client": {"local": {"lr": 0.1, "batch": 8, "decay": 0.1, "decay_counter": "per_client"}},
+    "steps that continue over rounds": {"local": {"lr": 0.1, "batch": 8, "steps": 5}, "share": 0.5},
     "double precision, autograd": {"dtype": "float64", "fast": False},
     "evaluated on training rows": {"evaluate": {"on": "train", "every": 2}},
     "rows held out": {"validate_share": 0.3},

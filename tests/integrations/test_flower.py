@@ -106,6 +106,7 @@ def here(digits: tuple[Any, Any, Any], norm: bool, **settings: Any) -> dict[str,
         ("loadaboost", False),
         ("fsvrg", False),
         ("fedpage", False),
+        ("cyclic", True),
     ],
     ids=str,
 )

@@ -9,6 +9,7 @@ from fedarena.algorithms.baselines import Centralized, LocalOnly
 from fedarena.algorithms.colearning import CoLearning
 from fedarena.algorithms.companions import FedIR, FedVC
 from fedarena.algorithms.coop import COOP
+from fedarena.algorithms.cyclic import Cyclic
 from fedarena.algorithms.fedasync import FedAsync
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.fedavgm import FedAvgM
@@ -36,6 +37,7 @@ __all__ = [
     "Centralized",
     "CoLearning",
     "Cohort",
+    "Cyclic",
     "FedAdagrad",
     "FedAdam",
     "FedAsync",

@@ -73,7 +73,7 @@ class Outcome:
     w: Vector
     steps: int  # tau_k: optimizer steps actually made
     lr_sum: float  # sum of the learning rates of those steps
-    unit_displacement: float  # how far the same solver goes under a unit gradient: lr_sum without momentum
+    unit_displacement: float  # how far the same solver goes under a unit gradient: lr_sum without momentum, as for Adam
     effective_steps: float  # ||a_k||_1: the same, over the first rate
     losses: tuple[float, ...]  # mean training loss of each epoch
 
@@ -92,7 +92,10 @@ class Work(Protocol):
 
     @property
     def epochs(self) -> int:
-        """Return E as the experiment says, or fewer epochs where this client is a straggler in this round."""
+        """Return E as the experiment says, or fewer epochs where this client is a straggler in this round.
+
+        An experiment with `local.steps` has no E: then this raises an error.
+        """
         ...
 
     def stream(self, purpose: Purpose) -> np.random.Generator:
@@ -136,10 +139,10 @@ class Work(Protocol):
         batch: float | None = None,
         pace: Callable[[int, float], float] | None = None,
     ) -> Outcome:
-        """Run local SGD from `w`, each step's gradient changed by `adjust`.
+        """Run local SGD (or `local.optimizer`) from `w`, each step's gradient changed by `adjust`.
 
-        Epochs, rate and batch are the experiment's unless given; a fractional epoch is a share of its batches. `pace`
-        scales the rate by (epoch, share of all steps done).
+        Epochs (or `local.steps`), rate and batch are the experiment's unless given; a fractional epoch is a share of its
+        batches. `pace` scales the rate by (epoch, share of all steps done).
         """
         ...
 
@@ -170,6 +173,8 @@ class Setting:
     has_classes: bool  # each row has one class: the task is classification
     has_accuracy: bool = True  # predictions are right or wrong
     features: int | None = None  # inputs of a model that is linear in them
+    steps: int | None = None  # local.steps, where it replaces local.epochs
+    optimizer: str = "sgd"  # local.optimizer
 
 
 @dataclass(frozen=True)
@@ -206,8 +211,12 @@ class RequestSender(Protocol):
         """Return the random number of this round, from 0 to 1."""
         ...
 
-    def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
-        """Send `message` to the selected clients (or all), run the method `do` there, return the mean of the responses."""
+    def clients_in_turn(self, shuffle: bool = True) -> list[int]:
+        """Return the selected clients in a random order of this round, or in the order of their numbers."""
+        ...
+
+    def __call__(self, message: Any, do: str = "client", everyone: bool = False, only: int | None = None) -> Any:
+        """Send `message` to the selected clients, all or `only` one; run the method `do` there, return the mean response."""
         ...
 
 
@@ -222,6 +231,7 @@ class Algorithm(SelectsVariant):
     steps_a_round: ClassVar[int | None] = None  # for the decay of rates; None: as many as local training makes
     keeps_momentum: ClassVar[bool] = False  # rounds do not interrupt the optimizer
     needs: ClassVar[Literal["mean", "each update"]] = "mean"  # what the server must see of the updates
+    in_turn: ClassVar[bool] = False  # each exchange of a round is with one client
     counts_classes: ClassVar[bool] = False  # clients must know how many rows of each class all of them have together
 
     @property

@@ -11,7 +11,7 @@ from fedarena.config.registry import register
 @register("algorithm", "centralized")
 @dataclass(frozen=True)
 class Centralized(Algorithm):
-    """Minibatch SGD on the union of all rows; a round is `local.epochs` epochs. Nothing is sent."""
+    """Minibatch SGD on the union of all rows; a round is `local.epochs` epochs or `local.steps` steps. Nothing is sent."""
 
     everyone = True
     communicates = False
@@ -35,7 +35,7 @@ class EmptyUpdate:
 @register("algorithm", "local")
 @dataclass(frozen=True)
 class LocalOnly(Algorithm):
-    """Every client trains alone from the same start; a round is `local.epochs` epochs. Nothing is sent.
+    """Every client trains alone from the same start, `local.epochs` or `local.steps` a round. Nothing is sent.
 
     Its accuracy is the mean over clients, weighted by rows, of each client's own model on the global test set; its
     weighted accuracy the same on each client's own test set.

@@ -16,6 +16,26 @@ def check_proximal_weight(name: str, lr: float, mu: float, setting: str) -> None
         )
 
 
+def check_counts_epochs(name: str, setting: Setting, why: str) -> None:
+    """Refuse `local.steps` for algorithms that need whole epochs, and say why they do."""
+    if setting.steps is not None:
+        raise BadValue(
+            f"{name} {why}, and local.steps = {setting.steps} sets steps in place of epochs",
+            remedy="set local.epochs in place of local.steps",
+            where="local.steps",
+        )
+
+
+def check_plain_sgd(name: str, setting: Setting, why: str) -> None:
+    """Refuse other local optimizers for algorithms that are defined for SGD, and say why they are."""
+    if setting.optimizer != "sgd":
+        raise BadValue(
+            f"{name} {why}: local.optimizer = '{setting.optimizer}' does not go with it",
+            remedy='set local.optimizer = "sgd", or use fedavg, fedprox, cyclic or an adaptive server such as fedadam',
+            where="local.optimizer",
+        )
+
+
 def check_momentum_is_reset(name: str, setting: Setting) -> None:
     """Refuse local momentum that is kept between rounds, for algorithms that measure the local steps of one round."""
     if setting.momentum and not setting.reset_momentum:

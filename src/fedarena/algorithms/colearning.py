@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Gt
 
-from fedarena.algorithms.base import Algorithm, Cohort, Reply, Step, Vector, Work
+from fedarena.algorithms.base import Algorithm, Cohort, Reply, Setting, Step, Vector, Work
+from fedarena.algorithms.checks import check_counts_epochs
 from fedarena.config.registry import register
 
 
@@ -34,6 +35,10 @@ class CoLearning(Algorithm):
     epsilon: float = 0.01
     most: Annotated[int, Ge(1)] = 16
     granularity: Literal["epoch", "step"] = "epoch"
+
+    def check(self, setting: Setting) -> None:
+        """Refuse steps in place of epochs."""
+        check_counts_epochs("colearning", setting, "doubles the epochs of a round")
 
     def init(self, w: Vector) -> CoLearningState:
         """E_0 is that of the experiment."""

@@ -11,6 +11,7 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Reply, RequestSender, Setting, Vector, Work
+from fedarena.algorithms.checks import check_counts_epochs
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.config.errors import BadValue
 from fedarena.config.registry import register
@@ -46,6 +47,11 @@ class Companion(Algorithm):
     def counts_classes(self) -> bool:  # type: ignore[override]
         """Return whether the algorithm inside counts classes."""
         return self.base.counts_classes
+
+    @property
+    def in_turn(self) -> bool:  # type: ignore[override]
+        """Return whether the algorithm inside asks one client after the other."""
+        return self.base.in_turn
 
     @property
     def steps_a_round(self) -> int | None:  # type: ignore[override]
@@ -144,6 +150,11 @@ class FedVC(Companion):
 
     n_vc: Annotated[int, Ge(1), Le(10_000_000)] = 256
     with_split: bool = False
+
+    def check(self, setting: Setting) -> None:
+        """Refuse steps in place of epochs."""
+        check_counts_epochs("fedvc", setting, "trains on a new sample of rows in every round")
+        super().check(setting)
 
     def select(self, sizes: NDArray[np.int64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """m draws without replacement, with probability proportional to n_k (or to its virtual clients) among those left."""

@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Lt
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Vector, Work
-from fedarena.algorithms.checks import check_momentum_is_reset, check_proximal_weight
+from fedarena.algorithms.checks import check_momentum_is_reset, check_plain_sgd, check_proximal_weight
 from fedarena.algorithms.fedavgm import MomentumState
 from fedarena.config.registry import register
 
@@ -39,7 +39,8 @@ class FedNova(Algorithm):
     tau_eff: Literal["norm", "steps"] = "norm"
 
     def check(self, setting: Setting) -> None:
-        """Refuse momentum that is kept between rounds, and a proximal term that diverges."""
+        """Refuse other optimizers, momentum that is kept between rounds, and a proximal term that diverges."""
+        check_plain_sgd("fednova", setting, "measures the local work as that of SGD")
         check_momentum_is_reset("fednova", setting)
         check_proximal_weight("fednova", setting.lr, self.mu, "mu")
 

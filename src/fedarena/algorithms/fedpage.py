@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, RequestSender, Vector, Work
+from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, RequestSender, Setting, Vector, Work
+from fedarena.algorithms.checks import check_plain_sgd
 from fedarena.config.registry import register
 
 
@@ -50,6 +51,10 @@ class FedPAGE(Algorithm):
     p: Annotated[float, Gt(0), Le(1)] | None = None
     q: Annotated[int, Ge(1)] = 5
     server_lr: Annotated[float, Gt(0)] | None = None
+
+    def check(self, setting: Setting) -> None:
+        """Refuse other local optimizers."""
+        check_plain_sgd("fedpage", setting, "makes its own local steps")
 
     def init(self, w: Vector) -> FedPAGEState:
         """Start without a gradient estimate."""

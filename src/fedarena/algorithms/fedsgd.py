@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Step, Work
+from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, Setting, Step, Work
+from fedarena.algorithms.checks import check_plain_sgd
 from fedarena.config.registry import register
 
 
@@ -17,6 +18,10 @@ class FedSGD(Algorithm):
     """
 
     steps_a_round = 1
+
+    def check(self, setting: Setting) -> None:
+        """Refuse other local optimizers."""
+        check_plain_sgd("fedsgd", setting, "makes one step on the server")
 
     def client(self, message: Model, client_state: None, work: Work) -> Reply:
         """eta grad F_k(w_t): the client applies the rate, because its decay is counted there."""

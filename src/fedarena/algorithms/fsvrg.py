@@ -23,6 +23,7 @@ from fedarena.algorithms.base import (
     known,
     summed,
 )
+from fedarena.algorithms.checks import check_plain_sgd
 from fedarena.config.errors import BadValue
 from fedarena.config.registry import register
 
@@ -95,6 +96,7 @@ class FSVRG(Algorithm):
 
     def check(self, setting: Setting) -> None:
         """Refuse models whose gradient of a row at two points is not that of the same function."""
+        check_plain_sgd("fsvrg", setting, "corrects the gradients of SGD")
         if setting.has_batchnorm or setting.has_dropout:
             found = "BatchNorm" if setting.has_batchnorm else "dropout"
             raise BadValue(

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 
-from fedarena.algorithms.base import Algorithm, Cohort, Reply, Vector, Work, collected
+from fedarena.algorithms.base import Algorithm, Cohort, Reply, Setting, Vector, Work, collected
+from fedarena.algorithms.checks import check_counts_epochs
 from fedarena.config.registry import register
 
 
@@ -49,6 +50,10 @@ class LoAdaBoost(Algorithm):
     hard_cap: bool = False
 
     needs = "each update"  # every loss, for the median
+
+    def check(self, setting: Setting) -> None:
+        """Refuse steps in place of epochs."""
+        check_counts_epochs("loadaboost", setting, "divides the epochs of a round")
 
     def init(self, w: Vector) -> LoAdaBoostState:
         """L_med = +inf for `above`, -inf for `below`."""

@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Gt
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Step, Vector, Work, summed
-from fedarena.algorithms.checks import check_momentum_is_reset
+from fedarena.algorithms.checks import check_momentum_is_reset, check_plain_sgd
 from fedarena.config.registry import register
 
 
@@ -46,7 +46,8 @@ class Scaffold(Algorithm):
     start: Literal["zero", "weights"] = "zero"
 
     def check(self, setting: Setting) -> None:
-        """Refuse momentum that is kept between rounds: c_k is measured from the steps of one round."""
+        """Refuse other optimizers, and momentum that is kept between rounds: c_k is measured from the steps of one round."""
+        check_plain_sgd("scaffold", setting, "estimates gradients from the steps of SGD")
         check_momentum_is_reset("scaffold", setting)
 
     def init(self, w: Vector) -> ScaffoldState:

@@ -31,12 +31,14 @@ from fedarena.config.settings_tables import (
     Local,
     SettingsTable,
     Uplink,
+    both_given,
     validation_error,
 )
 from fedarena.config.toml_text import parse_assignment, read_toml, write_toml_value
 
 GENERAL = {"algorithm": "fedavg", "partition": "iid", "model": "mlp_2nn", "clients": 10, "share": 1.0, "rounds": 20}
-EITHER_OR = {"share": "per_round", "per_round": "share", "rounds": "uploads", "uploads": "rounds"}
+_PAIRS = (("share", "per_round"), ("rounds", "uploads"), ("local.epochs", "local.steps"))
+EITHER_OR = {key: other for one, two in _PAIRS for key, other in ((one, two), (two, one))}
 
 
 class Experiment(SettingsTable):
@@ -100,7 +102,7 @@ class Experiment(SettingsTable):
     def _check_combination_of_keys(self) -> Experiment:
         for one, other in (("share", "per_round"), ("rounds", "uploads")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise _both_given(one, other)
+                raise both_given(one, other)
         if (self.folds is None) != (self.fold is None):
             raise BadValue("folds and fold go together", remedy="give both: folds = 5, fold = 0", where="fold")
         if self.folds is not None and self.fold is not None and self.fold >= self.folds:
@@ -125,7 +127,7 @@ class Experiment(SettingsTable):
         for layer in (given, dict(map(parse_assignment, overrides))):
             for key, value in layer.items():
                 if EITHER_OR.get(key) in layer:
-                    raise _both_given(key, EITHER_OR[key])
+                    raise both_given(key, EITHER_OR[key])
                 table = _override(table, key, value)
         return cls._from_table(table, where)
 
@@ -198,10 +200,6 @@ class Experiment(SettingsTable):
         return "".join(f"{key} = {write_toml_value(value)}\n" for key, value in self.as_table().items())
 
 
-def _both_given(one: str, other: str) -> BadValue:
-    return BadValue(f"both {one} and {other} are given", remedy=f"give one of them: {one} or {other}", where=other)
-
-
 def _read(source: Any) -> tuple[dict[str, Any], str]:
     if source is None:
         return {}, ""
@@ -248,14 +246,21 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
         before = {}
     if not rest:
         if isinstance(value, Mapping) and "name" not in value and head in TABLES:  # local={"lr": 1} changes only lr
-            value = {**_as_mapping(before, head), **value}
+            value = _merged(head, _as_mapping(before, head), value)
         table[head] = value
         return table
     inner = _as_mapping(before, head)
     if rest == "name" and inner.get("name") != value:
         inner = {}
-    table[head] = {**inner, rest: value}
+    table[head] = _merged(head, inner, {rest: value})
     return table
+
+
+def _merged(table: str, before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with new values; one that excludes an earlier value replaces it."""
+    set_keys = [key for key, value in given.items() if value not in (None, "none")]
+    replaced = {EITHER_OR.get(f"{table}.{key}", "").rpartition(".")[2] for key in set_keys} - set(given)
+    return {key: value for key, value in before.items() if key not in replaced} | dict(given)
 
 
 def _as_mapping(value: Any, key: str) -> dict[str, Any]:
@@ -282,5 +287,5 @@ def _with_defaults(defaults: Mapping[str, Any], table: dict[str, Any]) -> dict[s
             if EITHER_OR.get(key) not in table:
                 merged[key] = value
         elif isinstance(table[key], Mapping) and key in TABLES and (key not in COMPONENTS or "name" not in table[key]):
-            merged[key] = {**_as_mapping(value, key), **table[key]}
+            merged[key] = _merged(key, _as_mapping(value, key), table[key])
     return merged

@@ -6,7 +6,17 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from fedarena.config.errors import BadValue, UnknownName, quoted, repeated, suggest
 from fedarena.config.limits import check_path, check_value
@@ -15,6 +25,9 @@ from fedarena.config.toml_text import AVAILABLE
 
 COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition": "partition", "algorithm": "algorithm"}
 TABLES = (*COMPONENTS, "local", "evaluate", "devices", "uplink")  # keys whose values are tables
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class SettingsTable(BaseModel):
@@ -53,16 +66,34 @@ class Local(SettingsTable):
 
     lr: Annotated[float, Field(gt=0)] = 0.1
     epochs: Annotated[int, Field(ge=0, le=1_000_000)] = 1
+    # optimizer steps in a round, in place of epochs; the next round continues with the batch after the last
+    steps: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     batch: Annotated[float, Field(allow_inf_nan=True)] = 32  # samples per step; inf is all samples of the client
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of sgd
+    betas: tuple[Beta, Beta] | None = None  # of adam; none: 0.9 and 0.999
+    eps: Annotated[float, Field(gt=0)] | None = None  # of adam; none: 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     decay: Annotated[float, Field(ge=0)] = 0.0  # lambda in eta / (1 + lambda i)
     decay_form: Literal["inverse", "geometric"] = "inverse"  # geometric: eta (1 - lambda)^i, lambda at most 1
     decay_counter: Literal["global", "per_client", "round", "reset"] = "global"
-    reset_momentum: bool = True
+    reset_momentum: bool = True  # also the moments of adam
     last_batch: Literal["auto", "keep", "merge_one", "drop"] = "auto"  # auto: merge_one with BatchNorm, else keep
     shuffle: bool = True
     clip: Annotated[float, Field(gt=0)] | None = None  # largest gradient norm in a step
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_epochs_or_steps(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and "epochs" in values and values.get("steps") not in (None, "none"):
+            raise both_given("local.epochs", "local.steps")
+        return values
+
+    @model_serializer(mode="wrap")
+    def _without_unused_epochs(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the epochs where steps replace them, so that the table can be read back."""
+        table: dict[str, Any] = serialize(self)
+        return table if self.steps is None else {key: value for key, value in table.items() if key != "epochs"}
 
     @field_validator("batch", mode="before")
     @classmethod
@@ -77,6 +108,23 @@ class Local(SettingsTable):
         ):
             raise ValueError("a whole number of rows, at least 1, or inf for all rows at once")
         return value
+
+    @model_validator(mode="after")
+    def _check_optimizer(self) -> Local:
+        other = ("momentum",) if self.optimizer == "adam" else ("betas", "eps")
+        for key in other:
+            if getattr(self, key):
+                raise BadValue(
+                    f"local.{key} is not a setting of local.optimizer = '{self.optimizer}'",
+                    remedy=f"remove local.{key}, or change local.optimizer",
+                    where=f"local.{key}",
+                )
+        return self
+
+    @property
+    def has_momentum(self) -> bool:
+        """Return whether the optimizer has a state: momentum, or the moments of Adam."""
+        return self.momentum > 0 or self.optimizer == "adam"
 
     @model_validator(mode="after")
     def _check_geometric_decay(self) -> Local:
@@ -191,6 +239,11 @@ class Uplink(SettingsTable):
             why = "follows from uplink.clip" if self.secure else "is for uplink.secure"
             raise BadValue(f"uplink.range {why}", remedy="remove it", where="uplink.range")
         return self
+
+
+def both_given(one: str, other: str) -> BadValue:
+    """Return the error about two keys that exclude each other."""
+    return BadValue(f"both {one} and {other} are given", remedy=f"give one of them: {one} or {other}", where=other)
 
 
 def validation_error(

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Asynchronous
 from fedarena.config.seeds import stream
+from fedarena.engine.batch_plan import continued_passes
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import ExperimentContext
@@ -258,12 +259,18 @@ class AsyncLoop(TrainingLoop):
             return
         number = int(self.begun[client])
         self.begun[client] += 1
-        training = self.fleet.training_seconds(
-            client, number, int(self.clients.sizes[client]) * self.experiment.local.epochs
-        )
+        training = self.fleet.training_seconds(client, number, self._samples(client))
         up = AGE if self.rules.asks else self._message_bytes
         due = stay[0] + fetching + training + self.fleet.message_seconds(client, up)
         self._schedule(ClientTraining(due, client, number, age, self.finished // self.participants), stay[1])
+
+    def _samples(self, client: int) -> int:
+        """Return the samples that the client's next training computes, as its device takes time for them."""
+        local, rows = self.experiment.local, int(self.clients.sizes[client])
+        if local.steps is None:
+            return rows * local.epochs
+        made, sizes = self._client_state(client).steps, batch_sizes(rows, local.batch, self.context.last_batch)
+        return sum(sum(part.sizes) for part in continued_passes(sizes, made, local.steps))
 
     def _schedule(self, flight: ClientTraining, until: float) -> None:
         """Add a training to the queue; if the device leaves before it is due, it ends at that time."""
@@ -321,10 +328,13 @@ class AsyncLoop(TrainingLoop):
     @cached_property
     def _changes_client_state(self) -> bool:
         """Return whether a training changes client state that outlives the model."""
-        local = self.experiment.local
-        momentum = local.momentum > 0 and (self.algorithm.keeps_momentum or not local.reset_momentum)
         kept = self.algorithm.remember(self.context.initial) is not None
-        return momentum or kept or self.context.buffer_policy == "local" or local.decay_counter == "per_client"
+        return (
+            self.context.keeps_momentum
+            or kept
+            or self.context.buffer_policy == "local"
+            or self.context.counts_client_steps
+        )
 
     def _count_work(self, client: int) -> None:
         """Count an outdated training that was not computed here but has still cost the device its time."""

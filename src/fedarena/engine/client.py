@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
+from fedarena.config.errors import BadValue
 from fedarena.config.seeds import Purpose, stream
 from fedarena.data.dataset import Rows, count_labels
 from fedarena.engine import solver
+from fedarena.engine.adam import Adam
+from fedarena.engine.batch_plan import BatchPass, continued_passes
 from fedarena.engine.batched_training import BatchedTraining
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.models.compiled import KernelRows
@@ -103,11 +107,26 @@ class ClientWork:
     def _noise(self) -> NDArray[np.float32] | None:
         return self.context.training_noise(self.client, self.round)
 
-    @cached_property
+    @property
     def epochs(self) -> int:
         """Return E as the experiment says, or fewer epochs where this client is a straggler in this round."""
-        stragglers, usual = self.context.stragglers, self.local.epochs
-        return stragglers.epochs(usual, self.stream("straggler")) if stragglers.fraction else usual
+        if self.local.steps is not None:
+            raise BadValue(
+                f"{self.context.experiment.algorithm.name} counts epochs, and the experiment sets local.steps",
+                remedy="set local.epochs in place of local.steps",
+                where="local.steps",
+            )
+        return self._amount
+
+    @cached_property
+    def _amount(self) -> int:
+        """Return the epochs of this round, or its steps where the experiment sets `local.steps`; fewer for a straggler."""
+        stragglers, usual = self.context.stragglers, self._usual_amount
+        return stragglers.amount(usual, self.stream("straggler")) if stragglers.fraction else usual
+
+    @property
+    def _usual_amount(self) -> int:
+        return self.local.epochs if self.local.steps is None else self.local.steps
 
     def stream(self, purpose: Purpose) -> np.random.Generator:
         """Return a random generator that belongs to this client and round."""
@@ -122,7 +141,8 @@ class ClientWork:
         """Return eta / (1 + lambda i) or eta (1 - lambda)^i, see docs/reference/algorithms.md#learning-rate-decay."""
         counter, made = self.local.decay_counter, self.steps + step
         if counter == "global":
-            made += self.decay_round * (self.context.algorithm.steps_a_round or self.local.epochs * len(self.sizes))
+            own = self.context.algorithm.steps_a_round or self.local.steps
+            made += self.decay_round * (own or self.local.epochs * len(self.sizes))
         elif counter == "per_client":
             made += self.state.steps
         elif counter == "round":
@@ -191,15 +211,15 @@ class ClientWork:
         pace: Callable[[int, float], float] | None = None,
     ) -> Outcome:
         """Run local SGD from `w`; a second call in a round continues with the same streams and counters."""
-        is_whole = epochs is None and self.epochs == self.local.epochs  # no straggler
+        is_whole = epochs is None and self._amount == self._usual_amount  # no straggler
         as_usual = is_whole and lr is None and batch is None and pace is None
         if self._batched is not None and as_usual and (out := self._from_batched(w, adjust)):
             return out
         self._check_single_row()
-        whole, broken = divmod(self.epochs if epochs is None else epochs, 1)
         sizes = self.sizes if batch is None else solver.batch_sizes(self.rows, batch, self.context.last_batch)
-        plan = [sizes] * int(whole) + ([sizes[: round(broken * len(sizes))]] if broken else [])
-        total = sum(map(len, plan))
+        plan = self._plan(sizes, epochs)
+        batches = [size for passes in plan for part in passes for size in part.sizes]
+        total = len(batches)
 
         def rate(step: int) -> float:
             scale = 1.0 if pace is None else pace(step // max(len(sizes), 1), step / max(total, 1))
@@ -211,13 +231,25 @@ class ClientWork:
             return np.array([rate(first + j) for j in range(count)])
 
         if solver.can_be_compiled(self.task, self.local, adjust):
-            stretches = (self._stretches(part) for part in plan)
+            stretches = (chain.from_iterable(map(self._stretches, passes)) for passes in plan)
             out = solver.train_compiled(self.task, w, stretches, rates, self.local, adjust, self._start_momentum())
         else:
             anchor = self.context.anchor if isinstance(adjust, Anchor) else None
-            batches = (self.epoch(part) for part in plan)
-            out = solver.train(self.task, w, batches, rate, self.local, adjust, self._start_momentum(), anchor)
-        return self._count(out, sum(map(sum, plan)))
+            tensors = (chain.from_iterable(map(self.epoch, passes)) for passes in plan)
+            start, made = self._start_momentum(), self.steps + (self.state.steps if self.context.keeps_momentum else 0)
+            out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made)
+        return self._count(out, sum(batches))
+
+    def _plan(self, sizes: list[int], epochs: float | None) -> list[list[BatchPass]]:
+        """Return the batches of a training: each list has one mean loss, which is an epoch's or that of all `local.steps`.
+
+        With `local.steps` a client continues where its last round ended: pass p over its samples has an order of its own.
+        """
+        if self.local.steps is not None and epochs is None:
+            return [continued_passes(sizes, self.state.steps + self.steps, self._amount)]
+        whole, broken = divmod(self._amount if epochs is None else epochs, 1)
+        parts = [sizes] * int(whole) + ([sizes[: round(broken * len(sizes))]] if broken else [])
+        return [[BatchPass(None, 0, part)] for part in parts]
 
     def _from_batched(self, w: Vector, adjust: Adjust) -> Outcome | None:
         """Return the first training's result if the whole batch was trained at once; later ones are computed here."""
@@ -274,37 +306,39 @@ class ClientWork:
     @property
     def final_momentum(self) -> Vector | None:
         """Return the momentum buffer, where it outlives the round."""
-        return None if self._momentum is None or not self._keeps_momentum else self._momentum.cpu().numpy()
-
-    @property
-    def _keeps_momentum(self) -> bool:
-        return self.context.algorithm.keeps_momentum or not self.local.reset_momentum
+        return None if self._momentum is None or not self.context.keeps_momentum else self._momentum.cpu().numpy()
 
     def _start_momentum(self) -> Tensor | None:
-        if not self.local.momentum:
+        if not self.local.has_momentum:
             return None
         if self._momentum is None:
-            kept = self.state.momentum
-            self._momentum = (
-                torch.zeros_like(self.task.flat) if kept is None else as_tensor(kept.copy()).to(self.task.flat)
-            )
+            kept, w = self.state.momentum, self.task.flat
+            zeros = Adam.zero_moments if self.local.optimizer == "adam" else torch.zeros_like
+            self._momentum = zeros(w) if kept is None else as_tensor(kept.copy()).to(w)
         return self._momentum
 
-    def _order(self) -> NDArray[np.int64]:
+    def _order(self, part: BatchPass | None = None) -> NDArray[np.int64]:
         self._batched = None  # its order starts from the beginning of the stream
-        return self._shuffle.permutation(self.rows) if self.local.shuffle else np.arange(self.rows)
+        if not self.local.shuffle:
+            order = np.arange(self.rows)
+        elif part is None or part.number is None:
+            order = self._shuffle.permutation(self.rows)
+        else:
+            seed = self.context.experiment.seed_for("shuffle")
+            order = stream(seed, "shuffle", part.number, self.client).permutation(self.rows)
+        return order if part is None else order[part.skipped :]
 
-    def epoch(self, sizes: list[int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the client's batches of one epoch, in a new random order."""
-        order = self._order()
+    def epoch(self, part: BatchPass | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the client's batches of one epoch in a new random order, or those of a part of a pass."""
+        order = self._order(part)
         numbers = int(np.prod(self.context.data.x.shape[1:]))
-        for rows, block in solver.blocks(self.sizes if sizes is None else sizes, numbers):
+        for rows, block in solver.blocks(self.sizes if part is None else part.sizes, numbers):
             x, y = self._gather(order[rows])
             yield from zip(torch.split(x, block), torch.split(y, block), strict=True)
 
-    def _stretches(self, sizes: list[int]) -> Iterator[solver.Stretch]:
+    def _stretches(self, part: BatchPass) -> Iterator[solver.Stretch]:
         """Yield the same batches for the kernels, which read the data set's own rows unless augmentation changes them."""
-        order = self._order()
+        order, sizes = self._order(part), part.sizes
         numbers = int(np.prod(self.context.data.x.shape[1:]))
         if self.context.source is not None:
             yield self.context.source, self.index[order], sizes

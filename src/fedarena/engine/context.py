@@ -23,6 +23,7 @@ from fedarena.data.dataset import Dataset, Partition, RowLists, Rows
 from fedarena.data.preprocessing import test_batch, training_batch
 from fedarena.engine.availability import Availability, build_availability
 from fedarena.engine.devices import Fleet, Stragglers, build_fleet
+from fedarena.engine.solver import can_be_compiled
 from fedarena.engine.stopping import participants
 from fedarena.models.compiled import KernelRows
 from fedarena.models.losses import find_loss
@@ -146,6 +147,25 @@ class ExperimentContext:
         """Return the rule for a short last batch: keep, drop or merge_one."""
         rule = self.experiment.local.last_batch
         return rule if rule != "auto" else "merge_one" if self.task.has_batchnorm else "keep"
+
+    @property
+    def counts_client_steps(self) -> bool:
+        """Return whether a client's next round depends on the number of steps it has made."""
+        local = self.experiment.local
+        counts = local.decay_counter == "per_client" or local.steps is not None
+        return counts or (local.optimizer == "adam" and self.keeps_momentum)
+
+    @property
+    def keeps_momentum(self) -> bool:
+        """Return whether clients keep the state of their optimizer between rounds, where it has one."""
+        local = self.experiment.local
+        return local.has_momentum and (self.algorithm.keeps_momentum or not local.reset_momentum)
+
+    @property
+    def training_path(self) -> str:
+        """Return which code trains: the kernels, or the next path where they do not know the optimizer."""
+        path = self.task.path
+        return "tape" if path.startswith("compiled") and not can_be_compiled(self.task, self.experiment.local) else path
 
     def class_counts(self, rows: Rows) -> NDArray[np.int64]:
         """Return how many of these rows have each class."""

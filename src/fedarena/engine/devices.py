@@ -28,10 +28,10 @@ class Stragglers:
     """Clients whose device is too slow for a whole round: they stop early and send the model that they have."""
 
     fraction: float = 0.0  # chance that a client is a straggler, in each round
-    epochs_min: int = 1  # fewest epochs of a straggler
+    epochs_min: int = 1  # fewest epochs of a straggler, or steps where the experiment sets `local.steps`
 
-    def epochs(self, usual: int, rng: np.random.Generator) -> int:
-        """Return the epochs of one client in one round: `usual`, or E_k ~ U{epochs_min..usual} for a straggler."""
+    def amount(self, usual: int, rng: np.random.Generator) -> int:
+        """Return the epochs or steps of one client in one round: `usual`, or U{epochs_min..usual} for a straggler."""
         is_straggler = rng.random() < self.fraction
         return int(rng.integers(min(self.epochs_min, usual), usual + 1)) if is_straggler else usual
 

@@ -97,10 +97,10 @@ class TrainingLoop:
         self._update_buffers(state, exchange)
         return state, exchange.facts
 
-    def exchange(self, round: RoundExchange, message: Any, do: str, everyone: bool) -> Any:
+    def exchange(self, round: RoundExchange, message: Any, do: str, everyone: bool, only: int | None) -> Any:
         """Run one exchange: broadcast, train on workers, receive and aggregate in the order of clients."""
         began, aggregating = time.perf_counter(), 0.0
-        request = self._broadcast(round, message, do, everyone)
+        request = self._broadcast(round, message, do, everyone, only)
         aggregate = round.aggregate = Aggregate()
         if len(request.present) < len(request.asked):  # silent clients may still respond until the deadline
             aggregate.waited = self.experiment.devices.deadline or 0.0
@@ -110,7 +110,9 @@ class TrainingLoop:
             aggregating += time.perf_counter() - arrived
         has_enough = request.separate and len(aggregate.answered) == self.clients.participants
         self.clients.clock += aggregate.seconds if has_enough else max(aggregate.seconds, aggregate.waited)
-        round.close()
+        round.close(only)
+        if only is not None and self.context.buffer_policy == "average":  # they travel with the model
+            self.buffers = round.buffers or self.buffers
         round.facts.seconds_train += time.perf_counter() - began - aggregating
         mean = self.privacy.receive(aggregate.mean, aggregate.masked, request.key, aggregate.answered)
         if mean is None and aggregate.answered and request.key is not None:
@@ -119,19 +121,20 @@ class TrainingLoop:
 
     # The steps of an exchange
 
-    def _broadcast(self, round: RoundExchange, message: Any, do: str, everyone: bool) -> Request:
+    def _broadcast(self, round: RoundExchange, message: Any, do: str, everyone: bool, only: int | None) -> Request:
         """Decide which clients are asked, count the bytes sent to them, and how long the server waits."""
         clients = self.clients
         if everyone:
             round.selected = sorted({*clients.available_clients(), *round.away})
         common = Broadcast(message, self.buffers)
-        asked = clients.available_clients([k for k in round.selected if k not in round.away])
+        wanted = round.selected if only is None else [only]
+        asked = clients.available_clients([k for k in wanted if k not in round.away])
         present = [k for k in asked if not clients.drops_out(round.round, k)]
-        round.dropped |= set(round.selected) - set(present)
+        round.dropped |= set(wanted) - set(present)
         key = self.privacy.exchange_key(round.round, round.exchanges, asked, everyone or self.algorithm.everyone)
         round.exchanges += 1
         down = self.costs.count_broadcast(len(asked), common, key)
-        separate = clients.overselects and not everyone
+        separate = clients.overselects and not everyone and only is None
         return Request(do, common, asked, present, key, down, clients.response_times(present), separate)
 
     def _train(

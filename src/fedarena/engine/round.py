@@ -64,6 +64,9 @@ class RoundExchange:
         self.dropped: set[int] = set()
         self.away: set[int] = set()  # of those, left or too late: they are out for the rest of the round
         self.aggregate = Aggregate()  # of the exchange under way
+        self.answered: list[
+            int
+        ] = []  # in the latest exchange, or in all of a round that asks one client after the other
         self.buffers: Buffers | None = None  # mean of the clients' BatchNorm statistics
         self.exchanges = 0
 
@@ -76,16 +79,24 @@ class RoundExchange:
         """Return the random number of this round, from 0 to 1."""
         return float(stream(self.clients.experiment.seed_for("algorithm"), "algorithm", self.round).random())
 
-    def __call__(self, message: Any, do: str = "client", everyone: bool = False) -> Any:
-        """Return the mean of the clients' responses to a message (TrainingLoop.exchange)."""
-        return self._exchange(self, message, do, everyone)
+    def clients_in_turn(self, shuffle: bool = True) -> list[int]:
+        """Return the selected clients in a random order of this round, or in the order of their numbers."""
+        rng = stream(self.clients.experiment.seed_for("algorithm"), "algorithm", self.round)
+        order: list[int] = rng.permutation(self.selected).tolist() if shuffle else list(self.selected)
+        return order
 
-    def close(self) -> None:
-        """Record the clients of an exchange that is complete."""
-        self.cohort = self.clients.cohort(self.selected, self.aggregate.answered)
+    def __call__(self, message: Any, do: str = "client", everyone: bool = False, only: int | None = None) -> Any:
+        """Return the mean of the clients' responses to a message (TrainingLoop.exchange)."""
+        return self._exchange(self, message, do, everyone, only)
+
+    def close(self, only: int | None = None) -> None:
+        """Record the clients of an exchange that is complete; those asked one after the other count together."""
+        before = [] if only is None else self.answered
+        self.answered = sorted({*before, *self.aggregate.answered})
+        self.cohort = self.clients.cohort(self.selected, self.answered)
         self.buffers = self.aggregate.buffers.result()
         facts = self.facts
-        facts.selected, facts.answered = len(self.selected), len(self.aggregate.answered)
+        facts.selected, facts.answered = len(self.selected), len(self.answered)
         facts.dropped = len(self.dropped)
 
 

@@ -23,7 +23,7 @@ class ClientSelection:
         self.participants = participants(self.experiment, len(context.owners.population))
         self.availability = context.availability  # None: all clients are always available
         self.overselects = self.experiment.devices.overselect > 1 and not (
-            self.algorithm.everyone or isinstance(self.algorithm, Asynchronous)
+            self.algorithm.everyone or self.algorithm.in_turn or isinstance(self.algorithm, Asynchronous)
         )
         self.clock = 0.0  # simulated seconds since the start
         self.population_ids = np.array(self.population)

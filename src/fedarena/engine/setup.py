@@ -131,6 +131,8 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
         has_classes=context.task_name == "classification",
         has_accuracy=context.task_name not in ("regression", "survival"),
         features=input_features(context.task),
+        steps=local.steps,
+        optimizer=local.optimizer,
     )
     context.algorithm = context.algorithm.settled(setting)
     context.algorithm.check(setting)

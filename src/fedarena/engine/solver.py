@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Pull, Vector
+from fedarena.config.errors import BadValue
 from fedarena.config.settings_tables import Local
 from fedarena.data.dataset import count_labels
+from fedarena.engine.adam import Adam
 from fedarena.models.compiled import KernelRows
 from fedarena.models.task import Task, as_tensor
 
@@ -79,18 +81,24 @@ class UnitSolver:
 
 
 def make_step(
-    task: Task, local: Local, adjust: Adjust, momentum: Tensor | None, anchor: Task | None = None
+    task: Task, local: Local, adjust: Adjust, momentum: Tensor | None, anchor: Task | None = None, made: int = 0
 ) -> Callable[[Tensor, Tensor, float], float]:
     """Return one optimizer step as a function of (x, y, lr), with only the operations that the settings need.
 
-    g = gradient + weight_decay w, corrected; u = momentum u + g; w -= lr u.
+    g = gradient + weight_decay w, corrected; u = momentum u + g; w -= lr u. Adam has made `made` steps before.
     """
     w, weights = task.flat, task.weights
     if isinstance(adjust, Anchor):
+        if local.optimizer != "sgd":
+            raise BadValue(
+                f"variance reduction by an anchor is a correction of SGD, not of {local.optimizer}",
+                remedy='set local.optimizer = "sgd"',
+                where="local.optimizer",
+            )
         assert anchor is not None, "an anchor needs a second model"
         return _anchored_step(task, local, adjust, momentum, anchor)
-    if callable(adjust) or local.clip is not None:
-        return _general_step(task, local, adjust, momentum)
+    if callable(adjust) or local.clip is not None or local.optimizer != "sgd":
+        return _general_step(task, local, adjust, momentum, made)
     pull = adjust or Pull()
     centre = None if pull.mu == 0.0 or pull.centre is None else as_tensor(pull.centre).to(w)
     b = None if pull.b is None else as_tensor(pull.b).to(w)
@@ -178,10 +186,15 @@ def _anchored_step(
 
 
 def _general_step(
-    task: Task, local: Local, adjust: Pull | Callable[[Vector, Vector], Vector] | None, momentum: Tensor | None
+    task: Task,
+    local: Local,
+    adjust: Pull | Callable[[Vector, Vector], Vector] | None,
+    momentum: Tensor | None,
+    made: int,
 ) -> Callable[[Tensor, Tensor, float], float]:
-    """Return the slow step, for corrections that are Python functions and for clipping: the gradient is a vector."""
+    """Return the slow step, for Adam, clipping and corrections that are Python functions: the gradient is a vector."""
     w = task.flat
+    adam = Adam(w, momentum, local, made) if local.optimizer == "adam" and momentum is not None else None
     g = torch.zeros_like(w)
     g_views = task.views(g)
     beside: Tensor | None = None
@@ -203,7 +216,9 @@ def _general_step(
         if local.weight_decay:
             g.add_(w, alpha=local.weight_decay)
         corrected = as_tensor(change(w.cpu().numpy(), g.cpu().numpy())).to(w)
-        if momentum is None:
+        if adam is not None:
+            adam.step(corrected, lr)
+        elif momentum is None:
             w.add_(corrected, alpha=-lr)
         else:
             momentum.mul_(local.momentum).add_(corrected)
@@ -226,9 +241,9 @@ def _as_function(pull: Pull, with_b: bool) -> Callable[[Vector, Vector], Vector]
     return change
 
 
-def can_be_compiled(task: Task, local: Local, adjust: Adjust) -> bool:
+def can_be_compiled(task: Task, local: Local, adjust: Adjust = None) -> bool:
     """Return whether the kernels know the model and the correction, which must be data and not a Python function."""
-    if task.network is None or local.clip is not None:
+    if task.network is None or local.clip is not None or local.optimizer != "sgd":
         return False
     if isinstance(adjust, Anchor):
         return task.network.can_anchor and not _scales(adjust)
@@ -339,11 +354,12 @@ def train(
     adjust: Adjust,
     momentum: Tensor | None,
     anchor: Task | None = None,
+    made: int = 0,
 ) -> Outcome:
-    """Run local SGD from `w` over epochs of batches; `rate(j)` is the learning rate of step j."""
+    """Run the local optimizer from `w` over epochs of batches; `rate(j)` is the learning rate of step j."""
     task.module.train()
     task.load(w)
-    step = make_step(task, local, adjust, momentum, anchor)
+    step = make_step(task, local, adjust, momentum, anchor, made)
     unit = UnitSolver(local.momentum, adjust.mu if isinstance(adjust, Pull) else 0.0)
     steps, lr_sum, losses = 0, 0.0, []
     for batches in epochs:

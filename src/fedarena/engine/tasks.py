@@ -222,7 +222,7 @@ class ClientTask:
     ) -> ClientState | None:
         momentum, context = work.final_momentum, work.context
         own = buffers if context.buffer_policy == "local" else None
-        steps = work.state.steps + work.steps if context.experiment.local.decay_counter == "per_client" else 0
+        steps = work.state.steps + work.steps if context.counts_client_steps else 0
         empty = reply.keep is None and momentum is None and own is None and not steps and residual is None
         return None if empty and self.state is None else ClientState(reply.keep, momentum, own, steps, None, residual)
 
@@ -344,6 +344,7 @@ class ClientBatch:
 
 def client_batch_size(context: ExperimentContext, participants: int) -> int:
     """Return the number of clients in a batch: one, where each of them has much to compute."""
-    rows = context.partition.sizes.mean()
-    work = context.experiment.local.epochs * rows * context.task.size
+    rows, local = context.partition.sizes.mean(), context.experiment.local
+    samples = local.epochs * rows if local.steps is None else local.steps * min(local.batch, rows)
+    work = samples * context.task.size
     return max(1, min(int(LIGHT / max(work, 1.0)), participants // PIECES))

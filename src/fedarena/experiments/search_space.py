@@ -121,8 +121,8 @@ class Space:
                     remedy="search settings of the training: local, algorithm, model, share",
                     where=place,
                 )
-            if EITHER_OR.get(head) in self.keys:
-                raise BadValue(f"both {head} and {EITHER_OR[head]} are searched", remedy="use one of them", where=place)
+            if EITHER_OR.get(key) in self.keys:
+                raise BadValue(f"both {key} and {EITHER_OR[key]} are searched", remedy="use one of them", where=place)
             for value in dimension.ends:
                 try:
                     experiment.with_(**{key: value})

@@ -159,13 +159,14 @@ class FlowerServer:
         self.buffers = exchange.buffers or self.buffers
         return float(np.mean(exchange.facts.losses)) if exchange.facts.losses else float("nan")
 
-    def exchange(self, round: RoundExchange, message: Any, do: str, everyone: bool) -> Any:
+    def exchange(self, round: RoundExchange, message: Any, do: str, everyone: bool, only: int | None) -> Any:
         """Send a message to the clients, and return the mean of their replies, aggregated in the order of clients."""
         aggregate, first = Aggregate(), None
         round.aggregate = aggregate
         if everyone:
             round.selected = list(self.clients.population)
-        replies = self.send(round.round, round.exchanges, round.selected, do, Broadcast(message, self.buffers))
+        asked = round.selected if only is None else [only]
+        replies = self.send(round.round, round.exchanges, asked, do, Broadcast(message, self.buffers))
         round.exchanges += 1
         for client, reply in replies.items():
             try:
@@ -184,7 +185,8 @@ class FlowerServer:
             aggregate.answered.append(client)
             round.facts.losses.append(report["loss"])
             self.remembered[client] = report["memory"]
-        round.close()
+        round.close(only)
+        self.buffers = self.buffers if only is None else round.buffers or self.buffers  # they travel with the model
         return aggregate.mean.result()
 
     def send(self, round: int, exchange: int, clients: list[int], do: str, common: Broadcast) -> dict[int, Message]:

@@ -117,7 +117,8 @@ def _local_training(data: ReportData) -> str:
         return "differs between algorithms: see the command under Repeat it"
     local = tables[0]
     batch = "all samples in one batch" if local.batch == float("inf") else f"batches of {local.batch:g}"
-    return f"{local.epochs} epoch{'s' * (local.epochs != 1)}, {batch}, learning rate {local.lr:g}"
+    amount, unit = (local.epochs, "epoch") if local.steps is None else (local.steps, "step")
+    return f"{amount} {unit}{'s' * (amount != 1)}, {batch}, learning rate {local.lr:g}"
 
 
 def verdict(data: ReportData) -> Markup:

@@ -62,10 +62,9 @@ def check_room(path: Path, context: ExperimentContext) -> None:
 
 def room_for(context: ExperimentContext) -> int:
     """Return the bytes that a run may need on disk while it is under way."""
-    local = context.experiment.local
-    keeps_momentum = local.momentum > 0 and (context.algorithm.keeps_momentum or not local.reset_momentum)
+    moments = context.keeps_momentum * (2 if context.experiment.local.optimizer == "adam" else 1)
     leaves_out = getattr(context.experiment.uplink, "top_k", None) is not None
-    vectors = (context.algorithm.remember(context.initial) is not None) + keeps_momentum + leaves_out
+    vectors = (context.algorithm.remember(context.initial) is not None) + moments + leaves_out
     people = len(context.partition.population)
     models = 5 + vectors * (2 * people + participants(context.experiment, people))  # two rounds kept, one under way
     return models * context.initial.nbytes + (1 << 20)
@@ -146,7 +145,7 @@ def _first_difference(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:
 def write_start(path: Path, context: ExperimentContext) -> None:
     """Write the files that are known before the first round."""
     partition = context.owners
-    facts = {**versions(), **fingerprints(context), "path": context.task.path}
+    facts = {**versions(), **fingerprints(context), "path": context.training_path}
     write_table(path / "versions.json", facts)
     _write_partition(path, partition)
     _write_experiment(path, context.experiment)  # last: a folder that has it is a run
