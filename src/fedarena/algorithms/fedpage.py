@@ -51,6 +51,8 @@ class FedPAGE(Algorithm):
     q: Annotated[int, Ge(1)] = 5
     server_lr: Annotated[float, Gt(0)] | None = None
 
+    beyond_steps = "gradients outside of local SGD"
+
     def init(self, w: Vector) -> FedPAGEState:
         """Start without a gradient estimate."""
         return FedPAGEState(w, np.zeros_like(w), 0)

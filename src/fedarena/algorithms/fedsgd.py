@@ -17,6 +17,7 @@ class FedSGD(Algorithm):
     """
 
     steps_a_round = 1
+    beyond_steps = "the gradient over all samples of a client"
 
     def client(self, message: Model, client_state: None, work: Work) -> Reply:
         """eta grad F_k(w_t): the client applies the rate, because its decay is counted there."""

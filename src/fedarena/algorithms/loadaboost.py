@@ -49,6 +49,7 @@ class LoAdaBoost(Algorithm):
     hard_cap: bool = False
 
     needs = "each update"  # every loss, for the median
+    beyond_steps = "the training loss of each client"
 
     def init(self, w: Vector) -> LoAdaBoostState:
         """L_med = +inf for `above`, -inf for `below`."""

@@ -251,6 +251,9 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
         table[head] = value
         return table
     inner = _as_mapping(before, head)
+    if "." in rest and head not in COMPONENTS:  # a table within a table: local.privacy.noise
+        rest, _, last = rest.partition(".")
+        value = {**_as_mapping(inner.get(rest) or {}, f"{head}.{rest}"), last: value}
     if rest == "name" and inner.get("name") != value:
         inner = {}
     table[head] = {**inner, rest: value}

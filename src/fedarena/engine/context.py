@@ -25,6 +25,7 @@ from fedarena.engine.availability import Availability, build_availability
 from fedarena.engine.devices import Fleet, Stragglers, build_fleet
 from fedarena.engine.stopping import participants
 from fedarena.models.compiled import KernelRows
+from fedarena.models.private_task import PrivateTask
 from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor, build
 from fedarena.privacy.secure_aggregation import MaskProvider
 from fedarena.privacy.uplink import UplinkSteps
@@ -57,6 +58,12 @@ class ExperimentContext:
     def anchor(self) -> Task:
         """Return a second copy of the model, for gradients at a fixed point beside the weights in training."""
         return self._build()
+
+    @cached_property
+    def private_task(self) -> PrivateTask:
+        """Return the model with the gradients of single samples, for training with `local.privacy`."""
+        assert self.experiment.local.privacy is not None
+        return PrivateTask(self.task, self.experiment.local.privacy)
 
     def _build(self) -> Task:
         exp = self.experiment

@@ -59,7 +59,10 @@ class RequestLimits:
         if isinstance(asked, messages.BatchNormRequest):
             return f"round {round + 1}, statistics", 1 + REPEATS
         if isinstance(asked, messages.AsyncTrainRequest):
-            return "training", self._rounds * self._context.agreed.clients + REPEATS
+            most = self._rounds * self._context.agreed.clients + REPEATS
+            if self._is_private:  # one draw of noise for each number
+                return f"training {min(asked.number, most) + 1}", 1
+            return "training", most
         if isinstance(asked, messages.EvaluateRequest):
             return "evaluation", self._evaluations + REPEATS
         if isinstance(asked, messages.EvaluationSumsRequest):
@@ -74,7 +77,12 @@ class RequestLimits:
     @property
     def _is_protected(self) -> bool:
         steps = self._context.steps
-        return steps is not None and bool(steps.settings.secure or steps.settings.noise)
+        is_masked = steps is not None and bool(steps.settings.secure or steps.settings.noise)
+        return is_masked or self._is_private
+
+    @property
+    def _is_private(self) -> bool:
+        return self._context.experiment.local.privacy is not None
 
     @property
     def _rounds(self) -> int:

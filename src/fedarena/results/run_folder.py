@@ -146,7 +146,8 @@ def _first_difference(key: str, old: Any, new: Any) -> tuple[str, Any, Any]:
 def write_start(path: Path, context: ExperimentContext) -> None:
     """Write the files that are known before the first round."""
     partition = context.owners
-    facts = {**versions(), **fingerprints(context), "path": context.task.path}
+    task = context.task if context.experiment.local.privacy is None else context.private_task
+    facts = {**versions(), **fingerprints(context), "path": task.path}
     write_table(path / "versions.json", facts)
     _write_partition(path, partition)
     _write_experiment(path, context.experiment)  # last: a folder that has it is a run
