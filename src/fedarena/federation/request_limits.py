@@ -98,8 +98,8 @@ class RequestLimits:
 
 
 def request_digest(asked: messages.MessageBody, content: bytes) -> str:
-    """Hash a request without the shares and the keys of masks, which are drawn again whenever it is sent."""
-    digest = hashlib.sha256(asked.model_dump_json(exclude={"shares", "keys"}).encode())
+    """Hash what the answer to a request depends on: not the keys and shares of masks, which are drawn again every time."""
+    digest = hashlib.sha256(asked.model_dump_json(exclude={"shares", "keys", "keep_from"}).encode())
     for part in payload_parts(content):
         digest.update(part)
     return digest.hexdigest()
