@@ -247,7 +247,9 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
         before = {}
     if not rest:
         if isinstance(value, Mapping) and "name" not in value and head in TABLES:  # local={"lr": 1} changes only lr
-            value = {**_as_mapping(before, head), **value}
+            below = _as_mapping(before, head)
+            inner = {} if head in COMPONENTS else {key: _merged(below.get(key), one) for key, one in value.items()}
+            value = {**below, **value, **inner}
         table[head] = value
         return table
     inner = _as_mapping(before, head)
@@ -258,6 +260,11 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
         inner = {}
     table[head] = {**inner, rest: value}
     return table
+
+
+def _merged(below: Any, value: Any) -> Any:
+    """Return a table within a table with those keys replaced that are given; any other value as it is."""
+    return {**below, **value} if isinstance(below, Mapping) and isinstance(value, Mapping) else value
 
 
 def _as_mapping(value: Any, key: str) -> dict[str, Any]:
