@@ -134,6 +134,9 @@ LEAVES = [
     (['algorithm={name="fedavg", with=["fedir"]}'], "of each class", True),
     (['algorithm={name="fedavg", with=[{name="fedir", target="uniform"}]}'], "of each class", False),
     (["uplink.secure=true"], "only the sum over clients can be read", True),
+    ([], "of each training its loss", True),
+    (["local.privacy={clip=1, noise=2}"], "its loss", False),
+    (["local.privacy={clip=1, noise=2}"], "clipped to 1, and noise of 2 times that on their sum", True),
     (["algorithm=coop"], "when it has finished a training", True),
     (["algorithm=local"], "a change of the model's weights", False),
 ]

@@ -53,6 +53,21 @@ def test_without_noise_it_is_the_run_without_a_sweep(result: Comparison) -> None
 
 
 @pytest.mark.slow
+def test_noise_of_private_training(tmp_path: Path) -> None:
+    """The epsilon of records takes the place of that of clients; the clip is that of the experiment."""
+    local = {"privacy": {"clip": 0.5, "noise": 1.0}}
+    found = fa.compare(
+        "digits", "fedavg", seeds=2, sweep="local.privacy.noise=1,3", out=tmp_path / "c", local=local, workers=1, **SMALL
+    )
+    assert found.labels == ["fedavg noise=1", "fedavg noise=3"]
+    for label, point in zip(found.labels, points(found), strict=True):
+        runs = found.runs[label]
+        assert {run.experiment.local.privacy.clip for run in runs} == {0.5}
+        assert point.epsilon == pytest.approx(sum(run.record_epsilon for run in runs) / 2)
+    assert "about one of its training samples" in fa.report(found, tmp_path / "r.html").read_text()
+
+
+@pytest.mark.slow
 def test_the_picture_the_page_and_the_command(result: Comparison, tmp_path: Path) -> None:
     assert result.dir is not None
     assert (result.dir / "tradeoff.png").stat().st_size > 10_000
@@ -120,7 +135,7 @@ def test_who_sends_nothing_takes_part_once() -> None:
     ("text", "message"),
     [
         ("uplink.nois=1,2", "did you mean 'noise'"),
-        ("local.lr=1,2", "not a key of the uplink"),
+        ("local.lr=1,2", "not a key of uplink or local.privacy"),
         ("uplink.noise=1", "two or more"),
         ("uplink.noise=1,1", "each once"),
         ("uplink.noise", "two or more"),

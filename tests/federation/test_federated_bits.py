@@ -48,6 +48,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rows held out": {"validate_share": 0.3},
     "clipped": {"uplink": {"clip": 0.05}},
     "clipped and noised": {"uplink": {"clip": 0.05, "noise": 0.5}},
+    "private steps": {"local": {"lr": 0.1, "batch": 8, "privacy": {"clip": 0.5, "noise": 1.0}}, "algorithm": "scaffold"},
     "drawn by coins": {"uplink": {"clip": 0.05, "noise": 0.5, "sampling": "poisson"}, "share": 0.5},
     "rounded to eight bits": {"uplink": {"quantise": 8}},
     "the largest tenth": {"uplink": {"top_k": 0.1}},

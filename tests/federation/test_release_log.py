@@ -307,7 +307,8 @@ def answers(federation: Federation, contents: list[bytes]) -> list[str]:
 def test_a_repeated_request_gets_the_same_answer(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
     federation.start(kind=FederationClient)
-    federation.serve(federation.experiment(uplink={"clip": 0.1, "noise": 0.3}), terms={"secret": None})
+    local = {"lr": 0.1, "batch": 8, "privacy": {"clip": 0.5, "noise": 1.0}}
+    federation.serve(federation.experiment(uplink={"clip": 0.1, "noise": 0.3}, local=local), terms={"secret": None})
     person, work = federation.clients["alfa"], requests(federation, messages.RoundRequest)[-1]
     first, again = (unpack(person.handle(work), {"Step": Step}).payload["send"] for _ in range(2))
     assert np.array_equal(first.delta, again.delta)
@@ -315,14 +316,20 @@ def test_a_repeated_request_gets_the_same_answer(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("uplink", "most"), [("plain", 1 + REPEATS), ({"clip": 0.1, "noise": 0.3}, 1), ({"secure": True}, 1)]
+    ("settings", "most"),
+    [
+        ({}, 1 + REPEATS),
+        ({"uplink": {"clip": 0.1, "noise": 0.3}}, 1),
+        ({"uplink": {"secure": True}}, 1),
+        ({"local": {"lr": 0.1, "batch": 8, "privacy": {"clip": 0.5, "noise": 1.0}}}, 1),
+    ],
 )
 def test_a_round_is_answered_for_few_models_and_for_one_where_noise_or_masks_protect_it(
-    uplink: Any, most: int, tmp_path: Path
+    settings: dict[str, Any], most: int, tmp_path: Path
 ) -> None:
     federation = Federation(tmp_path)
     federation.start()
-    federation.serve(federation.experiment(uplink=uplink))
+    federation.serve(federation.experiment(**settings))
     limits = federation.clients["alfa"]._joined.worker.limits  # type: ignore[union-attr]
     work = requests(federation, messages.RoundRequest)[-1]
     request = unpack_body(work).body
@@ -332,6 +339,22 @@ def test_a_round_is_answered_for_few_models_and_for_one_where_noise_or_masks_pro
     last = other_models(federation, work, most + 5)[-1]
     with pytest.raises(BadValue, match=f"asked {most + 1} different questions as 'round 3, exchange 1'"):
         limits.check(request, 2, last)  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+def test_without_rounds_each_private_training_is_for_one_model(tmp_path: Path) -> None:
+    """Noise is drawn by the number of a training: another model under the same number is refused."""
+    federation = Federation(tmp_path)
+    federation.start()
+    local = {"lr": 0.1, "batch": 8, "privacy": {"clip": 0.5, "noise": 1.0}}
+    run = federation.serve(federation.experiment(algorithm="fedasync", local=local))
+    assert run.record_epsilon > 0
+    limits = federation.clients["alfa"]._joined.worker.limits  # type: ignore[union-attr]
+    work = requests(federation, messages.AsyncTrainRequest)[0]
+    request = unpack_body(work).body
+    limits.check(request, 0, work)  # type: ignore[union-attr]
+    with pytest.raises(BadValue, match="asked 2 different questions as 'training 1'"):
+        limits.check(request, 0, other_models(federation, work, 1)[0])  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

@@ -185,6 +185,11 @@ def test_what_a_strategy_would_not_do_is_refused(setting: dict[str, Any]) -> Non
         Strategy(network(False), "fedavg", **setting)
 
 
+def test_noise_that_the_server_knows_is_refused() -> None:
+    with pytest.raises(FedarenaError, match="from the seed, which the server knows"):
+        Strategy(network(False), "fedavg", local={"privacy": {"clip": 1.0, "noise": 1.0}})
+
+
 def test_unknown_algorithms_are_refused_before_anything_starts() -> None:
     with pytest.raises(FedarenaError, match="no algorithm is called 'fedavgg'"):
         Strategy(network(False), "fedavgg")

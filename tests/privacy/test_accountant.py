@@ -74,7 +74,9 @@ def test_releases_add_up() -> None:
 
 
 def test_without_the_library_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    need_accountant()
+    need_accountant("uplink.noise")
     monkeypatch.setattr(accountant, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependency, match=r"needs the package dp-accounting[\s\S]*fedarena\[privacy\]"):
-        need_accountant()
+    with pytest.raises(
+        MissingDependency, match=r"local.privacy.noise needs the package dp-accounting[\s\S]*fedarena\[privacy\]"
+    ):
+        need_accountant("local.privacy.noise")

@@ -233,6 +233,7 @@ class Algorithm(SelectsVariant):
     needs: ClassVar[Literal["mean", "each update"]] = "mean"  # what the server must see of the updates
     in_turn: ClassVar[bool] = False  # each exchange of a round is with one client
     counts_classes: ClassVar[bool] = False  # clients must know how many rows of each class all of them have together
+    beyond_steps: ClassVar[str] = ""  # what clients compute from samples besides SGD steps: local.privacy refuses it
 
     @property
     def straggler_settings(self) -> tuple[float, int]:

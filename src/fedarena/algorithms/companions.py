@@ -4,7 +4,7 @@ arXiv:2003.08082. Both combine with any averaging algorithm, and with each other
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -22,6 +22,8 @@ class Companion(Algorithm):
     """An algorithm around another: it changes the rows or the loss of a client, and delegates the rest."""
 
     base: Algorithm = field(default_factory=FedAvg)
+
+    own_use: ClassVar[str] = ""  # what the companion itself takes from samples besides SGD steps
 
     def settled(self, setting: Setting) -> Self:
         """Settle the algorithm inside."""
@@ -52,6 +54,11 @@ class Companion(Algorithm):
     def in_turn(self) -> bool:  # type: ignore[override]
         """Return whether the algorithm inside asks one client after the other."""
         return self.base.in_turn
+
+    @property
+    def beyond_steps(self) -> str:  # type: ignore[override]
+        """Return what the companion or the algorithm inside computes besides SGD steps."""
+        return self.own_use or self.base.beyond_steps
 
     @property
     def steps_a_round(self) -> int | None:  # type: ignore[override]
@@ -114,6 +121,8 @@ class FedIR(Companion):
     target: Literal["pooled", "uniform"] = "pooled"
     normalise: Literal["self", "none"] = "self"
 
+    own_use = "the class counts of each client"
+
     @property
     def counts_classes(self) -> bool:  # type: ignore[override]
         """Return whether clients must know the class counts of all clients: for the pooled target they must."""
@@ -150,6 +159,8 @@ class FedVC(Companion):
 
     n_vc: Annotated[int, Ge(1), Le(10_000_000)] = 256
     with_split: bool = False
+
+    own_use = "a share of each client's samples, drawn before its training"  # a sample may occur in it twice
 
     def check(self, setting: Setting) -> None:
         """Refuse steps in place of epochs."""

@@ -46,6 +46,7 @@ class FedFA(Algorithm):
     server_lr: Annotated[float, Gt(0)] = 1.0
 
     needs = "each update"
+    beyond_steps = "the training accuracy of each client"
 
     def init(self, w: Vector) -> FedFAState:
         """Start with velocity 0 and no visits."""

@@ -52,6 +52,8 @@ class FedPAGE(Algorithm):
     q: Annotated[int, Ge(1)] = 5
     server_lr: Annotated[float, Gt(0)] | None = None
 
+    beyond_steps = "gradients outside of local SGD"
+
     def check(self, setting: Setting) -> None:
         """Refuse other local optimizers."""
         check_plain_sgd("fedpage", setting, "makes its own local steps")

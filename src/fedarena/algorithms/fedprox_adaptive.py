@@ -42,6 +42,8 @@ class FedProxUpdate(Step):
 class AdaptiveFedProx(FedProx):
     """FedProx whose mu grows by 0.1 when the loss rises, and falls by 0.1 when it has fallen five rounds in a row."""
 
+    beyond_steps = "the training loss of each client"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", "adaptive")  # also where this class is created directly
 

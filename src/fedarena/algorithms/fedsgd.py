@@ -18,6 +18,7 @@ class FedSGD(Algorithm):
     """
 
     steps_a_round = 1
+    beyond_steps = "the gradient over all samples of a client"
 
     def check(self, setting: Setting) -> None:
         """Refuse other local optimizers."""

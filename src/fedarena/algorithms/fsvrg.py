@@ -93,6 +93,7 @@ class FSVRG(Algorithm):
     scaling: Literal["none", "diagonal"] = "none"
 
     everyone = True
+    beyond_steps = "the gradient over all samples of a client"
 
     def check(self, setting: Setting) -> None:
         """Refuse models whose gradient of a row at two points is not that of the same function."""

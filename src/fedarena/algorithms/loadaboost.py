@@ -50,6 +50,7 @@ class LoAdaBoost(Algorithm):
     hard_cap: bool = False
 
     needs = "each update"  # every loss, for the median
+    beyond_steps = "the training loss of each client"
 
     def check(self, setting: Setting) -> None:
         """Refuse steps in place of epochs."""

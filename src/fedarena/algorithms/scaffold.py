@@ -45,6 +45,11 @@ class Scaffold(Algorithm):
     momentum_form: Literal["inside_norm", "outside_tau"] = "inside_norm"
     start: Literal["zero", "weights"] = "zero"
 
+    @property
+    def beyond_steps(self) -> str:  # type: ignore[override]
+        """Return what option (i) computes besides SGD steps."""
+        return "the gradient over all samples of a client" if self.option == "i" else ""
+
     def check(self, setting: Setting) -> None:
         """Refuse other optimizers, and momentum that is kept between rounds: c_k is measured from the steps of one round."""
         check_plain_sgd("scaffold", setting, "estimates gradients from the steps of SGD")

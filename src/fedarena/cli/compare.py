@@ -106,7 +106,8 @@ def compare(
         Path | None, typer.Option(help="Other search spaces: a TOML file with one table per algorithm.")
     ] = None,
     sweep: Annotated[
-        str | None, typer.Option(help="Compare at each value of an uplink setting: `uplink.noise=0,0.5,1,2`.")
+        str | None,
+        typer.Option(help="Compare at each value of a setting of uplink or local.privacy: `uplink.noise=0,0.5,1,2`."),
     ] = None,
     leave_one_out: Annotated[
         bool,

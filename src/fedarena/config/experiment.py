@@ -246,10 +246,15 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
         before = {}
     if not rest:
         if isinstance(value, Mapping) and "name" not in value and head in TABLES:  # local={"lr": 1} changes only lr
-            value = _merged(head, _as_mapping(before, head), value)
+            below = _as_mapping(before, head)
+            inner = {} if head in COMPONENTS else {key: _within(below.get(key), one) for key, one in value.items()}
+            value = _merged(head, below, {**value, **inner})
         table[head] = value
         return table
     inner = _as_mapping(before, head)
+    if "." in rest and head not in COMPONENTS:  # a table within a table: local.privacy.noise
+        rest, _, last = rest.partition(".")
+        value = {**_as_mapping(inner.get(rest) or {}, f"{head}.{rest}"), last: value}
     if rest == "name" and inner.get("name") != value:
         inner = {}
     table[head] = _merged(head, inner, {rest: value})
@@ -261,6 +266,11 @@ def _merged(table: str, before: Mapping[str, Any], given: Mapping[str, Any]) -> 
     set_keys = [key for key, value in given.items() if value not in (None, "none")]
     replaced = {EITHER_OR.get(f"{table}.{key}", "").rpartition(".")[2] for key in set_keys} - set(given)
     return {key: value for key, value in before.items() if key not in replaced} | dict(given)
+
+
+def _within(below: Any, value: Any) -> Any:
+    """Return a table within a table with those keys replaced that are given; any other value as it is."""
+    return {**below, **value} if isinstance(below, Mapping) and isinstance(value, Mapping) else value
 
 
 def _as_mapping(value: Any, key: str) -> dict[str, Any]:

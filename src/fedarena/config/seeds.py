@@ -41,7 +41,8 @@ Purpose = Literal[
     "search",  # trials of a search
     "algorithm",  # random decisions of an algorithm on the server
     "uplink",  # random rounding of what a client sends
-    "privacy",  # noise of differential privacy
+    "privacy",  # noise of differential privacy on the way up
+    "record_privacy",  # batches and noise of a client's differentially private training
     "masks",  # keys and shares of secure aggregation
 ]
 
@@ -55,7 +56,7 @@ _PURPOSES: Mapping[SeedKey, tuple[Purpose, ...]] = {
     "fold_seed": ("split", "folds"),
     "seed": (
         "shuffle", "dropout", "evaluate", "augment", "vc", "valid", "validation", "search", "algorithm", "uplink",
-        "privacy", "masks",
+        "privacy", "record_privacy", "masks",
     ),
 }  # fmt: skip
 SEED_KEYS: Mapping[Purpose, SeedKey] = {purpose: key for key, purposes in _PURPOSES.items() for purpose in purposes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -34,6 +34,7 @@ class SettingsTable(BaseModel):
     """A table of an experiment: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+    within: ClassVar[str] = ""  # the key of the table that has this one as a value
 
     @model_validator(mode="before")
     @classmethod
@@ -45,7 +46,7 @@ class SettingsTable(BaseModel):
         values = {
             str(k): None if isinstance(v, str) and v == "none" and k in optional else v for k, v in values.items()
         }
-        table = f"{cls.__name__.lower()}." if cls.__name__.lower() in TABLES else ""
+        table = cls.within or (f"{cls.__name__.lower()}." if cls.__name__.lower() in TABLES else "")
         for key, value in values.items():
             field = cls.model_fields.get(key)
             if field is None or key in COMPONENTS:
@@ -59,6 +60,27 @@ class SettingsTable(BaseModel):
             if key not in TABLES:  # tables check their own values
                 check_value(table + key, value, table + key)
         return values
+
+
+class LocalPrivacy(SettingsTable):
+    """Differential privacy of single training samples: DP-SGD on every client (docs/privacy.md#privacy-of-a-record)."""
+
+    within: ClassVar[str] = "local.privacy."
+
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=True)]  # largest L2 norm of the gradient of one sample
+    noise: Annotated[float, Field(ge=0)]  # standard deviation of the Gaussian noise on the sum, in units of clip
+    # at which epsilon is reported; none: samples ^ -1.1, at most 1e-5
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    @model_validator(mode="after")
+    def _check_noise_is_finite(self) -> LocalPrivacy:
+        if self.noise and math.isinf(self.clip):
+            raise BadValue(
+                f"local.privacy.noise = {self.noise:g} with local.privacy.clip = inf",
+                remedy="noise hides a sample only if its gradient is bounded: set local.privacy.clip, e.g. to 1.0",
+                where="local.privacy.clip",
+            )
+        return self
 
 
 class Local(SettingsTable):
@@ -81,6 +103,15 @@ class Local(SettingsTable):
     last_batch: Literal["auto", "keep", "merge_one", "drop"] = "auto"  # auto: merge_one with BatchNorm, else keep
     shuffle: bool = True
     clip: Annotated[float, Field(gt=0)] | None = None  # largest gradient norm in a step
+    privacy: LocalPrivacy | None = None  # clipped gradients of single samples, with noise
+
+    @field_validator("privacy", mode="before")
+    @classmethod
+    def _check_privacy(cls, value: Any) -> Any:
+        complete = isinstance(value, Mapping) and {"clip", "noise"} <= value.keys()
+        if value is not None and not isinstance(value, LocalPrivacy) and not complete:
+            raise ValueError("a table with a clip and a noise, such as { clip = 1.0, noise = 1.1 }")
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -131,6 +162,16 @@ class Local(SettingsTable):
         if self.decay_form == "geometric" and self.decay > 1:
             raise ValueError(
                 "decay: at most 1 with decay_form = 'geometric', where it is the share by which the rate falls"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_random_batches(self) -> Local:
+        if self.privacy is not None and not self.shuffle:
+            raise BadValue(
+                "local.shuffle = false with local.privacy, whose batches are drawn at random",
+                remedy="leave out local.shuffle",
+                where="local.shuffle",
             )
         return self
 
@@ -256,8 +297,9 @@ def validation_error(
     if first["type"] == "extra_forbidden":
         tables: tuple[type[SettingsTable], ...] = (Local, Evaluate, Devices, Uplink)
         table = root or next(table for table in tables if table.__name__.lower() == keys[0])
+        table = LocalPrivacy if keys[:2] == ["local", "privacy"] else table
         return UnknownName(
-            f"{keys[0] if root is None else table.__name__} has no key '{keys[-1]}'",
+            f"{'.'.join(keys[:-1]) if root is None else table.__name__} has no key '{keys[-1]}'",
             remedy=suggest(keys[-1], table.model_fields, f"it has: {', '.join(table.model_fields)}"),
             where=where,
         )

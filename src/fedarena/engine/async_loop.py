@@ -301,6 +301,7 @@ class AsyncLoop(TrainingLoop):
         answer = self._answer(flight, state)
         facts.seconds_train += time.perf_counter() - began
         if isinstance(answer, ClientAnswer):
+            self.privacy.records.count(flight.client, answer.report.steps)
             return answer
         self.run_notes.report_failure(flight.client, round, answer)
         return None
@@ -341,6 +342,7 @@ class AsyncLoop(TrainingLoop):
         local = self.experiment.local
         sizes = batch_sizes(int(self.clients.sizes[client]), local.batch, self.context.last_batch)
         self.totals["steps"] += local.epochs * len(sizes)
+        self.privacy.records.count(client, local.epochs * len(sizes))
         self.totals["samples"] += local.epochs * sum(sizes)
 
     def _mix_buffers(self, buffers: Buffers, share: float) -> None:

@@ -17,7 +17,7 @@ from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
 from fedarena.config.errors import BadValue
 from fedarena.config.seeds import Purpose, stream
 from fedarena.data.dataset import Rows, count_labels
-from fedarena.engine import solver
+from fedarena.engine import private_steps, solver
 from fedarena.engine.adam import Adam
 from fedarena.engine.batch_plan import BatchPass, continued_passes
 from fedarena.engine.batched_training import BatchedTraining
@@ -70,7 +70,9 @@ class ClientWork:
         state: ClientState,
         decay_round: int | None = None,
         batched: BatchedTraining | None = None,
+        exchange: int = 0,
     ) -> None:
+        self.exchange = exchange  # of the round: each draws noise of its own
         self.context, self.client, self.round, self.state = context, client, round, state
         self._batched = batched  # until this client's training differs from that of the batch
         # Rates that decay by round use the federation's round.
@@ -132,6 +134,14 @@ class ClientWork:
         """Return a random generator that belongs to this client and round."""
         return stream(self.context.experiment.seed_for(purpose), purpose, self.round, self.client)
 
+    @cached_property
+    def private_streams(self) -> tuple[np.random.Generator, np.random.Generator]:
+        """Return the streams of batches and of noise of private training; they follow from a secret where there is one."""
+        secret = self.context.noise_seed
+        seed = self.context.experiment.seed_for("record_privacy") if secret is None else secret
+        key = (self.round, self.client, self.exchange)
+        return stream(seed, "record_privacy", *key, 0), stream(seed, "record_privacy", *key, 1)
+
     @property
     def lr(self) -> float:
         """Return the learning rate at the first step of this round."""
@@ -153,6 +163,7 @@ class ClientWork:
     @property
     def own_class_counts(self) -> NDArray[np.int64]:
         """Return the number of this client's rows of each class."""
+        private_steps.refuse(self, "the class counts of each client")
         return self.context.class_counts(self.context.partition.clients[self.client])
 
     @property
@@ -169,6 +180,7 @@ class ClientWork:
     @property
     def feature_counts(self) -> NDArray[np.int64]:
         """Return in how many of this client's rows each input feature is not 0, without random augmentation."""
+        private_steps.refuse(self, "the feature counts of each client")
         counts = np.zeros(int(np.prod(self.context.data.shape)), np.int64)
         for start in range(0, self.rows, EVALUATION_ROWS):
             piece = slice(start, start + EVALUATION_ROWS)
@@ -185,6 +197,7 @@ class ClientWork:
 
         With `split`, a client with enough rows has fixed disjoint blocks of that size and uses one of them.
         """
+        private_steps.refuse(self, "a share of each client's samples, drawn before its training")
         self._batched = None
         rng = self.stream("vc")
         blocks = self.rows // count
@@ -230,7 +243,12 @@ class ClientWork:
                 return np.full(count, self.local.lr if lr is None else lr)
             return np.array([rate(first + j) for j in range(count)])
 
-        if solver.can_be_compiled(self.task, self.local, adjust):
+        if self.local.privacy is not None:
+            if batch is not None:
+                private_steps.refuse(self, "a batch size of its own")
+            counts = [sum(len(part.sizes) for part in passes) for passes in plan]
+            out = private_steps.train(self, w, counts, rate, adjust, self._start_momentum(), self._gather)
+        elif solver.can_be_compiled(self.task, self.local, adjust):
             stretches = (chain.from_iterable(map(self._stretches, passes)) for passes in plan)
             out = solver.train_compiled(self.task, w, stretches, rates, self.local, adjust, self._start_momentum())
         else:
@@ -269,6 +287,7 @@ class ClientWork:
 
     def gradient(self, w: Vector, rows: NDArray[np.int64] | None = None) -> Vector:
         """Return the gradient of the mean loss over all rows (or these), in pieces unless BatchNorm needs them together."""
+        private_steps.refuse(self, "gradients outside of local SGD")
         self._check_single_row()
         rows = np.arange(self.rows) if rows is None else rows
         together = self.task.has_batchnorm or self.task.class_weights is not None  # a mean of parts is another mean
@@ -299,6 +318,7 @@ class ClientWork:
 
     def evaluate(self, w: Vector) -> tuple[float, float]:
         """Return accuracy and mean loss of `w` on all local training rows, in evaluation mode."""
+        private_steps.refuse(self, "scores on the training samples of each client")
         self.task.load(w)
         scores = self.context.evaluate(self.index, self._noise)
         return float(scores.right.sum() / scores.count.sum()), float(scores.loss.sum() / scores.count.sum())

@@ -27,6 +27,7 @@ from fedarena.engine.solver import can_be_compiled
 from fedarena.engine.stopping import participants
 from fedarena.models.compiled import KernelRows
 from fedarena.models.losses import find_loss
+from fedarena.models.private_task import PrivateTask
 from fedarena.models.task import Cut, Keep, Scores, Task, as_tensor, build
 from fedarena.privacy.secure_aggregation import MaskProvider
 from fedarena.privacy.uplink import UplinkSteps
@@ -59,6 +60,12 @@ class ExperimentContext:
     def anchor(self) -> Task:
         """Return a second copy of the model, for gradients at a fixed point beside the weights in training."""
         return self._build()
+
+    @cached_property
+    def private_task(self) -> PrivateTask:
+        """Return the model with the gradients of single samples, for training with `local.privacy`."""
+        assert self.experiment.local.privacy is not None
+        return PrivateTask(self.task, self.experiment.local.privacy)
 
     def _build(self) -> Task:
         exp = self.experiment
@@ -164,6 +171,8 @@ class ExperimentContext:
     @property
     def training_path(self) -> str:
         """Return which code trains: the kernels, or the next path where they do not know the optimizer."""
+        if self.experiment.local.privacy is not None:
+            return self.private_task.path
         path = self.task.path
         return "tape" if path.startswith("compiled") and not can_be_compiled(self.task, self.experiment.local) else path
 

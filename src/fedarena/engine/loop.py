@@ -44,7 +44,7 @@ from fedarena.engine.tasks import (
     in_order,
 )
 from fedarena.models.pytree import leaves, nbytes, refuse_single_updates
-from fedarena.privacy.ledger import PrivacyLedger
+from fedarena.privacy.ledger import PrivacyLedger, RecordLedger
 
 NEVER_UPDATED = "the server's model never changed: no answer came, or too few for its buffer"
 NO_CLIENTS_LEFT = "the trace of devices.available has ended: no client is available any more"
@@ -59,7 +59,8 @@ class TrainingLoop:
         self.algorithm: Algorithm = context.algorithm
         self.clients = ClientSelection(context)
         self.costs = RunCosts(context)
-        self.privacy = PrivacyLedger(context.steps, len(self.clients.population))
+        records = RecordLedger(self.experiment.local, context.sizes)
+        self.privacy = PrivacyLedger(context.steps, len(self.clients.population), records)
         self.run_notes = RunNotes(context)
         self.evaluation = RoundEvaluation(context, runtime, store, self.run_notes)
         self.rule = StopRule(self.experiment, self.algorithm, self.clients.participants, context.metric)
@@ -132,10 +133,10 @@ class TrainingLoop:
         present = [k for k in asked if not clients.drops_out(round.round, k)]
         round.dropped |= set(wanted) - set(present)
         key = self.privacy.exchange_key(round.round, round.exchanges, asked, everyone or self.algorithm.everyone)
-        round.exchanges += 1
+        number, round.exchanges = round.exchanges, round.exchanges + 1
         down = self.costs.count_broadcast(len(asked), common, key)
         separate = clients.overselects and not everyone and only is None
-        return Request(do, common, asked, present, key, down, clients.response_times(present), separate)
+        return Request(do, common, asked, present, key, down, clients.response_times(present), number, separate)
 
     def _train(
         self, round: RoundExchange, request: Request
@@ -160,7 +161,7 @@ class TrainingLoop:
         times = request.response_times
         deadline = BatchDeadline(request.down, tuple(times[k] for k in clients)) if times else None
         states = tuple(map(self.store.client_state, clients))
-        return ClientBatch(round, request.do, clients, states, request.key, deadline, request.separate)
+        return ClientBatch(round, request.do, clients, states, request.key, deadline, request.separate, request.number)
 
     def _is_usable(self, report: ClientReport) -> bool:
         return report.finite or self.experiment.on_nan == "keep"
@@ -194,6 +195,7 @@ class TrainingLoop:
             round.dropped.add(client)
             return
         up = self.costs.count_response(report)
+        self.privacy.records.count(client, report.steps)
         aggregate.seconds = max(aggregate.seconds, self.costs.simulated_seconds(report, request.down, up))
         round.facts.seconds_slowest = max(round.facts.seconds_slowest, report.seconds)
         if not self._is_usable(report):
@@ -246,7 +248,8 @@ class TrainingLoop:
 
     def _with_metrics(self, record: RoundRecord, state: Any, last: bool) -> RoundRecord:
         metrics = self.evaluation.evaluate(Broadcast(Model(state.w), self.buffers), record.round, last)
-        return replace(record, epsilon=self.privacy.epsilon, **metrics)
+        spent = self.privacy.records.epsilon
+        return replace(record, epsilon=self.privacy.epsilon, record_epsilon=spent, **metrics)
 
     def evaluate_last_round(self, records: list[RoundRecord]) -> None:
         """Evaluate the last round of a run that was stopped between two evaluations."""
@@ -258,7 +261,7 @@ class TrainingLoop:
     def _checkpoint(self, record: RoundRecord, state: Any) -> None:
         """Save the snapshot and the record of a round."""
         totals = {**self.costs.totals, "wall_seconds": record.wall_seconds, "clock": self.clients.clock}
-        notes, spent = self.run_notes.snapshot, dict(self.privacy.spent)
+        notes, spent = self.run_notes.snapshot, self.privacy.snapshot
         so_far = (totals, self.evaluation.client_accuracy, notes, self.queue(), spent)
         snapshot = Snapshot(record.round, state, self.buffers, *so_far)
         self.store.save(self.evaluation.with_validated(snapshot), plain_record(record))
@@ -273,7 +276,7 @@ class TrainingLoop:
             self.costs.totals.update((name, int(snapshot.totals[name])) for name in self.costs.totals)
             seconds, self.clients.clock = snapshot.totals["wall_seconds"], snapshot.totals["clock"]
             self.run_notes.restore(snapshot.noted)
-            self.privacy.spent = dict(snapshot.spent)
+            self.privacy.restore(snapshot.spent)
             self.restore_queue(snapshot.queue)
         past = []
         for plain in records:

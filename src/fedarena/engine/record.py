@@ -31,6 +31,7 @@ class RoundRecord:
     client_std: float | None = None  # spread of the clients' accuracies on their own test sets
     client_worst: float | None = None  # mean of the worst tenth of them
     epsilon: float | None = None  # privacy spent so far, where the uplink adds noise
+    record_epsilon: float | None = None  # privacy of a record spent so far, where `local.privacy` adds noise
     metric: float | None = None  # value of `evaluate.metric` where that is not accuracy or loss; NaN where undefined
     validation: float | None = None  # the same on the samples held out to choose a round, where there are any
     clock: float = 0.0  # simulated seconds since the start, by the experiment's devices; the same on every machine
@@ -46,10 +47,13 @@ class RoundRecord:
         return self.accuracy if metric == "accuracy" else self.loss if metric == "loss" else self.metric
 
 
+WHERE_KNOWN = ("validation", "record_epsilon")  # that the log has only where there is a value
+
+
 def plain_record(record: RoundRecord) -> dict[str, Any]:
-    """Return a record as the log has it: without the validation value where there is none."""
+    """Return a record as the log has it: without validation value and epsilon of records where there are none."""
     plain = asdict(record)
-    return {name: value for name, value in plain.items() if name != "validation" or value is not None}
+    return {name: value for name, value in plain.items() if name not in WHERE_KNOWN or value is not None}
 
 
 TIMES = tuple(name for name in RoundRecord.__dataclass_fields__ if "seconds" in name)

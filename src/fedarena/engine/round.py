@@ -40,6 +40,7 @@ class Request:
     key: MaskedExchange | None
     down: int  # bytes to each
     response_times: dict[int, float]  # seconds that the server waits for each; {}: no limit
+    number: int  # of the exchange in its round
     separate: bool  # more clients are asked than needed: results stay separate, and the first to arrive count
 
 

@@ -20,6 +20,7 @@ from fedarena.data.folds import has_own_folds, hold_out_fold, hold_out_share, sp
 from fedarena.data.validation_samples import hold_out_validation
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.devices import build_fleet
+from fedarena.engine.private_steps import check_private
 from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import check_metric
 from fedarena.models.linear_features import input_features
@@ -154,6 +155,7 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
             where="uplink",
         )
     _check_uplink(context, owners)
+    check_private(context)
     build_fleet(experiment, len(context.owners.clients))
     _ = context.availability
     _ = context.initial
@@ -206,7 +208,7 @@ def _check_uplink(context: ExperimentContext, clients: int) -> None:
             where="uplink.secure",
         )
     if uplink.noise:
-        need_accountant()
+        need_accountant("uplink.noise")
 
 
 def _samples_uniformly(algorithm: Algorithm) -> bool:

@@ -243,7 +243,7 @@ def _as_function(pull: Pull, with_b: bool) -> Callable[[Vector, Vector], Vector]
 
 def can_be_compiled(task: Task, local: Local, adjust: Adjust = None) -> bool:
     """Return whether the kernels know the model and the correction, which must be data and not a Python function."""
-    if task.network is None or local.clip is not None or local.optimizer != "sgd":
+    if task.network is None or local.clip is not None or local.privacy is not None or local.optimizer != "sgd":
         return False
     if isinstance(adjust, Anchor):
         return task.network.can_anchor and not _scales(adjust)

@@ -20,7 +20,8 @@ def participants(experiment: Experiment, population: int) -> int:
 
 
 METRICS = (
-    "accuracy", "loss", "metric", "weighted_accuracy", "client_std", "client_worst", "epsilon", "validation",
+    "accuracy", "loss", "metric", "weighted_accuracy", "client_std", "client_worst", "epsilon", "record_epsilon",
+    "validation",
 )  # fmt: skip
 
 

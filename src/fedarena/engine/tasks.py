@@ -168,6 +168,7 @@ class ClientTask:
     state: ClientState | None
     number: int | None = None  # of the client's training, where that is not the round: it keys the random streams
     exchange: MaskedExchange | None = None  # where privacy steps change the response
+    exchange_number: int = 0  # in its round
 
     def run(self, context: ExperimentContext, common: Broadcast) -> ClientAnswer | SkippedClient:
         """Run the client alone, without a trace in torch's random numbers."""
@@ -188,7 +189,7 @@ class ClientTask:
             context.task.load_buffers(buffers)
         context.task.class_weights = None
         number = self.round if self.number is None else self.number
-        work = ClientWork(context, self.client, number, state, self.round, batched)
+        work = ClientWork(context, self.client, number, state, self.round, batched, self.exchange_number)
         seed_torch(quick_seed(context.experiment.seed_for("dropout"), "dropout", number, self.client))
         try:
             reply = context.algorithm.act(self.do, common.message, state.kept, work)
@@ -309,6 +310,7 @@ class ClientBatch:
     exchange: MaskedExchange | None = None
     deadline: BatchDeadline | None = None
     separate: bool = False  # a result of each client and no sum, where it is not known yet which of them count
+    exchange_number: int = 0  # in its round
 
     def run(self, context: ExperimentContext, common: Broadcast) -> BatchResult | list[BatchResult]:
         """Run one client after the other; one that fails does not stop the others."""
@@ -321,7 +323,9 @@ class ClientBatch:
         paces = context.fleet.training_factors(self.clients, self.round).tolist()
         with torch_untouched():
             for client, state, pace, result in zip(self.clients, self.states, paces, results, strict=True):
-                task = ClientTask(self.round, client, self.do, state, exchange=self.exchange)
+                task = ClientTask(
+                    self.round, client, self.do, state, exchange=self.exchange, exchange_number=self.exchange_number
+                )
                 answer: Answer
                 try:
                     answer = task.train(context, common, pace, batched)

@@ -53,9 +53,9 @@ def compare(
     trains on all samples in one place and shows the result beside the others. `tune` gives every algorithm this many trials
     of its own search space, or of `spaces`, on samples held out of the training samples. `runtime="ray"` makes the runs on
     the Ray cluster at `address`, or on one that is started here for the purpose. `sweep` runs every algorithm at each value
-    of a key of the uplink ("uplink.noise=0,0.5,1"), and draws what that costs. `leave_one_out` repeats the comparison
-    without each client in turn, or without each client that it names, and reports what the others lose; the clients must
-    be the same in all splits.
+    of a key of uplink or local.privacy ("uplink.noise=0,0.5,1"), and draws what that costs. `leave_one_out` repeats the
+    comparison without each client in turn, or without each client that it names, and reports what the others lose; the
+    clients must be the same in all splits.
     A list of at least three sources, or a file with `[[federation]]` blocks or a `[grid]`, is a suite: each federation is
     compared by itself, and the result is a `SuiteComparison` about the next federation like them.
 

@@ -337,14 +337,19 @@ def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None
     context.task.load(loop.state.w)
     context.task.load_buffers(loop.buffers)
     sha = sha256(*loop.result_vectors())
-    notes = (*context.owners.notes, *loop.notes)
+    notes = (*context.owners.notes, *loop.notes, *loop.privacy.notes(records[-1].epsilon, records[-1].record_epsilon))
     sizes, state = context.owners.sizes, context.task.state()
     used = component_settings(context.algorithm)
     own = loop.evaluation.client_accuracy
-    result = Run(context.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured, chosen)
+    spent = loop.privacy.records.epsilons
+    if spent is not None and context.algorithm.pooled:  # one training on the records of all clients
+        spent = np.where(sizes > 0, spent[0], np.nan)
+    result = Run(
+        context.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured, chosen, spent
+    )
     if path is not None:
         run_files.write_rounds(path, records)
-        run_files.write_clients(path, context, np.asarray(own), run_files.client_columns(measured, chosen))
+        run_files.write_clients(path, context, np.asarray(own), run_files.client_columns(measured, chosen, spent))
         run_files.write_model(path, result.state)
         write_table(path / "result.json", run_files.result_table(path, result.summary(), measured, chosen))
         loop.store.sync_results(*(path / name for name in (*run_files.HASHED, "result.json")))

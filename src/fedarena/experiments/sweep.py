@@ -1,4 +1,4 @@
-"""A sweep: one setting of the uplink at several values, with which every algorithm of a comparison is run.
+"""A sweep: one setting of the uplink or of `local.privacy` at several values, with which every algorithm is run.
 
 >>> parse_sweep("uplink.noise=0,0.5,1")
 ('uplink.noise', [0, 0.5, 1])
@@ -11,12 +11,14 @@ from typing import Any
 
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue, check_known, quoted
-from fedarena.config.settings_tables import Uplink
+from fedarena.config.experiment import with_settings
+from fedarena.config.settings_tables import LocalPrivacy, SettingsTable, Uplink
 from fedarena.config.toml_text import parse_assignment
 from fedarena.experiments.contestants import Contestants, contestants
 
 Sweep = str | Mapping[str, Any]
-SYNTAX = "write a key of the uplink and its values, e.g. --sweep uplink.noise=0,0.5,1,2"
+SYNTAX = "write a key of uplink or local.privacy and its values, e.g. --sweep uplink.noise=0,0.5,1,2"
+SWEPT: dict[str, type[SettingsTable]] = {"uplink": Uplink, "local.privacy": LocalPrivacy}
 
 
 def parse_sweep(text: Sweep) -> tuple[str, list[Any]]:
@@ -29,27 +31,28 @@ def parse_sweep(text: Sweep) -> tuple[str, list[Any]]:
     if len(given) != 1:
         raise BadValue(f"{len(given)} keys are to be swept", remedy=SYNTAX, where="--sweep")
     ((key, values),) = given.items()
-    part, dot, name = key.partition(".")
-    if part != "uplink" or not dot:
-        raise BadValue(f"'{quoted(key)}' is not a key of the uplink", remedy=SYNTAX, where="--sweep")
-    known = Uplink.model_fields
-    check_known(name, known, f"uplink has no key '{quoted(name)}'", f"it has: {', '.join(known)}", "--sweep")
+    part, _, name = key.rpartition(".")
+    if part not in SWEPT:
+        raise BadValue(f"'{quoted(key)}' is not a key of uplink or local.privacy", remedy=SYNTAX, where="--sweep")
+    known = SWEPT[part].model_fields
+    check_known(name, known, f"{part} has no key '{quoted(name)}'", f"it has: {', '.join(known)}", "--sweep")
     if len(values) < 2 or len(set(map(str, values))) < len(values):
         raise BadValue(f"{key} has the values {quoted(values)}", remedy="give two or more, each once", where="--sweep")
     return key, values
 
 
 def with_sweep(choices: Any, sweep: Sweep) -> tuple[Contestants, dict[str, Any]]:
-    """Return every algorithm at every value, and the sweep of the plan; baselines that do not communicate run once."""
+    """Return every algorithm at every value, and the sweep of the plan; baselines that have no uplink run once."""
     key, values = parse_sweep(sweep)
-    name = key.removeprefix("uplink.")
+    part, _, name = key.rpartition(".")
     entered, of = {}, {}
     for label, table in contestants(choices, least=1).items():
-        if not Component.choose("algorithm", table["algorithm"], "algorithm").made.communicates:
+        communicates = Component.choose("algorithm", table["algorithm"], "algorithm").made.communicates
+        if part == "uplink" and not communicates:
             entered[label] = table
             continue
         for value in values:
             own = f"{label} {name}={value}"
-            entered[own] = {**table, "uplink": {name: value}}
+            entered[own] = with_settings(table, {part: {name: value}} if part == "uplink" else {key: value})
             of[own] = {"algorithm": label, "value": value}
     return entered, {"key": key, "values": values, "of": of}

@@ -238,7 +238,10 @@ class ClientWorker:
         turn = None
         if request.turn is not None:
             turn = MaskedExchange(self.round, request.turn.number, request.turn.asked, request.turn.everyone)
-        answer = self._run(ClientTask(self.round, self.client, request.do, read_only(memory), exchange=turn), common)
+        job = ClientTask(
+            self.round, self.client, request.do, read_only(memory), exchange=turn, exchange_number=request.exchange
+        )
+        answer = self._run(job, common)
         if not isinstance(answer, ClientAnswer):
             return self._failure(answer)
         return self._result(answer, ticket(self.round, request.exchange), turn)

@@ -9,6 +9,7 @@ from typing import Any
 from fedarena.algorithms.base import Asynchronous
 from fedarena.config.errors import BadValue, join_words
 from fedarena.config.experiment import Experiment
+from fedarena.config.settings_tables import LocalPrivacy
 from fedarena.data.published_files import ELSEWHERE
 from fedarena.data.sources.table_files import TableFile
 from fedarena.federation.client_data import needs_means
@@ -161,10 +162,11 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
     if sums:
         shared.append(f"{join_words(sums)}: {_visibility(clients)}")
     if algorithm.communicates:
-        shared.append(f"what {exp.algorithm.name} sends of each training: {_answer(uplink)}")
+        shared.append(f"what {exp.algorithm.name} sends of each training: {_answer(uplink, exp.local.privacy)}")
         if exp.bn_buffers in ("average", "recompute"):
             shared.append("BatchNorm's statistics of its training rows, if the model has any")
-    shared.append("of each training its loss, its steps and whether it ended in finite numbers")
+    loss = "" if exp.local.privacy is not None else "its loss, "
+    shared.append(f"of each training {loss}its steps and whether it ended in finite numbers")
     shared.append("how many of its test rows the model gets right, and the sum of their losses")
     shared += _metrics(exp, clients)
     if shares_models:
@@ -254,8 +256,13 @@ def shortened(text: str, most: int = 400) -> str:
     return text if len(text) <= most else f"{text[:most]} ... and {len(text) - most} characters more"
 
 
-def _answer(uplink: Any) -> str:
+def _answer(uplink: Any, privacy: LocalPrivacy | None) -> str:
     parts = ["a change of the model's weights or the like"]
+    if privacy is not None:
+        parts.append(
+            f"trained with gradients of single rows that are clipped to {privacy.clip:g}, "
+            f"and noise of {privacy.noise:g} times that on their sum"
+        )
     if not isinstance(uplink, str):
         parts += [f"clipped to {uplink.clip or 0:g}"] * (uplink.clip is not None)
         parts += [f"the largest {uplink.top_k or 0:.0%} of its numbers"] * (uplink.top_k is not None)

@@ -61,7 +61,10 @@ class RequestLimits:
         if isinstance(asked, messages.BatchNormRequest):
             return f"round {round + 1}, statistics", 1 + REPEATS
         if isinstance(asked, messages.AsyncTrainRequest):
-            return "training", self._rounds * self._context.agreed.clients + REPEATS
+            most = self._rounds * self._context.agreed.clients + REPEATS
+            if self._is_private:  # one draw of noise for each number
+                return f"training {min(asked.number, most) + 1}", 1
+            return "training", most
         if isinstance(asked, messages.EvaluateRequest):
             return "evaluation", self._evaluations + REPEATS
         if isinstance(asked, messages.EvaluationSumsRequest):
@@ -76,7 +79,12 @@ class RequestLimits:
     @property
     def _is_protected(self) -> bool:
         steps = self._context.steps
-        return steps is not None and bool(steps.settings.secure or steps.settings.noise)
+        is_masked = steps is not None and bool(steps.settings.secure or steps.settings.noise)
+        return is_masked or self._is_private
+
+    @property
+    def _is_private(self) -> bool:
+        return self._context.experiment.local.privacy is not None
 
     @property
     def _rounds(self) -> int:
@@ -92,8 +100,8 @@ class RequestLimits:
 
 
 def request_digest(asked: messages.MessageBody, content: bytes) -> str:
-    """Hash a request without the shares and the keys of masks, which are drawn again whenever it is sent."""
-    digest = hashlib.sha256(asked.model_dump_json(exclude={"shares", "keys"}).encode())
+    """Hash what the answer to a request depends on: not the keys and shares of masks, which are drawn again every time."""
+    digest = hashlib.sha256(asked.model_dump_json(exclude={"shares", "keys", "keep_from"}).encode())
     for part in payload_parts(content):
         digest.update(part)
     return digest.hexdigest()

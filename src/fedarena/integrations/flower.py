@@ -90,8 +90,14 @@ class Strategy:
         default = {} if "per_round" in settings else {"share": 1.0}
         self.settings = {**default, **settings, "algorithm": algorithm}
         placeholder = arrays(np.zeros((2, 1)), np.arange(2))  # errors in settings are raised now, not in `start`
-        chosen = Experiment.make(placeholder, model=model, **self.settings).algorithm
-        self.counts_classes: bool = chosen.made.counts_classes
+        chosen = Experiment.make(placeholder, model=model, **self.settings)
+        self.counts_classes: bool = chosen.algorithm.made.counts_classes
+        if chosen.local.privacy is not None:
+            raise BadValue(
+                "a Strategy draws noise from the seed, which the server knows, so that local.privacy would hide nothing",
+                remedy="use `fedarena serve`, where every client draws its noise from a secret of its own",
+                where="local.privacy",
+            )
 
     def start(
         self,

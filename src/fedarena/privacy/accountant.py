@@ -9,18 +9,29 @@ deviation in units of the longest update. The sampling of clients decides how mu
              one; or it hides who took part (Wang et al. 2019), but then another client replaces a missing one, a sum
              may change by two updates, and all noise counts half. Both bounds hold, and the smaller one is reported
 
+With `local.privacy` the unit is a record, one training sample of a client: its gradients are in the sums of its client's
+private steps, or zeros in their place. Steps are Gaussian releases with Poisson sampling of samples, and a client's epsilon
+counts all steps of all of its trainings.
+
 The arithmetic is that of the library dp-accounting.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedarena.config.errors import MissingDependency
 
+LARGEST_EPSILON = 10.0  # above it a guarantee promises nothing
+LARGEST_DELTA = 1e-5  # by default, for records
 RARE = 0.25  # share of clients above which sampling hides less than half the noise does
 
 Drawn = Literal["everyone", "poisson", "fixed"]
@@ -28,19 +39,76 @@ Release = tuple[Drawn, int, float]  # sampling of clients, their (expected) numb
 Spent = dict[Release, int]  # release -> how often
 
 
-def need_accountant() -> None:
-    """Refuse noise where the library for its accounting is not installed."""
+def need_accountant(setting: str) -> None:
+    """Refuse the noise of a setting where the library for its accounting is not installed."""
     if find_spec("dp_accounting") is None:  # importing it takes seconds
         raise MissingDependency(
-            "uplink.noise needs the package dp-accounting, which computes epsilon",
-            remedy="pip install 'fedarena[privacy]', or set uplink.noise = 0",
-            where="uplink.noise",
+            f"{setting} needs the package dp-accounting, which computes epsilon",
+            remedy=f"pip install 'fedarena[privacy]', or set {setting} = 0",
+            where=setting,
         )
 
 
 def usual_delta(clients: int) -> float:
     """Return one over a little more than the number of clients (McMahan et al. 2018)."""
     return float(min(clients**-1.1, 0.5))
+
+
+def usual_record_delta(records: int) -> float:
+    """Return one over a little more than the number of records of all clients, and at most 1e-5."""
+    return min(LARGEST_DELTA, usual_delta(records))
+
+
+def promise(epsilon: float, delta: float, unit: Literal["client", "record"], count: int) -> str:
+    """Return why a guarantee for each of `count` units promises nothing; an empty text if it promises something.
+
+    >>> promise(0.7, 1e-5, "record", 1000)
+    ''
+    >>> promise(38.0, 0.2, "client", 4)
+    'epsilon 38 at delta 0.2 promises nothing about a client: epsilon is above 10'
+    """
+    reasons = [f"epsilon is above {LARGEST_EPSILON:g}"] * (epsilon > LARGEST_EPSILON)
+    reasons += [f"delta is above 1 / {count}, the number of {unit}s"] * (delta * count > 1)
+    if not reasons:
+        return ""
+    return f"epsilon {epsilon:.3g} at delta {delta:.3g} promises nothing about a {unit}: {' and '.join(reasons)}"
+
+
+def record_epsilon(q: float, noise: float, steps: int, delta: float) -> float:
+    """Return epsilon of a record of one client, after so many private steps that each sample it with probability q.
+
+    >>> round(record_epsilon(0.01, 1.0, 1000, 1e-5), 2)
+    2.1
+    """
+    from dp_accounting import rdp
+
+    if not steps:
+        return 0.0
+    orders, one_step = _divergences(q, noise)
+    return float(rdp.compute_epsilon(orders, steps * one_step, delta)[0])
+
+
+@functools.lru_cache(maxsize=10_000)
+def _divergences(q: float, noise: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return orders, and the Renyi divergence of one private step at each of them: the slow part, the same in all rounds."""
+    import dp_accounting as dp
+    from dp_accounting import rdp
+
+    accountant = rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_SPECIAL)
+    with _quiet():
+        accountant.compose(dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(noise)))
+    return np.array(accountant.orders), accountant.rdp
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence a log of every order that does not converge; leaving such an order out is safe."""
+    log = logging.getLogger("absl")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def epsilon(spent: Mapping[Release, int], clients: int, delta: float) -> float:
@@ -70,11 +138,7 @@ def _composed(events: list[tuple[Any, int]], relation: Any, delta: float) -> flo
     from dp_accounting import rdp
 
     accountant = rdp.RdpAccountant(neighboring_relation=relation)
-    log = logging.getLogger("absl")  # logs every order that does not converge; leaving it out is safe
-    before, log.disabled = log.disabled, True
-    try:
+    with _quiet():
         for event, times in events:
             accountant.compose(event, times)
         return float(accountant.get_epsilon(delta))
-    finally:
-        log.disabled = before

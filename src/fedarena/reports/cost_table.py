@@ -10,6 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fedarena.common.formatting import format_duration, format_percent, format_size
+from fedarena.privacy.accountant import LARGEST_EPSILON
 from fedarena.reports.charts.posteriors import format_probability
 from fedarena.reports.page_elements import Cell, Row, Table
 from fedarena.reports.report_data import ReportData
@@ -18,6 +19,7 @@ from fedarena.results.scoring import VIEW_NAMES
 from fedarena.statistics.metric_registry import OPTIMISTIC
 
 ReportRow = dict[str, Any]
+UNITS = "number of clients, or of their records"
 MANY_COLUMNS = 7  # from which a table is wider than the text
 
 
@@ -60,6 +62,9 @@ def tables(data: ReportData) -> tuple[list[TableColumn], list[TableColumn]]:
     def share(key: str) -> tuple[str, Callable[[ReportRow], str]]:
         return key, lambda row: f"{row[key]} of {row['runs']}"
 
+    def guarantee(key: str) -> tuple[str, Callable[[ReportRow], str]]:
+        return key, lambda row: f"{row[key]:.3g}{' (promises nothing)' * (key in row['empty_promises'])}"
+
     count = "{:,g}".format
     first = [
         TableColumn(metric, "final", f"final {metric}", *mean("final"), top),
@@ -80,7 +85,8 @@ def tables(data: ReportData) -> tuple[list[TableColumn], list[TableColumn]]:
         TableColumn(own, "deviation", "deviation over clients", *value("client_std", lambda v: f"{100 * v:.1f}"), min),
         TableColumn(whole, "uploads", "uploads", *value("uploads", count)),
         TableColumn(whole, "sent", "sent", *value("bytes", format_size)),
-        TableColumn(whole, "epsilon", "epsilon", *value("epsilon", "{:.3g}".format), min),
+        TableColumn(whole, "epsilon", "epsilon", *guarantee("epsilon"), min),
+        TableColumn(whole, "epsilon of a record", "epsilon of a record", *guarantee("record_epsilon"), min),
         TableColumn(whole, "simulated", "simulated time", *value("clock", format_duration)),
         TableColumn(whole, "real time", "real time", *value("wall_seconds", format_duration)),
         TableColumn(whole, "diverged", "diverged", *share("diverged")),
@@ -103,7 +109,7 @@ def costs(data: ReportData) -> Markup:
         sentences.append(f"No algorithm reached the target, {data.result.scoring().shown(data.result.target, 0)}.")
     tables_with_notes = [
         (_table(data, first, "Scores, and the cost of reaching the target"), " ".join(sentences)),
-        (_table(data, second, "Clients, and the whole run"), _about_clients(second)),
+        (_table(data, second, "Clients, and the whole run"), _about_clients(second) + _about_privacy(data)),
     ]
     return Markup().join(macros.table(table) + macros.paragraphs([note], "how") for table, note in tables_with_notes)
 
@@ -140,6 +146,13 @@ def _best(data: ReportData, column: TableColumn) -> float | None:
         return None
     best = column.good(known)
     return best if values.count(best) <= max(len(values) // 2, 1) and known.count(best) < len(known) else None
+
+
+def _about_privacy(data: ReportData) -> str:
+    """Return when a guarantee promises nothing, where one of the table does."""
+    if not any(row["empty_promises"] for row in data.rows):
+        return ""
+    return f" Promises nothing: epsilon is above {LARGEST_EPSILON:g}, or delta is above 1 / n, n being the {UNITS}."
 
 
 def _about_clients(columns: Sequence[TableColumn]) -> str:

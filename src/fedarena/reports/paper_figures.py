@@ -221,7 +221,7 @@ def draw_tradeoff(result: Comparison) -> Figure:
     is_private = any(point.epsilon is not None for point in found)
     figure = new_figure(7.5 if is_private else 4.2, 3.4)
     panels = figure.subplots(1, 1 + is_private, sharey=True, squeeze=False)[0]
-    name = result.plan.sweep["key"].removeprefix("uplink.")
+    name = result.plan.sweep["key"].rpartition(".")[2]
     if is_private:
         bounded = [point.epsilon for point in found if point.epsilon is not None]
         beyond = 3 * max(bounded)  # where a point without a bound is drawn

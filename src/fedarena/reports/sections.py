@@ -210,10 +210,16 @@ def tradeoff(data: ReportData) -> Markup:
     )
     if is_private:
         caption += (
-            " Epsilon bounds what the released means can tell about whether a client took part at all; the scale is "
-            "logarithmic, and what has no noise has no bound."
+            f" Epsilon bounds what {_bounded(data)}; the scale is logarithmic, and what has no noise has no bound."
         )
     return macros.figure([epsilon, size] if is_private else [size], caption, keys)
+
+
+def _bounded(data: ReportData) -> str:
+    """Return what the epsilon of a sweep is about."""
+    if any(row["epsilon"] is not None for row in data.rows):
+        return "the released means can tell about whether a client took part at all"
+    return "all that a client releases can tell about one of its training samples"
 
 
 def curves(data: ReportData) -> Markup:

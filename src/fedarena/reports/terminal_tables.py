@@ -15,6 +15,7 @@ from rich.text import Text
 from fedarena.common.formatting import format_duration, format_size
 from fedarena.config.experiment import Experiment
 from fedarena.data.partition_statistics import Statistics
+from fedarena.privacy.accountant import LARGEST_EPSILON
 from fedarena.results.comparison import Comparison, PairwiseVerdict
 from fedarena.results.comparison_verdict import SIGNS
 from fedarena.results.next_step import next_step
@@ -24,6 +25,8 @@ from fedarena.statistics.metric_registry import OPTIMISTIC
 
 WIDTH = 100  # columns, where the output is not a terminal
 LABEL = 24  # columns of a label, then it is folded
+GUARANTEES = {"epsilon": "epsilon", "record_epsilon": "record eps"}  # key of a row -> column
+EMPTY = " !"  # after an epsilon that promises nothing
 PADDING, GAP = (0, 1, 0, 0), 2  # of a cell; and columns from one to the next, with the box between them
 
 
@@ -94,6 +97,10 @@ def _legend(comparison: Comparison, shown: set[str]) -> str:
     chosen, unit = how.get(comparison.plan.score, ""), ", in points" if scoring.is_share else ""
     loss = f"; loss: expected distance to the best{unit}" if "loss" in shown else ""
     worst = "; worst: accuracy of the worst tenth of clients" if "worst" in shown else ""
+    is_empty = any(r["empty_promises"] for r in comparison.rows())
+    empty = (
+        f"!: promises nothing, because epsilon is above {LARGEST_EPSILON:g} or delta above 1 / n.\n" if is_empty else ""
+    )
     columns = {"rounds": "rounds", "sent": "sent", "time": "time (simulated)"}
     to_target = ", ".join(text for name, text in columns.items() if name in shown)
     is_given = comparison.given_target is not None
@@ -103,7 +110,7 @@ def _legend(comparison: Comparison, shown: set[str]) -> str:
         f"standard deviation.\nP(best): probability of being the best{loss}.\n"
         f"common, own: final score on the common and on clients' own test samples{worst}.\n"
         f"{to_target}: median to reach {scoring.shown(comparison.target, 0)} on the common "
-        f"test samples{origin}; - if most runs did not.\n"
+        f"test samples{origin}; - if most runs did not.\n{empty}"
     )
 
 
@@ -177,8 +184,9 @@ def _costs(comparison: Comparison, width: int) -> Table:
         "time": ["-" if r["clock_to_target"] is None else format_duration(r["clock_to_target"]) for r in rows],
         "worst": ["-" if r["client_worst"] is None else f"{r['client_worst']:.1%}" for r in rows],
     }
-    if any(r["epsilon"] is not None for r in rows):
-        columns = {"epsilon": [_number(r["epsilon"], 1, 2) for r in rows], **columns}
+    for key, name in reversed(GUARANTEES.items()):
+        if any(r[key] is not None for r in rows):
+            columns = {name: [_number(r[key], 1, 2) + EMPTY * (key in r["empty_promises"]) for r in rows], **columns}
     label = min(max(len(r["algorithm"]) for r in rows), LABEL)
     for least in ("time", "worst", "loss", "sent"):
         if label + 3 + sum(max(map(len, [name, *cells])) + GAP for name, cells in columns.items()) > width:

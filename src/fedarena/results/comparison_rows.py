@@ -9,6 +9,7 @@ import numpy as np
 
 from fedarena.config.comparison_plan import Score
 from fedarena.engine.record import RoundRecord
+from fedarena.results.privacy_guarantees import empty_promises
 from fedarena.results.run import Run
 from fedarena.results.scoring import Scoring
 from fedarena.statistics.curve_summary import relative_accuracy
@@ -55,6 +56,8 @@ def algorithm_row(result: Comparison, label: str) -> dict[str, Any]:
         "bytes": _mean([run.bytes for run in runs]),
         "bytes_up": _mean([record.bytes_up for record in last]),
         "epsilon": _mean([run.epsilon for run in runs]),
+        "record_epsilon": _mean([run.record_epsilon for run in runs]),
+        "empty_promises": sorted(set().union(*map(empty_promises, runs))),
         "clock": _mean([record.clock for record in last]),
         "wall_seconds": _mean([record.wall_seconds for record in last]),
         "weighted_accuracy": weighted,

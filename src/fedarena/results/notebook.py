@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from fedarena.common.formatting import format_size
+from fedarena.results.privacy_guarantees import guarantees
 from fedarena.statistics.metric_registry import OPTIMISTIC
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ def run_text(run: Run) -> str:
     of_clients = [f"{name} {_short(value)}" for name, value in s["own_metrics"].items() if name not in s["metrics"]]
     if of_clients:
         lines.append(f"  mean over clients of their own values: {', '.join(of_clients)}")
-    if run.epsilon is not None:
-        lines.append(f"  epsilon {run.epsilon:.3g} at delta {run.delta:.3g}")
+    lines += [f"  {line}" for line in guarantees(run)]
     return "\n".join(lines + ([f"  {run.dir}"] if run.dir else []))
 
 
@@ -71,8 +71,8 @@ def run_html(run: Run, curve: str) -> str:
     }
     if run.chosen is not None:
         shown[f"validated {s['metric']}"] = f"{s['validated_metric']:.4f} (round {s['validated_round']})"
-    if s["epsilon"] is not None:
-        shown["privacy"] = f"epsilon {s['epsilon']:.3g} at delta {s['delta']:.3g}"
+    if private := guarantees(run):
+        shown["privacy"] = "; ".join(private)
     cells = "".join(f"<tr><th style='text-align:left'>{k}</th><td>{v}</td></tr>" for k, v in shown.items())
     data = escape(run.experiment.data.title)
     title = f"{s['algorithm']} · {data} · {s['partition']} · {s['model']} · seed {s['seed']}"

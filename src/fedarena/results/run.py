@@ -23,7 +23,7 @@ from fedarena.engine.setup import open_context
 from fedarena.engine.task_metrics import FinalMetrics, Predictions, TaskMetrics, calibration_bins, confusion_counts
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Keep
-from fedarena.privacy.accountant import usual_delta
+from fedarena.privacy.accountant import usual_delta, usual_record_delta
 from fedarena.results.notebook import run_html, run_text
 from fedarena.results.run_files import client_columns, client_rows
 from fedarena.statistics.curve_summary import monotone, recalls, rounds_to
@@ -63,6 +63,7 @@ class Run:
     ages: dict[str, Any] = field(default_factory=dict)  # staleness of updates in asynchronous algorithms
     measured: FinalMetrics = field(default_factory=FinalMetrics)  # all metrics at the end
     chosen: ValidatedRound | None = None  # on validation samples; None without `evaluate.validation`
+    record_epsilons: NDArray[np.float64] | None = None  # of each client's records; None without `local.privacy`
 
     @property
     def evaluations(self) -> list[RoundRecord]:
@@ -195,6 +196,19 @@ class Run:
         own: float | None = getattr(self.experiment.uplink, "delta", None)
         return own or usual_delta(int((self.client_sizes > 0).sum()))
 
+    @property
+    def record_epsilon(self) -> float | None:
+        """Privacy of a record spent by the end, at `record_delta`, the largest of all clients; None if nothing bounds it."""
+        return self.final.record_epsilon
+
+    @property
+    def record_delta(self) -> float | None:
+        """The delta at which the epsilon of records is computed."""
+        privacy = self.experiment.local.privacy
+        if self.record_epsilon is None or privacy is None:
+            return None
+        return privacy.delta or usual_record_delta(int(self.client_sizes.sum()))
+
     def summary(self) -> dict[str, Any]:
         """Return the main numbers, as `fedarena run --json` prints them."""
         exp, last, best = self.experiment, self.records[-1], self.best
@@ -233,6 +247,8 @@ class Run:
             "bytes_down": last.bytes_down,
             "epsilon": self.epsilon,
             "delta": self.delta,
+            "record_epsilon": self.record_epsilon,
+            "record_delta": self.record_delta,
             "simulated_seconds": last.clock,
             "outdated": last.outdated,
             "overactive": last.overactive,
@@ -283,7 +299,11 @@ class Run:
         """A table with one row per client: its samples and its metrics."""
         pandas = import_optional("pandas", needed_by="run.clients", install="'fedarena[notebook]'")
         frame: pd.DataFrame = pandas.DataFrame(
-            client_rows(open_context(self.experiment), self.client_accuracy, client_columns(self.measured, self.chosen))
+            client_rows(
+                open_context(self.experiment),
+                self.client_accuracy,
+                client_columns(self.measured, self.chosen, self.record_epsilons),
+            )
         )
         return frame
 

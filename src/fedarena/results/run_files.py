@@ -64,10 +64,16 @@ def _pictures(measured: FinalMetrics) -> dict[str, Any]:
     return {"confusion": confusion, "calibration": measured.calibration}
 
 
-def client_columns(measured: FinalMetrics, chosen: ValidatedRound | None) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the metrics of each client after the last round, and after the validated round if there is one."""
+def client_columns(
+    measured: FinalMetrics, chosen: ValidatedRound | None, spent: np.ndarray[Any, Any] | None = None
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the metrics of each client after the last round and the validated round, and epsilon of its records."""
     validated = {} if chosen is None else chosen.measured.clients
-    return {**measured.clients, **{f"{RESERVED_PREFIX}{name}": values for name, values in validated.items()}}
+    return {
+        **measured.clients,
+        **{f"{RESERVED_PREFIX}{name}": values for name, values in validated.items()},
+        **({} if spent is None else {"record_epsilon": spent}),
+    }
 
 
 def client_rows(

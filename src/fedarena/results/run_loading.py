@@ -53,7 +53,8 @@ def load_with_changes(folder: Path, **own: Any) -> tuple[Run, list[str]]:
             raise ValueError("its validated round is not in the log")
     state = _read_model(folder / "model.safetensors")
     changed = changed_files(folder, ("checkpoint/rounds.jsonl", "clients.parquet", "model.safetensors"))
-    run = Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes, used, ages, measured, chosen)
+    spent = np.array(clients["record_epsilon"], np.float64) if "record_epsilon" in clients else None
+    run = Run(experiment, records, sha, own_accuracy, sizes, folder, state, notes, used, ages, measured, chosen, spent)
     return run, changed
 
 

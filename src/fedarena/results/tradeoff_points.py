@@ -22,7 +22,7 @@ class TradeoffPoint:
     value: Any
     accuracy: float  # mean of the final accuracies
     sd: float
-    epsilon: float | None  # None: unbounded
+    epsilon: float | None  # of a client, or of a record where only that is bounded; None: unbounded
     bytes_up: float
 
 
@@ -34,7 +34,8 @@ def points(result: Comparison) -> list[TradeoffPoint]:
 
 def _point(runs: list[Run], algorithm: str, value: Any) -> TradeoffPoint:
     final = [run.final.accuracy or 0.0 for run in runs]
-    spent = [run.epsilon for run in runs if run.epsilon is not None]
+    epsilons = (run.record_epsilon if run.epsilon is None else run.epsilon for run in runs)
+    spent = [epsilon for epsilon in epsilons if epsilon is not None]
     return TradeoffPoint(
         algorithm,
         value,
