@@ -130,6 +130,13 @@ class NotGiven:
     def __call__(self) -> Any:
         raise self._error
 
+    def settled(self, setting: Any) -> NotGiven:
+        """Return an algorithm as it is: a trained model can be opened without the one that trained it."""
+        return self
+
+    def check(self, setting: Any) -> None:
+        """Accept every setting: the run has ended."""
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "base":
             raise AttributeError(name)

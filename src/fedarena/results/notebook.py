@@ -102,6 +102,7 @@ def comparison_html(result: Comparison) -> str:
 def _score_table(result: Comparison) -> str:
     """Return one row per algorithm: its score over splits, its probability to be the best, and what its runs cost."""
     scoring, key = result.scoring(), result.plan.score
+    order = [*result.ranked, result.plan.reference]
     rows = {
         escape(row["algorithm"]): (
             f"{scoring.shown(row[key])} ± {scoring.shown(row[f'{key}_sd']).rstrip('%')}",
@@ -109,10 +110,11 @@ def _score_table(result: Comparison) -> str:
             format_size(row["bytes"]) if row["bytes"] else "-",
             format_duration(row["clock"]) if row["clock"] else "-",
         )
-        for row in result.rows()
+        for row in sorted(result.rows(), key=lambda row: order.index(row["algorithm"]))
     }
     head = (f"{scoring.score} {scoring.metric}", "P(best)", "sent", "simulated time")
-    return _table_html(head, {name: "".join(f"<td>{cell}</td>" for cell in cells) for name, cells in rows.items()})
+    texts = {name: "".join(f"<td style='text-align:right'>{c}</td>" for c in cells) for name, cells in rows.items()}
+    return _table_html(head, texts)
 
 
 def suite_html(result: SuiteComparison) -> str:
