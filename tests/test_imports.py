@@ -125,7 +125,7 @@ def test_the_table_of_names_and_the_imports_for_types_agree() -> None:
     block = next(node for node in tree.body if isinstance(node, ast.If))
     typed = {a.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for a in node.names}
     assert typed == {name: f"fedarena.{module}" for name, module in fedarena._MODULES.items()}
-    assert fedarena.__all__ == sorted(typed)
+    assert sorted(fedarena.__all__) == sorted(typed)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

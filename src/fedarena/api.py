@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fedarena.experiments.compare import compare
+from fedarena.experiments.loading import load
 from fedarena.experiments.run import Verdict, rounds, run, verify
 from fedarena.experiments.search import Found, search
 from fedarena.federation.api import join, serve
 from fedarena.reports.page import report
 from fedarena.reproduction.reproduce import reproduce, reproduce_all
-from fedarena.results.loading import load
 
 __all__ = [
     "Found",

@@ -28,11 +28,11 @@ from fedarena.algorithms import (
     ScaffoldVariant,
     StepCountFedNova,
 )
+from fedarena.config.algorithm_text import label_of
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue
 from fedarena.config.registry import components, name_of
 from fedarena.engine.devices import Stragglers
-from fedarena.experiments.contestants import label_of
 
 VARIANTS: list[tuple[type, dict[str, Any], type]] = [
     (FedAvg, {"denominator": "all"}, LiteralFedAvg),

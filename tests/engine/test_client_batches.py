@@ -80,7 +80,7 @@ class LooksFirst(FedAvg):
     """Takes a batch before it trains: its epochs go on with the stream from there."""
 
     def client(self, got: Model, kept: None, work: Work) -> Reply:
-        work.batches(1)
+        work.batch_rows(1)
         return super().client(got, kept, work)
 
 

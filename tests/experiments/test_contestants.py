@@ -9,8 +9,9 @@ import pytest
 
 import fedarena as fa
 from fedarena.algorithms import FedIR, FedVC
+from fedarena.config.algorithm_text import label_of, parse
 from fedarena.config.experiment import Experiment
-from fedarena.experiments.contestants import contestants, label_of, parse
+from fedarena.experiments.contestants import contestants
 
 
 @pytest.mark.parametrize(

@@ -182,8 +182,11 @@ def test_own_objects_are_given_again_to_resume() -> None:
     assert bits(again) == bits(first)
     with pytest.raises(fa.FedarenaError, match="came from Python"):
         fa.compare(resume="c")
-    with pytest.raises(fa.FedarenaError, match="came from Python"):
-        fa.Comparison.load("c")
+    loaded = fa.load("c")
+    assert loaded.scores() == first.scores()
+    assert loaded.runs["half"][0].experiment.algorithm.made != Half()
+    given = fa.load("c", algorithms={"half": Half()}, data=fa.arrays(*blobs()))
+    assert given.runs["half"][0].experiment.algorithm.made == Half()
 
 
 # Trouble

@@ -24,11 +24,11 @@ from typer.testing import CliRunner, Result
 
 import fedarena as fa
 from fedarena.cli.main import app
+from fedarena.config.algorithm_text import parse
 from fedarena.config.comparison_plan import Plan
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue
 from fedarena.engine.record import RoundRecord
-from fedarena.experiments.contestants import parse
 from fedarena.experiments.plan import build_plan
 from fedarena.reports import collect_runs, why_no_verdict, write_report
 from fedarena.reports.charts import style_sheet

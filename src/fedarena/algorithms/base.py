@@ -7,9 +7,9 @@ direction.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from fedarena.config.errors import Deadlock
 from fedarena.config.seeds import Purpose
 from fedarena.config.variant_selection import SelectsVariant
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
 
@@ -138,19 +141,48 @@ class Work(Protocol):
         lr: float | None = None,
         batch: float | None = None,
         pace: Callable[[int, float], float] | None = None,
+        loss: Callable[[Any, Any, Any], Any] | None = None,
     ) -> Outcome:
         """Run local SGD (or `local.optimizer`) from `w`, each step's gradient changed by `adjust`.
 
         Epochs (or `local.steps`), rate and batch are the experiment's unless given; a fractional epoch is a share of its
-        batches. `pace` scales the rate by (epoch, share of all steps done).
+        batches. `pace` scales the rate by (epoch, share of all steps done). `loss(module, batch, context)` replaces the
+        loss of the model: it returns the mean over a batch as a torch tensor; `engine/own_loss.py` has the types of its
+        arguments.
         """
+        ...
+
+    @property
+    def module(self) -> nn.Module:
+        """Return the model with the weights of the server's message, or of the latest `load` or `train`, in training mode."""
+        ...
+
+    def load(self, w: Vector) -> nn.Module:
+        """Set the weights of `module` and return it."""
+        ...
+
+    @property
+    def weights(self) -> Vector:
+        """Return a copy of the weights of `module` as a flat vector."""
+        ...
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield this client's batches of one epoch, in a new random order; each counts as a step on its samples."""
+        ...
+
+    def frozen(self, w: Vector) -> nn.Module:
+        """Return a copy of the model with these weights, frozen and in evaluation mode."""
+        ...
+
+    def mask(self, *patterns: str) -> NDArray[np.bool_]:
+        """Return which weights of a flat vector belong to parameters whose name fits one of the patterns."""
         ...
 
     def gradient(self, w: Vector, rows: NDArray[np.int64] | None = None) -> Vector:
         """Return the exact gradient of the mean loss over all local rows (or the given ones) at `w`, with weight decay."""
         ...
 
-    def batches(self, count: int) -> list[NDArray[np.int64]]:
+    def batch_rows(self, count: int) -> list[NDArray[np.int64]]:
         """Return `count` batches of local rows, from as many shuffled epochs as that takes."""
         ...
 

@@ -69,7 +69,7 @@ class FedPAGE(Algorithm):
     def client(self, message: FedPAGEMessage, client_state: None, work: Work) -> Reply:
         """g_j = grad_b(y_j) - grad_b(y_{j-1}) + g_{j-1}, y_{j+1} = y_j - eta g_j; send (w_t - y_Q) / (Q eta)."""
         y, last, g = message.w, message.w + message.eta * message.g, message.g  # w_{t-1} = w_t + eta_g g_{t-1}
-        for rows in work.batches(self.q):
+        for rows in work.batch_rows(self.q):
             g = work.gradient(y, rows) - work.gradient(last, rows) + g
             y, last = y - work.lr * g, y
         return Reply(GradientEstimate((message.w - y) / (self.q * work.lr)), weight=work.rows)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -47,6 +47,12 @@ class Component:
             chosen = cls(kind, name, _anchored(_complete(entry, made, settings), where), made)
             return chosen._with(choice.get("with", ()), where) if kind == "algorithm" else chosen
         return cls._own(kind, choice)
+
+    @classmethod
+    def not_given(cls, kind: Kind, table: Mapping[str, Any], **traits: bool) -> Component:
+        """Return a component that came from Python and is known by its name and settings only, so results can be shown."""
+        settings = {key: value for key, value in table.items() if key not in ("name", "own")}
+        return cls(kind, str(table["name"]), settings, NotGiven(kind, str(table["name"]), **traits), own=True)
 
     @property
     def title(self) -> str:
@@ -107,6 +113,41 @@ class Component:
             _anchored({k: v for k, v in settings.items() if _plain(v)}, "data" if kind == "dataset" else kind),
             made,
             not (is_registered and printable),
+        )
+
+
+@dataclass(frozen=True)
+class NotGiven:
+    """The object of a component that came from Python, where only its results are known; using it raises an error."""
+
+    kind: Kind
+    name: str
+    communicates: bool = True  # of an algorithm, as for the next ones
+    personal: bool = False
+    pooled: bool = False
+    defaults: ClassVar[dict[str, Any]] = {}  # of a data set
+
+    def __call__(self) -> Any:
+        raise self._error
+
+    def settled(self, setting: Any) -> NotGiven:
+        """Return an algorithm as it is: a trained model can be opened without the one that trained it."""
+        return self
+
+    def check(self, setting: Any) -> None:
+        """Accept every setting: the run has ended."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "base":
+            raise AttributeError(name)
+        raise self._error
+
+    @property
+    def _error(self) -> BadValue:
+        key = "data" if self.kind == "dataset" else self.kind
+        return BadValue(
+            f"the {key} of this run ('{quoted(self.name)}') came from Python, no file can bring it back",
+            remedy=f"give it again: fa.load(..., {key}=...), fa.verify(..., {key}=...) or fa.run(..., resume=...)",
         )
 
 

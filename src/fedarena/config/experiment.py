@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from fedarena.config.algorithm_text import parse
 from fedarena.config.components import Component
 from fedarena.config.errors import BadValue, check_known, located_at, quoted
 from fedarena.config.limits import check_path
@@ -123,9 +124,10 @@ class Experiment(SettingsTable):
         """
         table, place = _read(source)
         where = where or place
+        table = with_settings(table, _named_algorithm(table))
         given = {key: value for key, value in settings.items() if value is not None}
         for layer in (given, dict(map(parse_assignment, overrides))):
-            for key, value in layer.items():
+            for key, value in {**layer, **_named_algorithm(layer)}.items():
                 if EITHER_OR.get(key) in layer:
                     raise both_given(key, EITHER_OR[key])
                 table = _override(table, key, value)
@@ -163,7 +165,7 @@ class Experiment(SettingsTable):
     def with_(self, **settings: Any) -> Experiment:
         """Return the experiment with other values: `exp.with_(seed=1)`, `exp.with_(algorithm="centralized")`."""
         table: dict[str, Any] = {k: getattr(self, k) for k in type(self).model_fields}
-        for key, value in settings.items():
+        for key, value in {**settings, **_named_algorithm(settings)}.items():
             table = _override(table, key, value)
         return self._from_table({k: v for k, v in table.items() if v is not None}, "")
 
@@ -215,6 +217,25 @@ def _read(source: Any) -> tuple[dict[str, Any], str]:
     if isinstance(source, tuple) and len(source) in (2, 3):  # (x, y) or (x, y, client)
         return {"data": find("dataset", "arrays").make(*source)}, ""
     return {"data": source}, ""
+
+
+def _named_algorithm(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that an algorithm as text stands for; nothing where it is a plain name, a table or an object.
+
+    >>> _named_algorithm({"algorithm": "fedprox:mu=0.1,local.lr=0.05"})
+    {'algorithm': {'name': 'fedprox', 'mu': 0.1}, 'local.lr': 0.05}
+    """
+    text = settings.get("algorithm")
+    if not isinstance(text, str) or not any(mark in text for mark in ":+="):
+        return {}
+    label, tables = parse(text, "algorithm")
+    if label != text.strip():
+        raise BadValue(
+            f"'{quoted(text)}' has a label, which only the algorithms of a comparison have",
+            remedy=f"leave out '{quoted(label)}='",
+            where="algorithm",
+        )
+    return {"algorithm": tables["algorithm"], **{f"local.{key}": value for key, value in tables.get("local", {}).items()}}
 
 
 def with_settings(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from fedarena.engine.adam import Adam
 from fedarena.engine.batch_plan import BatchPass, continued_passes
 from fedarena.engine.batched_training import BatchedTraining
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
+from fedarena.engine.own_loss import Loss, OwnLoss, training_by
+from fedarena.engine.torch_work import TorchWork
 from fedarena.models.compiled import KernelRows
 from fedarena.models.linear_features import spread
 from fedarena.models.task import Buffers, as_tensor
@@ -59,7 +61,7 @@ class ClientCannotTrain(Exception):
     """Raised for a client with a single row and BatchNorm over a single value: there is no variance to divide by."""
 
 
-class ClientWork:
+class ClientWork(TorchWork):
     """One client in one round (see algorithms.base.Work)."""
 
     def __init__(
@@ -71,13 +73,15 @@ class ClientWork:
         decay_round: int | None = None,
         batched: BatchedTraining | None = None,
         exchange: int = 0,
+        start: Vector | None = None,
     ) -> None:
+        super().__init__(context.task, context.initial if start is None else start)
         self.exchange = exchange  # of the round: each draws noise of its own
         self.context, self.client, self.round, self.state = context, client, round, state
         self._batched = batched  # until this client's training differs from that of the batch
         # Rates that decay by round use the federation's round.
         self.decay_round = round if decay_round is None else decay_round
-        self.local, self.task = context.experiment.local, context.task
+        self.local = context.experiment.local
         self.rows = int(context.sizes[client])
         self.steps = self.samples = 0
         self.last_loss = float("nan")
@@ -222,10 +226,11 @@ class ClientWork:
         lr: float | None = None,
         batch: float | None = None,
         pace: Callable[[int, float], float] | None = None,
+        loss: Loss | None = None,
     ) -> Outcome:
         """Run local SGD from `w`; a second call in a round continues with the same streams and counters."""
         is_whole = epochs is None and self._amount == self._usual_amount  # no straggler
-        as_usual = is_whole and lr is None and batch is None and pace is None
+        as_usual = is_whole and lr is None and batch is None and pace is None and loss is None
         if self._batched is not None and as_usual and (out := self._from_batched(w, adjust)):
             return out
         self._check_single_row()
@@ -244,18 +249,20 @@ class ClientWork:
             return np.array([rate(first + j) for j in range(count)])
 
         if self.local.privacy is not None:
-            if batch is not None:
-                private_steps.refuse(self, "a batch size of its own")
+            if batch is not None or loss is not None:
+                private_steps.refuse(self, "a batch size or a loss of its own")
             counts = [sum(len(part.sizes) for part in passes) for passes in plan]
             out = private_steps.train(self, w, counts, rate, adjust, self._start_momentum(), self._gather)
-        elif solver.can_be_compiled(self.task, self.local, adjust):
+        elif loss is None and solver.can_be_compiled(self.task, self.local, adjust):
             stretches = (chain.from_iterable(map(self._stretches, passes)) for passes in plan)
             out = solver.train_compiled(self.task, w, stretches, rates, self.local, adjust, self._start_momentum())
         else:
             anchor = self.context.anchor if isinstance(adjust, Anchor) else None
             tensors = (chain.from_iterable(map(self.epoch, passes)) for passes in plan)
             start, made = self._start_momentum(), self.steps + (self.state.steps if self.context.keeps_momentum else 0)
-            out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made)
+            own = None if loss is None else OwnLoss(loss, self.task, w, self.client, self.round)
+            with training_by(own, self.task, anchor):
+                out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made)
         return self._count(out, sum(batches))
 
     def _plan(self, sizes: list[int], epochs: float | None) -> list[list[BatchPass]]:
@@ -280,6 +287,7 @@ class ClientWork:
         return self._count(*out)
 
     def _count(self, out: Outcome, samples: int) -> Outcome:
+        self._module_weights = out.w
         self.steps += out.steps
         self.samples += samples
         self.last_loss = out.losses[-1] if out.losses else float("nan")
@@ -288,6 +296,7 @@ class ClientWork:
     def gradient(self, w: Vector, rows: NDArray[np.int64] | None = None) -> Vector:
         """Return the gradient of the mean loss over all rows (or these), in pieces unless BatchNorm needs them together."""
         private_steps.refuse(self, "gradients outside of local SGD")
+        self._set_weights_aside()
         self._check_single_row()
         rows = np.arange(self.rows) if rows is None else rows
         together = self.task.has_batchnorm or self.task.class_weights is not None  # a mean of parts is another mean
@@ -309,7 +318,16 @@ class ClientWork:
             self.task.load_buffers(before)
         return g
 
-    def batches(self, count: int) -> list[NDArray[np.int64]]:
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the client's batches of one epoch, in a new random order; each counts as a step on its samples."""
+        for x, y in self.epoch():
+            try:
+                yield x, y
+            finally:  # also where the caller stops after this batch
+                self.steps += 1
+                self.samples += len(y)
+
+    def batch_rows(self, count: int) -> list[NDArray[np.int64]]:
         """Return `count` batches of local rows, from as many shuffled epochs as that takes."""
         found: list[NDArray[np.int64]] = []
         while len(found) < count:
@@ -319,6 +337,7 @@ class ClientWork:
     def evaluate(self, w: Vector) -> tuple[float, float]:
         """Return accuracy and mean loss of `w` on all local training rows, in evaluation mode."""
         private_steps.refuse(self, "scores on the training samples of each client")
+        self._set_weights_aside()
         self.task.load(w)
         scores = self.context.evaluate(self.index, self._noise)
         return float(scores.right.sum() / scores.count.sum()), float(scores.loss.sum() / scores.count.sum())

@@ -189,7 +189,8 @@ class ClientTask:
             context.task.load_buffers(buffers)
         context.task.class_weights = None
         number = self.round if self.number is None else self.number
-        work = ClientWork(context, self.client, number, state, self.round, batched, self.exchange_number)
+        start = getattr(common.message, "w", None)
+        work = ClientWork(context, self.client, number, state, self.round, batched, self.exchange_number, start)
         seed_torch(quick_seed(context.experiment.seed_for("dropout"), "dropout", number, self.client))
         try:
             reply = context.algorithm.act(self.do, common.message, state.kept, work)

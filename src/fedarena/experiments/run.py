@@ -351,7 +351,8 @@ def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None
         run_files.write_rounds(path, records)
         run_files.write_clients(path, context, np.asarray(own), run_files.client_columns(measured, chosen, spent))
         run_files.write_model(path, result.state)
-        write_table(path / "result.json", run_files.result_table(path, result.summary(), measured, chosen))
+        traits = run_files.algorithm_traits(context.experiment.algorithm)
+        write_table(path / "result.json", run_files.result_table(path, result.summary(), measured, chosen, traits))
         loop.store.sync_results(*(path / name for name in (*run_files.HASHED, "result.json")))
     return result
 

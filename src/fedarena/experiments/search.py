@@ -190,6 +190,21 @@ def search(
         return replace(found, dir=None, study=None) if out is False else found
 
 
+def load_search(root: Path) -> Found:
+    """Return the result of the search in a folder; raise if it has not finished."""
+    need_optuna()
+    wanted, trials, study = _read(root, None)
+    file = root / "study.db" if study is None else Path(study)
+    done = Study(wanted, trials, root / "trials", file, _read_table(root)["name"])
+    if not done.over:
+        raise BadValue(
+            f"{len(done.all)} of {done.trials} trials of this search have ended",
+            remedy=f"continue it: fedarena search --resume {root}",
+            where=str(root),
+        )
+    return Found(done.search, done.all, done.best_or_error, root, file)
+
+
 def _wanted(
     experiment: Experiment, space: Any, preset: str | None, trials: int | None, method: Method | None
 ) -> tuple[Search, int]:

@@ -109,6 +109,7 @@ class Task:
         self.has_dropout = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in self.module.modules())
         self.channels_last = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self.class_weights: Tensor | None = None  # importance of each class in the loss, set for one client's work
+        self.own_loss: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None  # of an algorithm, for one training
         self.normalise_weights = True  # divide by the sum of the weights in a batch, or by its size
         own_loss = getattr(self.module, "loss", None)
         self.has_own_loss = callable(own_loss)
@@ -180,9 +181,9 @@ class Task:
 
         `into` may be the weights themselves: with scale = -eta that is a whole step of SGD.
         """
-        if self._tape:
+        if self._tape and self.own_loss is None:
             return self._tape.accumulate(x, y, into, scale, self._row_weights(y))
-        loss = self._training_loss(x, y)
+        loss = self._training_loss(x, y) if self.own_loss is None else self.own_loss(self.module, x, y)
         gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         with torch.no_grad():
             torch._foreach_add_(into, gradients, alpha=scale)

@@ -12,6 +12,7 @@ import numpy as np
 from fedarena.common.files import writing
 from fedarena.reports.charts.distributions import jitter
 from fedarena.reports.charts.posteriors import PosteriorPair, format_probability, format_sign, shown_range
+from fedarena.reports.curves import Axis
 from fedarena.reports.report_data import ReportData
 from fedarena.results.comparison import Comparison
 from fedarena.results.run_plots import COLOURS
@@ -77,30 +78,38 @@ def line_style(index: int) -> dict[str, Any]:
 
 def draw_curves(data: ReportData) -> Figure:
     """Draw the mean of the metric with the range over splits, over rounds and over every cost."""
-    shown, scoring = data.axes, data.curve_scoring
+    shown = data.axes
     columns = min(len(shown), 2)
     lines = -(-len(shown) // columns)
     figure = new_figure(3.5 * columns, 2.6 * lines + 0.5)
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
     for ax, axis in zip(grid.flat, shown, strict=False):
-        for label in data.all_labels:
-            c, look = data.curve(label, axis), _look(data, label)
-            if c.x[-1] == c.x[0] and len(c.x) > 1:  # it costs nothing: a level to compare with
-                ax.axhline(c.mean[-1], lw=1.2, **{**look, "marker": ""}, label=label)
-                continue
-            ax.plot(c.x, c.mean, lw=1.4, ms=3.5, markevery=_places(data, label, len(c.x)), label=label, **look)
-            ax.fill_between(c.x, c.low, c.high, color=look["color"], alpha=0.1, lw=0)
-        ends = [data.curve(label, axis).x[-1] for label in data.result.labels]
-        ax.set(xlabel=axis.label, xlim=(0, max(ends) or 1))
-        ax.grid(alpha=0.25)
-        ax.yaxis.set_major_formatter(lambda v, _: f"{100 * v:g}%" if scoring.is_share else f"{v:g}")
+        plot_curves(data, ax, axis)
     for ax in grid.flat[len(shown) :]:
         ax.set_visible(False)
-    for ax in grid[:, 0]:
-        ax.set(ylabel=f"{scoring.metric}, common test samples")
+    for ax in grid[:, 1:].flat:
+        ax.set(ylabel="")
     handles, labels = grid.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
     return figure
+
+
+def plot_curves(data: ReportData, ax: Axes, axis: Axis) -> None:
+    """Draw the curves of all algorithms over one axis: their means, and the range over splits as a band."""
+    scoring = data.curve_scoring
+    for label in data.all_labels:
+        c, look = data.curve(label, axis), _look(data, label)
+        if c.x[-1] == c.x[0] and len(c.x) > 1:  # it costs nothing: a level to compare with
+            ax.axhline(c.mean[-1], lw=1.2, **{**look, "marker": ""}, label=label)
+            continue
+        ax.plot(c.x, c.mean, lw=1.4, ms=3.5, markevery=_places(data, label, len(c.x)), label=label, **look)
+        ax.fill_between(c.x, c.low, c.high, color=look["color"], alpha=0.1, lw=0)
+    ends = [data.curve(label, axis).x[-1] for label in data.result.labels]
+    ax.set(xlabel=axis.label, xlim=(0, max(ends) or 1), ylabel=f"{scoring.metric}, common test samples")
+    ax.locator_params(axis="x", integer=axis.name in ("rounds", "uploads"))
+    ax.grid(alpha=0.25)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.yaxis.set_major_formatter(lambda v, _: f"{100 * v:g}%" if scoring.is_share else f"{v:g}")
 
 
 def _places(data: ReportData, label: str, points: int) -> tuple[int, int]:
@@ -110,13 +119,23 @@ def _places(data: ReportData, label: str, points: int) -> tuple[int, int]:
 
 
 def draw_posteriors(data: ReportData) -> Figure:
+    """Draw the leader against each other algorithm, in a figure of their number."""
+    figure = new_figure(*posteriors_size(data))
+    plot_posteriors(data, figure.subplots())
+    return figure
+
+
+def posteriors_size(data: ReportData) -> tuple[float, float]:
+    """Return the width and height in inches that the posteriors need."""
+    return 7, 0.62 * (len(data.ranked) - 1) + 1.2
+
+
+def plot_posteriors(data: ReportData, ax: Axes) -> None:
     """Draw the leader against each other algorithm, with the region of practical equivalence."""
     plan, (leader, *others) = data.result.plan, data.ranked
     pairs = [data.pair(leader, other) for other in others]
     low, high = shown_range(pairs, plan.rope)
     scoring, times = pairs[0].scoring, pairs[0].scoring.scale
-    figure = new_figure(7, 0.62 * len(pairs) + 1.2)
-    ax = figure.subplots()
     ax.axvspan(-times * plan.rope, times * plan.rope, color=EQUAL, alpha=0.14, lw=0)
     ax.axvline(0, color=QUIET, lw=0.6)
     for k, pair in enumerate(pairs):
@@ -129,8 +148,7 @@ def draw_posteriors(data: ReportData) -> Figure:
     ax.set(xlabel=f"{pairs[0].axis_label()}\n{data.result.scoring().labelled}; grey: within {scoring.difference(plan.rope)}")
     ax.set_yticks([len(pairs) - 1 - k for k in range(len(pairs))], [pair.column for pair in pairs])
     ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
-    return figure
+    ax.spines[["left", "top", "right"]].set_visible(False)
 
 
 def _write_columns(ax: Axes, y: float, texts: list[str], colour: str) -> None:

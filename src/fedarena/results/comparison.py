@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedarena.common.optional_imports import import_optional
 from fedarena.config.comparison_plan import LookRecord, Plan, Score, View
 from fedarena.config.errors import BadValue, quoted
 from fedarena.results import client_gains as gains_of_clients
-from fedarena.results import comparison_rows, comparison_verdict, tradeoff_points
+from fedarena.results import comparison_json, comparison_rows, comparison_verdict
 from fedarena.results import leave_one_out as left_out
 from fedarena.results.client_gains import ClientGains
+from fedarena.results.comparison_loading import finished_runs, with_python_parts
+from fedarena.results.comparison_outputs import Over, presentation
 from fedarena.results.leave_one_out import LeaveOneOut
 from fedarena.results.notebook import comparison_html
 from fedarena.results.plan_file import read_plan
 from fedarena.results.run import Run
-from fedarena.results.run_loading import load_run
 from fedarena.results.scoring import Scoring
 from fedarena.statistics.bayes import Posterior, verdict
 from fedarena.statistics.joint import Ranking, rank
 from fedarena.statistics.repeats import paired_posterior
 from fedarena.statistics.sequential import look
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -56,9 +63,13 @@ class Comparison:
     without_failures: dict[str, str] = field(default_factory=dict)  # "fedavg without Cleveland" -> why
 
     @classmethod
-    def load(cls, root: str | Path) -> Comparison:
-        """Return the comparison of a folder in which all runs have finished."""
-        plan = read_plan(Path(root))
+    def load(cls, root: str | Path, *, algorithms: Mapping[str, Any] | None = None, **own: Any) -> Comparison:
+        """Return the comparison of a folder in which all runs have finished.
+
+        Parts that came from Python can be given again: `model`, `data`, `partition`, and `algorithms` by label.
+        """
+        named = {f"algorithm {label}": made for label, made in (algorithms or {}).items()}
+        plan = replace(read_plan(Path(root)), own=named | own)
         if plan.at_most is not None and plan.stopped is None:
             raise BadValue(
                 f"the comparison is not decided after {len(plan.splits)} splits, and its limit is {plan.at_most}",
@@ -73,16 +84,17 @@ class Comparison:
         runs: dict[str, list[Run]] = {}
         failures: dict[str, str] = {}
         for label in plan.contestants:
-            found = _finished_runs(plan, root, label)
+            found = finished_runs(plan, root, label)
             if isinstance(found, str):
                 failures[label] = found
             else:
                 runs[label] = found
+        plan = with_python_parts(plan, runs)
         without: dict[str, dict[str, list[Run]]] = {client: {} for client in plan.leave_one_out}
         without_failures: dict[str, str] = {}
         for client in plan.leave_one_out:
             for label in plan.federated:
-                found = _finished_runs(plan, root, label, client)
+                found = finished_runs(plan, root, label, client)
                 if isinstance(found, str):
                     without_failures[f"{label} without {client}"] = found
                 else:
@@ -288,6 +300,31 @@ class Comparison:
         """Return one row per algorithm with its scores and costs over all splits (means, and medians to the target)."""
         return comparison_rows.rows(self)
 
+    def to_pandas(self, *, summary: bool = False) -> pd.DataFrame:
+        """Return a table with one row per algorithm and split: its score, all metrics of the final model, and its costs.
+
+        With `summary`, one row per algorithm: means and standard deviations over splits, P(best) and costs to the target.
+        """
+        pandas = import_optional("pandas", needed_by="comparison.to_pandas()", install="'fedarena[notebook]'")
+        frame: pd.DataFrame = pandas.DataFrame(self.rows() if summary else comparison_rows.split_rows(self))
+        return frame
+
+    def to_latex(self) -> str:
+        """Return the tables of scores, costs and pairs in LaTeX, as `fedarena report --table latex` prints them."""
+        return presentation().write_latex(self)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the posterior of the best algorithm's difference to each other one, and return the axes."""
+        return presentation().draw_posteriors(self, ax)
+
+    def curves(self, ax: Axes | None = None, *, over: Over = "rounds") -> Axes:
+        """Draw the metric over rounds, or over a cost: the mean over splits, and their range as a band."""
+        return presentation().draw_curves(self, ax, over)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report as one HTML file: to `path`, or as report.html into the folder of the comparison."""
+        return presentation().write_report(self, path)
+
     @cached_property
     def centralized(self) -> float | None:
         """Mean final accuracy of training on all samples in one place; None where that was not run."""
@@ -329,39 +366,7 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `fedarena compare --json` prints."""
-        standings, plan = self.ranking.standings if self.ranking else {}, self.plan
-        return {
-            "algorithms": self.labels,
-            **{key: getattr(plan, key) for key in ("score", "metric", "evaluate_on")},
-            "scores": self.scores(),
-            "final_scores": self.scores("final"),
-            "best_scores": self.scores("best"),
-            "validated_scores": self.scores("validated") if self.is_validated else None,
-            "validation_share": self.validation_share,
-            "table": [asdict(duel) for duel in self.duels()],
-            "final_table": [asdict(duel) for duel in self.duels("final")],
-            **{
-                key: {label: getattr(standing, key) for label, standing in standings.items()}
-                for key in ("p_best", "p_near_best", "expected_loss")
-            },
-            "best_set": list(self.ranking.best_set) if self.ranking else [],
-            "rows": self.rows(),
-            "target": self.target,
-            **{key: getattr(plan, key) for key in ("rope", "threshold", "test", "about", "protocol")},
-            "fixed": list(plan.fixed),
-            "per_repeat": list(plan.per_repeat),
-            "correlation": plan.rho,
-            "at_most": plan.at_most,
-            "looks": [asdict(record) for record in plan.looks],
-            "stopped": comparison_verdict.stopped_table(plan),
-            "verdict": self.words,
-            "failures": self.failures,
-            "sweep": tradeoff_points.as_dict(self),
-            "client_gains": None if (gains := self.client_gains()) is None else asdict(gains),
-            "leave_one_out": None if (left := self.leave_one_out()) is None else asdict(left),
-            "notes": self.notes,
-            "dir": None if self.dir is None else str(self.dir),
-        }
+        return comparison_json.as_dict(self)
 
     def __str__(self) -> str:
         return "\n".join([*self.words, self.plan.about, self.plan.test])
@@ -371,22 +376,3 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(self.labels)}: {self.plan.test}>"
-
-
-def _finished_runs(plan: Plan, root: Path, label: str, without: str | None = None) -> list[Run] | str:
-    """Return the runs of a label on all splits, or why one of them failed; raise if one has not finished."""
-    folders = [plan.folder(root, label, split, without) for split in plan.splits]
-    failed = next((f / "failure.txt" for f in folders if (f / "failure.txt").exists()), None)
-    missing = sum(not (f / "result.json").exists() for f in folders)
-    if failed is not None:
-        return failed.read_text(encoding="utf-8", errors="replace").strip()
-    if missing:
-        name = label if without is None else f"{label} without {without}"
-        raise BadValue(
-            f"{missing} of {len(folders)} runs of {name} are not finished",
-            remedy=f"resume them: fedarena compare --resume {root}",
-            where=str(root),
-        )
-    plan.cell(label, plan.splits[0])  # raises if a part of it came from Python
-    own = {k.removesuffix(f" {label}"): v for k, v in plan.own.items()}
-    return [load_run(folder, **own) for folder in folders]

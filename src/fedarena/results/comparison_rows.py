@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedarena.config.comparison_plan import Score
+from fedarena.config.comparison_plan import Score, Split
 from fedarena.engine.record import RoundRecord
 from fedarena.results.privacy_guarantees import empty_promises
 from fedarena.results.run import Run
@@ -22,6 +22,40 @@ def rows(result: Comparison) -> list[dict[str, Any]]:
     """Return one row per algorithm, the reference last."""
     reference = [result.plan.reference] if result.plan.reference in result.runs else []
     return [algorithm_row(result, label) for label in (*result.labels, *reference)]
+
+
+def split_rows(result: Comparison) -> list[dict[str, Any]]:
+    """Return one row per algorithm and split, the reference last: the score, the metrics of the final model, and costs."""
+    value = result.scoring().value
+    reference = [result.plan.reference] if result.plan.reference in result.runs else []
+    return [
+        {
+            "algorithm": label,
+            "repeat": split.repeat,
+            **({} if split.fold is None else {"fold": split.fold}),
+            "score": value(run),
+            **run.metrics,
+            **{f"own_{name}": number for name, number in run.own_metrics.items()},
+            "rounds": run.records[-1].round,
+            "uploads": run.records[-1].uploads,
+            "bytes_up": run.records[-1].bytes_up,
+            "bytes_down": run.records[-1].bytes_down,
+            "epsilon": math.nan if run.epsilon is None else run.epsilon,
+            "simulated_seconds": run.records[-1].clock,
+            "wall_seconds": run.records[-1].wall_seconds,
+            "diverged": run.diverged,
+        }
+        for label in (*result.labels, *reference)
+        for split, run in zip(_splits(result, label), result.runs[label], strict=True)
+    ]
+
+
+def _splits(result: Comparison, label: str) -> list[Split]:
+    """Return the split of each run of a label; runs that were collected one by one have them in their experiments."""
+    runs, planned = result.runs[label], result.plan.splits
+    if len(planned) == len(runs):
+        return planned
+    return [Split(number, run.experiment.fold) for number, run in enumerate(runs)]
 
 
 def algorithm_row(result: Comparison, label: str) -> dict[str, Any]:

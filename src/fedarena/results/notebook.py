@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import TYPE_CHECKING
 
-from fedarena.common.formatting import format_size
+from fedarena.common.formatting import format_duration, format_size
 from fedarena.results.privacy_guarantees import guarantees
 from fedarena.statistics.metric_registry import OPTIMISTIC
 
@@ -83,7 +83,7 @@ def run_html(run: Run, curve: str) -> str:
 
 
 def comparison_html(result: Comparison) -> str:
-    """Return the verdict in sentences and the table of all pairs."""
+    """Return the verdict in sentences, the table of scores and costs, and the table of all pairs."""
     duels = {(duel.row, duel.column): duel for duel in result.duels()}
 
     def cell(row: str, column: str) -> str:
@@ -95,7 +95,26 @@ def comparison_html(result: Comparison) -> str:
     names = result.ranked
     rows = {escape(row): "".join(cell(row, column) for column in names) for row in names}
     test = result.plan.test
-    return _verdict_html(result.words, map(escape, names), rows, f"{result.plan.about} {test[0].upper()}{test[1:]}.")
+    about = f"{result.plan.about} {test[0].upper()}{test[1:]}."
+    return _verdict_html(result.words, map(escape, names), rows, about, _score_table(result))
+
+
+def _score_table(result: Comparison) -> str:
+    """Return one row per algorithm: its score over splits, its probability to be the best, and what its runs cost."""
+    scoring, key = result.scoring(), result.plan.score
+    order = [*result.ranked, result.plan.reference]
+    rows = {
+        escape(row["algorithm"]): (
+            f"{scoring.shown(row[key])} ± {scoring.shown(row[f'{key}_sd']).rstrip('%')}",
+            "-" if row["p_best"] is None else f"{row['p_best']:.2f}",
+            format_size(row["bytes"]) if row["bytes"] else "-",
+            format_duration(row["clock"]) if row["clock"] else "-",
+        )
+        for row in sorted(result.rows(), key=lambda row: order.index(row["algorithm"]))
+    }
+    head = (f"{scoring.score} {scoring.metric}", "P(best)", "sent", "simulated time")
+    texts = {name: "".join(f"<td style='text-align:right'>{c}</td>" for c in cells) for name, cells in rows.items()}
+    return _table_html(head, texts)
 
 
 def suite_html(result: SuiteComparison) -> str:
@@ -121,8 +140,14 @@ def _sign_cell(sign: str, chances: str) -> str:
     return f"<td style='text-align:center' title='{chances}'><b>{sign}</b><br><small>{chances}</small></td>"
 
 
-def _verdict_html(words: Iterable[str], head: Iterable[str], rows: Mapping[str, str], about: str) -> str:
+def _verdict_html(
+    words: Iterable[str], head: Iterable[str], rows: Mapping[str, str], about: str, before: str = ""
+) -> str:
     sentences = "".join(f"<p>{escape(line)}</p>" for line in words)
+    return f"<div>{sentences}{before}{_table_html(head, rows)}<small>{escape(about)}</small></div>"
+
+
+def _table_html(head: Iterable[str], rows: Mapping[str, str]) -> str:
     names = "".join(f"<th>{name}</th>" for name in ("", *head))
-    body = "".join(f"<tr><th>{name}</th>{cells}</tr>" for name, cells in rows.items())
-    return f"<div>{sentences}<table><tr>{names}</tr>{body}</table><small>{escape(about)}</small></div>"
+    body = "".join(f"<tr><th style='text-align:left'>{name}</th>{cells}</tr>" for name, cells in rows.items())
+    return f"<table><tr>{names}</tr>{body}</table>"

@@ -365,7 +365,7 @@ class Run:
         return recalls(self.confusion(client))
 
     def plot(self, ax: Axes | None = None, label: str | None = None) -> Axes:
-        """Draw the accuracy curve and return its axes."""
+        """Draw the metric over rounds and return the axes; a second run on the same axes gets its own colour and a legend."""
         from fedarena.results.run_plots import draw_curve
 
         return draw_curve(self, ax, label)

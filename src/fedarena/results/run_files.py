@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.common.files import atomic_write
+from fedarena.config.components import Component
 from fedarena.data.dataset import PADDING
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.record import RoundRecord, plain_record
@@ -18,6 +19,7 @@ from fedarena.engine.validated_round import ValidatedRound
 from fedarena.results.json_files import file_sha256
 from fedarena.statistics.metric_registry import RESERVED_PREFIX
 
+TRAITS = ("communicates", "personal", "pooled")
 HASHED = (
     "experiment.toml", "versions.json", "partition.npz", "rounds.parquet", "clients.parquet", "model.safetensors",
     "checkpoint/rounds.jsonl",
@@ -45,7 +47,11 @@ def write_model(path: Path, state: dict[str, Any]) -> None:
 
 
 def result_table(
-    path: Path, summary: Mapping[str, Any], measured: FinalMetrics, chosen: ValidatedRound | None = None
+    path: Path,
+    summary: Mapping[str, Any],
+    measured: FinalMetrics,
+    chosen: ValidatedRound | None = None,
+    traits: Mapping[str, bool] | None = None,
 ) -> dict[str, Any]:
     """Return the content of result.json: the main numbers, the metrics for charts, and the hash of every other file.
 
@@ -55,7 +61,13 @@ def result_table(
     drawn = {"class_names": measured.class_names, **_pictures(measured)}
     if chosen is not None:
         drawn["validated"] = _pictures(chosen.measured)
-    return {**summary, "evaluation": drawn, "files": {name: file_sha256(path / name) for name in names}}
+    table = {**summary, "evaluation": drawn, "files": {name: file_sha256(path / name) for name in names}}
+    return table | ({"algorithm_traits": dict(traits)} if traits else {})
+
+
+def algorithm_traits(algorithm: Component) -> dict[str, bool]:
+    """Return what results tell by an algorithm that no file can name; nothing for one that has a registered name."""
+    return {name: getattr(algorithm.made, name) for name in TRAITS} if algorithm.own else {}
 
 
 def _pictures(measured: FinalMetrics) -> dict[str, Any]:

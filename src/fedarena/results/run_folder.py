@@ -15,6 +15,7 @@ import platform
 import shutil
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ import numpy as np
 
 import fedarena
 from fedarena.common.files import atomic_write, free_folder, writing
+from fedarena.config.components import Component
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.config.experiment import Experiment
+from fedarena.config.settings_tables import COMPONENTS
 from fedarena.data.dataset import Partition
 from fedarena.data.published_files import reading
 from fedarena.engine.context import ExperimentContext
@@ -80,8 +83,11 @@ def need_room(path: Path, needed: int, what: str) -> None:
         )
 
 
-def read_experiment(path: Path, **own: Any) -> Experiment:
-    """Return the experiment of a run; components that came from Python must be given again as `own`."""
+def read_experiment(path: Path, traits: Mapping[str, bool] | None = None, **own: Any) -> Experiment:
+    """Return the experiment of a run; components that came from Python can be used if they are given again as `own`.
+
+    `traits` are facts about an algorithm that is not given, as `algorithm_traits` returns them.
+    """
     file = path / "experiment.toml"
     if not file.exists():
         raise BadValue(
@@ -90,13 +96,8 @@ def read_experiment(path: Path, **own: Any) -> Experiment:
     table = _toml(file)
     for key, value in list(table.items()):
         if isinstance(value, dict) and value.pop("own", False):
-            if key not in own:
-                raise BadValue(
-                    f"the {key} of this run ('{value['name']}') came from Python, no file can bring it back",
-                    remedy=f"use Python: fa.run(..., resume=...), fa.verify(..., {key}=...) or run.again()",
-                    where=str(file),
-                )
-            table[key] = own[key]
+            known = traits or {} if key == "algorithm" else {}
+            table[key] = own[key] if key in own else Component.not_given(COMPONENTS[key], value, **known)
     return Experiment.make(table, where=str(file))
 
 

@@ -14,13 +14,13 @@ from fedarena.data.published_files import reading
 from fedarena.engine.record import parse_records
 from fedarena.results.json_files import read_table
 from fedarena.results.run import Run
-from fedarena.results.run_files import read_metrics, read_validated
+from fedarena.results.run_files import TRAITS, read_metrics, read_validated
 from fedarena.results.run_folder import DAMAGED, read_experiment
 from fedarena.results.run_integrity import changed_files
 
 
 def load_run(path: str | Path, **own: Any) -> Run:
-    """Return the run of a folder; parts of its experiment that came from Python must be given again by keyword."""
+    """Return the run of a folder; parts of its experiment that came from Python can be given again by keyword."""
     run, changed = load_with_changes(check_path(path, "the folder of a run"), **own)
     if changed:
         raise DataBroken(f"{run.dir} is damaged: {changed[0]}", remedy=DAMAGED)
@@ -29,8 +29,8 @@ def load_run(path: str | Path, **own: Any) -> Run:
 
 def load_with_changes(folder: Path, **own: Any) -> tuple[Run, list[str]]:
     """Return the run of a folder, and one sentence for each file that was changed after the run."""
-    experiment = read_experiment(folder, **own)
     if not (folder / "result.json").exists():
+        read_experiment(folder, **own)  # raises if it is no folder of a run
         raise BadValue(
             f"{folder} holds a run that has not finished",
             remedy=f"resume it: fedarena run --resume {folder}",
@@ -39,7 +39,9 @@ def load_with_changes(folder: Path, **own: Any) -> tuple[Run, list[str]]:
     result = read_table(folder / "result.json", DAMAGED)
     with reading(folder / "result.json", remedy=DAMAGED):
         sha, notes = str(result["weights_sha256"]), tuple(map(str, result["notes"]))
+        traits = {name: bool(value) for name, value in result.get("algorithm_traits", {}).items() if name in TRAITS}
         used, ages = dict(result.get("algorithm_settings", {})), dict(result.get("ages", {}))
+    experiment = read_experiment(folder, traits, **own)
     log = folder / "checkpoint" / "rounds.jsonl"
     with reading(log, remedy=DAMAGED):
         records = parse_records(log.read_bytes().splitlines())

@@ -1,4 +1,4 @@
-"""Load the folder of a run, of a comparison or of a suite as the value it holds."""
+"""Load the folder of a run, of a comparison, of a suite or of a search as the value it holds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedarena.config.limits import check_path
+from fedarena.experiments.search import load_search
 from fedarena.results.comparison import Comparison
 from fedarena.results.run_loading import load_run
 from fedarena.results.suite import SuiteComparison
@@ -13,9 +14,10 @@ from fedarena.results.suite_plan import holds_suite
 
 
 def load(path: str | Path, **own: Any) -> Any:
-    """Return what a folder holds: a `Run`, a `Comparison`, or a `SuiteComparison`.
+    """Return what a folder holds: a `Run`, a `Comparison`, a `SuiteComparison`, or what a search `Found`.
 
-    Parts of an experiment that came from Python (a module, arrays) must be given again by keyword.
+    Scores, tables and figures need nothing else. To train or predict again, parts of an experiment that came from Python (a
+    module, arrays) are given again by keyword, and algorithms of a comparison as `algorithms={label: object}`.
 
     >>> import fedarena as fa
     >>> duel = fa.compare("digits", ["fedavg", "scaffold"], seeds=2, rounds=1, model="logreg", out="duel")
@@ -26,5 +28,7 @@ def load(path: str | Path, **own: Any) -> Any:
     if holds_suite(folder):
         return SuiteComparison.load(folder)
     if (folder / "comparison.json").is_file():
-        return Comparison.load(folder)
+        return Comparison.load(folder, **own)
+    if (folder / "search.json").is_file():
+        return load_search(folder)
     return load_run(folder, **own)
