@@ -19,9 +19,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from fedarena.config.components import Component
+from fedarena.config.data_sources import TABLE_KEYS, read_data_source
 from fedarena.config.errors import BadValue, check_known, located_at, quoted
 from fedarena.config.limits import check_path
-from fedarena.config.registry import find
 from fedarena.config.seeds import SEED_KEYS, Purpose
 from fedarena.config.settings_tables import (
     COMPONENTS,
@@ -116,11 +116,14 @@ class Experiment(SettingsTable):
     def make(cls, source: Any = None, overrides: Sequence[str] = (), *, where: str = "", **settings: Any) -> Experiment:
         """Make an experiment from a TOML file, a data set or a table, then keywords, then `key.sub=value` overrides.
 
-        Keys that are not given have the defaults of the data set, or else the general defaults.
+        Keys that are not given have the defaults of the data set, or else the general defaults. Settings of a table of
+        samples may be given as keywords: `label="outcome"` is `data={"label": "outcome"}`.
         """
         table, place = _read(source)
         where = where or place
-        given = {key: value for key, value in settings.items() if value is not None}
+        given = {
+            f"data.{key}" if key in TABLE_KEYS else key: value for key, value in settings.items() if value is not None
+        }
         for layer in (given, dict(map(parse_assignment, overrides))):
             for key, value in layer.items():
                 if EITHER_OR.get(key) in layer:
@@ -209,13 +212,10 @@ def _read(source: Any) -> tuple[dict[str, Any], str]:
         return {k: v for k, v in table.items() if v is not None}, ""
     if isinstance(source, Mapping):
         return dict(source), ""
-    if isinstance(source, str | Path) and str(source).endswith((".csv", ".parquet")):
-        return {"data": {"name": str(source).rpartition(".")[2], "path": str(source)}}, quoted(str(source))
     if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml")):
         return read_toml(check_path(source, "the experiment file")), str(source)
-    if isinstance(source, tuple) and len(source) in (2, 3):  # (x, y) or (x, y, client)
-        return {"data": find("dataset", "arrays").make(*source)}, ""
-    return {"data": source}, ""
+    data, place = read_data_source(source) or (source, "")
+    return {"data": data}, place
 
 
 def with_settings(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
