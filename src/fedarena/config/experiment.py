@@ -13,6 +13,7 @@ fedarena.config.errors.UnknownName: an experiment has no key 'algoritm'  (algori
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -212,9 +213,10 @@ def _read(source: Any) -> tuple[dict[str, Any], str]:
         return {k: v for k, v in table.items() if v is not None}, ""
     if isinstance(source, Mapping):
         return dict(source), ""
-    if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml")):
+    found = read_data_source(source)
+    if found is None and (isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml"))):
         return read_toml(check_path(source, "the experiment file")), str(source)
-    data, place = read_data_source(source) or (source, "")
+    data, place = found or (source, "")
     return {"data": data}, place
 
 
@@ -250,11 +252,19 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
             value = {**_as_mapping(before, head), **value}
         table[head] = value
         return table
+    if _has_setting(before, rest):
+        return {**table, head: replace(before, **{rest: value})}
     inner = _as_mapping(before, head)
     if rest == "name" and inner.get("name") != value:
         inner = {}
     table[head] = {**inner, rest: value}
     return table
+
+
+def _has_setting(data: Any, key: str) -> bool:
+    """Return whether this is a data set from Python, such as arrays, with a setting of this name."""
+    own = is_dataclass(data) and not isinstance(data, type | Component) and hasattr(data, "load")
+    return own and key in {field.name for field in fields(data)}
 
 
 def _as_mapping(value: Any, key: str) -> dict[str, Any]:

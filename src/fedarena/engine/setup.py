@@ -25,6 +25,7 @@ from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import check_metric
 from fedarena.models.linear_features import input_features
 from fedarena.privacy.accountant import need_accountant
+from fedarena.statistics.metric_registry import CLASSES
 
 
 def partition_data(experiment: Experiment) -> tuple[Dataset, Partition]:
@@ -97,7 +98,7 @@ def _check_rows(data: Dataset, partition: Partition) -> None:
     problem = ""
     if not len(data.x) == len(data.y) > data.n_train > 0 or not len(partition.test):
         problem = "the data set needs training rows and test rows, with a label each"
-    elif int(data.y.max()) >= data.classes:
+    elif data.task in CLASSES and int(data.y.max()) >= data.classes:
         problem = f"the data set has a label {int(data.y.max())}, and only {data.classes} classes"
     elif not partition.population:
         problem = "the partition gives rows to no client"

@@ -59,11 +59,13 @@ def read_files(source: TableFile, *, of_all_clients: bool = True) -> JoinedTable
     paths = _by_client(source.paths)
     tables = {path: _read(source, path) for path in paths.values()}
     features = _feature_names(source, tables)
-    parts = [_Part(_title(path), table, source, features) for path, table in tables.items()]
+    parts = [_Part(title_of_path(path), table, source, features) for path, table in tables.items()]
     train_rows = sum(len(table) for table in tables.values())
     if source.test_path is not None:
         test = _read(source, source.test_path, is_test=True)
-        _check_columns(source.test_path, test.column_names, features, _title(next(iter(tables))), "data.test_path")
+        _check_columns(
+            source.test_path, test.column_names, features, title_of_path(next(iter(tables))), "data.test_path"
+        )
         parts.append(_Part(source.test_path, test, source, features))
     title = (
         quoted_list((PurePath(part.title).name for part in parts[:MANY]), MANY) if len(parts) > 1 else parts[0].title
@@ -122,7 +124,8 @@ def _values(table: pa.Table, name: str) -> NDArray[Any]:
     return read_column(table, name)
 
 
-def _title(path: Any) -> str:
+def title_of_path(path: Any) -> str:
+    """Return how messages call a file, or a table that is given in Python."""
     return str(path) if isinstance(path, str | PurePath) else "the DataFrame"
 
 
@@ -164,11 +167,11 @@ def _feature_names(source: TableFile, tables: Mapping[Any, pa.Table]) -> list[st
             )
     features = source.feature_names(names)
     for path, table in tables.items():
-        _check_columns(path, table.column_names, features, _title(first), "data.path")
+        _check_columns(path, table.column_names, features, title_of_path(first), "data.path")
         more = [name for name in source.feature_names(table.column_names) if name not in features]
         if more:
             raise UnknownName(
-                f"{_title(first)} has no column '{quoted(more[0])}', which {_title(path)} has",
+                f"{title_of_path(first)} has no column '{quoted(more[0])}', which {title_of_path(path)} has",
                 remedy=f"drop it (--drop {quoted(more[0])}), or add it to the other files",
                 where="data.path",
             )
@@ -179,7 +182,7 @@ def _check_columns(path: Any, names: Sequence[str], features: Sequence[str], fir
     for name in features:
         if name not in names:
             raise UnknownName(
-                f"{_title(path)} has no column '{quoted(name)}', which {first} has",
+                f"{title_of_path(path)} has no column '{quoted(name)}', which {first} has",
                 remedy=f"add it, or drop it everywhere (--drop {quoted(name)})",
                 where=where,
             )

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.config.errors import BadValue, located_at, quoted
+from fedarena.config.errors import BadValue, located_at, quoted, quoted_list
 from fedarena.config.registry import register
 from fedarena.config.seeds import stream
 from fedarena.data import published_files
 from fedarena.data.dataset import Dataset, Rows, strata_of
 from fedarena.data.sources.class_codes import SplitSeed, TestShare, names_alike, numbered, split_rows
 from fedarena.data.sources.label_columns import LabelTask, read_labels
-from fedarena.data.sources.several_files import JoinedTable, read_files
+from fedarena.data.sources.several_files import JoinedTable, read_files, title_of_path
 from fedarena.data.sources.standardised_once import features, load_once, moments
 from fedarena.data.split_encoding import encode_first
 from fedarena.data.stratification import blocks_in_time, cells_of, whole_groups
@@ -94,7 +94,7 @@ class TableFile(ABC):
     """A table in one or several files: labels, features, and optionally columns with the client, group or time of a row."""
 
     path: str | tuple[str, ...]  # several files: every file is a client, unless `client` names a column
-    label: str | tuple[str, ...]
+    label: str | tuple[str, ...] = ""
     client: str | None = None
     drop: tuple[str, ...] = ()
     test: TestShare = 0.2
@@ -128,7 +128,8 @@ class TableFile(ABC):
     @property
     def label_names(self) -> tuple[str, ...]:
         """Return the names of all label columns."""
-        return (self.label,) if isinstance(self.label, str) else tuple(self.label)
+        names = (self.label,) if isinstance(self.label, str) else self.label
+        return tuple(name for name in names if name)
 
     @property
     def kinds(self) -> dict[str, Kind]:
@@ -151,6 +152,13 @@ class TableFile(ABC):
             )
         if self.fitted_on == "file":
             return load_once(self)
+        if not self.label_names:
+            names = self.checked(self.paths[0]).column_names
+            raise BadValue(
+                "no label is given",
+                remedy=f"name the column to predict: --label NAME, or data.label; it has: {quoted_list(names)}",
+                where=quoted(title_of_path(self.paths[0])),
+            )
         table = read_files(self)
         with located_at(table.title):
             return self._dataset(table)
