@@ -63,6 +63,12 @@ def check_experiment(experiment: Experiment) -> None:
             'write data = { name = "csv", label = "..." }: every client brings its file',
             "data",
         ),
+        (
+            isinstance(exp.data.made, TableFile) and len(exp.data.made.label_names) != 1,
+            "a federation predicts one label column",
+            'name it: data = { name = "csv", label = "..." }',
+            "data.label",
+        ),
         *(
             (
                 isinstance(exp.data.made, TableFile) and getattr(exp.data.made, key, usual) not in allowed,

@@ -84,13 +84,14 @@ def _survival(columns: Mapping[str, NDArray[Any]], first_row: int) -> Labels:
             where="data.label",
         )
     (when, times), (what, events) = columns.items()
-    time, event = _numbers(when, times, first_row), _zeros_and_ones(what, events, first_row)
+    time = _numbers(when, times, first_row)
     if (time < 0).any():
         raise BadValue(
             f"{when} is negative in row {(time < 0).argmax() + first_row}",
             remedy="give the time column first and the event column second",
             where="data.label",
         )
+    event = _zeros_and_ones(what, events, first_row)
     if not event.any():
         raise BadValue(f"{what} is 0 in all rows: no event was observed", remedy="check the column", where="data.label")
     return Labels("survival", np.column_stack([time, event]).astype(np.float32), 1)

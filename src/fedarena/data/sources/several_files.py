@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ class JoinedTable:
 
     def owners(self, client: str | None) -> tuple[Rows | None, tuple[str, ...]]:
         """Return the client of every row, by its column or by its file, and the names of the clients."""
-        if client is not None:
+        if client:
             return numbered(self.others[client], f"column '{quoted(client)}'", first_row=1)
         if not self.files:
             return None, ()
@@ -57,15 +57,13 @@ def read_files(source: TableFile, *, of_all_clients: bool = True) -> JoinedTable
     A table that is not that of all clients may have columns without a value, or with one level.
     """
     paths = _by_client(source.paths)
-    tables = {path: _read(source, path) for path in paths.values()}
+    tables = [(title_of_path(path), _read(source, path)) for path in paths.values()]
     features = _feature_names(source, tables)
-    parts = [_Part(title_of_path(path), table, source, features) for path, table in tables.items()]
-    train_rows = sum(len(table) for table in tables.values())
+    parts = [_Part(title, table, source, features) for title, table in tables]
+    sizes = [len(table) for _, table in tables]
     if source.test_path is not None:
         test = _read(source, source.test_path, is_test=True)
-        _check_columns(
-            source.test_path, test.column_names, features, title_of_path(next(iter(tables))), "data.test_path"
-        )
+        _check_columns(source.test_path, test.column_names, features, tables[0][0], "data.test_path")
         parts.append(_Part(source.test_path, test, source, features))
     title = (
         quoted_list((PurePath(part.title).name for part in parts[:MANY]), MANY) if len(parts) > 1 else parts[0].title
@@ -78,8 +76,8 @@ def read_files(source: TableFile, *, of_all_clients: bool = True) -> JoinedTable
         PurePath(parts[0].title).stem if len(paths) == 1 else f"{len(paths)} files",
         joined,
         {name: _joined_values(name, parts) for name in parts[0].others},
-        tuple((name, len(tables[path])) for name, path in paths.items()) if len(paths) > 1 else (),
-        train_rows,
+        tuple(zip(paths, sizes, strict=True)) if len(paths) > 1 else (),
+        sum(sizes),
         tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 
@@ -113,7 +111,7 @@ def _values(table: pa.Table, name: str) -> NDArray[Any]:
 
     kind = table.schema.field(name).type
     if pa.types.is_decimal(kind):
-        return read_column(table.set_column(0, name, table[name].cast(pa.float64())), name)
+        return read_column(pa.table({name: table[name].cast(pa.float64())}), name)
     if pa.types.is_binary(kind):
         raise BadValue(f"column '{quoted(name)}' is not text in UTF-8", remedy="save the file in the encoding UTF-8")
     if pa.types.is_nested(kind):
@@ -156,33 +154,32 @@ def _by_client(paths: Sequence[Any]) -> dict[str, Any]:
     return dict(order)
 
 
-def _feature_names(source: TableFile, tables: Mapping[Any, pa.Table]) -> list[str]:
+def _feature_names(source: TableFile, tables: Sequence[tuple[str, pa.Table]]) -> list[str]:
     """Return the features in the order of the first client's file; raise if the files have different columns."""
-    first = next(iter(tables))
-    names = tables[first].column_names
+    first, names = tables[0][0], tables[0][1].column_names
     for name in source.drop:
-        if not any(name in table.column_names for table in tables.values()):
+        if not any(name in table.column_names for _, table in tables):
             raise UnknownName(
                 f"no file has a column '{quoted(name)}'", remedy=f"they have: {quoted_list(names)}", where="data.drop"
             )
     features = source.feature_names(names)
-    for path, table in tables.items():
-        _check_columns(path, table.column_names, features, title_of_path(first), "data.path")
+    for title, table in tables:
+        _check_columns(title, table.column_names, features, first, "data.path")
         more = [name for name in source.feature_names(table.column_names) if name not in features]
         if more:
             raise UnknownName(
-                f"{title_of_path(first)} has no column '{quoted(more[0])}', which {title_of_path(path)} has",
+                f"{first} has no column '{quoted(more[0])}', which {title} has",
                 remedy=f"drop it (--drop {quoted(more[0])}), or add it to the other files",
                 where="data.path",
             )
     return features
 
 
-def _check_columns(path: Any, names: Sequence[str], features: Sequence[str], first: str, where: str) -> None:
+def _check_columns(title: str, names: Sequence[str], features: Sequence[str], first: str, where: str) -> None:
     for name in features:
         if name not in names:
             raise UnknownName(
-                f"{title_of_path(path)} has no column '{quoted(name)}', which {first} has",
+                f"{title} has no column '{quoted(name)}', which {first} has",
                 remedy=f"add it, or drop it everywhere (--drop {quoted(name)})",
                 where=where,
             )

@@ -94,7 +94,7 @@ class TableFile(ABC):
     """A table in one or several files: labels, features, and optionally columns with the client, group or time of a row."""
 
     path: str | tuple[str, ...]  # several files: every file is a client, unless `client` names a column
-    label: str | tuple[str, ...] = ""
+    label: str | tuple[str, ...] | None = None
     client: str | None = None
     drop: tuple[str, ...] = ()
     test: TestShare = 0.2
@@ -128,8 +128,7 @@ class TableFile(ABC):
     @property
     def label_names(self) -> tuple[str, ...]:
         """Return the names of all label columns."""
-        names = (self.label,) if isinstance(self.label, str) else self.label
-        return tuple(name for name in names if name)
+        return (self.label,) if isinstance(self.label, str) else self.label or ()
 
     @property
     def kinds(self) -> dict[str, Kind]:
