@@ -96,8 +96,7 @@ def odd_table(folder: Path) -> tuple[Path, dict[str, Path]]:
 
 @pytest.mark.parametrize("standardise", [False, True])
 def test_rows_are_those_of_the_table_of_all(standardise: bool, tmp_path: Path) -> None:
-    """Words encoded alike, labels numbered alike; sums agree with numpy's to the last digits of double precision, so that
-    single-precision features are the same, or next to each other."""
+    """Words encoded alike, labels numbered alike, and features with the same bits: both sums are exact."""
     whole, files = odd_table(tmp_path)
     table = {"missing": "mean", "one_hot": True, "standardise": standardise, "label": "y", "client": "who"}
     experiment = Experiment.make({"data": {"name": "csv", "path": str(whole), **table}, "rounds": 1})
@@ -113,15 +112,12 @@ def test_rows_are_those_of_the_table_of_all(standardise: bool, tmp_path: Path) -
         mine, _ = own.to_dataset(agreed[name], experiment)
         at = np.concatenate([simulated.clients[k], simulated.client_tests[k]])
         assert np.array_equal(mine.y, pooled.y[at])
-        np.testing.assert_allclose(mine.x, pooled.x[at], rtol=2e-7, atol=1e-7)
-        if not standardise:
-            gaps = np.isnan(own.columns["gaps"])[np.concatenate([own.train, own.test])]
-            assert np.array_equal(mine.x[~gaps], pooled.x[at][~gaps])
+        assert np.array_equal(mine.x, pooled.x[at])
+        assert mine.encoding is not None
+        assert mine.encoding == pooled.encoding
 
 
 def test_a_standardised_federation_is_that_of_the_table_of_all(tmp_path: Path) -> None:
-    """Sums are rounded once here and pairwise there; what is left of that after rounding to single precision is nothing
-    on this table, and could be a last digit on another."""
     federated, serial = Federation(tmp_path).both(data={"standardise": True})
     assert differences(federated, serial) == []
 

@@ -10,15 +10,24 @@ import typer
 
 from fedarena.cli.options import (
     Address,
+    Categorical,
+    ClientColumn,
+    Drop,
     File,
     Json,
+    Label,
+    MissingValues,
+    Numeric,
     PoolRuntime,
     Quiet,
     SearchMethod,
     Set,
+    TaskOption,
     Workers,
     load_components,
+    one_source,
     passed_on,
+    table_options,
 )
 from fedarena.cli.output import print_json, print_result
 
@@ -29,8 +38,8 @@ def compare(
     experiment: Annotated[
         list[str] | None,
         typer.Argument(
-            help="An experiment file, the name of a data set, a CSV or Parquet file, or a suite file; three or more "
-            "are compared as several federations.",
+            help="An experiment file, the name of a data set, CSV or Parquet files, or a suite file; three or more "
+            "experiments are compared as several federations. Of several tables, each is a client of one federation.",
             show_default=False,
         ),
     ] = None,
@@ -90,6 +99,13 @@ def compare(
         bool, typer.Option("--baseline/--no-baseline", help="Also train on all samples in one place, for reference.")
     ] = True,
     set_: Set = None,
+    label: Label = None,
+    client: ClientColumn = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    missing: MissingValues = None,
+    task: TaskOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the comparison; by default the next free one under runs/.")
     ] = None,
@@ -145,7 +161,7 @@ def compare(
 
     `fedarena compare digits -a fedavg -a fedprox --seeds 3 --set uplink.clip=1 --sweep uplink.noise=0,0.5,1,2`
 
-    `fedarena compare hospitals.csv -a fedavg -a local --metric auc --evaluate-on own`
+    `fedarena compare north.csv south.csv east.csv --label ill -a fedavg -a local --metric auc --evaluate-on own`
 
     `fedarena compare digits -a fedavg -a scaffold --score validated`
 
@@ -161,8 +177,8 @@ def compare(
     algorithm alone, and `slow=` before the name gives it a label. The scores are the same for any number of workers, and
     after an interruption and `--resume`.
 
-    Several federations (three or more files, or a suite file with `[[federation]]` blocks or a `[grid]`) are compared one
-    by one, and the verdict is about the next federation like them.
+    Several federations (three or more experiment files, or a suite file with `[[federation]]` blocks or a `[grid]`) are
+    compared one by one, and the verdict is about the next federation like them.
 
     Each split repeats everything that is random: the test samples, the partition, the initial weights, the client schedule
     and the order of batches, which all algorithms of the split share. So the verdict is about federations drawn like this
@@ -182,15 +198,16 @@ def compare(
     partition or `--fixed partition`, `--leave-one-out` repeats the comparison without each client; together with
     `--resume` it does so for a finished comparison.
     """
-    options = passed_on(locals(), "algorithm", "out", "leave_out", "report", "runtime", "address", "dry_run")
+    tables = {**locals()}
+    options = passed_on(tables, "algorithm", "out", "leave_out", "report", "runtime", "address", "dry_run")
     from fedarena import api
     from fedarena.experiments.compare import dry_run as preview_comparison
 
     load_components(file)
     if not experiment and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena compare digits -a ...`")
-    source: Any = experiment[0] if experiment and len(experiment) == 1 else experiment or None
-    options |= {"overrides": set_ or [], "leave_one_out": leave_out or leave_one_out}
+    source: Any = one_source(experiment)
+    options |= table_options(tables) | {"overrides": set_ or [], "leave_one_out": leave_out or leave_one_out}
     if dry_run:
         preview = preview_comparison(source, algorithm or [], **options)
         print_result(preview, preview.as_dict() if json_ else None, json_)

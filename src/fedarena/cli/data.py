@@ -8,7 +8,22 @@ from typing import Annotated
 
 import typer
 
-from fedarena.cli.options import File, Json, Quiet, Set, load_components
+from fedarena.cli.options import (
+    Categorical,
+    ClientColumn,
+    Drop,
+    File,
+    Json,
+    Label,
+    MissingValues,
+    Numeric,
+    Quiet,
+    Set,
+    TaskOption,
+    load_components,
+    one_source,
+    table_options,
+)
 from fedarena.cli.output import print_json, print_result
 from fedarena.config.errors import CannotWrite
 
@@ -42,28 +57,47 @@ def get(
 
 @app.command()
 def show(
-    experiment: Annotated[str, typer.Argument(help="An experiment file or the name of a data set.")],
+    experiment: Annotated[
+        list[str], typer.Argument(help="An experiment file, the name of a data set, or CSV or Parquet files.")
+    ],
     plot: Annotated[Path | None, typer.Option(help="Also draw the partition to this PNG file.")] = None,
     set_: Set = None,
+    label: Label = None,
+    client: ClientColumn = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    missing: MissingValues = None,
+    task: TaskOption = None,
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show which client has which samples: sizes, classes, and distances from the distribution of all samples.
+    """Show the columns of a table, and which client has which samples: sizes, classes, and distances from the whole.
+
+    `fedarena data show north.csv south.csv --label ill --drop id`
 
     `fedarena data show digits --plot partition.png`
 
     `fedarena data show exp.toml --set partition.beta=0.1`
     """
+    options = locals()
     from fedarena.config.experiment import Experiment
     from fedarena.config.limits import check_paths
     from fedarena.data.partition_statistics import statistics
+    from fedarena.data.sources.table_files import TableFile
+    from fedarena.data.table_summary import summarise_table
     from fedarena.engine.setup import partition_data
-    from fedarena.reports.terminal_tables import show_partition
+    from fedarena.reports.terminal_tables import show_partition, show_table
 
     load_components(file)
     check_paths(("--plot", plot))
-    exp = Experiment.make(experiment, set_ or [])
+    exp = Experiment.make(one_source(experiment), set_ or [], **table_options(options))
+    table = summarise_table(exp.data.made) if isinstance(exp.data.made, TableFile) else None
+    if table is not None and not exp.data.made.label_names:  # the columns are all that is known
+        print_result(table, table.as_dict() if json_ else None, json_)
+        LOGGER.info("note: name the column to predict: --label NAME")
+        return
     data, partition = partition_data(exp)
     facts = statistics(data, partition)
     if plot is not None:
@@ -79,6 +113,9 @@ def show(
     for note in partition.notes:
         LOGGER.info("note: %s", note)
     if json_:
-        print_json({"partition": exp.partition.name, "sha256": partition.fingerprint(), **facts.as_dict()})
+        columns = {} if table is None else {"table": table.as_dict(data)}
+        print_json({"partition": exp.partition.name, "sha256": partition.fingerprint(), **facts.as_dict(), **columns})
     else:
+        if table is not None:
+            show_table(table, data)
         show_partition(exp, facts)

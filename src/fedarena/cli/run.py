@@ -10,15 +10,24 @@ import typer
 
 from fedarena.cli.options import (
     Address,
+    Categorical,
+    ClientColumn,
+    Drop,
     ExperimentSource,
     File,
     Json,
+    Label,
+    MissingValues,
+    Numeric,
     Quiet,
     Runtime,
     Set,
+    TaskOption,
     Workers,
     load_components,
+    one_source,
     passed_on,
+    table_options,
 )
 from fedarena.cli.output import print_result
 
@@ -28,6 +37,13 @@ LOGGER = logging.getLogger(__name__)
 def run(
     experiment: ExperimentSource = None,
     set_: Set = None,
+    label: Label = None,
+    client: ClientColumn = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    missing: MissingValues = None,
+    task: TaskOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; by default the next free one under runs/.")
     ] = None,
@@ -56,7 +72,9 @@ def run(
 
     `fedarena run exp.toml --set local.lr=0.05 --set algorithm.name=fedsgd`
 
-    `fedarena run hospital.csv --set data.label=diagnosis --set data.client=site --set partition=natural`
+    `fedarena run hospital.csv --label diagnosis --client site`
+
+    `fedarena run north.csv south.csv east.parquet --label diagnosis`
 
     `fedarena run digits --file mine.py --set algorithm=mine`
 
@@ -64,13 +82,14 @@ def run(
 
     `fedarena run --resume runs/digits-fedavg-seed0`
     """
-    options = passed_on(locals())
+    options = passed_on(locals()) | table_options(locals())
     from fedarena import api
 
     load_components(file)
-    if experiment is None and resume is None:
+    source = one_source(experiment)
+    if source is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena run digits`")
-    result = api.run(experiment, overrides=set_ or [], progress=not quiet, **options)
+    result = api.run(source, overrides=set_ or [], progress=not quiet, **options)
     for note in dict.fromkeys(result.notes):
         LOGGER.info("note: %s", note)
     print_result(result, result.summary() if json_ else None, json_)

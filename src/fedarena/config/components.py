@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, ClassVar
@@ -44,6 +44,8 @@ class Component:
                 )
             entry = find(kind, name, f"{where}.name")
             made = entry.build(settings, where)
+            if kind == "dataset" and not all(map(_plain, settings.values())):  # a DataFrame
+                return cls._own(kind, made)
             chosen = cls(kind, name, _anchored(_complete(entry, made, settings), where), made)
             return chosen._with(choice.get("with", ()), where) if kind == "algorithm" else chosen
         return cls._own(kind, choice)
@@ -153,10 +155,18 @@ class NotGiven:
 
 def _anchored(settings: dict[str, Any], where: str) -> dict[str, Any]:
     """Make paths absolute: a run may be repeated from another folder."""
-    return {
-        k: str(check_path(v, f"{where}.{k}").absolute()) if k in PATHS and isinstance(v, str) else v
-        for k, v in settings.items()
-    }
+
+    def absolute(path: str) -> str:
+        return str(check_path(path, f"{where}.path").absolute())
+
+    return {k: each_path(v, absolute) if k in PATHS else v for k, v in settings.items()}
+
+
+def each_path(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a setting that is one path or a list of paths with each path changed; other values stay as they are."""
+    if isinstance(value, list | tuple):
+        return tuple(each_path(one, change) for one in value)
+    return change(value) if isinstance(value, str) else value
 
 
 def _complete(entry: Entry, made: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,11 +201,17 @@ def title_of(name: str, settings: Mapping[str, Any]) -> str:
 
     >>> title_of("csv", {"path": "/home/me/patients.csv"}), title_of("digits", {})
     ('patients.csv', 'digits')
+    >>> title_of("csv", {"path": ("a.csv", "b.csv", "c.csv")})
+    'a.csv and 2 more files'
     """
-    file = PurePath(str(settings.get("path") or ""))
+    path = settings.get("path")
+    if isinstance(path, list | tuple) and path:
+        more = len(path) - 1
+        return PurePath(path[0]).name + (f" and {more} more file{'s' * (more > 1)}" if more else "")
+    file = PurePath(str(path or ""))
     return file.name if file.suffix else name
 
 
 def without_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with file names in place of paths: a shared page must not reveal folders of this machine."""
-    return {k: PurePath(v).name if k in PATHS and isinstance(v, str) else v for k, v in settings.items()}
+    return {k: each_path(v, lambda path: PurePath(path).name) if k in PATHS else v for k, v in settings.items()}

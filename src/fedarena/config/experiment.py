@@ -13,6 +13,7 @@ fedarena.config.errors.UnknownName: an experiment has no key 'algoritm'  (algori
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,9 +21,9 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from fedarena.config.algorithm_text import parse
 from fedarena.config.components import Component
+from fedarena.config.data_sources import TABLE_KEYS, read_data_source
 from fedarena.config.errors import BadValue, check_known, located_at, quoted
 from fedarena.config.limits import check_path
-from fedarena.config.registry import find
 from fedarena.config.seeds import SEED_KEYS, Purpose
 from fedarena.config.settings_tables import (
     COMPONENTS,
@@ -120,12 +121,15 @@ class Experiment(SettingsTable):
     def make(cls, source: Any = None, overrides: Sequence[str] = (), *, where: str = "", **settings: Any) -> Experiment:
         """Make an experiment from a TOML file, a data set or a table, then keywords, then `key.sub=value` overrides.
 
-        Keys that are not given have the defaults of the data set, or else the general defaults.
+        Keys that are not given have the defaults of the data set, or else the general defaults. Settings of a table of
+        samples may be given as keywords: `label="outcome"` is `data={"label": "outcome"}`.
         """
         table, place = _read(source)
         where = where or place
         table = with_settings(table, _named_algorithm(table))
-        given = {key: value for key, value in settings.items() if value is not None}
+        given = {
+            f"data.{key}" if key in TABLE_KEYS else key: value for key, value in settings.items() if value is not None
+        }
         for layer in (given, dict(map(parse_assignment, overrides))):
             for key, value in {**layer, **_named_algorithm(layer)}.items():
                 if EITHER_OR.get(key) in layer:
@@ -210,13 +214,11 @@ def _read(source: Any) -> tuple[dict[str, Any], str]:
         return {k: v for k, v in table.items() if v is not None}, ""
     if isinstance(source, Mapping):
         return dict(source), ""
-    if isinstance(source, str | Path) and str(source).endswith((".csv", ".parquet")):
-        return {"data": {"name": str(source).rpartition(".")[2], "path": str(source)}}, quoted(str(source))
-    if isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml")):
+    found = read_data_source(source)
+    if found is None and (isinstance(source, Path) or (isinstance(source, str) and source.endswith(".toml"))):
         return read_toml(check_path(source, "the experiment file")), str(source)
-    if isinstance(source, tuple) and len(source) in (2, 3):  # (x, y) or (x, y, client)
-        return {"data": find("dataset", "arrays").make(*source)}, ""
-    return {"data": source}, ""
+    data, place = found or (source, "")
+    return {"data": data}, place
 
 
 def _named_algorithm(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,6 +274,8 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
             value = _merged(head, below, {**value, **inner})
         table[head] = value
         return table
+    if _has_setting(before, rest):
+        return {**table, head: replace(before, **{rest: value})}
     inner = _as_mapping(before, head)
     if "." in rest and head not in COMPONENTS:  # a table within a table: local.privacy.noise
         rest, _, last = rest.partition(".")
@@ -292,6 +296,12 @@ def _merged(table: str, before: Mapping[str, Any], given: Mapping[str, Any]) -> 
 def _within(below: Any, value: Any) -> Any:
     """Return a table within a table with those keys replaced that are given; any other value as it is."""
     return {**below, **value} if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+
+
+def _has_setting(data: Any, key: str) -> bool:
+    """Return whether this is a data set from Python, such as arrays, with a setting of this name."""
+    own = is_dataclass(data) and not isinstance(data, type | Component) and hasattr(data, "load")
+    return own and key in {field.name for field in fields(data)}
 
 
 def _as_mapping(value: Any, key: str) -> dict[str, Any]:

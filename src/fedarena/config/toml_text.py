@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedarena.config.components import PATHS
+from fedarena.config.components import PATHS, each_path
 from fedarena.config.errors import BadValue, quoted
 
 AVAILABLE = ("always", "day")  # values of `devices.available` that are not files
@@ -38,8 +38,8 @@ def resolve_paths(table: Mapping[str, Any], folder: Path) -> None:
     """Make the relative paths of a table start at the folder of the file from which it was read."""
     for inner in (table.get("data"), table.get("partition"), table.get("devices")):
         for name in (*PATHS, "trace", "available"):
-            if isinstance(inner, dict) and isinstance(inner.get(name), str) and inner[name] not in AVAILABLE:
-                inner[name] = str(folder / inner[name])
+            if isinstance(inner, dict) and isinstance(inner.get(name), str | list) and inner[name] not in AVAILABLE:
+                inner[name] = each_path(inner[name], lambda path: str(folder / path))
 
 
 def parse_assignment(text: str, example: str = "local.lr=0.05") -> tuple[str, Any]:

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.errors import PartitionImpossible
+from fedarena.data.table_columns import Categories
+from fedarena.data.table_encoding import RawTable, TableEncoding
 from fedarena.statistics.metric_registry import TaskName
 
 Rows = NDArray[np.int64]
@@ -51,6 +53,9 @@ class Dataset:
     # order of the samples in time: no split trains on later samples than it tests
     time: NDArray[np.int64] | None = None
     task: TaskName = "classification"
+    weight: NDArray[np.float32] | None = None  # of every sample in training and in metrics
+    table: RawTable | None = None  # of which `x` is the encoding, fitted on the training samples of a split
+    encoding: TableEncoding | None = None
 
     def __post_init__(self) -> None:
         if self.task == "classification" and self.y.ndim == 2:
@@ -68,16 +73,7 @@ class Dataset:
         These are the classes, the fifths of a regression's labels, the combinations of several labels, and whether the
         event was observed. All samples of a text are in one group.
         """
-        if self.task == "classification":
-            return self.y
-        if self.task == "regression":
-            limits = np.quantile(self.y, [0.2, 0.4, 0.6, 0.8])
-            return np.searchsorted(limits, self.y, side="right").astype(np.int64)
-        if self.task == "multilabel":
-            return np.unique(self.y, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-        if self.task == "survival":
-            return self.y[:, 1].astype(np.int64)
-        return np.zeros(len(self.y), np.int64)
+        return strata_of(self.task, self.y)
 
     @property
     def stratum_count(self) -> int:
@@ -106,9 +102,13 @@ class Dataset:
         return (3, 24, 24) if self.prepare == "mcmahan" else tuple(self.x.shape[1:])
 
     def fingerprint(self) -> str:
-        """Return the sha256 of samples, labels and owners, which is equal for equal data."""
+        """Return the sha256 of samples, labels and owners, which is equal for equal data.
+
+        Of a table the columns count before they are encoded, so that splits of the same table have the same data.
+        """
         digest = hashlib.sha256(f"{self.n_train} {self.classes} {self.prepare}".encode())
-        for array in (self.x, self.y, self.owner):
+        raw = (self.x,) if self.table is None else _arrays_of(self.table)
+        for array in (*raw, self.y, self.owner, self.weight):
             if array is not None:
                 digest.update(f"{array.dtype} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
@@ -124,6 +124,30 @@ def count_labels(y: Any) -> int:
     """Return the number of labels of samples: positions that have one in texts, else one per sample (array or tensor)."""
     is_text = y.ndim == 2 and not (y.is_floating_point() if hasattr(y, "is_floating_point") else y.dtype.kind == "f")
     return int((y != PADDING).sum()) if is_text else len(y)
+
+
+def strata_of(task: TaskName, y: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the group of labels that each sample belongs to, see `Dataset.strata`."""
+    if task == "classification":
+        return y
+    if task == "regression":
+        limits = np.quantile(y, [0.2, 0.4, 0.6, 0.8])
+        return np.searchsorted(limits, y, side="right").astype(np.int64)
+    if task == "multilabel":
+        return np.unique(y, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    if task == "survival":
+        return y[:, 1].astype(np.int64)
+    return np.zeros(len(y), np.int64)
+
+
+def _arrays_of(table: RawTable) -> list[NDArray[Any]]:
+    """Return the names and values of all columns as arrays."""
+    found: list[NDArray[Any]] = []
+    for name, column in table.columns.items():
+        words = (name, *column.levels) if isinstance(column, Categories) else (name,)
+        found.append(np.frombuffer("\0".join(words).encode(), np.uint8))
+        found.append(column.codes if isinstance(column, Categories) else column)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,17 +46,28 @@ def read_parquet(path: str | Path, *, where: str = "") -> pa.Table:
     return _read_checked(path, "parquet", read, where)
 
 
+def read_table(path: str | Path, *, separator: str = ",", where: str = "") -> pa.Table:
+    """Return the table of a Parquet file, if the name ends with .parquet, or else of a CSV file."""
+    if Path(path).suffix.lower() in (".parquet", ".pq"):
+        return read_parquet(path, where=where)
+    return read_csv(path, separator=separator, where=where)
+
+
 def _read_checked(path: str | Path, kind: str, read: Callable[[], pa.Table], where: str) -> pa.Table:
     """Refuse a missing or damaged file, a table without rows and repeated column names."""
     if not Path(path).is_file():
         raise DataMissing(f"there is no file {path}", remedy="check the path", where=where)
     with reading(path, remedy=f"check that it is a {kind} file with a header and rows"):
-        table = read()
-        if not len(table):
-            raise ValueError("it has no rows")
-        twice = [name for name, times in Counter(table.column_names).items() if times > 1]
-        if twice:
-            raise ValueError(f"it has two columns '{quoted(twice[0])}'")
+        return check_table(read())
+
+
+def check_table(table: pa.Table) -> pa.Table:
+    """Return the table; raise ValueError if it has no rows, or a column twice."""
+    if not len(table):
+        raise ValueError("it has no rows")
+    twice = [name for name, times in Counter(table.column_names).items() if times > 1]
+    if twice:
+        raise ValueError(f"it has two columns '{quoted(twice[0])}'")
     return table
 
 

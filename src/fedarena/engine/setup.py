@@ -17,6 +17,7 @@ from fedarena.data.client_tests import client_tests, hold_out
 from fedarena.data.dataset import Dataset, Partition
 from fedarena.data.exclusion import without_clients
 from fedarena.data.folds import has_own_folds, hold_out_fold, hold_out_share, split_in_folds, split_pooled
+from fedarena.data.split_encoding import encode_split
 from fedarena.data.validation_samples import hold_out_validation
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.devices import build_fleet
@@ -68,7 +69,8 @@ def partition_data(experiment: Experiment) -> tuple[Dataset, Partition]:
     if experiment.evaluate.validation:  # last: test samples are the same as without it
         seed = experiment.seed_for("validation")
         partition = hold_out_validation(data, partition, experiment.evaluate.validation, seed)
-    return data, partition
+    data, notes = encode_split(data, partition, own_tests=have_own_tests)
+    return data, replace(partition, notes=(*partition.notes, *notes)) if notes else partition
 
 
 def _partitioned(experiment: Experiment, data: Dataset) -> Partition:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedarena.config.data_sources import are_table_files
 from fedarena.config.errors import BadValue, located_at, quoted
 from fedarena.config.experiment import Experiment, with_settings
 from fedarena.config.seeds import derived_seed
@@ -34,11 +35,14 @@ class Source:
 
 
 def is_suite(source: Any, resume: Any = None) -> bool:
-    """Return whether these are several federations: a list, a file with blocks or a grid, or the folder of a suite."""
+    """Return whether these are several federations: a list, a file with blocks or a grid, or the folder of a suite.
+
+    A list of CSV or Parquet files is one federation, with a client per file.
+    """
     if source is None:
         return holds_suite(resume)
     if isinstance(source, list):
-        return True
+        return not are_table_files(source)
     return _suite_table(source) is not None
 
 

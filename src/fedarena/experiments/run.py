@@ -243,7 +243,7 @@ def _experiment(
         return Experiment.make(source, overrides, **settings)
     if source is None:
         source = run_folder.read_experiment(Path(resume), **settings)
-    experiment = Experiment.make(source, overrides, **settings)
+    experiment = run_folder.in_recorded_form(Path(resume), Experiment.make(source, overrides, **settings))
     run_folder.check_same_experiment(Path(resume), experiment)
     return experiment
 
@@ -353,7 +353,7 @@ def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None
         run_files.write_model(path, result.state)
         traits = run_files.algorithm_traits(context.experiment.algorithm)
         write_table(path / "result.json", run_files.result_table(path, result.summary(), measured, chosen, traits))
-        loop.store.sync_results(*(path / name for name in (*run_files.HASHED, "result.json")))
+        loop.store.sync_results(*(path / name for name in (*run_files.hashed_files(path), "result.json")))
     return result
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fedarena.common.files import writing
+from fedarena.config.data_sources import with_recorded_form
 from fedarena.config.errors import BadValue, ResumeMismatch
 from fedarena.config.experiment import Experiment
 from fedarena.config.limits import check_paths
@@ -264,7 +265,7 @@ def _read(root: Path, trials: int | None) -> tuple[Search, int, str | None]:
     """Return the search of a folder, its number of trials, and the file of its study if that is elsewhere."""
     table = _read_table(root)
     with reading(root / "search.json", remedy=DAMAGED):
-        experiment = tomllib.loads(table["experiment"])
+        experiment = with_recorded_form(tomllib.loads(table["experiment"]))
         own = next((k for k in COMPONENTS if experiment[k].get("own")), None)
     if own is not None:
         raise BadValue(

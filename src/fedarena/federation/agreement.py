@@ -14,8 +14,8 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
 from fedarena.data.dataset import PADDING, Dataset, Partition
 from fedarena.data.sources.class_codes import MOST_CLASSES
-from fedarena.data.sources.table_files import MOST_CATEGORIES
-from fedarena.federation.client_data import MOST_ROWS, features_of
+from fedarena.data.table_columns import MOST_LEVELS
+from fedarena.federation.client_data import MOST_ROWS, agreed_encoding
 from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
 from fedarena.federation.statistics_release import Totals
 from fedarena.federation.wire_format import WireRefused
@@ -32,7 +32,7 @@ def table_differences(new: TableDescription, other: str, known: TableDescription
         parts = [f"lacks {_some(lacks)}"] * bool(lacks) + [f"has {_some(more)} besides"] * bool(more)
         return f"its table {' and '.join(parts)}, compared with that of '{other}'"
     for column, kind in theirs.items():
-        if kind != ours[column]:
+        if kind != ours[column] and "empty" not in (kind, ours[column]):
             return f"its column '{column}' holds {kind}, that of '{other}' {ours[column]}"
     if new.label_kind != known.label_kind:
         return f"its labels are {new.label_kind}, those of '{other}' {known.label_kind}"
@@ -93,13 +93,17 @@ def _classes(tables: Sequence[TableDescription]) -> tuple[str, ...]:
 def _column(name: str, tables: Sequence[TableDescription]) -> ColumnDescription:
     found = [next(column for column in table.columns if column.name == name) for table in tables]
     words = tuple(sorted({word for column in found for word in column.words}))
-    if len(words) > MOST_CATEGORIES:
+    if len(words) > MOST_LEVELS:
         raise BadValue(
             f"column '{name}' holds {len(words)} distinct words at all clients together",
-            remedy=f"add it to drop, or have at most {MOST_CATEGORIES}",
+            remedy=f"add it to drop, or have at most {MOST_LEVELS}",
             where="data.drop",
         )
-    return ColumnDescription(name=name, kind=found[0].kind, words=words)
+    kinds = {column.kind for column in found if column.kind != "empty"}
+    if len(kinds) != 1:
+        problem = "holds numbers at one client and words at another" if kinds else "has no value at any client"
+        raise BadValue(f"column '{name}' {problem}", remedy="add it to drop", where="data.drop")
+    return ColumnDescription(name=name, kind=kinds.pop(), words=words)
 
 
 def check_counted(counts: SampleCounts, described: TableDescription) -> None:
@@ -153,7 +157,8 @@ def without_rows(
     if not sum(test):
         raise PartitionImpossible("no client has a row to test on", remedy="raise data.test", where="data.test")
     n, m = sum(train), sum(test)
-    x = np.broadcast_to(np.float32(0), (n + m, features_of(one.columns)))
+    encoding = agreed_encoding(one, experiment.data.made)
+    x = np.broadcast_to(np.float32(0), (n + m, len(encoding.column_names)))
     owner = np.concatenate([np.repeat(np.arange(len(order)), train), np.repeat(np.arange(len(order)), test)])
     data = Dataset(
         "participants",
@@ -164,6 +169,7 @@ def without_rows(
         owner=owner,
         owner_names=tuple(order),
         class_names=one.classes,
+        encoding=encoding,
     )
     clients = np.split(np.arange(n), np.cumsum(train)[:-1])
     tests = np.split(np.arange(n, n + m), np.cumsum(test)[:-1])

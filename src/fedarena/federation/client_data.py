@@ -6,11 +6,11 @@ file after the other in the order of their names. So they are those that a run o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,14 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
 from fedarena.data.dataset import Dataset, Partition, Rows
 from fedarena.data.sources.class_codes import MOST_CLASSES, numbered
-from fedarena.data.sources.table_files import Csv, Parquet, TableFile, features, filled
-from fedarena.data.table_reader import holds_numbers, read_column
-from fedarena.federation.exact_sums import exact_sum, exact_sum_of_squares
+from fedarena.data.sources.several_files import JoinedTable, read_files
+from fedarena.data.sources.table_files import Csv, Parquet, TableFile
+from fedarena.data.table_columns import Categories, Column, rows_missing
+from fedarena.data.table_encoding import ColumnEncoding, EncodingSettings, RawTable, TableEncoding
 from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.statistics_release import StatisticsLayout, Totals
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from fedarena.statistics.exact_sums import exact_sum, exact_sum_of_squares
 
 MOST_ROWS = 10**8  # of all clients: each draws an order of as many numbers
 FEW = 10  # classes that are few however few the rows
@@ -52,26 +51,34 @@ class ClientFile:
 
     def read_table(self, source: TableFile) -> ClientTable:
         """Read the samples as the data set of the experiment prescribes."""
-        settings = {name: getattr(source, name) for name in ("missing", "standardise", "one_hot", "split_seed")}
-        label, drop = self.label or source.label, (*source.drop, *([source.client] if source.client else []))
+        same = ("missing", "standardise", "one_hot", "split_seed", "categorical", "numeric", "test")
+        settings: dict[str, Any] = {name: getattr(source, name) for name in same}
+        label, drop = self.label or source.label_names[0], (*source.drop, *([source.client] if source.client else []))
+        self._check_test(source)
+        path, settings["test_path"] = str(self.path), None if self.test is None else str(self.test)
         own: TableFile
         if self.path.suffix == ".parquet":
-            own = Parquet(str(self.path), label, drop=drop, test=source.test, **settings)
+            own = Parquet(path, label, drop=drop, **settings)
         else:
             separator = self.separator or (source.separator if isinstance(source, Csv) else ",")
-            own = Csv(str(self.path), label, drop=drop, test=source.test, separator=separator, **settings)
-        self._check_test(source)
-        first = own.whole(own.path)
-        if label not in first.column_names:
+            own = Csv(path, label, drop=drop, separator=separator, **settings)
+        names = own.whole(path).column_names
+        if label not in names:
             raise UnknownName(
                 f"{self.path} has no column '{label}'",
-                remedy=suggest(label, first.column_names, "say what the label is called here: --label"),
+                remedy=suggest(label, names, "say what the label is called here: --label"),
                 where="--label",
             )
-        if self.test is None:
-            return ClientTable(own, first, 0)
-        second = own.whole(str(self.test))
-        return ClientTable(own, own.joined(first, second, str(self.test)), len(second))
+        own = replace(own, drop=tuple(name for name in drop if name in names))  # a client may lack what is dropped
+        table = read_files(own, of_all_clients=False)
+        missing = [name for name, column in table.features.items() if rows_missing(column).any()]
+        if own.missing == "median" and missing:
+            raise ShareableError(
+                f"column '{missing[0]}' has missing values, and a federation computes no medians to fill them",
+                remedy='ask the server to set data.missing = "mean", or drop the column',
+                where="data.missing",
+            )
+        return ClientTable(own, table)
 
     def _check_test(self, source: TableFile) -> None:
         """Refuse a test file where the experiment uses none, and a missing one where it does."""
@@ -92,12 +99,21 @@ class ClientTable:
     """The table of a client, with the samples of its test file last."""
 
     source: TableFile
-    table: pa.Table
-    test_rows: int
+    table: JoinedTable
+
+    @property
+    def label(self) -> NDArray[Any]:
+        """Return the labels as they are in the file."""
+        return self.table.others[self.source.label_names[0]]
+
+    @property
+    def test_rows(self) -> int:
+        """Return the number of rows of the test file."""
+        return len(self.label) - self.table.train_rows
 
     @cached_property
     def _labels(self) -> tuple[NDArray[np.int64], tuple[str, ...], Any]:
-        values = read_column(self.table, self.source.label)
+        values = self.label
         if values.dtype.kind == "f" and not (values == np.trunc(values)).all():
             raise BadValue(
                 f"column '{self.source.label}' holds fractions: that looks like a quantity",
@@ -122,39 +138,45 @@ class ClientTable:
     def describe(self, session: str) -> TableDescription:
         """Return the description that the server needs for the agreement."""
         _, classes, kind = self._labels
-        rows = len(self.table) - self.test_rows
-        names = self.source.feature_names(self.table)
+        rows = self.table.train_rows
         return TableDescription(
             session=session,
             rows=rows,
             test_rows=self.test_rows,
             label_kind=kind,
             classes=classes,
-            columns=tuple(map(self._column, names)),
+            columns=tuple(_described(name, column) for name, column in self.table.features.items()),
         )
-
-    def _column(self, name: str) -> ColumnDescription:
-        if holds_numbers(self.table, name):
-            return ColumnDescription(name=name, kind="numbers")
-        return ColumnDescription(name=name, kind="words", words=self.source.categories(self.table, name)[1])
 
     def to_samples(self, agreed: Agreement) -> ClientSamples:
         """Return the samples at the agreed position."""
         codes, classes, _ = self._labels
         numbers = {label: number for number, label in enumerate(agreed.classes)}
         y = np.array([numbers[label] for label in classes], np.int64)[codes]
-        rows = len(self.table) - self.test_rows
+        rows = self.table.train_rows
         if not agreed.rows_before + rows <= agreed.rows <= MOST_ROWS:
             raise ShareableError(f"a table of {agreed.rows} rows in all")
         if self.test_rows:
             train, test = np.split(np.arange(len(y)), [rows])
         else:
             train, test = split_samples(y, agreed, self.source.test, self.source.split_seed)
-        names = [column.name for column in agreed.columns]
-        words = {column.name: column.words for column in agreed.columns}
-        # The label and what is dropped are no features; they are left out here so that the order is the agreed one.
-        columns = self.source.feature_columns(self.table.select(names), words)
+        columns = {column.name: _as_agreed(self.table.features[column.name], column) for column in agreed.columns}
         return ClientSamples(self.source, columns, y, train, test)
+
+
+def _described(name: str, column: Column) -> ColumnDescription:
+    """Return the description of a column; one without any value may be of either kind."""
+    if isinstance(column, Categories):
+        return ColumnDescription(name=name, kind="words" if column.levels else "empty", words=column.levels)
+    return ColumnDescription(name=name, kind="empty" if np.isnan(column).all() else "numbers")
+
+
+def _as_agreed(column: Column, agreed: ColumnDescription) -> Column:
+    """Return a column with the kind and the levels of all clients."""
+    if agreed.kind == "numbers":
+        return np.full(len(column), np.nan) if isinstance(column, Categories) else column
+    own = column if isinstance(column, Categories) else Categories(np.full(len(column), -1), ())
+    return Categories(own.recoded(agreed.words), agreed.words)
 
 
 @dataclass(frozen=True)
@@ -162,7 +184,7 @@ class ClientSamples:
     """The samples as numbers, split into training and test samples."""
 
     source: TableFile
-    columns: dict[str, NDArray[np.float64]]
+    columns: dict[str, Column]
     y: Rows
     train: Rows
     test: Rows
@@ -175,20 +197,22 @@ class ClientSamples:
         """Return exact sums over the training samples, as many of them as the experiment needs."""
         self._refuse_few(least)
         present, sums, squares = [], [], []
-        for name in self.columns if layout.features else ():
-            values = self._values(name)[self.train]
-            values = values[~np.isnan(values)]
+        for values in self._numbers() if layout.features else ():
             present.append(len(values))
             sums.append(exact_sum(values))
             squares += [exact_sum_of_squares(values)] if layout.squares else []
         counts = np.bincount(self.y[self.train], minlength=layout.classes).tolist() if layout.classes else []
         return Totals(tuple(present), tuple(sums), tuple(squares), tuple(counts))
 
-    def _values(self, name: str) -> NDArray[np.float64]:
-        """Return a column, with its missing values where they may be imputed, and without infinite ones."""
-        mean = 0.0 if self.source.missing == "mean" else None
-        checked = filled(name, self.columns[name], self.train, self.source.missing, mean)
-        return checked if mean is None else self.columns[name]
+    def _numbers(self) -> Iterator[NDArray[np.float64]]:
+        """Yield the values of every feature in the training samples that have one; of a level, 1 where a sample has it."""
+        for column in self.columns.values():
+            own = column[self.train]
+            if isinstance(own, Categories):
+                codes = own.codes[~own.missing]
+                yield from ((codes == level).astype(np.float64) for level in range(len(own.levels)))
+            else:
+                yield own[~np.isnan(own)]
 
     def _refuse_few(self, least: int) -> None:
         """Refuse sums over few samples: a sum over one sample is that sample."""
@@ -201,15 +225,19 @@ class ClientSamples:
 
     def to_dataset(self, agreed: Agreement, experiment: Experiment) -> tuple[Dataset, Partition]:
         """Return data set and partition for the engine: all clients exist, and only this one has samples."""
-        known = None
-        if agreed.means is not None:
-            deviations = agreed.deviations or (1.0,) * len(agreed.means)
-            known = dict(zip(self.columns, zip(agreed.means, deviations, strict=True), strict=True))
-        source = self.source
-        x = features(self.columns, self.train, self.test, source.missing, source.standardise, known)
-        y = self.y[np.concatenate([self.train, self.test])]
-        n, me = len(self.train), agreed.client
-        data = Dataset(Path(source.path).stem, x, y, n, len(agreed.classes), class_names=agreed.classes)
+        order = np.concatenate([self.train, self.test])
+        table = RawTable(self.columns, EncodingSettings())[order]
+        encoding = agreed_encoding(agreed, self.source)
+        n, me, name = len(self.train), agreed.client, Path(str(self.source.path)).stem
+        data = Dataset(
+            name,
+            encoding.encode(table)[0],
+            self.y[order],
+            n,
+            len(agreed.classes),
+            class_names=agreed.classes,
+            encoding=encoding,
+        )
         partition = Partition(
             _only(me, agreed.clients, np.arange(n)), data.test_rows, _only(me, agreed.clients, data.test_rows)
         )
@@ -232,9 +260,35 @@ def statistics_layout(experiment: Experiment, agreed: Agreement) -> StatisticsLa
     return StatisticsLayout(features, source.standardise, classes)
 
 
+def agreed_encoding(agreed: Agreement, source: TableFile) -> TableEncoding:
+    """Return the encoding that all clients use, which is that of a table of all their training samples.
+
+    Missing numbers become the mean. Without sums, which are needed for means, every level of the table has a column.
+    """
+    columns: list[ColumnEncoding] = []
+    place = 0
+    for column in agreed.columns:
+        width = max(len(column.words), 1)
+        means = None if agreed.means is None else agreed.means[place : place + width]
+        fills = means is not None and source.missing == "mean"
+        if column.kind == "words":
+            found = column.words if means is None else [w for w, m in zip(column.words, means, strict=True) if m > 0]
+            frequent = column.words[int(np.argmax(means))] if fills and means is not None else None
+            columns.append(ColumnEncoding(column.name, "categorical", frequent, levels=tuple(found)))
+        else:
+            mean = 0.0 if means is None else means[0]
+            one = ColumnEncoding(column.name, "numeric", mean if fills else None)
+            if source.standardise:
+                deviation = agreed.deviations[place] if agreed.deviations else 1.0
+                one = replace(one, mean=mean, deviation=deviation if deviation > 0 else 1.0)
+            columns.append(one)
+        place += width
+    return TableEncoding(tuple(columns), label=source.label_names, classes=agreed.classes)
+
+
 def features_of(columns: Sequence[ColumnDescription]) -> int:
     """Return how many numbers a sample has."""
-    return sum(max(len(column.words), column.kind == "numbers") for column in columns)
+    return sum(max(len(column.words), 1) for column in columns)
 
 
 def split_samples(codes: Rows, agreed: Agreement, share: float, seed: int) -> tuple[Rows, Rows]:

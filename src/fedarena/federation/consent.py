@@ -41,6 +41,15 @@ def _filled_in(source: Any, overrides: list[str]) -> list[str]:
     return [f'data.client="{OWNER}"'] if isinstance(data, TableFile) and data.client is None else []
 
 
+FEDERATED = (  # settings of a table, with the values that a federation has
+    ("task", None, None, "classification"),
+    ("weight", None, None),
+    ("missing_indicator", False, False),
+    ("normalise", "pooled", "pooled"),
+    ("fitted_on", "split", "split"),
+)
+
+
 def check_experiment(experiment: Experiment) -> None:
     """Refuse experiments that cannot run in a real federation."""
     exp = experiment
@@ -54,6 +63,21 @@ def check_experiment(experiment: Experiment) -> None:
             f"'{exp.data.name}' is not a table of which clients have files",
             'write data = { name = "csv", label = "..." }: every client brings its file',
             "data",
+        ),
+        (
+            isinstance(exp.data.made, TableFile) and len(exp.data.made.label_names) != 1,
+            "a federation predicts one label column",
+            'name it: data = { name = "csv", label = "..." }',
+            "data.label",
+        ),
+        *(
+            (
+                isinstance(exp.data.made, TableFile) and getattr(exp.data.made, key, usual) not in allowed,
+                f"data.{key} = {getattr(exp.data.made, key, usual)} is for simulations",
+                "leave it out; `fedarena run` and `fedarena compare` have it for tables in one place",
+                f"data.{key}",
+            )
+            for key, usual, *allowed in FEDERATED
         ),
         (
             exp.partition.name != "natural" or _changed(exp.partition.settings),

@@ -45,7 +45,7 @@ class ColumnDescription(MessagePart):
     """A column of a client's table: its name, its kind, and its levels where they are encoded."""
 
     name: str
-    kind: Literal["numbers", "words"]
+    kind: Literal["numbers", "words", "empty"]  # empty: without any value, which goes with both
     words: tuple[str, ...] = ()
 
 

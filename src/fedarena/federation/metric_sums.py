@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.engine.task_metrics import MANY_CLASSES, Predictions
-from fedarena.federation.exact_sums import POINT, exact_sum
+from fedarena.statistics.exact_sums import POINT, exact_sum
 from fedarena.statistics.metric_registry import Metric, all_metrics, measure
 from fedarena.statistics.metrics import BINS, brier_scores, confidence_bins, log_losses
 from fedarena.statistics.score_histograms import (

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.federation.exact_sums import LARGEST_POWER, POINT, SQUARE_POINT, WIDTH, WORDS
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.secure_aggregation import agreed_key, draw_key, key_stream, public_half
+from fedarena.statistics.exact_sums import LARGEST_POWER, POINT, SQUARE_POINT, WIDTH, WORDS
 
 MASKED_FROM = 3  # clients: with two, the total and one's own sums give those of the other
 MODULUS = 1 << WIDTH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from collections.abc import Mapping
@@ -151,7 +152,8 @@ def _files(experiment: Experiment) -> list[str]:
     """Return the absolute paths that an experiment names."""
     settings = {**experiment.data.settings, **experiment.partition.settings}
     named = [settings.get(key) for key in PATHS] + [experiment.devices.trace, experiment.devices.available]
-    return [path for path in named if isinstance(path, str) and PurePath(path).is_absolute()]
+    every = itertools.chain.from_iterable(one if isinstance(one, list | tuple) else [one] for one in named)
+    return [path for path in every if isinstance(path, str) and PurePath(path).is_absolute()]
 
 
 def names(result: Comparison) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from itertools import combinations
+from pathlib import PurePath
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -14,7 +15,9 @@ from rich.text import Text
 
 from fedarena.common.formatting import format_duration, format_size
 from fedarena.config.experiment import Experiment
+from fedarena.data.dataset import Dataset
 from fedarena.data.partition_statistics import Statistics
+from fedarena.data.table_summary import TableSummary
 from fedarena.privacy.accountant import LARGEST_EPSILON
 from fedarena.results.comparison import Comparison, PairwiseVerdict
 from fedarena.results.comparison_verdict import SIGNS
@@ -27,6 +30,7 @@ WIDTH = 100  # columns, where the output is not a terminal
 LABEL = 24  # columns of a label, then it is folded
 GUARANTEES = {"epsilon": "epsilon", "record_epsilon": "record eps"}  # key of a row -> column
 EMPTY = " !"  # after an epsilon that promises nothing
+MOST_CLIENTS = 20  # of a table, listed with their rows
 PADDING, GAP = (0, 1, 0, 0), 2  # of a cell; and columns from one to the next, with the box between them
 
 
@@ -70,6 +74,25 @@ def show_partition(experiment: Experiment, facts: Statistics) -> None:
     for name, value in lines.items():
         table.add_row(name, value)
     Console().print(table)
+
+
+def show_table(summary: TableSummary, data: Dataset) -> None:
+    """Print the columns of a table, its task, and the rows of its clients."""
+    console = open_console()
+    console.print(f"{PurePath(summary.title).name}: {summary.rows} rows, {data.task}", markup=False)
+    table = Table(box=SIMPLE_HEAD, padding=PADDING, pad_edge=False)
+    table.add_column("column", overflow="fold", max_width=LABEL)
+    table.add_column("kind")
+    table.add_column("missing", justify="right")
+    table.add_column("values", overflow="fold")
+    for column in summary.columns:
+        missing = "" if column.missing is None else str(column.missing)
+        table.add_row(Text(column.name), column.kind, missing, Text(column.values))
+    console.print(table)
+    if summary.clients:
+        rows = ", ".join(f"{name} {count}" for name, count in [*summary.clients.items()][:MOST_CLIENTS])
+        more = f", and {len(summary.clients) - MOST_CLIENTS} more" if len(summary.clients) > MOST_CLIENTS else ""
+        console.print(f"rows of clients: {rows}{more}", markup=False)
 
 
 def show_comparison(comparison: Comparison, console: Console | None = None) -> None:

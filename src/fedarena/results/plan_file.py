@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from fedarena.config.comparison_plan import LookRecord, Plan
+from fedarena.config.data_sources import with_recorded_form
 from fedarena.config.errors import BadValue
 from fedarena.data.published_files import reading
 from fedarena.results.json_files import read_table, write_table
@@ -36,4 +37,4 @@ def parse_plan(table: dict[str, Any], file: Path) -> Plan:
         lists: dict[str, Any] = {key: tuple(table.get(key, ())) for key in LISTS}
         lists["looks"] = TypeAdapter(tuple[LookRecord, ...]).validate_python(table.get("looks", ()))
         TypeAdapter(Plan).validate_python({**table, **lists, "own": {}})
-        return Plan(**{**table, **lists})
+        return Plan(**{**table, **lists, "experiment": with_recorded_form(table["experiment"])})

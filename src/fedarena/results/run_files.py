@@ -17,6 +17,7 @@ from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.task_metrics import FinalMetrics
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.results.json_files import file_sha256
+from fedarena.results.run_folder import PREPROCESSING
 from fedarena.statistics.metric_registry import RESERVED_PREFIX
 
 TRAITS = ("communicates", "personal", "pooled")
@@ -24,6 +25,11 @@ HASHED = (
     "experiment.toml", "versions.json", "partition.npz", "rounds.parquet", "clients.parquet", "model.safetensors",
     "checkpoint/rounds.jsonl",
 )  # fmt: skip
+
+
+def hashed_files(path: Path) -> tuple[str, ...]:
+    """Return the files of a run whose hashes are in result.json; the preprocessing is there only for tables."""
+    return (*HASHED, PREPROCESSING) if (path / PREPROCESSING).exists() else HASHED
 
 
 def write_rounds(path: Path, records: list[RoundRecord]) -> None:
@@ -57,7 +63,7 @@ def result_table(
 
     The hashes of client states are in the snapshots.
     """
-    names = (*HASHED, *sorted(f"checkpoint/{file.name}" for file in (path / "checkpoint").glob("server-*")))
+    names = (*hashed_files(path), *sorted(f"checkpoint/{file.name}" for file in (path / "checkpoint").glob("server-*")))
     drawn = {"class_names": measured.class_names, **_pictures(measured)}
     if chosen is not None:
         drawn["validated"] = _pictures(chosen.measured)

@@ -4,7 +4,7 @@ experiment.toml    the complete experiment; reading it gives it back
 rounds.parquet     one row per evaluation         clients.parquet   one row per client
 partition.npz      the samples of every client    model.safetensors the final model, by parameter name
 result.json        the main numbers               versions.json     the software it ran with
-checkpoint/        everything needed to resume
+checkpoint/        everything needed to resume    preprocessing.json the encoding of a table's columns
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 import fedarena
 from fedarena.common.files import atomic_write, free_folder, writing
 from fedarena.config.components import Component
+from fedarena.config.data_sources import with_recorded_form
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.config.experiment import Experiment
 from fedarena.config.settings_tables import COMPONENTS
@@ -36,6 +37,7 @@ from fedarena.models.task import sha256
 from fedarena.results.json_files import read_table, write_table, write_text
 
 DAMAGED = "restore the file from a copy, or run the experiment again in a new folder"
+PREPROCESSING = "preprocessing.json"
 SEAL = "# sha256 "  # the last line of experiment.toml, over the lines above it
 MAY_GROW = ("rounds", "uploads")  # a finished run may be continued with a larger budget
 
@@ -101,6 +103,15 @@ def read_experiment(path: Path, traits: Mapping[str, bool] | None = None, **own:
     return Experiment.make(table, where=str(file))
 
 
+def in_recorded_form(path: Path, experiment: Experiment) -> Experiment:
+    """Return the experiment with its table in the form that the run in this folder was made in."""
+    file = path / "experiment.toml"
+    form = _toml(file).get("data", {}).get("fitted_on") if file.exists() else None
+    if form is None or experiment.data.own or experiment.data.settings.get("fitted_on") in (None, form):
+        return experiment
+    return experiment.with_(**{"data.fitted_on": form})
+
+
 def check_same_experiment(path: Path, experiment: Experiment) -> None:
     """Raise if a folder to resume belongs to another experiment."""
     file = path / "experiment.toml"
@@ -148,6 +159,8 @@ def write_start(path: Path, context: ExperimentContext) -> None:
     partition = context.owners
     facts = {**versions(), **fingerprints(context), "path": context.training_path}
     write_table(path / "versions.json", facts)
+    if context.data.encoding is not None:
+        write_table(path / PREPROCESSING, context.data.encoding.to_json())
     _write_partition(path, partition)
     _write_experiment(path, context.experiment)  # last: a folder that has it is a run
 
@@ -208,7 +221,7 @@ def _toml(file: Path) -> dict[str, Any]:
         above, seal, stored = text.rpartition(SEAL)
         if seal and hashlib.sha256(above.encode()).hexdigest() != stored.strip():
             raise ValueError("it was changed after the run began; to run longer, resume with --set rounds=...")
-        return tomllib.loads(text)
+        return with_recorded_form(tomllib.loads(text))
 
 
 def partition_arrays(partition: Partition) -> dict[str, Any]:

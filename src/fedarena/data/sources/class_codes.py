@@ -51,8 +51,8 @@ def labels(values: NDArray[Any], what: str, first_row: int = 0) -> tuple[NDArray
     if not whole or len(names) > MOST_CLASSES:
         amount = f"{len(names)} distinct values" if whole else "fractions"
         raise BadValue(
-            f"{what} holds {amount}: that looks like a quantity, and regression is not supported",
-            remedy="choose a column of classes, or cut it into a few ranges first",
+            f"{what} holds {amount}: that looks like a quantity, not like classes",
+            remedy="predict it as a number (--task regression), choose a column of classes, or cut it into a few ranges",
         )
     if len(names) < 2:
         raise BadValue(f"{what} holds one class only", remedy="give rows of at least two classes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, quoted
 from fedarena.config.registry import register
-from fedarena.data.dataset import PADDING, Dataset, Rows
-from fedarena.data.sources.class_codes import SplitSeed, TestShare, labels, names_alike, numbered, split_rows
+from fedarena.data.dataset import PADDING, Dataset, Rows, strata_of
+from fedarena.data.sources.class_codes import SplitSeed, TestShare, names_alike, numbered, split_rows
+from fedarena.data.sources.label_columns import Labels, LabelTask, read_labels
+from fedarena.statistics.metric_registry import TaskName
 
 
 @register("dataset", "arrays")
@@ -20,7 +22,8 @@ class Arrays:
     """Numpy arrays or torch tensors: rows `x`, labels `y`, and optionally the `client` of each row.
 
     x is a table (N x features), grey images (N x H x W) or images (N x C x H x W); bytes are scaled to [0, 1],
-    other numbers do not change. Integers N x length with y of the same shape are texts.
+    other numbers do not change. Integers N x length with y of the same shape are texts. Labels with fractions are a
+    regression, N x labels of 0 and 1 are several labels; `task` sets what is not inferred.
     """
 
     x: Any = field(repr=False)
@@ -31,27 +34,30 @@ class Arrays:
     client_test: Any = field(default=None, repr=False)
     test: TestShare = 0.2
     split_seed: SplitSeed = 0
+    task: LabelTask | None = None
 
     @property
     def defaults(self) -> dict[str, Any]:
         """Return the defaults of an experiment: the given clients or ten equal ones, and a model that fits the rows."""
         iid = {"partition": {"name": "iid"}, "clients": 10}
         owned = iid if self.client is None else {"partition": {"name": "natural"}}
-        model = "char_lstm" if _numpy("y", self.y).ndim == 2 else "mlp_2nn"
+        model = "char_lstm" if _is_text(_numpy("x", self.x), _numpy("y", self.y), self.task) else "mlp_2nn"
         return {**owned, "model": model, "rounds": 20, "local": {"lr": 0.05, "epochs": 1, "batch": 16}}
 
     def load(self, seed: int) -> Dataset:
         """Check the arrays and, unless test rows are given, split them into training and test rows."""
         x, y = _joined("x", self.x, self.x_test), _complete("y", _joined("y", self.y, self.y_test))
         _same_length("y", y, x)
-        rows = _rows(x, y)
-        codes, classes, class_names = _classes(rows, y)
+        rows = _rows(x, _is_text(x, y, self.task))
+        found = None if _is_text(x, y, self.task) else _labels(rows, y, self.task)
+        codes, classes = _symbols(rows, y) if found is None else (found.y, found.classes)
+        task: TaskName = "next_symbol" if found is None else found.task
+        class_names = () if found is None else found.names
         owner, owner_names = self._owners(x)
         n_train: int = len(self.x)
         order: Rows | slice = slice(None)  # already in order, so large arrays are not copied
         if self.x_test is None:
-            strata = codes if codes.ndim == 1 else np.zeros(len(codes), dtype=np.int64)
-            train, test = split_rows(strata, owner, self.test, self.split_seed)
+            train, test = split_rows(strata_of(task, codes), owner, self.test, self.split_seed)
             n_train, order = len(train), np.concatenate([train, test])
         return Dataset(
             "arrays",
@@ -64,6 +70,7 @@ class Arrays:
             owner_names=owner_names,
             class_names=class_names,
             notes=(*names_alike(class_names, "y"), *names_alike(owner_names, "client")),
+            task=task,
         )
 
     def _owners(self, x: NDArray[Any]) -> tuple[Rows | None, tuple[str, ...]]:
@@ -156,7 +163,7 @@ def _same_length(name: str, values: NDArray[Any], x: NDArray[Any]) -> None:
         )
 
 
-def _rows(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+def _rows(x: NDArray[Any], is_text: bool) -> NDArray[Any]:
     """Return x in the shape and type of a `Dataset`."""
     problem, remedy = "", ""
     if x.ndim not in (2, 3, 4) or not x.size:
@@ -170,23 +177,37 @@ def _rows(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         problem, remedy = f"the value {x[at]} at {at}", "fill, rescale or remove such values"
     if problem:
         raise BadValue(f"x has {problem}", remedy=remedy, where="data.x")
-    if y.ndim == 2 and x.dtype.kind in "iu":
+    if is_text:
         return x.astype(np.int64)
     x = x[:, None] if x.ndim == 3 else x
     return x if x.dtype in (np.uint8, np.float32, np.float64) else x.astype(np.float32)
 
 
-def _classes(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.int64], int, tuple[str, ...]]:
-    """Return labels as numbers, the number of classes, and their names; symbols of a text keep their numbers."""
+def _is_text(x: NDArray[Any], y: NDArray[Any], task: LabelTask | None) -> bool:
+    """Return whether samples are texts, which have a label at every position."""
+    return task is None and x.shape == y.shape and y.ndim == 2 and y.dtype.kind in "iu" and x.dtype.kind in "iu"
+
+
+def _labels(x: NDArray[Any], y: NDArray[Any], task: LabelTask | None) -> Labels:
+    """Return the labels of samples that are no texts; whole numbers of images are classes, however many they are."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
     if y.ndim == 1:
-        codes, names = labels(y, "y")
-        return codes, len(names), names
-    if y.shape != x.shape or x.dtype != np.int64 or y.dtype.kind not in "iu":
+        whole = y.dtype.kind in "iu" or (y.dtype.kind == "f" and bool((y == np.trunc(y)).all()))
+        return read_labels({"y": y}, "classification" if task is None and whole and x.ndim > 2 else task, first_row=0)
+    fits = y.ndim == 2 and y.dtype.kind in "biuf"
+    if not fits or (task is None and not np.isin(y, (0, 1)).all()):
         raise BadValue(
             f"y has shape {y.shape} and type {y.dtype}",
-            remedy="give one label per row, or for texts integers x and y of the same shape",
+            remedy="give one label per row, N x labels of 0 and 1, or for texts integers x and y of the same shape",
             where="data.y",
         )
+    labels = read_labels({f"column {i} of y": column for i, column in enumerate(y.T)}, task, first_row=0)
+    return replace(labels, names=())
+
+
+def _symbols(x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.int64], int]:
+    """Return the labels of texts, whose symbols keep their numbers, and the number of symbols."""
     if x.min() < 0 or y[y != PADDING].min(initial=0) < 0:
         raise BadValue("a symbol is negative", remedy=f"count symbols from 0; y may hold {PADDING} for no label")
-    return y.astype(np.int64), int(max(x.max(), y.max())) + 1, ()
+    return y.astype(np.int64), int(max(x.max(), y.max())) + 1

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedarena.config.errors import BadValue
-from fedarena.federation.exact_sums import POINT, SQUARE_POINT, exact_sum, exact_sum_of_squares
 from fedarena.federation.statistics_release import StatisticsLayout, StatisticsMask, Totals, encoded, signed_total
+from fedarena.statistics.exact_sums import POINT, SQUARE_POINT, exact_sum, exact_sum_of_squares
 
 VALUES = st.lists(st.floats(-(2.0**500), 2.0**500, allow_subnormal=True), max_size=40)
 

@@ -1,14 +1,17 @@
 """Exact sums of float64 values as integers in fixed point.
 
-Such a sum does not depend on the order of its terms, and masks that cancel in it leave every bit as it was.
+Such a sum does not depend on the order of its terms, and masks that cancel in it leave every bit as it was. The sums of the
+clients of a federation therefore give the bits of the mean over all their samples in one table.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.federation.redaction import ShareableError
+from fedarena.config.errors import BadValue
 
 POINT = 1074  # binary places of a sum: every float64 is a multiple of 2**-1074
 SQUARE_POINT = 2 * POINT  # binary places of a sum of squares
@@ -45,10 +48,23 @@ def exact_sum_of_squares(values: NDArray[np.float64]) -> int:
     return _weighted(totals, 2 * exponents, SQUARE_POINT - 2 * MANTISSA)
 
 
+def exact_moments(values: NDArray[np.float64], samples: int) -> tuple[float, float]:
+    """Return the mean of the values and their standard deviation among `samples`, of which the others are at the mean.
+
+    Both follow from exact sums and are rounded once (the deviation a second time, by the square root).
+
+    >>> exact_moments(np.array([1.0, 3.0]), 2), exact_moments(np.array([1.0, 3.0]), 8)
+    ((2.0, 1.0), (2.0, 0.5))
+    """
+    n, total, squares = len(values), exact_sum(values), exact_sum_of_squares(values)
+    variance = (squares * n - total * total) / ((n * samples) << SQUARE_POINT)
+    return total / (n << POINT), math.sqrt(variance)
+
+
 def _grouped(values: NDArray[np.float64]) -> tuple[Integers, Integers, Integers]:
     """Return integer mantissas sorted by exponent, the distinct exponents, and where each of them starts."""
     if not (np.abs(values) <= 2.0**LARGEST_POWER).all():
-        raise ShareableError(
+        raise BadValue(
             "a column holds values above 2**500: sums of squares would overflow", remedy="rescale or drop it"
         )
     fractions, powers = np.frexp(values)
