@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         TrimmedMean,
         Work,
     )
-    from fedarena.api import Found, Verdict, compare, load, report, reproduce, rounds, run, search, verify
+    from fedarena.api import Found, Verdict, compare, load, predict, report, reproduce, rounds, run, search, verify
     from fedarena.config.errors import FedarenaError
     from fedarena.config.experiment import Experiment
     from fedarena.config.registry import register
@@ -123,6 +123,7 @@ __all__ = [
     "load",
     "metric",
     "parquet",
+    "predict",
     "register",
     "report",
     "reproduce",
@@ -190,6 +191,7 @@ _MODULES = {
     "draw_curves": "results.run_plots",
     "lines": "data.sources",
     "load": "api",
+    "predict": "api",
     "metric": "statistics.metric_registry",
     "parquet": "data.sources",
     "register": "config.registry",

@@ -31,6 +31,7 @@ from fedarena.integrations.mlflow import MlflowStore, tracked
 from fedarena.models.task import sha256
 from fedarena.results import run_files, run_folder
 from fedarena.results.json_files import write_table
+from fedarena.results.model_file import MODEL_FACTS, ModelFacts
 from fedarena.results.run import Run, set_runner
 from fedarena.results.run_integrity import altered_files
 from fedarena.results.run_loading import load_with_changes
@@ -351,6 +352,7 @@ def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None
         run_files.write_rounds(path, records)
         run_files.write_clients(path, context, np.asarray(own), run_files.client_columns(measured, chosen, spent))
         run_files.write_model(path, result.state)
+        write_table(path / MODEL_FACTS, ModelFacts.of(context).to_json())
         traits = run_files.algorithm_traits(context.experiment.algorithm)
         write_table(path / "result.json", run_files.result_table(path, result.summary(), measured, chosen, traits))
         loop.store.sync_results(*(path / name for name in (*run_files.hashed_files(path), "result.json")))

@@ -16,7 +16,6 @@ from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.data.published_files import ELSEWHERE
-from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.setup import open_context
@@ -26,6 +25,7 @@ from fedarena.models.task import Keep
 from fedarena.privacy.accountant import usual_delta, usual_record_delta
 from fedarena.results.notebook import run_html, run_text
 from fedarena.results.run_files import client_columns, client_rows
+from fedarena.results.trained_model import load_own_model, model_in_use, trained_model
 from fedarena.statistics.curve_summary import monotone, recalls, rounds_to
 from fedarena.statistics.fairness import fairness
 from fedarena.statistics.metric_registry import DISCRETE, is_better
@@ -308,11 +308,25 @@ class Run:
         return frame
 
     def model(self, client: int | None = None) -> nn.Module:
-        """Return the trained module in evaluation mode; that of one client where each has its own."""
-        return self._context(client).task.module.eval()
+        """Return the trained model in evaluation mode; that of one client where each has its own.
 
-    def _context(self, client: int | None = None) -> ExperimentContext:
-        """Return the data and the trained model of this run."""
+        For tables, and for tasks beside classification and text, it is a `TrainedModel`, which also encodes tables and has
+        outputs in the units of the labels. Otherwise it is the module itself.
+        """
+        return model_in_use(self, client)
+
+    def predict(self, table: Any, level: float = 0.9, client: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return the predictions for a table, column by column; see `TrainedModel.predict`."""
+        names = self.measured.client_names
+        own = None if client is None or client >= len(names) else names[client]
+        return trained_model(self, client).predict(table, level, own)
+
+    def export(self, path: str | Path, client: int | None = None) -> Path:
+        """Write the model on the encoded matrix as ONNX (`.onnx`) or as a torch program (`.pt2`); return the path."""
+        return trained_model(self, client).export(path)
+
+    def context(self, client: int | None = None) -> ExperimentContext:
+        """Return the data and the trained model of this run; that of one client where each has its own."""
         if self.experiment.data.settings.get("path") == ELSEWHERE:
             raise BadValue(
                 "the samples of this run stayed with the clients of its federation, so this cannot be computed here",
@@ -320,32 +334,22 @@ class Run:
             )
         context = open_context(self.experiment)
         context.task.module.load_state_dict(self.state)
-        if not context.has_personal_models:
-            return context
-        if client is None or self.dir is None:
-            raise BadValue(
-                "there is no common model, each client has its own",
-                remedy="name a client: run.model(client=0), of a run that is saved in a folder",
-            )
-        memory = CheckpointStore.read_client_state(self.dir / "checkpoint", context.algorithm, client)
-        if memory is not None:
-            if context.algorithm.personal:
-                context.task.load(memory.kept)
-            context.task.load_buffers(memory.buffers or context.task.buffers())
+        if context.has_personal_models:
+            load_own_model(self.dir, context.task, context.algorithm, client)
         return context
 
     def confusion(self, client: int | None = None) -> NDArray[np.int64]:
         """Return the confusion matrix of the global test set: true classes in rows, predicted classes in columns."""
         if client is None and self.measured.confusion is not None:
             return self.measured.confusion.copy()
-        context = self._context(client)
+        context = self.context(client)
         return confusion_counts(self._predictions(context, "classes"), context.data.classes)
 
     def calibration(self, client: int | None = None) -> list[dict[str, float]]:
         """Return the calibration curve on the global test set: confidence, accuracy and samples of each bin."""
         if client is None and self.measured.calibration is not None:
             return [dict(one) for one in self.measured.calibration]
-        context = self._context(client)
+        context = self.context(client)
         bins = None if context.task_name != "classification" else calibration_bins(self._predictions(context, "logits"))
         if bins is None:
             raise BadValue(

@@ -17,6 +17,7 @@ from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.task_metrics import FinalMetrics
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.results.json_files import file_sha256
+from fedarena.results.model_file import MODEL_FACTS
 from fedarena.results.run_folder import PREPROCESSING
 from fedarena.statistics.metric_registry import RESERVED_PREFIX
 
@@ -29,7 +30,7 @@ HASHED = (
 
 def hashed_files(path: Path) -> tuple[str, ...]:
     """Return the files of a run whose hashes are in result.json; the preprocessing is there only for tables."""
-    return (*HASHED, PREPROCESSING) if (path / PREPROCESSING).exists() else HASHED
+    return (*HASHED, *(name for name in (PREPROCESSING, MODEL_FACTS) if (path / name).exists()))
 
 
 def write_rounds(path: Path, records: list[RoundRecord]) -> None:
