@@ -117,7 +117,10 @@ def _local_training(data: ReportData) -> str:
         return "differs between algorithms: see the command under Repeat it"
     local = tables[0]
     batch = "all samples in one batch" if local.batch == float("inf") else f"batches of {local.batch:g}"
-    return f"{local.epochs} epoch{'s' * (local.epochs != 1)}, {batch}, learning rate {local.lr:g}"
+    shown = f"{local.epochs} epoch{'s' * (local.epochs != 1)}, {batch}, learning rate {local.lr:g}"
+    if local.privacy is not None:
+        shown += f"; gradients of single samples clipped to {local.privacy.clip:g}, noise {local.privacy.noise:g}"
+    return shown
 
 
 def verdict(data: ReportData) -> Markup:
