@@ -169,6 +169,7 @@ class Setting:
     has_dropout: bool
     has_classes: bool  # each row has one class: it is no text, and the model has no loss of its own
     features: int | None = None  # inputs of a model that is linear in them
+    is_private: bool = False  # `local.privacy` protects the samples of clients
 
 
 @dataclass(frozen=True)

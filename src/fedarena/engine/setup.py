@@ -130,6 +130,7 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
         has_dropout=context.task.has_dropout,
         has_classes=not context.is_text and not context.task.has_own_loss,
         features=input_features(context.task),
+        is_private=local.privacy is not None,
     )
     context.algorithm = context.algorithm.settled(setting)
     context.algorithm.check(setting)
