@@ -192,7 +192,9 @@ def test_it_is_in_every_result_beside_the_epsilon_of_clients(tmp_path: Path) -> 
     loaded = fa.load(tmp_path / "r")
     assert loaded.summary()["record_epsilon"] == run.record_epsilon
     assert loaded.record_epsilons.tolist() == run.record_epsilons.tolist() == loaded.clients["record_epsilon"].tolist()
-    assert "epsilon of a record" in fa.report(run).read_text()
+    page = fa.report(run).read_text()
+    assert "epsilon of a record" in page
+    assert "gradients of single samples clipped to 0.5, noise 1.1" in page
 
 
 # A guarantee that promises nothing

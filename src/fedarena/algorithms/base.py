@@ -207,6 +207,7 @@ class Setting:
     features: int | None = None  # inputs of a model that is linear in them
     steps: int | None = None  # local.steps, where it replaces local.epochs
     optimizer: str = "sgd"  # local.optimizer
+    is_private: bool = False  # `local.privacy` protects the samples of clients
 
 
 @dataclass(frozen=True)

@@ -44,3 +44,19 @@ def check_momentum_is_reset(name: str, setting: Setting) -> None:
             remedy="set local.reset_momentum = true",
             where="local.reset_momentum",
         )
+
+
+PRIVATE_REMEDY = "choose an algorithm whose clients only train, such as fedavg or fedprox, or leave out local.privacy"
+
+
+def unprotected(name: str, what: str) -> str:
+    """Return that an algorithm uses something of the samples that private training does not protect."""
+    return f"{name} uses {what}, which local.privacy does not protect"
+
+
+def check_control_variates(name: str, setting: Setting, from_gradient: bool) -> None:
+    """Refuse momentum that is kept between rounds, and gradients of all samples where samples are private."""
+    check_momentum_is_reset(name, setting)
+    if from_gradient and setting.is_private:
+        what = unprotected(name, "the gradient over all samples of a client")
+        raise BadValue(what, remedy=PRIVATE_REMEDY, where="local.privacy")

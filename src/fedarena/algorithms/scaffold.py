@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Gt
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Step, Vector, Work, summed
-from fedarena.algorithms.checks import check_momentum_is_reset, check_plain_sgd
+from fedarena.algorithms.checks import check_control_variates, check_plain_sgd
 from fedarena.config.registry import register
 
 
@@ -45,15 +45,10 @@ class Scaffold(Algorithm):
     momentum_form: Literal["inside_norm", "outside_tau"] = "inside_norm"
     start: Literal["zero", "weights"] = "zero"
 
-    @property
-    def beyond_steps(self) -> str:  # type: ignore[override]
-        """Return what option (i) computes besides SGD steps."""
-        return "the gradient over all samples of a client" if self.option == "i" else ""
-
     def check(self, setting: Setting) -> None:
-        """Refuse other optimizers, and momentum that is kept between rounds: c_k is measured from the steps of one round."""
+        """Refuse other optimizers, kept momentum, and a c_k of option (i) that would reveal private samples."""
         check_plain_sgd("scaffold", setting, "estimates gradients from the steps of SGD")
-        check_momentum_is_reset("scaffold", setting)
+        check_control_variates("scaffold", setting, from_gradient=self.option == "i")
 
     def init(self, w: Vector) -> ScaffoldState:
         """Start with the control variate c = 0."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
+from fedarena.algorithms.checks import PRIVATE_REMEDY, unprotected
 from fedarena.config.errors import BadValue
 from fedarena.engine import solver
 from fedarena.privacy.accountant import need_accountant
@@ -24,8 +25,6 @@ from fedarena.privacy.uplink import CannotSend
 if TYPE_CHECKING:
     from fedarena.engine.client import ClientWork
     from fedarena.engine.context import ExperimentContext
-
-REMEDY = "choose an algorithm whose clients only train, such as fedavg or fedprox, or leave out local.privacy"
 
 
 def train(
@@ -58,11 +57,9 @@ def train(
 def refuse(work: ClientWork, what: str) -> None:
     """Raise `CannotSend` if training is private: an algorithm uses something that its noise does not hide."""
     if work.local.privacy is not None:
-        raise CannotSend(_unprotected(work.context, what), remedy=REMEDY, where="local.privacy")
-
-
-def _unprotected(context: ExperimentContext, what: str) -> str:
-    return f"{context.experiment.algorithm.name} uses {what}, which local.privacy does not protect"
+        raise CannotSend(
+            unprotected(work.context.experiment.algorithm.name, what), remedy=PRIVATE_REMEDY, where="local.privacy"
+        )
 
 
 def check_private(context: ExperimentContext) -> None:
@@ -72,7 +69,7 @@ def check_private(context: ExperimentContext) -> None:
         return
     used = context.algorithm.beyond_steps
     problems: list[tuple[Any, str, str, str]] = [
-        (used, _unprotected(context, used), REMEDY, "local.privacy"),
+        (used, unprotected(exp.algorithm.name, used), PRIVATE_REMEDY, "local.privacy"),
         (
             context.task.has_batchnorm,
             "BatchNorm mixes the samples of a batch, and local.privacy needs the gradient of each sample by itself",

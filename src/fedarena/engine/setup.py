@@ -136,6 +136,7 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
         features=input_features(context.task),
         steps=local.steps,
         optimizer=local.optimizer,
+        is_private=local.privacy is not None,
     )
     context.algorithm = context.algorithm.settled(setting)
     context.algorithm.check(setting)

@@ -118,7 +118,10 @@ def _local_training(data: ReportData) -> str:
     local = tables[0]
     batch = "all samples in one batch" if local.batch == float("inf") else f"batches of {local.batch:g}"
     amount, unit = (local.epochs, "epoch") if local.steps is None else (local.steps, "step")
-    return f"{amount} {unit}{'s' * (amount != 1)}, {batch}, learning rate {local.lr:g}"
+    shown = f"{amount} {unit}{'s' * (amount != 1)}, {batch}, learning rate {local.lr:g}"
+    if local.privacy is not None:
+        shown += f"; gradients of single samples clipped to {local.privacy.clip:g}, noise {local.privacy.noise:g}"
+    return shown
 
 
 def verdict(data: ReportData) -> Markup:

@@ -204,7 +204,7 @@ def _quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     with contextlib.suppress(ImportError):
-        from tqdm import tqdm
+        from tqdm import tqdm  # type: ignore[import-untyped]
 
         tqdm.monitor_interval = 0  # its thread would stay, and worker processes could not be forked any more
     try:
