@@ -7,19 +7,17 @@ direction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.algorithms.torch_work import TorchWork
 from fedarena.config.errors import Deadlock
 from fedarena.config.seeds import Purpose
 from fedarena.config.variant_selection import SelectsVariant
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 Vector = NDArray[Any]  # of floats; float32 unless the experiment says float64
 
@@ -81,7 +79,7 @@ class Outcome:
     losses: tuple[float, ...]  # mean training loss of each epoch
 
 
-class Work(Protocol):
+class Work(TorchWork, Protocol):
     """One client in one round: it trains, differentiates and evaluates on its own rows."""
 
     client: int
@@ -150,32 +148,6 @@ class Work(Protocol):
         loss of the model: it returns the mean over a batch as a torch tensor; `engine/own_loss.py` has the types of its
         arguments.
         """
-        ...
-
-    @property
-    def module(self) -> nn.Module:
-        """Return the model with the weights of the server's message, or of the latest `load` or `train`, in training mode."""
-        ...
-
-    def load(self, w: Vector) -> nn.Module:
-        """Set the weights of `module` and return it."""
-        ...
-
-    @property
-    def weights(self) -> Vector:
-        """Return a copy of the weights of `module` as a flat vector."""
-        ...
-
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this client's batches of one epoch, in a new random order; each counts as a step on its samples."""
-        ...
-
-    def frozen(self, w: Vector) -> nn.Module:
-        """Return a copy of the model with these weights, frozen and in evaluation mode."""
-        ...
-
-    def mask(self, *patterns: str) -> NDArray[np.bool_]:
-        """Return which weights of a flat vector belong to parameters whose name fits one of the patterns."""
         ...
 
     def gradient(self, w: Vector, rows: NDArray[np.int64] | None = None) -> Vector:

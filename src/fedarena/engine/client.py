@@ -21,9 +21,9 @@ from fedarena.engine import private_steps, solver
 from fedarena.engine.adam import Adam
 from fedarena.engine.batch_plan import BatchPass, continued_passes
 from fedarena.engine.batched_training import BatchedTraining
+from fedarena.engine.client_module import ClientModule
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.engine.own_loss import Loss, OwnLoss, training_by
-from fedarena.engine.torch_work import TorchWork
 from fedarena.models.compiled import KernelRows
 from fedarena.models.linear_features import spread
 from fedarena.models.task import Buffers, as_tensor
@@ -61,7 +61,7 @@ class ClientCannotTrain(Exception):
     """Raised for a client with a single row and BatchNorm over a single value: there is no variance to divide by."""
 
 
-class ClientWork(TorchWork):
+class ClientWork(ClientModule):
     """One client in one round (see algorithms.base.Work)."""
 
     def __init__(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedarena.algorithms.base import Vector
 from fedarena.config.errors import BadValue, quoted
-from fedarena.engine.torch_work import copied_buffers, frozen_module
+from fedarena.engine.client_module import copied_buffers, frozen_module
 from fedarena.models.task import Task
 
 

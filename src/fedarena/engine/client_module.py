@@ -15,8 +15,8 @@ from fedarena.config.errors import BadValue, quoted
 from fedarena.models.task import Task, as_tensor
 
 
-class TorchWork:
-    """The part of a client's work that reads and writes torch modules (see algorithms.base.Work)."""
+class ClientModule:
+    """The part of a client's work that reads and writes torch modules (see algorithms.torch_work.TorchWork)."""
 
     def __init__(self, task: Task, start: Vector) -> None:
         self.task = task
