@@ -74,7 +74,8 @@ class Experiment(SettingsTable):
     # what the server sees: each update, only their mean, or the result of these steps
     uplink: Literal["plain", "mean_only"] | Uplink = "plain"
     bn_buffers: Literal["average", "server", "local", "recompute"] = "average"
-    init: Literal["torch", "glorot"] = "torch"
+    # manual_seed: as torch draws them after torch.manual_seed(start_seed), or seed
+    init: Literal["torch", "glorot", "manual_seed"] = "torch"
     freeze: tuple[str, ...] = ()  # patterns of names of parameters that are not trained and not sent
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"

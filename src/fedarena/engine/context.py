@@ -61,11 +61,12 @@ class ExperimentContext:
 
     def _build(self) -> Task:
         exp = self.experiment
+        seed = exp.seed_for("init")
         return build(
             exp.model.made,
             self.data.shape,
             self.data.classes,
-            torch_seed(exp.seed_for("init"), "init"),
+            seed if exp.init == "manual_seed" else torch_seed(seed, "init"),
             init=exp.init,
             is_text=self.is_text,
             dtype=exp.dtype,
