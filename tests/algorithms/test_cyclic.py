@@ -98,3 +98,9 @@ def test_each_model_is_seen_by_the_next_client() -> None:
     """So that an uplink that lets only means through is refused."""
     with pytest.raises(BadValue, match="cyclic must see each update by itself"):
         on_blobs("cyclic", uplink="mean_only")
+
+
+def test_published_code_passes_nothing_on() -> None:
+    """`pass_on = false`: after three rounds the result is client 0 alone, with its 8 / 4 = 2 steps a round."""
+    got = on_quadratics([8, 12, 20], algorithm={"name": "cyclic", "pass_on": False}, rounds=3, local=LOCAL)
+    assert got == pytest.approx(after_steps(np.zeros(2), 0, 6), abs=1e-12)

@@ -237,3 +237,16 @@ def test_unusual_stacks_on_the_tape_are_right(module: nn.Module) -> None:
     assert [path for _, _, path in results] == ["tape", "autograd"]
     assert results[0][0] == pytest.approx(results[1][0])
     torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-9, atol=1e-12)
+
+
+def test_manual_seed_gives_the_weights_of_a_script() -> None:
+    """`init = "manual_seed"`: torch.manual_seed(seed), then the model."""
+    from fedarena.config.experiment import Experiment
+    from fedarena.engine.setup import open_context
+
+    for keys, seed in (({"seed": 42}, 42), ({"seed": 1, "start_seed": 7}, 7)):
+        context = open_context(Experiment.make("digits", model="logreg", init="manual_seed", **keys))
+        torch.manual_seed(seed)
+        layer = nn.Linear(64, 10)
+        expected = torch.cat([layer.weight.detach().ravel(), layer.bias.detach()]).numpy()
+        assert (context.initial == expected).all()

@@ -26,7 +26,7 @@ from fedarena.algorithms.fsvrg import FSVRG
 from fedarena.algorithms.loadaboost import LoAdaBoost
 from fedarena.algorithms.robust import Krum, Median, TrimmedMean
 from fedarena.algorithms.scaffold import Scaffold
-from fedarena.algorithms.variants import LiteralFedAvg, ScaffoldVariant, StepCountFedNova
+from fedarena.algorithms.variants import LiteralFedAvg, ScaffoldVariant, SeparateCyclic, StepCountFedNova
 
 __all__ = [
     "COOP",
@@ -64,6 +64,7 @@ __all__ = [
     "Reply",
     "Scaffold",
     "ScaffoldVariant",
+    "SeparateCyclic",
     "Step",
     "StepCountFedNova",
     "TrimmedMean",

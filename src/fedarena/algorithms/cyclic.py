@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, RequestSender, Work
+from fedarena.algorithms.base import Algorithm, Cohort, Model, Reply, RequestSender, Vector, Work
 from fedarena.config.registry import register
 
 
@@ -17,14 +17,16 @@ class Cyclic(Algorithm):
 
     A round is one cycle: every selected client trains once, in a new random order each round or, with `order = "fixed"`,
     in the order of the clients' numbers. Nothing is averaged. A client that does not answer is passed over.
+    `pass_on = false` is `variants.SeparateCyclic`, which imitates published code.
     """
 
     order: Literal["random", "fixed"] = "random"
+    pass_on: bool = True
 
     needs = "each update"  # each client's model by itself, which the next one gets
     in_turn = True
 
-    def client(self, message: Model, client_state: None, work: Work) -> Reply:
+    def client(self, message: Model, client_state: Vector | None, work: Work) -> Reply:
         """w <- ClientUpdate(w); send w."""
         return Reply(Model(work.train(message.w).w))
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedarena.algorithms.base import Cohort, Model, Pull, Reply, Setting, Step, Vector, Work
+from fedarena.algorithms.base import Cohort, Model, Pull, Reply, RequestSender, Setting, Step, Vector, Work
+from fedarena.algorithms.cyclic import Cyclic
 from fedarena.algorithms.fedavg import FedAvg
 from fedarena.algorithms.fednova import FedNova, NormalizedUpdate
 from fedarena.algorithms.scaffold import Scaffold, ScaffoldState, ScaffoldUpdate
@@ -74,6 +75,31 @@ class ScaffoldVariant(Scaffold):
         divisors = {"uniform": cohort.population, "size": cohort.total_rows, "cohort": len(cohort.answered)}
         c = state.c + mean.dc / divisors[self.control_weighting]
         return ScaffoldState(state.w - self.server_lr * mean.delta, c)
+
+
+@variant_of(Cyclic, pass_on=(False,))
+@dataclass(frozen=True)
+class SeparateCyclic(Cyclic):
+    """Cyclic weight transfer as FLamby's code runs it: every client trains a copy of its own, and none is passed on.
+
+    The result is the model of client 0, which has seen no samples but its own.
+    """
+
+    def remember(self, w: Vector) -> Vector:
+        """Start each client's copy from the common weights."""
+        return w
+
+    def client(self, message: Model, client_state: Vector | None, work: Work) -> Reply:
+        """Continue with the client's own copy."""
+        trained = work.train(message.w if client_state is None else client_state).w
+        return Reply(Model(trained), keep=trained)
+
+    def round(self, state: Model, request: RequestSender) -> Model:
+        """Let all selected clients train, one after the other, and take the model of client 0."""
+        for client in request.clients_in_turn(shuffle=self.order == "random"):
+            trained = request(state, only=client)
+            state = trained if client == 0 and trained is not None else state
+        return state
 
 
 @variant_of(FedNova, tau_eff=("steps",))

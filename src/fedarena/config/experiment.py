@@ -77,7 +77,8 @@ class Experiment(SettingsTable):
     uplink: Literal["plain", "mean_only"] | Uplink = "plain"
     bn_buffers: Literal["average", "server", "local", "recompute"] = "average"
     loss: str | None = None  # of the task, such as "huber" for a regression; the usual one if not given
-    init: Literal["torch", "glorot"] = "torch"
+    # manual_seed: as torch draws them after torch.manual_seed(start_seed), or seed
+    init: Literal["torch", "glorot", "manual_seed"] = "torch"
     freeze: tuple[str, ...] = ()  # patterns of names of parameters that are not trained and not sent
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"

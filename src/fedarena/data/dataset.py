@@ -28,7 +28,7 @@ PADDING = -100  # stands for no label (torch's `ignore_index`), at positions aft
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows `x`, labels `y`; rows 0..n_train-1 are for training, the rest is the global test set.
+    """Rows `x`, labels `y`; rows 0..n_train-1 are for training, the rest (or `n_test` of it) is the global test set.
 
     Images are uint8, N x C x H x W; tables float32, N x features; texts int64, N x length.
 
@@ -56,6 +56,8 @@ class Dataset:
     weight: NDArray[np.float32] | None = None  # of every sample in training and in metrics
     table: RawTable | None = None  # of which `x` is the encoding, fitted on the training samples of a split
     encoding: TableEncoding | None = None
+    # samples of the global test set, after the training samples; those after them are clients' own views of test samples
+    n_test: int | None = None
 
     def __post_init__(self) -> None:
         if self.task == "classification" and self.y.ndim == 2:
@@ -94,7 +96,8 @@ class Dataset:
     @property
     def test_rows(self) -> Rows:
         """Return the row numbers of the global test set."""
-        return np.arange(self.n_train, len(self.x), dtype=np.int64)
+        end = len(self.x) if self.n_test is None else self.n_train + self.n_test
+        return np.arange(self.n_train, end, dtype=np.int64)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -114,6 +117,8 @@ class Dataset:
                 digest.update(np.ascontiguousarray(array).data)
         if self.task not in ("classification", "next_symbol"):
             digest.update(self.task.encode())
+        if self.n_test is not None:
+            digest.update(f"n_test {self.n_test}".encode())
         for name, codes in (("group", self.group), ("time", self.time)):
             if codes is not None:
                 digest.update(name.encode() + np.ascontiguousarray(codes).data)

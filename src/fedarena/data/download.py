@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 import numpy as np
@@ -64,7 +64,7 @@ class Mirror:
             if name.endswith(".tar.gz"):
                 found |= published_files.read_archive(io.BytesIO(raw), wanted)
             else:
-                found[published_files.plain_name(name)] = published_files.gunzipped(raw)
+                found[published_files.plain_name(PurePosixPath(name).name)] = published_files.gunzipped(raw)
         return found
 
 
@@ -115,7 +115,8 @@ def _routes(published: published_files.Published) -> Iterator[Route]:
 
 
 ROUTES = {name: tuple(_routes(published)) for name, published in published_files.PUBLISHED.items()}
-INSIDE_SKLEARN = ("digits", "breast_cancer")
+SAME_FILES = {"fed_heart_disease": "heart_disease"}  # data sets that read the files of another
+INSIDE_SKLEARN = ("digits", "breast_cancer", "wine", "diabetes")
 
 
 def download_dataset(name: str, *, folder: Path | str | None = None, progress: Progress | None = None) -> Path:
@@ -126,11 +127,12 @@ def download_dataset(name: str, *, folder: Path | str | None = None, progress: P
 
         LOGGER.info("%s is part of scikit-learn: nothing to download", name)
         return Path(sklearn.__file__).parent / "datasets" / "data"
-    if name not in ROUTES:
+    if SAME_FILES.get(name, name) not in ROUTES:
         raise BadValue(
             f"there is nothing to download for '{quoted(name)}'",
             remedy=f"it reads your own data; these can be downloaded: {', '.join(ROUTES)}",
         )
+    name = SAME_FILES.get(name, name)
     path = check_path(folder or published_files.cache_folder(), "--folder") / published_files.PUBLISHED[name].npz
     if _is_complete(name, path):
         LOGGER.info("%s exists already, with the published sha256", path)

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue, DataBroken, DataMissing, quoted
 from fedarena.config.limits import check_path
+from fedarena.data.table_decoders import decode_adult, decode_bank, decode_housing, decode_tcga_brca
 
 Arrays = Mapping[str, NDArray[Any]]
 Files = Mapping[str, bytes]  # published files by their plain name, unpacked
@@ -278,6 +279,10 @@ DECODERS: dict[str, Callable[[Files], Arrays]] = {
     "cifar10": decode_cifar10,
     "heart_disease": decode_heart,
     "tiny_shakespeare": decode_shakespeare,
+    "adult": decode_adult,
+    "bank": decode_bank,
+    "california_housing": decode_housing,
+    "tcga_brca": decode_tcga_brca,
 }
 TABLES = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
 PUBLISHED = {name: Published(**TABLES[name], decode=decode) for name, decode in DECODERS.items()}

@@ -69,11 +69,12 @@ class ExperimentContext:
 
     def _build(self) -> Task:
         exp = self.experiment
+        seed = exp.seed_for("init")
         return build(
             exp.model.made,
             self.data.shape,
             self.data.classes,
-            torch_seed(exp.seed_for("init"), "init"),
+            seed if exp.init == "manual_seed" else torch_seed(seed, "init"),
             init=exp.init,
             is_text=self.is_text,
             loss=find_loss(self.data.task, exp.loss),

@@ -33,6 +33,12 @@ def partition_data(experiment: Experiment) -> tuple[Dataset, Partition]:
     """Return the data and its partition, with each client's own test rows."""
     data: Dataset = experiment.data.made.load(experiment.seed_for("split"))
     pools = experiment.folds is not None or experiment.fold_seed is not None
+    if pools and data.n_test is not None:
+        raise BadValue(
+            f"'{data.name}' has the same test samples twice, standardised in two ways, and cannot be divided again",
+            remedy="keep its published division: `compare --fixed test`, or no folds and no fold_seed",
+            where="data.name",
+        )
     rows = len(data.x) if pools else data.n_train
     if experiment.clients and experiment.clients > rows:
         raise PartitionImpossible(

@@ -161,6 +161,7 @@ WITH_VALUE: dict[str, Callable[[Run, float], float]] = {
     "interpolated_rounds_to": lambda run, target: _rounds_to(run, target, interpolate=True),
     "steps_to": _steps_to,
     "at": _at,
+    "client": lambda run, number: float(run.client_accuracy[int(number)]),  # on its own test samples, at the end
 }
 BESIDE: dict[str, Callable[[Run, Run], float]] = {
     "relative": lambda run, other: relative_accuracy(_weighted(run), _accuracies(other)[-1]),

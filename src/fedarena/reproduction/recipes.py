@@ -74,6 +74,7 @@ class Recipe:
     figure: Table = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seeds: Many = 1
+    first_seed: Annotated[int, Field(ge=0)] = 0
     repeats: Many = 1
     folds: Many | None = None
     sizes: dict[Size, RecipeSize] = field(default_factory=dict)
@@ -150,7 +151,7 @@ class Recipe:
         folds = scale.folds or self.folds
         if scale.seeds is None and folds:
             return [Split(r, f) for r in range(scale.repeats or self.repeats) for f in range(folds)]
-        return [Split(seed) for seed in range(scale.seeds or self.seeds)]
+        return [Split(self.first_seed + seed) for seed in range(scale.seeds or self.seeds)]
 
     def measured(self, size: Size) -> dict[str, str]:
         """Return name -> measure at this size."""

@@ -63,5 +63,6 @@ def finished(data: Dataset, parts: Iterable[Rows], test: Rows | None = None, not
     if empty:
         raise impossible(f"{empty} of {len(clients)} clients would have no rows", "use fewer clients")
     test = data.test_rows if test is None else np.sort(test)
-    unused = len(data.x) - len(test) - sum(map(len, clients))
+    rows = len(data.x) if data.n_test is None else data.n_train + data.n_test
+    unused = rows - len(test) - sum(map(len, clients))
     return Partition(clients, test, unused=unused, notes=notes)

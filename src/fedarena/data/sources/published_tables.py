@@ -1,0 +1,208 @@
+"""Published tables with natural clients: census, bank, houses and patients; wine and diabetes are part of scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedarena.config.registry import register
+from fedarena.data import published_files
+from fedarena.data.dataset import Dataset, Rows
+from fedarena.data.sources.class_codes import split_rows
+from fedarena.data.sources.table_files import features
+from fedarena.data.table_decoders import REGIONS
+from fedarena.statistics.metric_registry import TaskName
+
+Columns = dict[str, NDArray[np.float64]]
+LOCAL = {"lr": 0.05, "epochs": 1, "batch": 32}
+NATURAL: dict[str, Any] = {
+    "model": "logreg", "share": 1.0, "rounds": 20, "partition": {"name": "natural"}, "local": LOCAL,
+}  # fmt: skip
+POOLED: dict[str, Any] = {
+    "model": "logreg", "clients": 5, "share": 1.0, "rounds": 20, "partition": {"name": "iid"}, "local": LOCAL,
+}  # fmt: skip
+
+
+def encoded_columns(arrays: Mapping[str, NDArray[Any]], train: Rows, leave_out: tuple[str, ...] = ()) -> Columns:
+    """Return the columns as numbers, a column of codes as one of 0 and 1 for each code that a training row has."""
+    columns: Columns = {}
+    for name, values, is_codes in zip(arrays["feature_names"], arrays["X"].T, arrays["categorical"], strict=True):
+        if name in leave_out:
+            continue
+        if not is_codes:
+            columns[str(name)] = values.astype(np.float64)
+            continue
+        for code in np.unique(values[train]).astype(int):
+            columns[f"{name} = {arrays[f'levels_{name}'][code]}"] = (values == code).astype(np.float64)
+    return columns
+
+
+def owners_by(arrays: Mapping[str, NDArray[Any]], column: str) -> tuple[Rows, tuple[str, ...]]:
+    """Return the client of each row by a column of codes, and the names of the clients."""
+    at = arrays["feature_names"].tolist().index(column)
+    return arrays["X"][:, at].astype(np.int64), tuple(map(str, arrays[f"levels_{column}"]))
+
+
+def five_parts(y: NDArray[Any]) -> Rows:
+    """Return the fifth of the labels that each label belongs to, for a split that keeps their distribution."""
+    return np.searchsorted(np.quantile(y, [0.2, 0.4, 0.6, 0.8]), y, side="right").astype(np.int64)
+
+
+def assemble(
+    name: str,
+    columns: Columns,
+    y: NDArray[Any],
+    parts: tuple[Rows, Rows],
+    classes: int,
+    *,
+    task: TaskName = "classification",
+    owner: tuple[Rows, tuple[str, ...]] | None = None,
+    class_names: tuple[str, ...] = (),
+    standardise: bool = True,
+) -> Dataset:
+    """Return a data set with its training rows first; missing values become the mean of the training rows."""
+    train, test = parts
+    order = np.concatenate([train, test])
+    x = features(columns, train, test, missing="mean", standardise=standardise)
+    owners, names = (None, ()) if owner is None else (owner[0][order], owner[1])
+    return Dataset(
+        name, x, y[order], len(train), classes,
+        owner=owners, owner_names=names, class_names=class_names, task=task,
+    )  # fmt: skip
+
+
+@register("dataset", "wine", paper="Aeberhard and Forina 1991")
+@dataclass(frozen=True)
+class Wine:
+    """178 wines of three cultivars, 13 measurements; part of scikit-learn: nothing to download."""
+
+    defaults: ClassVar[dict[str, Any]] = POOLED
+
+    def load(self, seed: int) -> Dataset:
+        """Return four fifths for training and one fifth for testing, the same for every seed."""
+        from sklearn.datasets import load_wine
+
+        bunch = load_wine()
+        columns, y = dict(zip(bunch.feature_names, bunch.data.T, strict=True)), bunch.target.astype(np.int64)
+        parts = split_rows(y, None, 0.2, seed=0)
+        return assemble("wine", columns, y, parts, 3, class_names=tuple(map(str, bunch.target_names)))
+
+
+@register("dataset", "diabetes", paper="Efron et al. 2004")
+@dataclass(frozen=True)
+class Diabetes:
+    """442 patients, ten measurements, how far diabetes has progressed after a year: a regression; part of scikit-learn."""
+
+    defaults: ClassVar[dict[str, Any]] = POOLED
+
+    def load(self, seed: int) -> Dataset:
+        """Return four fifths for training and one fifth for testing, the same for every seed."""
+        from sklearn.datasets import load_diabetes
+
+        bunch = load_diabetes(scaled=False)
+        columns, y = dict(zip(bunch.feature_names, bunch.data.T, strict=True)), bunch.target.astype(np.float32)
+        return assemble("diabetes", columns, y, split_rows(five_parts(y), None, 0.2, seed=0), 1, task="regression")
+
+
+@register("dataset", "adult", paper="Kohavi 1996")
+@dataclass(frozen=True)
+class Adult:
+    """30,162 adults of the census of 1994, 14 columns, income above 50,000 dollars or not; a client an occupation.
+
+    `client = "education"` makes every level of education a client. The column of the clients is no feature.
+    """
+
+    client: Literal["occupation", "education"] = "occupation"
+
+    defaults: ClassVar[dict[str, Any]] = NATURAL
+
+    def load(self, seed: int) -> Dataset:
+        """Return four fifths of each client for training."""
+        arrays = published_files.load_published("adult")
+        y, owner = arrays["y"].astype(np.int64), owners_by(arrays, self.client)
+        parts = split_rows(y, owner[0], 0.2, seed=0)
+        aside = ("education", "education_num") if self.client == "education" else (self.client,)
+        columns = encoded_columns(arrays, parts[0], aside)
+        return assemble("adult", columns, y, parts, 2, owner=owner, class_names=("<=50K", ">50K"))
+
+
+@register("dataset", "bank", paper="Moro, Cortez and Rita 2014")
+@dataclass(frozen=True)
+class Bank:
+    """45,211 calls of a bank, 16 columns, deposit or not (11.7 %); a client a job.
+
+    `client = "month"` makes every month a client. The column of the clients is no feature, and `duration`, which is known
+    only after a call, is one only if it is asked for.
+    """
+
+    client: Literal["job", "month"] = "job"
+    duration: bool = False
+
+    defaults: ClassVar[dict[str, Any]] = NATURAL
+
+    def load(self, seed: int) -> Dataset:
+        """Return four fifths of each client for training."""
+        arrays = published_files.load_published("bank")
+        y, owner = arrays["y"].astype(np.int64), owners_by(arrays, self.client)
+        parts = split_rows(y, owner[0], 0.2, seed=0)
+        aside = (self.client,) if self.duration else (self.client, "duration")
+        columns = encoded_columns(arrays, parts[0], aside)
+        return assemble("bank", columns, y, parts, 2, owner=owner, class_names=("no", "yes"))
+
+
+@register("dataset", "california_housing", paper="Pace and Barry 1997")
+@dataclass(frozen=True)
+class CaliforniaHousing:
+    """20,640 districts of the census of 1990, nine columns, the median value of houses: a regression.
+
+    A client is a distance to the ocean or, with `client = "grid"`, a square of two degrees of longitude and latitude.
+    Values are in units of 100,000 dollars. Missing numbers of bedrooms become the mean of the training rows.
+    """
+
+    client: Literal["ocean_proximity", "grid"] = "ocean_proximity"
+
+    defaults: ClassVar[dict[str, Any]] = NATURAL
+
+    def load(self, seed: int) -> Dataset:
+        """Return four fifths of each client for training."""
+        arrays = published_files.load_published("california_housing")
+        y = (arrays["y"] / np.float32(1e5)).astype(np.float32)
+        owner = self._squares(arrays) if self.client == "grid" else owners_by(arrays, "ocean_proximity")
+        parts = split_rows(five_parts(y), owner[0], 0.2, seed=0)
+        columns = encoded_columns(arrays, parts[0], () if self.client == "grid" else ("ocean_proximity",))
+        return assemble("california_housing", columns, y, parts, 1, task="regression", owner=owner)
+
+    def _squares(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[Rows, tuple[str, ...]]:
+        """Return the square of each district, named by its south-western corner."""
+        corners, codes = np.unique(np.floor(arrays["X"][:, :2] / 2).astype(int) * 2, axis=0, return_inverse=True)
+        names = tuple(f"{-west}W {south}N" for west, south in corners.tolist())
+        return codes.reshape(-1).astype(np.int64), names
+
+
+@register("dataset", "tcga_brca", paper="TCGA; six regions as in FLamby, arXiv:2210.04620")
+@dataclass(frozen=True)
+class TcgaBrca:
+    """1,088 breast cancer patients, 39 clinical features, time until death or the last visit: survival; a client a region.
+
+    Training and test rows are those of FLamby, which does not standardise the features (`standardise = false`).
+    """
+
+    standardise: bool = True
+
+    defaults: ClassVar[dict[str, Any]] = NATURAL
+
+    def load(self, seed: int) -> Dataset:
+        """Return the published division; labels are the time in days and whether the event was observed."""
+        arrays = published_files.load_published("tcga_brca")
+        names = arrays["site_names"].tolist()
+        region = np.array([REGIONS.index(name) if name in REGIONS else -1 for name in names], np.int64)
+        columns = {str(name): column for name, column in zip(arrays["feature_names"], arrays["X"].T, strict=True)}
+        y = np.stack([arrays["time"], arrays["event"]], axis=1).astype(np.float32)
+        return assemble(
+            "tcga_brca", columns, y, (np.flatnonzero(~arrays["test"]), np.flatnonzero(arrays["test"])), 1,
+            task="survival", owner=(region[arrays["site"]], REGIONS), standardise=self.standardise,
+        )  # fmt: skip
