@@ -13,7 +13,7 @@ from fedarena.config.registry import register
 from fedarena.data import published_files
 from fedarena.data.dataset import Dataset, Rows
 from fedarena.data.sources.class_codes import split_rows
-from fedarena.data.sources.table_files import features
+from fedarena.data.sources.standardised_once import features
 from fedarena.data.table_decoders import REGIONS
 from fedarena.statistics.metric_registry import TaskName
 
