@@ -232,7 +232,7 @@ def test_folder_has_what_it_promises(run: fa.Run) -> None:
     assert run.dir is not None
     names = {p.name for p in run.dir.iterdir()}
     assert names == {
-        "experiment.toml", "rounds.parquet", "clients.parquet", "partition.npz", "model.safetensors", "checkpoint",
+        "experiment.toml", "rounds.parquet", "clients.parquet", "partition.npz", "model.json", "model.safetensors", "checkpoint",
         "versions.json", "result.json",
     }  # fmt: skip
     assert pq.read_table(run.dir / "rounds.parquet")["round"].to_pylist() == [2, 4, 6]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.support.made_tasks import TASKS, MadeTask
@@ -9,6 +11,7 @@ from tests.support.made_tasks import TASKS, MadeTask
 import fedarena as fa
 from fedarena.config.errors import FedarenaError
 from fedarena.config.registry import components
+from fedarena.data.dataset import Dataset
 
 ONE_CLIENT = {
     "clients": 1,
@@ -127,3 +130,39 @@ def test_labels_are_compared_in_their_own_units():
     data = MadeTask("regression").load(0)
     deviation = data.y[: data.n_train].astype(np.float64).std()
     assert run.metrics["rmse"] == pytest.approx(deviation * np.sqrt(run.metrics["loss"]), rel=1e-6)
+
+
+class Weighted(MadeTask):
+    """The same samples, each with a weight of 0, 1 or 2."""
+
+    def load(self, seed: int) -> Dataset:
+        data = super().load(seed)
+        return replace(data, weight=np.random.default_rng(3).integers(0, 3, len(data.x)).astype(np.float32))
+
+
+@pytest.mark.slow
+def test_weighted_samples_give_the_weighted_solution_of_scikit_learn():
+    from sklearn.linear_model import LinearRegression
+
+    settings = {**ONE_CLIENT, "rounds": 300, "local": {**FULL_BATCH, "lr": 0.1}, "evaluate": {"every": 300}}
+    data = Weighted("regression").load(0)
+    train = slice(0, data.n_train)
+    labels = data.y[train].astype(np.float64)
+    known = LinearRegression().fit(data.x[train].astype(np.float64), labels, data.weight[train])
+    for dtype, tolerance in (("float64", 1e-4), ("float32", 2e-3)):  # autograd and the kernels
+        run = fa.run(Weighted("regression"), **{**settings, "dtype": dtype})
+        weight = next(run.state[name].numpy() for name in run.state if "weight" in name)
+        assert weight[0] * labels.std() == pytest.approx(known.coef_, abs=tolerance), dtype
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fsvrg", "fedsgd"])
+def test_both_paths_weigh_samples_alike(algorithm):
+    keys = {"rounds": 2, "clients": 2, "partition": "iid", "model": "logreg", "out": False, "runtime": "serial"}
+    fast, plain = (
+        fa.run(Weighted("classification"), algorithm=algorithm, fast=fast, local={"batch": 16, "lr": 0.1}, **keys)
+        for fast in (True, False)
+    )
+    for name, value in fast.state.items():
+        assert value.numpy() == pytest.approx(plain.state[name].numpy(), abs=1e-5)
+    unweighted = fa.run(MadeTask("classification"), algorithm=algorithm, local={"batch": 16, "lr": 0.1}, **keys)
+    assert fast.weights_sha256 != unweighted.weights_sha256

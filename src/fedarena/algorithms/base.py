@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedarena.algorithms.setting import Setting as Setting
 from fedarena.algorithms.torch_work import TorchWork
 from fedarena.config.errors import Deadlock
 from fedarena.config.seeds import Purpose
@@ -161,25 +162,6 @@ class Work(TorchWork, Protocol):
     def evaluate(self, w: Vector) -> tuple[float, float]:
         """Return accuracy and mean loss of `w` on all local training rows, in evaluation mode."""
         ...
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The facts about an experiment that an algorithm may check before the start."""
-
-    lr: float
-    momentum: float
-    reset_momentum: bool
-    clients: int  # with rows
-    participants: int  # selected each round
-    has_batchnorm: bool
-    has_dropout: bool
-    has_classes: bool  # each row has one class: the task is classification
-    has_accuracy: bool = True  # predictions are right or wrong
-    features: int | None = None  # inputs of a model that is linear in them
-    steps: int | None = None  # local.steps, where it replaces local.epochs
-    optimizer: str = "sgd"  # local.optimizer
-    is_private: bool = False  # `local.privacy` protects the samples of clients
 
 
 @dataclass(frozen=True)

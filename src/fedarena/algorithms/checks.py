@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedarena.algorithms.base import Setting
+from fedarena.algorithms.setting import Setting
 from fedarena.config.errors import BadValue
 
 
@@ -55,7 +55,8 @@ def unprotected(name: str, what: str) -> str:
 
 
 def check_control_variates(name: str, setting: Setting, from_gradient: bool) -> None:
-    """Refuse momentum that is kept between rounds, and gradients of all samples where samples are private."""
+    """Refuse other optimizers, momentum that is kept between rounds, and gradients of all samples that are private."""
+    check_plain_sgd(name, setting, "estimates gradients from the steps of SGD")
     check_momentum_is_reset(name, setting)
     if from_gradient and setting.is_private:
         what = unprotected(name, "the gradient over all samples of a client")

@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Gt
 
 from fedarena.algorithms.base import Algorithm, Cohort, Model, Pull, Reply, Setting, Step, Vector, Work, summed
-from fedarena.algorithms.checks import check_control_variates, check_plain_sgd
+from fedarena.algorithms.checks import check_control_variates
 from fedarena.config.registry import register
 
 
@@ -47,7 +47,6 @@ class Scaffold(Algorithm):
 
     def check(self, setting: Setting) -> None:
         """Refuse other optimizers, kept momentum, and a c_k of option (i) that would reveal private samples."""
-        check_plain_sgd("scaffold", setting, "estimates gradients from the steps of SGD")
         check_control_variates("scaffold", setting, from_gradient=self.option == "i")
 
     def init(self, w: Vector) -> ScaffoldState:

@@ -289,7 +289,8 @@ def _override(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 def _merged(table: str, before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with new values; one that excludes an earlier value replaces it."""
-    set_keys = [key for key, value in given.items() if value not in (None, "none")]
+    unset = [key for key, value in given.items() if value is None or (isinstance(value, str) and value == "none")]
+    set_keys = [key for key in given if key not in unset]
     replaced = {EITHER_OR.get(f"{table}.{key}", "").rpartition(".")[2] for key in set_keys} - set(given)
     return {key: value for key, value in before.items() if key not in replaced} | dict(given)
 

@@ -53,7 +53,7 @@ class Dataset:
     # order of the samples in time: no split trains on later samples than it tests
     time: NDArray[np.int64] | None = None
     task: TaskName = "classification"
-    weight: NDArray[np.float32] | None = None  # of every sample in training and in metrics
+    weight: NDArray[np.float32] | None = None  # of every sample in the training loss
     table: RawTable | None = None  # of which `x` is the encoding, fitted on the training samples of a split
     encoding: TableEncoding | None = None
     # samples of the global test set, after the training samples; those after them are clients' own views of test samples

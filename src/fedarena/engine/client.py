@@ -261,7 +261,7 @@ class ClientWork(ClientModule):
             tensors = (chain.from_iterable(map(self.epoch, passes)) for passes in plan)
             start, made = self._start_momentum(), self.steps + (self.state.steps if self.context.keeps_momentum else 0)
             own = None if loss is None else OwnLoss(loss, self.task, w, self.client, self.round)
-            with training_by(own, self.task, anchor):
+            with training_by(own, self.task, anchor, weighted=self.context.data.weight is not None):
                 out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made)
         return self._count(out, sum(batches))
 
@@ -299,7 +299,8 @@ class ClientWork(ClientModule):
         self._set_weights_aside()
         self._check_single_row()
         rows = np.arange(self.rows) if rows is None else rows
-        together = self.task.has_batchnorm or self.task.class_weights is not None  # a mean of parts is another mean
+        weighted = self.task.class_weights is not None or self.context.data.weight is not None
+        together = self.task.has_batchnorm or weighted  # a mean of parts is another mean
         step = len(rows) if together else EVALUATION_ROWS if self.task.network is None else GRADIENT_ROWS
         pieces = [rows[start : start + step] for start in range(0, len(rows), step)]
         before = self.task.buffers()
@@ -307,7 +308,7 @@ class ClientWork(ClientModule):
             g, loss = solver.gradient_compiled(self.task, w, map(self._to_read, pieces), len(rows))
         else:
             labels = count_labels(self.context.data.y[self.index[rows]])
-            g, loss = solver.gradient(self.task, w, map(self._gather, pieces), labels)
+            g, loss = solver.gradient(self.task, w, map(self._gather_weighted, pieces), labels)
         if self.local.weight_decay:
             g += g.dtype.type(self.local.weight_decay) * w
         self.samples += len(rows)
@@ -373,7 +374,10 @@ class ClientWork(ClientModule):
         numbers = int(np.prod(self.context.data.x.shape[1:]))
         for rows, block in solver.blocks(self.sizes if part is None else part.sizes, numbers):
             x, y = self._gather(order[rows])
-            yield from zip(torch.split(x, block), torch.split(y, block), strict=True)
+            batches = zip(torch.split(x, block), torch.split(y, block), strict=True)
+            for batch, positions in zip(batches, np.split(order[rows], np.cumsum(block)[:-1]), strict=True):
+                self._weigh(positions)
+                yield batch
 
     def _stretches(self, part: BatchPass) -> Iterator[solver.Stretch]:
         """Yield the same batches for the kernels, which read the data set's own rows unless augmentation changes them."""
@@ -399,7 +403,21 @@ class ClientWork(ClientModule):
 
     def _as_read(self, positions: NDArray[np.int64]) -> KernelRows:
         x, y = self._gather(positions)
-        return KernelRows(np.ascontiguousarray(x.numpy(), np.float32), y.numpy())
+        weights = self.context.data.weight
+        own = None if weights is None else weights[self.index[positions]]
+        return KernelRows(np.ascontiguousarray(x.numpy(), np.float32), y.numpy(), weights=own)
+
+    def _weigh(self, positions: NDArray[np.int64]) -> None:
+        """Set the weights of the samples of the next batch, in both models of an anchored step."""
+        weights = self.context.data.weight
+        if weights is not None:
+            own = torch.from_numpy(weights[self.index[positions]]).to(self.task.flat)
+            for task in (self.task, *([self.context.anchor] if "anchor" in vars(self.context) else [])):
+                task.sample_weights = own
+
+    def _gather_weighted(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        self._weigh(positions)
+        return self._gather(positions)
 
     def _gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         noise = None if self._noise is None else self._noise[positions]

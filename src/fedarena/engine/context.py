@@ -241,12 +241,12 @@ class ExperimentContext:
             return None
         y = np.ascontiguousarray(self.labels)
         if x.dtype == np.float32 and how == "none":
-            return KernelRows(x, y)
+            return KernelRows(x, y, weights=self.data.weight)
         if x.dtype != np.uint8 or x.ndim != 4 or how not in ("scale", "standardise"):
             return None
         every = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1).expand(256, x.shape[1], 1, 1)
         numbers = test_batch(every, how, self.data.pixel_stats, torch.float32).view(256, -1)
-        return KernelRows(x, y, np.ascontiguousarray(numbers.T.numpy()))
+        return KernelRows(x, y, np.ascontiguousarray(numbers.T.numpy()), self.data.weight)
 
     @cached_property
     def _x(self) -> Tensor:

@@ -80,13 +80,13 @@ def _checked(value: Any) -> Tensor:
 
 
 @contextlib.contextmanager
-def training_by(loss: OwnLoss | None, *tasks: Task | None) -> Iterator[None]:
-    """Let these models train by a loss inside the block; None for that of the model."""
+def training_by(loss: OwnLoss | None, *tasks: Task | None, weighted: bool = False) -> Iterator[None]:
+    """Let these models train by a loss inside the block; None for that of the model. `weighted`: samples have weights."""
     used = [task for task in tasks if task is not None]
-    if loss is not None and loss.task.class_weights is not None:
+    if loss is not None and (weighted or loss.task.class_weights is not None):
         raise BadValue(
-            "the weights of classes do not reach a loss of your own",
-            remedy="leave out fedir, or weigh the samples inside the loss",
+            "the weights of classes or samples do not reach a loss of your own",
+            remedy="leave out fedir and data.weight, or weigh the samples inside the loss",
             where="work.train(loss=...)",
         )
     try:

@@ -83,6 +83,12 @@ def check_private(context: ExperimentContext) -> None:
             "local.privacy",
         ),
         (
+            context.data.weight is not None,
+            "weights of samples are divided by their sum in a batch, which local.privacy does not protect",
+            "leave out data.weight",
+            "data.weight",
+        ),
+        (
             exp.evaluate.on == "train",
             'evaluate.on = "train" shows how well the model fits training samples, which local.privacy does not protect',
             'set evaluate.on = "test"',

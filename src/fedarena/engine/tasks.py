@@ -187,7 +187,7 @@ class ClientTask:
         buffers = state.buffers or common.buffers
         if context.task.has_buffers:
             context.task.load_buffers(buffers)
-        context.task.class_weights = None
+        context.task.class_weights = context.task.sample_weights = None
         number = self.round if self.number is None else self.number
         start = getattr(common.message, "w", None)
         work = ClientWork(context, self.client, number, state, self.round, batched, self.exchange_number, start)

@@ -111,6 +111,7 @@ class Task:
         self.class_weights: Tensor | None = None  # importance of each class in the loss, set for one client's work
         self.own_loss: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None  # of an algorithm, for one training
         self.normalise_weights = True  # divide by the sum of the weights in a batch, or by its size
+        self.sample_weights: Tensor | None = None  # of the samples of the next batch, where they differ
         own_loss = getattr(self.module, "loss", None)
         self.has_own_loss = callable(own_loss)
         self._loss: Callable[[Tensor, Tensor], Tensor] = own_loss if callable(own_loss) else self._loss_of_outputs
@@ -236,10 +237,15 @@ class Task:
 
     def _row_weights(self, labels: Tensor) -> Tensor | None:
         """Return the weight of each row in the batch's loss; None where all are equal."""
-        if self.class_weights is None:
+        if self.class_weights is None and self.sample_weights is None:
             return None
-        weights = self.class_weights[labels.clamp(min=0)] * (labels != PADDING)
-        return weights / (weights.sum() if self.normalise_weights else len(labels))
+        weights = torch.ones(len(labels), dtype=self.dtype, device=self.device)
+        if self.class_weights is not None:
+            weights = self.class_weights[labels.clamp(min=0)] * (labels != PADDING)
+        if self.sample_weights is not None:
+            weights = weights * self.sample_weights
+        total = weights.sum() if self.normalise_weights else torch.tensor(float(len(labels)))
+        return weights / (total if total > 0 else 1.0)  # all weights are 0: the batch teaches nothing
 
     def state(self) -> dict[str, Tensor]:
         """Return parameters and buffers by name, in torch's usual layout, for `module.load_state_dict`."""

@@ -339,6 +339,7 @@ struct Network {
         double mass = 0, total = 0;
         for (int b = 0; b < rows; b++) mass += plan.weight(b);
         if (plan.class_weights && !plan.normalise) mass = rows;
+        if (mass == 0) mass = 1;  // all weights are 0: the batch teaches nothing
         for (int b = 0; b < rows; b++) {
             const float* z = stack.logits + (size_t)(first + b) * stack.logit_stride;
             float* d = gradients + (first + b) * row_step;
