@@ -1,6 +1,6 @@
 """Measure the cost of each Paillier operation in each backend in one run: ratios are reliable, microseconds drift.
 
-python benchmarks/paillier.py
+    python benchmarks/paillier.py
 """
 
 from __future__ import annotations

@@ -35,9 +35,7 @@ def main(rounds: int = 10) -> str:
     # 2. The data, and which client owns which samples.
     data, partition = partition_data(experiment)
     facts = statistics(data, partition)
-    print(
-        f"{data.n_train} training samples, {facts.rows_min} to {facts.rows_max} per client, L1 distance {facts.l1:.2f}"
-    )
+    print(f"{data.n_train} training samples, {facts.rows_min} to {facts.rows_max} per client, L1 distance {facts.l1:.2f}")
 
     # 3. The context: data and partition with the model and the algorithm, checked against each other.
     context = build_model_and_algorithm(ExperimentContext(experiment, data, partition))

@@ -134,9 +134,7 @@ def free_port() -> int:
 
 def start(*arguments: str, show: bool = False) -> subprocess.Popen[str]:
     err = None if show else subprocess.DEVNULL
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedarena", *arguments], stdout=subprocess.PIPE, stderr=err, text=True
-    )
+    return subprocess.Popen([sys.executable, "-m", "fedarena", *arguments], stdout=subprocess.PIPE, stderr=err, text=True)
 
 
 def fedarena(*arguments: str) -> None:
