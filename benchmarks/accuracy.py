@@ -43,9 +43,7 @@ def final_accuracy(name: str, seed: int, fast: bool) -> float:
 
 def compare_paths(name: str, seeds: int) -> dict[str, Any]:
     """Return the accuracies of both paths over all seeds, and their differences."""
-    paths = {
-        path: open_context(fa.Experiment.make(**WORKLOADS[name], fast=fast)).task.path for path, fast in PATHS.items()
-    }
+    paths = {path: open_context(fa.Experiment.make(**WORKLOADS[name], fast=fast)).task.path for path, fast in PATHS.items()}
     if not paths["compiled"].startswith("compiled"):
         sys.exit(f"{name} runs by '{paths['compiled']}' here, not by the kernels: there is nothing to compare")
     accuracy: dict[str, list[float]] = {path: [] for path in PATHS}
@@ -79,9 +77,7 @@ def line(row: dict[str, Any]) -> str:
 def main() -> None:
     """Compare both paths, print the table, and write the numbers to a file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "models", nargs="*", help=f"any of {', '.join(WORKLOADS)}; by default all whose data is present"
-    )
+    parser.add_argument("models", nargs="*", help=f"any of {', '.join(WORKLOADS)}; by default all whose data is present")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("accuracy.json"))
     options = parser.parse_args()
