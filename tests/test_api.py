@@ -232,8 +232,8 @@ def test_folder_has_what_it_promises(run: fa.Run) -> None:
     assert run.dir is not None
     names = {p.name for p in run.dir.iterdir()}
     assert names == {
-        "experiment.toml", "rounds.parquet", "clients.parquet", "partition.npz", "model.json", "model.safetensors", "checkpoint",
-        "versions.json", "result.json",
+        "experiment.toml", "rounds.parquet", "clients.parquet", "partition.npz", "model.json", "model.safetensors",
+        "checkpoint", "versions.json", "result.json",
     }  # fmt: skip
     assert pq.read_table(run.dir / "rounds.parquet")["round"].to_pylist() == [2, 4, 6]
     clients = pq.read_table(run.dir / "clients.parquet").to_pydict()

@@ -18,9 +18,7 @@ PAGES_OF_MARKS = {"A": "algorithms", "P": "partitions", "M": "models", "T": "met
 
 PATH = re.compile(r"\bdocs/[\w./-]+\.md(?:#(?P<anchor>[\w-]+))?")
 MARK = re.compile(r"(?<![\w#/.-])(?P<letter>[AEMPT])-(?P<number>\d{1,2})\b(?![,.]\d|[-\w])")
-SECTION = re.compile(
-    r"\b(?:algorithms|partitions|models|metrics|experiments|verdict)(?:\.md)? \d+(?:\.\d+)*\b(?! [a-z])"
-)
+SECTION = re.compile(r"\b(?:algorithms|partitions|models|metrics|experiments|verdict)(?:\.md)? \d+(?:\.\d+)*\b(?! [a-z])")
 NOT_CITATIONS = {Path("tests/test_citations.py"), Path("src/fedarena/reports/charts/svg.py")}  # paths of an SVG: M-4,0
 
 

@@ -273,7 +273,7 @@ def test_bad_tables() -> None:
     assert "sick" in refused("run", "t.csv", "--set", "data.label=sick")
     assert "no label is given" in refused("run", "t.csv")
     Path("n.csv").write_text("age,weight,ill\n" + "".join(f"{i},{'' if i == 3 else 1},{i % 2}\n" for i in range(40)))
-    assert "weight" in refused("run", "n.csv", "--set", "data.label=ill", "--set", "data.missing=error")
+    assert "weight" in refused("run", "n.csv", "--set", "data.label=ill", "--missing", "error")
     assert "gone.csv" in refused("run", "gone.csv", "--set", "data.label=ill")
 
 

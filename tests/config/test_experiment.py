@@ -115,6 +115,7 @@ def test_paths_in_a_file_are_meant_from_where_it_lies(tmp_path: Path) -> None:
         ({"data": {"path": "x"}}, BadValue, "without a name"),
         ({"data": "digits", "modell": "x"}, UnknownName, "did you mean 'model'"),
         ({"data": "digits", "algorithm": {"name": "fedavg", "server_lr": "fast"}}, BadValue, "server_lr = 'fast'"),
+        ({"data": {"name": "csv", "label": "y"}}, BadValue, "needs a value for 'path'"),
         ({"data": "digits", "local": {"batch": True}}, BadValue, "batch is not true or false"),
         ({"data": "digits", "local": 3}, BadValue, "local"),
     ],

@@ -88,9 +88,7 @@ def test_all_algorithms_of_a_split_have_one_schedule(tmp_path: Path) -> None:
         for label in plan.contestants:
             site = open_context(plan.cell(label, split))
             keeper = CheckpointStore(tmp_path / label / split.name, site.algorithm)
-            schedules.append(
-                [TrainingLoop(site, SerialRuntime(site), keeper).clients.select(round) for round in range(8)]
-            )
+            schedules.append([TrainingLoop(site, SerialRuntime(site), keeper).clients.select(round) for round in range(8)])
             keeper.close()
         assert all(schedule == schedules[0] for schedule in schedules)
         assert len({tuple(who) for who in schedules[0]}) > 1
@@ -243,9 +241,7 @@ class Repaired(fa.FedAvg):
 @pytest.mark.slow
 def test_what_failed_is_tried_again_on_resume() -> None:
     def go(**how: Any) -> fa.Comparison:
-        return fa.compare(
-            "digits", {"repaired": Repaired(), "fedavg": "fedavg"}, seeds=2, baseline=False, **SMALL, **how
-        )
+        return fa.compare("digits", {"repaired": Repaired(), "fedavg": "fedavg"}, seeds=2, baseline=False, **SMALL, **how)
 
     Path("broken").touch()
     assert "broken" in go(out="c").failures["repaired"]

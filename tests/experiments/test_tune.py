@@ -180,7 +180,9 @@ def test_tuned_less_often_it_says_what_that_costs() -> None:
     assert "no test sample was used" in tuning_note(seeds["repeat"])  # a seed is a repeat of its own
     assert "test samples of other splits were among the training samples there" in tuning_note(seeds["once"])
     kept = replace(seeds["once"], fixed=("test",), test_share=None)
-    assert "no test sample was used" in tuning_note(kept)  # all seeds have the same test rows, and none trains on them
+    assert "no test sample was used" in tuning_note(
+        kept
+    )  # all seeds have the same test rows, and none trains on them
 
 
 @pytest.mark.slow

@@ -473,9 +473,7 @@ def test_a_fixed_number_of_splits_is_not_continued() -> None:
     for words in (["--until-decided"], ["--at-most", "50"], ["--until-decided", "--at-most", "50"]):
         result = call("--resume", "c", *words, "-q")
         assert result.exit_code == 2
-        assert (
-            "continuing because a result is undecided needs the stricter rule from the first look on" in result.stderr
-        )
+        assert "continuing because a result is undecided needs the stricter rule from the first look on" in result.stderr
 
 
 def test_other_first_looks_and_other_modes_are_other_comparisons(decided: Comparison) -> None:

@@ -172,9 +172,7 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("eight")
     contestants: dict[str, dict[str, Any]] = {name: {"algorithm": name} for name in EIGHT}
     settings = {"clients": 4, "rounds": 2, "model": "logreg"}
-    result = compare_in_folder(
-        root / "match", contestants, settings=settings, folds=2, score="final", evaluate_on="own"
-    )
+    result = compare_in_folder(root / "match", contestants, settings=settings, folds=2, score="final", evaluate_on="own")
     return write_report(result, root / "report.html")
 
 

@@ -306,11 +306,7 @@ def test_too_little_disk_is_reported_before_work(write: Write, monkeypatch: pyte
         ('title = "Two rates"', "title = 5", "title: Input should be a valid string"),
         ('measures = ["best", "final_loss"]', 'measures = ["bets"]', "no measure is called 'bets'"),
         ('measures = ["best", "final_loss"]', 'measures = ["best", "rounds_to"]', "write rounds_to:VALUE"),
-        (
-            'measures = ["best", "final_loss"]',
-            'measures = ["best", "rounds_to:abc"]',
-            "'rounds_to:abc' is not a measure",
-        ),
+        ('measures = ["best", "final_loss"]', 'measures = ["best", "rounds_to:abc"]', "'rounds_to:abc' is not a measure"),
         ("[experiment]", "seeds = 0\n[experiment]", "seeds: Input should be greater than or equal to 1"),
         ("[experiment]", 'notes = "hello"\n[experiment]', "notes: Input should be a valid tuple"),
         ("[experiment]", 'kind = "walk"\n[experiment]', "kind: Input should be 'run', 'open', 'posterior' or 'boost'"),

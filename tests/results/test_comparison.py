@@ -140,9 +140,7 @@ def test_relative_accuracy_is_weighted_over_centralized() -> None:
 @pytest.mark.slow
 def test_the_verdict_in_words() -> None:
     words = " ".join(comparison(THREE).words)
-    assert words.startswith(
-        "scaffold is the best choice: 81.0% (best accuracy on the common test samples), P(best) 1.00"
-    )
+    assert words.startswith("scaffold is the best choice: 81.0% (best accuracy on the common test samples), P(best) 1.00")
     assert "better than fedprox and fedavg by more than 1 point, with over 95% probability each." in words
     equal = comparison({"fedavg": [[0.5], [0.6]], "fedprox": [[0.5], [0.6]]})
     assert "practically equal to fedprox (within 1 point)" in " ".join(equal.words)

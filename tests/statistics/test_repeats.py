@@ -71,9 +71,7 @@ def test_fewer_than_five_repeats_decide_nothing(count: int) -> None:
     names = np.repeat(np.arange(count), 5).tolist()
     found = look({"a": [0.0] * len(names), "b": [0.9] * len(names)}, 0.2, repeats=names)
     assert not found.decided
-    assert found.reason == (
-        "5 splits: the first look is at 10" if count == 1 else f"{count} repeats: the first look is at 5"
-    )
+    assert found.reason == ("5 splits: the first look is at 10" if count == 1 else f"{count} repeats: the first look is at 5")
 
 
 def test_five_repeats_can_decide() -> None:

@@ -9,16 +9,25 @@ import typer
 
 from fedarena.cli.options import (
     Address,
+    Categorical,
+    ClientColumn,
+    Drop,
     ExperimentSource,
     File,
     Json,
+    Label,
+    MissingValues,
+    Numeric,
     PoolRuntime,
     Quiet,
     SearchMethod,
     Set,
+    TaskOption,
     Workers,
     load_components,
+    one_source,
     passed_on,
+    table_options,
 )
 from fedarena.cli.output import print_result
 
@@ -41,6 +50,13 @@ def search(
     prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Stop hopeless trials early.")] = True,
     study: Annotated[Path | None, typer.Option(help="SQLite file of the study; by default inside the folder.")] = None,
     set_: Set = None,
+    label: Label = None,
+    client: ClientColumn = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    missing: MissingValues = None,
+    task: TaskOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the search; by default one under runs/ that belongs to it.")
     ] = None,
@@ -64,11 +80,12 @@ def search(
 
     Running the same command again resumes the search. The trials are the same for any number of workers.
     """
-    options = passed_on(locals())
+    options = table_options(locals()) | passed_on(locals())
     from fedarena import api
 
     load_components(file)
-    if experiment is None and resume is None:
+    source = one_source(experiment)
+    if source is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena search digits --trials 20`")
-    found = api.search(experiment, overrides=set_ or [], progress=not quiet, **options)
+    found = api.search(source, overrides=set_ or [], progress=not quiet, **options)
     print_result(found, found.as_dict() if json_ else None, json_)

@@ -25,6 +25,8 @@ TABLE_KEYS = (
     "missing",
     "missing_indicator",
     "normalise",
+    "one_hot",
+    "standardise",
     "separator",
 )
 

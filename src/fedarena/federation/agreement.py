@@ -115,10 +115,10 @@ def check_counted(counts: SampleCounts, described: TableDescription) -> None:
 
 
 def with_statistics(
-    agreed: Mapping[str, Agreement], counted: Mapping[str, SampleCounts], totals: Totals
+    agreed: Mapping[str, Agreement], counted: Mapping[str, SampleCounts], totals: Totals, held_out: float | None = None
 ) -> dict[str, Agreement]:
     """Add what follows from the totals over all clients: means, deviations and class counts."""
-    samples = sum(c.train for c in counted.values())
+    samples = sum(_trained(c, held_out) for c in counted.values())
     problem = totals.implausible(samples)
     if problem:
         raise BadValue(
@@ -135,14 +135,18 @@ def with_statistics(
     return {name: one.model_copy(update=news) for name, one in agreed.items()}
 
 
+def _trained(counts: SampleCounts, held_out: float | None) -> int:
+    """Return how many samples a client trains on, without the share that is held out for tuning."""
+    return counts.train - int(round((held_out or 0.0) * counts.train, 9))
+
+
 def with_counts(
     agreed: Mapping[str, Agreement], counted: Mapping[str, SampleCounts], experiment: Experiment
 ) -> dict[str, Agreement]:
     """Add the largest number of training samples of a client, where updates are masked."""
     if not getattr(experiment.uplink, "secure", False):
         return dict(agreed)
-    held = experiment.validate_share or 0.0
-    heaviest = max(c.train - int(round(held * c.train, 9)) for c in counted.values())
+    heaviest = max(_trained(c, experiment.validate_share) for c in counted.values())
     return {name: one.model_copy(update={"heaviest": heaviest}) for name, one in agreed.items()}
 
 

@@ -231,7 +231,8 @@ class FederationClient:
         if not layout.size:
             raise ShareableError("the agreed experiment needs no statistics")
         self._bind(joined, agreed, samples)
-        return joined.masked(samples.statistics(layout, self.least).integers, agreed.client, request.keys)
+        used = samples.without_held_out(agreed, joined.experiment)
+        return joined.masked(used.statistics(layout, self.least).integers, agreed.client, request.keys)
 
     def _build_worker(self, joined: JoinedRun, agreed: messages.Agreement, samples: ClientSamples) -> ClientWorker:
         """Build the model, over samples that must be those of the first time."""

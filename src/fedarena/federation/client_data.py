@@ -193,6 +193,14 @@ class ClientSamples:
         """Return how many samples there are."""
         return SampleCounts(train=len(self.train), test=len(self.test))
 
+    def without_held_out(self, agreed: Agreement, experiment: Experiment) -> ClientSamples:
+        """Return the samples without those that are held out of the training samples for tuning."""
+        if experiment.validate_share is None:
+            return self
+        whole = Partition(_only(agreed.client, agreed.clients, self.train), self.test)
+        kept, _ = hold_out(whole, experiment.validate_share, experiment.seed_for("valid"))
+        return replace(self, train=kept.clients[agreed.client])
+
     def statistics(self, layout: StatisticsLayout, least: int) -> Totals:
         """Return exact sums over the training samples, as many of them as the experiment needs."""
         self._refuse_few(least)

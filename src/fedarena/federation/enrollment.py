@@ -63,7 +63,7 @@ def agree_with_clients(coordinator: Coordinator, roster: Roster, experiment: Exp
         request = lambda name, keys: messages.StatisticsRequest(agreement=agreed[name], keys=keys)
         total, missing = masked_total(ask, numbers, request, messages.StatisticsResponse, layout.size)
         _require_all(missing)
-        agreed = with_statistics(agreed, counted, Totals.of(total, layout))
+        agreed = with_statistics(agreed, counted, Totals.of(total, layout), experiment.validate_share)
     roster.counted, roster.agreed = counted, agreed
 
 

@@ -99,9 +99,7 @@ def render(data: ReportData) -> str:
     return render_page(data.title, data.subtitle, SECTIONS, data)
 
 
-def render_page(
-    title: str, subtitle: str, sections: Mapping[str, tuple[str, Callable[[Any], Markup]]], data: Any
-) -> str:
+def render_page(title: str, subtitle: str, sections: Mapping[str, tuple[str, Callable[[Any], Markup]]], data: Any) -> str:
     """Return the HTML file of a report; each section has an id, a heading and the function that makes its body."""
     made = [Section(id, heading, make(data)) for id, (heading, make) in sections.items()]
     return render_template(

@@ -145,9 +145,7 @@ def plot_posteriors(data: ReportData, ax: Axes) -> None:
         _write_columns(ax, base + 0.15, [*probabilities, format_sign(pair.sign)], "black")
     _write_columns(ax, len(pairs) - 0.2, ["better", "equal", "worse", ""], QUIET)
     ax.set(xlim=(times * low, times * high), ylim=(-0.15, len(pairs)))
-    ax.set(
-        xlabel=f"{pairs[0].axis_label()}\n{data.result.scoring().labelled}; grey: within {scoring.difference(plan.rope)}"
-    )
+    ax.set(xlabel=f"{pairs[0].axis_label()}\n{data.result.scoring().labelled}; grey: within {scoring.difference(plan.rope)}")
     ax.set_yticks([len(pairs) - 1 - k for k in range(len(pairs))], [pair.column for pair in pairs])
     ax.tick_params(axis="y", length=0)
     ax.spines[["left", "top", "right"]].set_visible(False)

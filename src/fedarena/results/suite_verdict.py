@@ -130,9 +130,7 @@ def _diverged(result: SuiteComparison) -> list[str]:
         label: [name for name, one in result.federations.items() if label in one.runs and one.diverged(label)]
         for label in result.labels
     }
-    return [
-        f"{label} diverged on {join_words(where)}; no score was dropped." for label, where in found.items() if where
-    ]
+    return [f"{label} diverged on {join_words(where)}; no score was dropped." for label, where in found.items() if where]
 
 
 def _failures(result: SuiteComparison) -> list[str]:

@@ -86,7 +86,9 @@ def _head(comparison: ComparisonSummary) -> dict[str, Any]:
     return {"facts": [parts, plan.test, plan.about], "limit": plan.at_most, **cells}
 
 
-def _sections(catalogue: Catalogue, comparison: ComparisonSummary, query: dict[str, str]) -> Iterator[Section | None]:
+def _sections(
+    catalogue: Catalogue, comparison: ComparisonSummary, query: dict[str, str]
+) -> Iterator[Section | None]:
     if comparison.plan is None:
         return
     result = _result(catalogue, comparison)

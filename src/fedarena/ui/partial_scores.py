@@ -45,9 +45,7 @@ def score(plan: Plan, run: RunSummary) -> float | None:
     result = run.result
     prefix = "validated_" if plan.score == "validated" else ""
     if plan.evaluate_on != "common":
-        return (
-            finite(part_table(result, f"{prefix}own_metrics").get(plan.metric)) if plan.evaluate_on == "own" else None
-        )
+        return finite(part_table(result, f"{prefix}own_metrics").get(plan.metric)) if plan.evaluate_on == "own" else None
     followed = finite(result.get(f"{plan.score}_metric")) if result.get("metric") == plan.metric else None
     if plan.metric == "accuracy":
         known = finite(result.get(f"{plan.score}_accuracy"))

@@ -105,9 +105,7 @@ def spark(points: Iterable[tuple[float, float]]) -> Markup:
     if len(known) > 1:
         xs, ys = zip(*known, strict=True)
         across, up = (max(xs) - min(xs)) or 1.0, (max(ys) - min(ys)) or 1.0
-        at = [
-            (2 + (x - xs[0]) / across * (width - 8), height - 4 - (y - min(ys)) / up * (height - 8)) for x, y in known
-        ]
+        at = [(2 + (x - xs[0]) / across * (width - 8), height - 4 - (y - min(ys)) / up * (height - 8)) for x, y in known]
         drawn = path(at, "") + circle(*at[-1], 2.4, "")
     frame = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" aria-hidden="true"'
     return Markup(f'<svg class="spark s0" {frame}>{drawn}</svg>')

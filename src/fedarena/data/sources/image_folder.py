@@ -87,7 +87,9 @@ class ImageFolder:
 
     def _images(self, files: Sequence[Path]) -> NDArray[np.uint8]:
         """Return the images as bytes N x C x H x W."""
-        image = import_optional("PIL.Image", needed_by="a folder of images", install="pillow", where="data.path")
+        image = import_optional(
+            "PIL.Image", needed_by="a folder of images", install="'fedarena[images]'", where="data.path"
+        )
         pixels = []
         for file in files:
             if not file.is_file():

@@ -92,7 +92,9 @@ def heat_map(
     return picture(full, top + height * len(rows) + 6, shown, body)
 
 
-def strip_chart(strips: Sequence[Series], *, x_label: str, width: float = WIDE, fractions: bool = True) -> Markup:
+def strip_chart(
+    strips: Sequence[Series], *, x_label: str, width: float = WIDE, fractions: bool = True
+) -> Markup:
     """Draw a row for each series: every value a dot, the middle half a box, the median a line, the mean a mark."""
     wide = width >= ROOMY
     left = min(LETTER * max(len(s.label) for s in strips) + 14, 200) if wide else 16
