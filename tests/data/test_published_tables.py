@@ -84,6 +84,8 @@ def test_regions_have_the_published_division() -> None:
     assert [len(rows) for rows in partition.client_tests] == [63, 40, 42, 33, 33, 11]
     assert data.y[:, 1].mean() == pytest.approx(0.139, abs=5e-4)
     assert data.y[:, 0].max() > 8000  # days
+    south, partition = loaded("tcga_brca", region="South")
+    assert (south.n_train, len(partition.test), [len(rows) for rows in partition.clients]) == (156, 222, [156])
     raw, _ = loaded("tcga_brca", standardise=False)
     assert raw.x[:, 0].max() == 90.0  # years
 

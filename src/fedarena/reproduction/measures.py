@@ -148,6 +148,7 @@ PLAIN: dict[str, Callable[[Run], float]] = {
     "area": lambda run: math.nan if any(map(math.isnan, _losses(run))) else area(run.curve),
     "roughness": _roughness,
     "diverged": lambda run: float(run.diverged),
+    "c_index": lambda run: run.metrics.get("c_index", math.nan),  # of survival, on the common test samples
     "client_std": lambda run: run.fairness.get("std", math.nan),
     "bytes_up": lambda run: float(run.records[-1].bytes_up),
     "bytes_down": lambda run: float(run.records[-1].bytes_down),
@@ -169,7 +170,8 @@ BESIDE: dict[str, Callable[[Run, Run], float]] = {
     "divergence": weight_divergence,
 }
 WITHOUT_ACCURACY = {
-    *("min_loss", "final_loss", "diverged", "bytes_up", "bytes_down", "merges", "deadlock", "moved", "divergence")
+    *("min_loss", "final_loss", "diverged", "bytes_up", "bytes_down", "merges", "deadlock", "moved", "divergence"),
+    "c_index",
 }
 COSTS = {
     *("min_loss", "final_loss", "roughness", "diverged", "client_std", "bytes_up", "bytes_down", "moved"),

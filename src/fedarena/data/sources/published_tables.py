@@ -188,10 +188,12 @@ class CaliforniaHousing:
 class TcgaBrca:
     """1,088 breast cancer patients, 39 clinical features, time until death or the last visit: survival; a client a region.
 
-    Training and test rows are those of FLamby, which does not standardise the features (`standardise = false`).
+    Training and test rows are those of FLamby, which does not standardise the features (`standardise = false`). `region`
+    trains on the rows of one region alone, and tests on those of all.
     """
 
     standardise: bool = True
+    region: Literal["Northeast", "South", "West", "Midwest", "Europe", "Canada"] | None = None
 
     defaults: ClassVar[dict[str, Any]] = NATURAL
 
@@ -199,10 +201,12 @@ class TcgaBrca:
         """Return the published division; labels are the time in days and whether the event was observed."""
         arrays = published_files.load_published("tcga_brca")
         names = arrays["site_names"].tolist()
-        region = np.array([REGIONS.index(name) if name in REGIONS else -1 for name in names], np.int64)
+        number = np.array([REGIONS.index(name) if name in REGIONS else -1 for name in names], np.int64)
+        owner, is_test = number[arrays["site"]], arrays["test"]
+        is_train = ~is_test if self.region is None else ~is_test & (owner == REGIONS.index(self.region))
         columns = {str(name): column for name, column in zip(arrays["feature_names"], arrays["X"].T, strict=True)}
         y = np.stack([arrays["time"], arrays["event"]], axis=1).astype(np.float32)
         return assemble(
-            "tcga_brca", columns, y, (np.flatnonzero(~arrays["test"]), np.flatnonzero(arrays["test"])), 1,
-            task="survival", owner=(region[arrays["site"]], REGIONS), standardise=self.standardise,
+            "tcga_brca", columns, y, (np.flatnonzero(is_train), np.flatnonzero(is_test)), 1,
+            task="survival", owner=(owner, REGIONS), standardise=self.standardise,
         )  # fmt: skip
