@@ -14,7 +14,7 @@ from fedarena.algorithms.base import collected
 from fedarena.config.errors import BadValue
 from fedarena.config.registry import components
 
-NEED_EACH = {"median", "trimmed_mean", "krum", "fedfa", "loadaboost", "coop", "fedasync"}
+NEED_EACH = {"median", "trimmed_mean", "krum", "fedfa", "loadaboost", "coop", "cyclic", "fedasync"}
 
 
 @pytest.mark.parametrize(
