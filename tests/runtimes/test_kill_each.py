@@ -33,6 +33,11 @@ HEAVY = {"lr": 0.02, "epochs": 2, "batch": 8, "momentum": 0.9}
 KEPT = {**HEAVY, "reset_momentum": False, "decay": 0.01, "decay_counter": "per_client"}
 MORE: dict[str, dict[str, Any]] = {
     "fedavg, momentum and counters kept": {"algorithm": "fedavg", "local": KEPT},
+    "fedavg, steps that continue": {"algorithm": "fedavg", "local": {"lr": 0.05, "steps": 5, "batch": 8}},
+    "cyclic, Adam that is kept": {
+        "algorithm": "cyclic",
+        "local": {"lr": 0.01, "steps": 5, "batch": 8, "optimizer": "adam", "reset_momentum": False},
+    },
     "scaffold, momentum": {"algorithm": "scaffold", "local": HEAVY},
     "fedprox, adaptive": {"algorithm": {"name": "fedprox", "schedule": "adaptive"}},
     "fsvrg, scaled": {"algorithm": {"name": "fsvrg", "scaling": "diagonal"}, "model": "logreg"},
