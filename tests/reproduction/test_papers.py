@@ -31,7 +31,7 @@ EXPECTED = {
     *("N-T1", "N-F2", "N-T3", "N-T4", "N-F4", "N-F5", "N-F6", "N-DL", "N-2NN", "P-ROC"),
     *("R-F2", "R-F3", "R-F4", "R-F5", "R-F6", "R-PROX"),
     *("K-F3", "K-F4", "K-LOC", "K-TH", "K-F5", "K-SB", "K-COM", "K-MU", "K-OPT", "T-X"),
-    *("O-M1", "O-M2", "O-M4", "O-N", "O-H", "O-V", "F-HEART"),
+    *("O-M1", "O-M2", "O-M4", "O-N", "O-H", "O-V", "F-HEART", "F-BRCA"),
 }
 
 
