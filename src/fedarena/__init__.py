@@ -47,7 +47,20 @@ if TYPE_CHECKING:
         TrimmedMean,
         Work,
     )
-    from fedarena.api import Found, Verdict, compare, load, report, reproduce, rounds, run, search, verify
+    from fedarena.api import (
+        FineTuned,
+        Found,
+        Verdict,
+        compare,
+        finetune,
+        load,
+        report,
+        reproduce,
+        rounds,
+        run,
+        search,
+        verify,
+    )
     from fedarena.config.errors import FedarenaError
     from fedarena.config.experiment import Experiment
     from fedarena.config.registry import register
@@ -94,6 +107,7 @@ __all__ = [
     "FedVC",
     "FedYogi",
     "FedarenaError",
+    "FineTuned",
     "Found",
     "Krum",
     "LoAdaBoost",
@@ -119,6 +133,7 @@ __all__ = [
     "compare",
     "csv",
     "draw_curves",
+    "finetune",
     "lines",
     "load",
     "metric",
@@ -163,6 +178,7 @@ _MODULES = {
     "FedVC": "algorithms",
     "FedYogi": "algorithms",
     "FedarenaError": "config.errors",
+    "FineTuned": "api",
     "Found": "api",
     "Krum": "algorithms",
     "LoAdaBoost": "algorithms",
@@ -186,6 +202,7 @@ _MODULES = {
     "Work": "algorithms",
     "arrays": "data.sources",
     "compare": "api",
+    "finetune": "api",
     "csv": "data.sources",
     "draw_curves": "results.run_plots",
     "lines": "data.sources",

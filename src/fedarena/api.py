@@ -1,8 +1,9 @@
-"""The public functions: run, rounds, compare, search, reproduce, report, load, verify, serve and join."""
+"""The public functions: run, rounds, compare, search, reproduce, report, load, verify, finetune, serve and join."""
 
 from __future__ import annotations
 
 from fedarena.experiments.compare import compare
+from fedarena.experiments.finetune import FineTuned, finetune
 from fedarena.experiments.loading import load
 from fedarena.experiments.run import Verdict, rounds, run, verify
 from fedarena.experiments.search import Found, search
@@ -11,9 +12,11 @@ from fedarena.reports.page import report
 from fedarena.reproduction.reproduce import reproduce, reproduce_all
 
 __all__ = [
+    "FineTuned",
     "Found",
     "Verdict",
     "compare",
+    "finetune",
     "join",
     "load",
     "report",

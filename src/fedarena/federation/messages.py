@@ -301,7 +301,22 @@ class SendResultRequest(MessageBody, kind="send"):
     trained: AsyncTrainResponse  # as it was reported
 
 
-# Errors, and the end of a run
+# The end of a run
+
+
+class FinalModelRequest(MessageBody, kind="final"):
+    """Server: store the final model in the payload, or the personal model of a ticket, in a run folder."""
+
+    rounds: Count  # after which the run ended
+    sha256: Key  # of the weights and BatchNorm statistics in the payload
+    memory: str | None = None  # None: the model in the payload
+
+
+class FinalModelResponse(MessageBody, kind="stored"):
+    """Client: confirm that the final model is stored."""
+
+
+# Errors
 
 
 class CannotTrainResponse(MessageBody, kind="skips", release="a reason not to train"):
@@ -330,6 +345,9 @@ class RefusalResponse(MessageBody, kind="refused"):
 
     why: str
     kind: Literal["unready", "no"] = "no"  # unready: this process does not know the run yet
+
+
+# Goodbye
 
 
 class GoodbyeRequest(MessageBody, kind="goodbye"):

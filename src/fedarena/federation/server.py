@@ -25,6 +25,7 @@ from fedarena.federation.consent import experiment_as_text
 from fedarena.federation.coordinator import Coordinator
 from fedarena.federation.enrollment import agree_with_clients, wait_for_clients, wait_until_ready
 from fedarena.federation.evaluation import FederatedEvaluator
+from fedarena.federation.final_model import send_final_model
 from fedarena.federation.remote_runtime import RemoteRuntime
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.roster import Roster
@@ -131,7 +132,9 @@ def _run(runtime: RemoteRuntime, store: CheckpointStore, on_round: OnRound | Non
             LOGGER.info(round_line(record, loop.rule.nominal_rounds, [runtime.names[k] for k in runtime.looks.missing]))
             if on_round is not None and on_round(record):
                 break
-    return finish_run(loop, records, store.folder.parent)
+    result = finish_run(loop, records, store.folder.parent)
+    send_final_model(runtime, loop.model, store.client_state, result)
+    return result
 
 
 def round_line(record: RoundRecord, rounds: int, untested: Sequence[str]) -> str:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
-from fedarena.data.published_files import ELSEWHERE
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.record import RoundRecord, plain_record
@@ -25,7 +24,8 @@ from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Keep
 from fedarena.privacy.accountant import usual_delta, usual_record_delta
 from fedarena.results.notebook import run_html, run_text
-from fedarena.results.run_files import client_columns, client_rows
+from fedarena.results.run_files import client_columns, client_rows, read_clients
+from fedarena.results.samples_elsewhere import has_samples_elsewhere, open_model
 from fedarena.statistics.curve_summary import monotone, recalls, rounds_to
 from fedarena.statistics.fairness import fairness
 from fedarena.statistics.metric_registry import DISCRETE, is_better
@@ -298,22 +298,23 @@ class Run:
     def clients(self) -> pd.DataFrame:
         """A table with one row per client: its samples and its metrics."""
         pandas = import_optional("pandas", needed_by="run.clients", install="'fedarena[notebook]'")
-        frame: pd.DataFrame = pandas.DataFrame(
-            client_rows(
-                open_context(self.experiment),
-                self.client_accuracy,
-                client_columns(self.measured, self.chosen, self.record_epsilons),
-            )
-        )
+        columns = client_columns(self.measured, self.chosen, self.record_epsilons)
+        if self.dir is not None and has_samples_elsewhere(self.dir, self.experiment):
+            rows = read_clients(self.dir)
+        else:
+            rows = client_rows(open_context(self.experiment), self.client_accuracy, columns)
+        frame: pd.DataFrame = pandas.DataFrame(rows)
         return frame
 
     def model(self, client: int | None = None) -> nn.Module:
         """Return the trained module in evaluation mode; that of one client where each has its own."""
+        if has_samples_elsewhere(self.dir, self.experiment):
+            return open_model(self).task.module.eval()
         return self._context(client).task.module.eval()
 
     def _context(self, client: int | None = None) -> ExperimentContext:
         """Return the data and the trained model of this run."""
-        if self.experiment.data.settings.get("path") == ELSEWHERE:
+        if has_samples_elsewhere(self.dir, self.experiment):
             raise BadValue(
                 "the samples of this run stayed with the clients of its federation, so this cannot be computed here",
                 remedy="see run.metrics for the metrics it has, and run.notes for those that are missing",
