@@ -116,7 +116,7 @@ class ClientTable:
         values = self.label
         if values.dtype.kind == "f" and not (values == np.trunc(values)).all():
             raise BadValue(
-                f"column '{self.source.label}' holds fractions: that looks like a quantity",
+                f"column '{self.source.label}' holds fractions: that is a regression, and a federation has classes",
                 remedy="choose a column of classes",
                 where="--label",
             )

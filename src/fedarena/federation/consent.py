@@ -41,8 +41,8 @@ def _filled_in(source: Any, overrides: list[str]) -> list[str]:
     return [f'data.client="{OWNER}"'] if isinstance(data, TableFile) and data.client is None else []
 
 
+TASKS = (None, "classification")
 FEDERATED = (  # settings of a table, with the values that a federation has
-    ("task", None, None, "classification"),
     ("weight", None, None),
     ("missing_indicator", False, False),
     ("normalise", "pooled", "pooled"),
@@ -66,9 +66,15 @@ def check_experiment(experiment: Experiment) -> None:
         ),
         (
             isinstance(exp.data.made, TableFile) and len(exp.data.made.label_names) != 1,
-            "a federation predicts one label column",
+            "a federation predicts one label column: several labels and survival are for simulations",
             'name it: data = { name = "csv", label = "..." }',
             "data.label",
+        ),
+        (
+            isinstance(exp.data.made, TableFile) and exp.data.made.task not in TASKS,
+            f"a federation cannot be trained on the task '{getattr(exp.data.made, 'task', None)}'",
+            f"choose a label of the task {join_words([*filter(None, TASKS)], 'or')}; `fedarena run` has the others",
+            "data.task",
         ),
         *(
             (
