@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tests.support.federation_clients import Federation
@@ -14,9 +15,14 @@ from typer.testing import CliRunner
 import fedarena as fa
 from fedarena.cli.main import app
 from fedarena.config.errors import BadValue, UnknownName
+from fedarena.data.dataset import strata_of
+from fedarena.data.sources.class_codes import split_rows
 from fedarena.data.table_reader import read_table
+from fedarena.engine.setup import open_context
+from fedarena.results.json_files import write_table
 from fedarena.results.own_samples import known_division
 from fedarena.results.samples_elsewhere import read_encoding
+from fedarena.statistics import metrics
 
 
 @pytest.fixture
@@ -94,6 +100,28 @@ def test_the_command_prints_both(federation: Federation) -> None:
     assert table["before"]["accuracy"] == fa.load(folder).metrics["accuracy"]
     assert table["after"] == pytest.approx(fa.load(out).metrics)
     assert table["run_dir"] == str(out)
+
+
+@pytest.mark.slow
+def test_a_regression_continues_with_the_scale_of_its_labels(tmp_path: Path) -> None:
+    """The error before fine-tuning is that of the model's output times the deviation of the training labels, plus their mean."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(60)
+    table = pd.DataFrame({"x": x, "y": 100 + 5 * x + rng.standard_normal(60), "site": ["a", "b"] * 30})
+    run = fa.run(table, label="y", client="site", rounds=3, out=tmp_path / "run", runtime="serial")
+    mean, deviation = open_context(run.experiment).label_scale
+    if not (facts := tmp_path / "run" / "model.json").exists():
+        with pytest.raises(BadValue, match=r"no model\.json"):
+            fa.finetune(run, table, out=False)
+        write_table(facts, {"label_scale": [mean, deviation]})
+    found = fa.finetune(run, table, epochs=20, lr=0.05, out=tmp_path / "own")
+    y = table["y"].to_numpy().astype(np.float32)
+    _, held_out = split_rows(strata_of("regression", y), None, 0.2, 0)
+    weights, bias = (value.numpy() for value in run.state.values())
+    encoded, _ = read_encoding(tmp_path / "run").encode(table)
+    predicted = (encoded @ weights.T + bias)[:, 0] * deviation + mean
+    assert found.before["rmse"] == pytest.approx(metrics.rmse(y[held_out], predicted[held_out]), rel=1e-5)
+    assert found.after["rmse"] < found.before["rmse"]
 
 
 @pytest.mark.slow

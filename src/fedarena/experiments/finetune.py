@@ -27,8 +27,10 @@ from fedarena.engine.setup import build_model_and_algorithm
 from fedarena.experiments.option_checks import check_numbers
 from fedarena.experiments.run import Out, finish_run, opened_run
 from fedarena.experiments.runtime_options import RuntimeOptions
+from fedarena.results.json_files import read_table as read_json
 from fedarena.results.own_samples import known_division
 from fedarena.results.run import Run
+from fedarena.results.run_folder import DAMAGED
 from fedarena.results.run_loading import load_run
 from fedarena.results.samples_elsewhere import client_of, empty_dataset, open_model, read_encoding
 from fedarena.runtimes.serial import SerialRuntime
@@ -83,11 +85,7 @@ def finetune(
             raise BadValue(f"{name} = {value}", remedy=f"give a number between 0 and {most}", where=name)
     known = run if isinstance(run, Run) else load_run(run)
     encoding = read_encoding(known.dir)
-    if encoding.task == "regression":
-        raise BadValue(
-            "fine-tuning is for classes, labels and times of events, not for a regression",
-            remedy="train a model of your own: fedarena run own.csv",
-        )
+    scale = _label_scale(known.dir, encoding)
     start = open_model(known)
     samples, train, held_out = _samples(known, encoding, data, test, seed)
     experiment = _experiment(known.experiment, encoding, epochs, lr, batch, seed)
@@ -96,6 +94,7 @@ def finetune(
     context = ExperimentContext(
         experiment, samples, Partition([train], held_out, [held_out], names=(name,), notes=notes)
     )
+    context.label_scale = scale
     with one_thread():
         build_model_and_algorithm(context)
         context.task.module.load_state_dict(start.task.state())
@@ -107,6 +106,20 @@ def finetune(
     with opened_run(context, out, None, False, RuntimeOptions("serial")) as (loop, folder):
         result = finish_run(loop, list(loop.rounds()), folder)
     return FineTuned(result, before, (len(train), len(held_out)))
+
+
+def _label_scale(folder: Path | None, encoding: TableEncoding) -> tuple[float, float]:
+    """Return mean and deviation by which the labels of a regression were standardised in training; else 0 and 1."""
+    if encoding.task != "regression":
+        return 0.0, 1.0
+    facts = None if folder is None else folder / "model.json"
+    if facts is None or not facts.is_file():
+        raise BadValue(
+            "the run has no model.json, which holds the scale of its labels",
+            remedy="run the experiment again with this version",
+        )
+    mean, deviation = read_json(facts, DAMAGED)["label_scale"]
+    return float(mean), float(deviation)
 
 
 def _experiment(

@@ -100,7 +100,7 @@ class ModelFolder:
             test, notes = owners.clients[me], [*notes, "it has no test samples: metrics are over training samples"]
         solo = Partition([owners.clients[me]], test, [test], names=(self.client,), notes=tuple(notes))
         alone = ExperimentContext(context.experiment, context.data, solo)
-        alone.algorithm = context.algorithm
+        alone.algorithm, alone.label_scale = context.algorithm, context.label_scale
         evaluator = LocalEvaluator(alone, SerialRuntime(alone))
         seen = evaluator.evaluate_shared(model, evaluator.metrics, clients=True)
         measured = collected_metrics(alone, seen, evaluator.own_samples)

@@ -32,7 +32,7 @@ from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext, NoMasks
 from fedarena.federation.client_states import ClientStateStore, ticket
 from fedarena.federation.joined_run import JoinedRun
-from fedarena.federation.metric_sums import MetricSums, layout_of, own_values, why_no_sums
+from fedarena.federation.metric_sums import layout_of, own_values, sums_of, why_no_sums
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.request_limits import RequestLimits
 from fedarena.federation.secure_aggregation import ClientMasks
@@ -133,7 +133,7 @@ class ClientWorker:
         if self.context.experiment.evaluate.histograms is not None:
             raise ShareableError("the agreed experiment takes AUC and average precision from histograms")
         if self.context.task_name != "classification":
-            raise ShareableError("the model brings its own loss, and has no other metrics")
+            raise ShareableError(f"the task '{self.context.task_name}' has no AUC and no average precision")
 
     def _check_turn(self, request: messages.RoundRequest, steps: UplinkSteps) -> None:
         """Refuse a request whose list of clients does not fit the steps of the uplink."""
@@ -324,7 +324,7 @@ class ClientWorker:
     def _evaluation_sums(self, request: messages.EvaluationSumsRequest, payload: Any) -> Response:
         """Return sums over the test samples, masked unless fewer than three clients take part."""
         predictions = self._predictions(self.context.owners.test, self._common(payload))
-        integers = MetricSums.of(predictions, layout_of(self.context, request.histograms)).integers
+        integers = sums_of(predictions, layout_of(self.context, request.histograms)).integers
         response = messages.EvaluationSums(histograms=request.histograms)
         return response, self.joined.masked(integers, self.client, request.keys)
 

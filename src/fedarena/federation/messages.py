@@ -61,6 +61,9 @@ class Agreement(MessagePart):
     means: tuple[float, ...] | None = None  # of the columns, over all training rows
     deviations: tuple[float, ...] | None = None
     class_counts: tuple[int, ...] | None = None  # over all training rows, where the algorithm needs them
+    label_scale: tuple[float, float] | None = (
+        None  # mean and deviation of a regression's labels, over all training rows
+    )
     heaviest: int | None = None  # most training rows of a client, where answers are masked
     shares_models: bool = False  # personal models are sent to the other clients, to be tested there
 
@@ -84,8 +87,8 @@ class TableDescription(MessageBody, kind="described", release="description: samp
     session: str  # of this process: another one does not know the run
     rows: Count
     test_rows: Count  # of a file of their own
-    label_kind: Literal["numbers", "truths", "words"]
-    classes: tuple[str, ...]
+    label_kind: Literal["numbers", "truths", "words", "quantity"]  # quantity: the label of a regression
+    classes: tuple[str, ...]  # empty for a regression
     columns: tuple[ColumnDescription, ...]
 
 

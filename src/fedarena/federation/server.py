@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -115,6 +116,7 @@ def open_remote_context(experiment: Experiment, roster: Roster) -> ExperimentCon
     with one_thread():
         context = ExperimentContext(experiment, *without_rows(experiment, roster.agreed, roster.counted))
         context.noise_seed = roster.secret
+        context.label_scale = roster.agreed[roster.names[0]].label_scale or (0.0, 1.0)
         build_model_and_algorithm(context)
     roster.initial = sha256(context.initial)
     return context
@@ -125,11 +127,13 @@ def _run(runtime: RemoteRuntime, store: CheckpointStore, on_round: OnRound | Non
     runtime.looks = FederatedEvaluator(runtime, store.client_state, runtime.coordinator.roster.shares_models)
     is_asynchronous = isinstance(context.algorithm, Asynchronous)
     loop = (AsyncServerLoop if is_asynchronous else TrainingLoop)(context, runtime, store)
+    shown = context.metric.name if context.task_name == "regression" else "accuracy"
     records: list[RoundRecord] = []
     with loop.listening() if isinstance(loop, AsyncServerLoop) else contextlib.nullcontext():
         for record in loop.rounds():
             records.append(record)
-            LOGGER.info(round_line(record, loop.rule.nominal_rounds, [runtime.names[k] for k in runtime.looks.missing]))
+            untested = [runtime.names[k] for k in runtime.looks.missing]
+            LOGGER.info(round_line(record, loop.rule.nominal_rounds, untested, shown))
             if on_round is not None and on_round(record):
                 break
     result = finish_run(loop, records, store.folder.parent)
@@ -137,9 +141,19 @@ def _run(runtime: RemoteRuntime, store: CheckpointStore, on_round: OnRound | Non
     return result
 
 
-def round_line(record: RoundRecord, rounds: int, untested: Sequence[str]) -> str:
-    """Return a line about a round; `untested` are the clients whose samples the accuracy is without."""
-    seen = "" if record.accuracy is None else f"  accuracy {record.accuracy:.4f}  loss {record.loss:.4f}"
+def _metric_text(record: RoundRecord, metric: str) -> str:
+    """Return the accuracy, or the value of the metric where the task has no accuracy."""
+    value = record.value_of(metric)
+    return (
+        f"accuracy {record.accuracy:.4f}"
+        if metric == "accuracy"
+        else f"{metric} {math.nan if value is None else value:.4f}"
+    )
+
+
+def round_line(record: RoundRecord, rounds: int, untested: Sequence[str], metric: str = "accuracy") -> str:
+    """Return a line about a round; `untested` are the clients whose samples the evaluation is without."""
+    seen = "" if record.accuracy is None else f"  {_metric_text(record, metric)}  loss {record.loss:.4f}"
     if seen and untested:
         seen += f" (without {', '.join(untested)})"
     answered = f"{record.answered} of {record.selected} answered"
