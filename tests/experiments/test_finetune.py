@@ -104,7 +104,7 @@ def test_the_command_prints_both(federation: Federation) -> None:
 
 @pytest.mark.slow
 def test_a_regression_continues_with_the_scale_of_its_labels(tmp_path: Path) -> None:
-    """The error before fine-tuning is that of the model's output times the deviation of the training labels, plus their mean."""
+    """The error before is that of the model's output times the deviation of the training labels, plus their mean."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal(60)
     table = pd.DataFrame({"x": x, "y": 100 + 5 * x + rng.standard_normal(60), "site": ["a", "b"] * 30})
