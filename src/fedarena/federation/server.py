@@ -7,7 +7,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedarena.algorithms.base import Asynchronous
@@ -26,7 +26,7 @@ from fedarena.federation.consent import experiment_as_text
 from fedarena.federation.coordinator import Coordinator
 from fedarena.federation.enrollment import agree_with_clients, wait_for_clients, wait_until_ready
 from fedarena.federation.evaluation import FederatedEvaluator
-from fedarena.federation.final_model import send_final_model
+from fedarena.federation.final_model import finished_run, hand_out, send_final_model
 from fedarena.federation.remote_runtime import RemoteRuntime
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.roster import Roster
@@ -88,6 +88,13 @@ def serve(
             wait_for_clients(coordinator, roster, terms.wait)
             agree_with_clients(coordinator, roster, experiment)
         context = open_remote_context(experiment, roster)
+        finished = None if resume is None else finished_run(path, experiment)
+        if finished is not None:  # then clients that were away at the end get its model
+            run_folder.check_same_start(path, context)
+            stack.enter_context(interruptible("serve", path))
+            hand_out(RemoteRuntime(context, coordinator, replace(terms.rule, deadline=terms.wait)), finished)
+            coordinator.dismiss_all("the run is finished")
+            return finished
         # Clients keep no earlier states, so a damaged round cannot be replaced by an earlier one.
         store = CheckpointStore(path / "checkpoint", context.algorithm, from_intact=None)
         stack.callback(store.close)
