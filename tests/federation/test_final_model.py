@@ -18,10 +18,11 @@ from tests.support import forked_processes
 from tests.support.federation_clients import Federation
 
 import fedarena as fa
-from fedarena.config.errors import BadValue, DataBroken
+from fedarena.config.errors import BadValue, CannotWrite, DataBroken
 from fedarena.data.table_reader import read_table
 from fedarena.engine.client import Broadcast
 from fedarena.federation import messages
+from fedarena.federation.client_model import check_out
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.wire_format import Payload, pack, unpack, unpack_body
 from fedarena.models.pytree import types_near
@@ -99,6 +100,7 @@ def test_verify_names_a_file_that_was_changed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_personal_model_is_that_of_the_client(tmp_path: Path) -> None:
+    """The server's folder can be verified, and says where the models are."""
     federation = Federation(tmp_path)
     experiment = without_pooled_table(federation, algorithm="local", rounds=2)
     federation.start()
@@ -109,6 +111,8 @@ def test_a_personal_model_is_that_of_the_client(tmp_path: Path) -> None:
         assert np.array_equal(own.kept, torch.cat([value.flatten() for value in state.values()]).numpy())
     with pytest.raises(BadValue, match="no common model: each client of this federation has its own"):
         fa.load(tmp_path / "run").model()
+    assert fa.verify(tmp_path / "run").same
+    assert fa.verify(folder_of(federation, "alfa")).same
 
 
 @pytest.mark.slow
@@ -186,6 +190,9 @@ def test_a_folder_that_holds_something_else_is_not_touched(tmp_path: Path) -> No
     asked = pack("a1", 0, messages.Invitation(experiment=text, clients=4))
     assert answer(federation, asked) == "its folder for the final model is not empty"
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["letter.txt"]
+    with pytest.raises(CannotWrite, match="exists already"):
+        check_out(tmp_path / "taken")
+    assert check_out(tmp_path / "free") == tmp_path / "free"
 
 
 class Party:

@@ -34,7 +34,7 @@ from fedarena.results.json_files import write_table
 from fedarena.results.run import Run, set_runner
 from fedarena.results.run_integrity import altered_files
 from fedarena.results.run_loading import load_with_changes
-from fedarena.results.samples_elsewhere import UNCHECKED, contradictions, has_samples_elsewhere
+from fedarena.results.samples_elsewhere import contradictions, has_samples_elsewhere, unchecked_parts
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.client_runtime import ProcessRuntime, RayRuntime
 from fedarena.runtimes.ray_nodes import ClusterNodes
@@ -165,7 +165,7 @@ def verify(
     first, _ = load_with_changes(check_path(path, "the run folder"), **own)
     if has_samples_elsewhere(first.dir, first.experiment):
         found = contradictions(first)
-        return Verdict(not found, found, first, unchecked=UNCHECKED)
+        return Verdict(not found, found, first, unchecked=unchecked_parts(first))
     done = first.records[-1].round
     stop = lambda record: record.round >= done
     where: dict[str, Any] = {"runtime": runtime, "workers": workers, "address": address}

@@ -14,6 +14,7 @@ from fedarena.engine.record import RoundRecord
 from fedarena.federation import server
 from fedarena.federation.client import LEAST, FederationClient
 from fedarena.federation.client_data import ClientFile
+from fedarena.federation.client_model import check_out
 from fedarena.federation.consent import differences, federated_experiment
 from fedarena.federation.release_log import LOG
 from fedarena.federation.requests import ResponseRule
@@ -155,7 +156,7 @@ def join(
         runs=runs,
         server=server,
         new_release=new_release,
-        out=None if out is None else check_path(out, "--out"),
+        out=None if out is None else check_out(check_path(out, "--out")),
     )
 
     def handle(content: bytes) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedarena.algorithms.base import Model
 from fedarena.common.files import writing
 from fedarena.config.components import component_settings
-from fedarena.config.errors import DataBroken
+from fedarena.config.errors import CannotWrite, DataBroken
 from fedarena.data.dataset import Partition
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
@@ -29,6 +29,17 @@ from fedarena.results.run import Run
 from fedarena.runtimes.serial import SerialRuntime
 
 
+def check_out(path: Path) -> Path:
+    """Return the folder that a user names for the model; raise if it holds anything but the model of a client."""
+    if not _is_empty(path) and not (path / run_folder.FEDERATION).is_file():
+        raise CannotWrite(f"{path} exists already", remedy="choose another folder", where="--out")
+    return path
+
+
+def _is_empty(path: Path) -> bool:
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+
+
 @dataclass(frozen=True)
 class ModelFolder:
     """The run folder in which a client stores the final model of one run."""
@@ -40,8 +51,7 @@ class ModelFolder:
     def check(self) -> None:
         """Refuse a folder that holds anything else than the model of this run."""
         marker = self.path / run_folder.FEDERATION
-        empty = not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir()))
-        if not empty and not (marker.is_file() and marker.read_text(encoding="utf-8") == self._text):
+        if not _is_empty(self.path) and not (marker.is_file() and marker.read_text(encoding="utf-8") == self._text):
             raise ShareableError(
                 "its folder for the final model is not empty", remedy=f"choose another than {self.path}", where="--out"
             )

@@ -26,11 +26,6 @@ from fedarena.results.run_integrity import changed_checkpoint, changed_files, ch
 if TYPE_CHECKING:
     from fedarena.results.run import Run
 
-UNCHECKED = (
-    "the rounds were not run again: the samples are not here",
-    "updates and evaluations of the clients are recorded as the server received them",
-)
-
 
 def has_samples_elsewhere(folder: Path | None, experiment: Experiment) -> bool:
     """Return whether the samples of a run cannot be loaded where its folder is."""
@@ -73,16 +68,20 @@ def empty_dataset(encoding: TableEncoding) -> Dataset:
 
 
 def open_model(run: Run) -> ExperimentContext:
-    """Return a context without samples, with the trained model of a run loaded."""
-    nothing = np.empty(0, np.int64)
-    context = ExperimentContext(
-        run.experiment, empty_dataset(read_encoding(run.dir)), Partition([nothing], nothing, [nothing])
-    )
+    """Return a context without samples, with the trained model of a run loaded; raise where there is no common model."""
+    context = _loaded(run)
     if context.has_personal_models and client_of(run.dir) is None:
         raise BadValue(
             "there is no common model: each client of this federation has its own, in its own folder",
             remedy="use the folder of a client, where `fedarena join` stored its model",
         )
+    return context
+
+
+def _loaded(run: Run) -> ExperimentContext:
+    nothing = np.empty(0, np.int64)
+    data = empty_dataset(read_encoding(run.dir))
+    context = ExperimentContext(run.experiment, data, Partition([nothing], nothing, [nothing]))
     context.task.module.load_state_dict(run.state)
     return context
 
@@ -94,11 +93,22 @@ def contradictions(run: Run) -> list[str]:
     found += changed_rounds(run.dir, run.records)
     stored = read_table(run.dir / "result.json", DAMAGED)
     found += [
-        f"result.json, {name}: {stored.get(name)}, and the records give {value}"
+        f"result.json, {name}: {stored[name]}, and the records give {value}"
         for name, value in json.loads(as_json(run.summary())).items()
-        if name != "run_dir" and stored.get(name) != value
+        if name != "run_dir" and name in stored and stored[name] != value
     ]
-    context = open_model(run) if client_of(run.dir) or not run.experiment.algorithm.made.personal else None
-    if context is not None and sha256(context.task.vector(), context.task.buffers().values) != run.weights_sha256:
-        found.append("model.safetensors: not the weights that result.json names")
+    if (run.dir / PREPROCESSING).is_file():  # runs of earlier versions have none
+        task = _loaded(run).task
+        if sha256(task.vector(), task.buffers().values) != run.weights_sha256:
+            found.append("model.safetensors: not the weights that result.json names")
     return found
+
+
+def unchecked_parts(run: Run) -> tuple[str, ...]:
+    """Return what cannot be verified in the folder of a run, one sentence each."""
+    again = "the rounds were not run again: the samples are not here"
+    if client_of(run.dir) is not None:
+        return again, "the model is the one that the server sent, and metrics are over this client's own test samples"
+    if run.dir is not None and (run.dir / FEDERATION).is_file():
+        return again, "updates and evaluations are recorded as the clients sent them"
+    return (again,)
