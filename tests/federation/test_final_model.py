@@ -115,6 +115,38 @@ def test_a_personal_model_is_that_of_the_client(tmp_path: Path) -> None:
     assert fa.verify(folder_of(federation, "alfa")).same
 
 
+WAYS: dict[str, dict[str, Any]] = {
+    "masked": {"uplink": {"secure": True}, "rounds": 2},
+    "without rounds": {"algorithm": "fedasync", "rounds": 3},
+    "a budget of uploads": {"uploads": 4, "share": 0.5},
+    "private steps": {"local": {"lr": 0.1, "batch": 8, "privacy": {"clip": 0.5, "noise": 1.0}}, "rounds": 1},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", WAYS.values(), ids=WAYS.keys())
+def test_every_way_of_training_ends_with_the_model_at_all_clients(settings: dict[str, Any], tmp_path: Path) -> None:
+    federation = Federation(tmp_path)
+    federation.start()
+    run = federation.serve(without_pooled_table(federation, **settings))
+    found = {fa.load(folder_of(federation, name)).weights_sha256 for name in federation.rows}
+    assert found == {run.weights_sha256}
+
+
+@pytest.mark.slow
+def test_statistics_of_batchnorm_that_a_client_keeps_are_in_its_model(tmp_path: Path) -> None:
+    federation = Federation(tmp_path)
+    experiment = without_pooled_table(federation, model="normed", bn_buffers="local", rounds=2)
+    federation.start()
+    federation.serve(experiment)
+    own = newest_memory(tmp_path / "clients" / "alfa", experiment.algorithm.made).buffers
+    state = fa.load(folder_of(federation, "alfa")).model().state_dict()
+    stored = [value.numpy() for name, value in state.items() if "running" in name]
+    assert own is not None
+    assert np.array_equal(own.values, np.concatenate(stored))
+    assert fa.verify(tmp_path / "run").same
+
+
 @pytest.mark.slow
 def test_a_client_that_dies_before_it_has_stored_the_model_gets_it_again(tmp_path: Path) -> None:
     federation = Federation(tmp_path)
