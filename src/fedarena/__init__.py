@@ -48,7 +48,21 @@ if TYPE_CHECKING:
         TrimmedMean,
         Work,
     )
-    from fedarena.api import Found, Verdict, compare, load, predict, report, reproduce, rounds, run, search, verify
+    from fedarena.api import (
+        FineTuned,
+        Found,
+        Verdict,
+        compare,
+        finetune,
+        load,
+        predict,
+        report,
+        reproduce,
+        rounds,
+        run,
+        search,
+        verify,
+    )
     from fedarena.config.errors import FedarenaError
     from fedarena.config.experiment import Experiment
     from fedarena.config.registry import register
@@ -96,6 +110,7 @@ __all__ = [
     "FedVC",
     "FedYogi",
     "FedarenaError",
+    "FineTuned",
     "Found",
     "Krum",
     "LoAdaBoost",
@@ -121,6 +136,7 @@ __all__ = [
     "compare",
     "csv",
     "draw_curves",
+    "finetune",
     "lines",
     "load",
     "metric",
@@ -167,6 +183,7 @@ _MODULES = {
     "FedVC": "algorithms",
     "FedYogi": "algorithms",
     "FedarenaError": "config.errors",
+    "FineTuned": "api",
     "Found": "api",
     "Krum": "algorithms",
     "LoAdaBoost": "algorithms",
@@ -190,6 +207,7 @@ _MODULES = {
     "Work": "algorithms",
     "arrays": "data.sources",
     "compare": "api",
+    "finetune": "api",
     "csv": "data.sources",
     "draw_curves": "results.run_plots",
     "lines": "data.sources",

@@ -206,7 +206,7 @@ SENT = {  # every field that a client may send, by the words of docs/federation.
     "a client is killed and started again": "described.session",
 }
 DOWN = {"hello", "agree", "work", "recompute", "look", "show", "train", "send", "keys", "deal", "reveal", "goodbye"}
-DOWN |= {"statisticskeyrequest", "statisticsrequest", "evaluationsumsrequest", "ownmetricsrequest"}
+DOWN |= {"statisticskeyrequest", "statisticsrequest", "evaluationsumsrequest", "ownmetricsrequest", "final"}
 
 
 def test_everything_that_may_leave_is_on_the_page() -> None:

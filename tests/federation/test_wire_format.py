@@ -137,9 +137,9 @@ def test_deep_nesting_is_refused() -> None:
             unpack(content, TYPES)
 
 
-@pytest.mark.parametrize(("old", "new"), [(b'"protocol":2', b'"protocol":3'), (b'"fedarena":"', b'"fedarena":"1')])
+@pytest.mark.parametrize(("old", "new"), [(b'"protocol":3', b'"protocol":4'), (b'"fedarena":"', b'"fedarena":"1')])
 def test_another_version_is_reported_by_both_versions(old: bytes, new: bytes) -> None:
-    with pytest.raises(OtherVersion, match=r"fedarena \S+ \(protocol \d\) speaks to fedarena \S+ \(protocol 2\)"):
+    with pytest.raises(OtherVersion, match=r"fedarena \S+ \(protocol \d\) speaks to fedarena \S+ \(protocol 3\)"):
         unpack(WHOLE.replace(old, new), TYPES)
 
 

@@ -104,6 +104,10 @@ def join(
         Path | None,
         typer.Option(help="Folder of the client state and of the log of releases.  [default: federation/NAME]"),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the final model.  [default: `model` in the folder of the run, below --folder]"),
+    ] = None,
     experiment: Annotated[
         Path | None, typer.Option(help="The experiment file that you agreed to; any other experiment is refused.")
     ] = None,
@@ -134,7 +138,8 @@ def join(
 
     The command shows the experiment and what will leave this machine, and asks for your consent; without a terminal, give
     it with `--yes`. To resume after a stop, run the same command again. The client state and a log of everything that was
-    released are in `--folder`. Do not delete it: later releases must be over the same samples as the first one.
+    released are in `--folder`. Do not delete it: later releases must be over the same samples as the first one. At the end
+    of the run you have the final model in a run folder, `--out`, which `fedarena predict` uses.
     """
     from fedarena.federation.api import join as join_federation
 
@@ -153,9 +158,11 @@ def join(
         least=least,
         runs=runs,
         new_release=new_release,
+        out=out,
         patience=patience,
     )
-    print_result(f"{found['name']}: {found['trainings']} trainings", found, json_)
+    lines = [f"{found['name']}: {found['trainings']} trainings", *(f"model: {path}" for path in found["models"])]
+    print_result("\n".join(lines), found, json_)
 
 
 @app.command()

@@ -19,6 +19,7 @@ from fedarena.cli.components import check, list_
 from fedarena.cli.data import app as data_app
 from fedarena.cli.federation import app as federation_app
 from fedarena.cli.federation import join, serve
+from fedarena.cli.finetune import finetune
 from fedarena.cli.predict import predict
 from fedarena.cli.report import report
 from fedarena.cli.reproduce import reproduce
@@ -61,7 +62,8 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(vertical_app, name="vertical")
 app.add_typer(federation_app, name="federation")
-for command in (run, compare, search, report, predict, list_, reproduce, verify, check, bench, ui, serve, join):
+COMMANDS = (run, compare, search, report, predict, list_, reproduce, verify, check, bench, ui, serve, join, finetune)
+for command in COMMANDS:
     app.command(command.__name__.rstrip("_"))(command)
 
 

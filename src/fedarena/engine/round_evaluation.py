@@ -93,23 +93,7 @@ class RoundEvaluation:
 
     def _all_metrics(self, seen: EvaluationResult) -> FinalMetrics:
         """Return the metrics of an evaluation that computed all of them."""
-        context, metric = self.context, self.context.metric
-        own, undefined = mean_over_clients(seen.client_values, self._evaluator.own_samples)
-        return FinalMetrics(
-            task=context.task_name,
-            metric=metric.name,
-            direction=metric.direction,
-            class_names=context.data.class_names,
-            client_names=context.owners.names or tuple(str(k) for k in range(len(context.owners.clients))),
-            client_tests=context.owners.test_sizes,
-            common=seen.values,
-            own=own,
-            undefined=undefined,
-            clients=seen.client_values,
-            confusion=seen.confusion,
-            calibration=seen.calibration,
-            bounds=seen.bounds,
-        )
+        return collected_metrics(self.context, seen, self._evaluator.own_samples)
 
     # The round chosen by validation
 
@@ -134,3 +118,25 @@ class RoundEvaluation:
             self.client_accuracy = snapshot.client_accuracy
         if self._validation is not None and isinstance(snapshot, ValidatedSnapshot):
             self._validation.resume(snapshot.validated, records)
+
+
+def collected_metrics(
+    context: ExperimentContext, seen: EvaluationResult, own_samples: NDArray[np.int64]
+) -> FinalMetrics:
+    """Return the metrics of an evaluation that computed all of them, with the mean over clients of their own values."""
+    own, undefined = mean_over_clients(seen.client_values, own_samples)
+    return FinalMetrics(
+        task=context.task_name,
+        metric=context.metric.name,
+        direction=context.metric.direction,
+        class_names=context.data.class_names,
+        client_names=context.owners.names or tuple(str(k) for k in range(len(context.owners.clients))),
+        client_tests=context.owners.test_sizes,
+        common=seen.values,
+        own=own,
+        undefined=undefined,
+        clients=seen.client_values,
+        confusion=seen.confusion,
+        calibration=seen.calibration,
+        bounds=seen.bounds,
+    )

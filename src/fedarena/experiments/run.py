@@ -35,6 +35,7 @@ from fedarena.results.model_file import MODEL_FACTS, ModelFacts
 from fedarena.results.run import Run, set_runner
 from fedarena.results.run_integrity import altered_files
 from fedarena.results.run_loading import load_with_changes
+from fedarena.results.samples_elsewhere import contradictions, has_samples_elsewhere, unchecked_parts
 from fedarena.runtimes.cleanup import temporary_folder
 from fedarena.runtimes.client_runtime import ProcessRuntime, RayRuntime
 from fedarena.runtimes.ray_nodes import ClusterNodes
@@ -82,7 +83,7 @@ def run(
     context = _open(source, out, resume, from_intact, options, overrides, settings)
     store = None if track is None else MlflowStore.open(track)
     with (
-        _opened_run(context, out, resume, from_intact, options) as (loop, folder),
+        opened_run(context, out, resume, from_intact, options) as (loop, folder),
         tracked(store, context.experiment) as tracker,
         _watched(loop, progress) as watcher,
     ):
@@ -126,7 +127,7 @@ def rounds(
 def _rounds(
     context: ExperimentContext, out: Out, resume: str | Path | None, from_intact: bool, options: RuntimeOptions
 ) -> Iterator[RoundRecord]:
-    with _opened_run(context, out, resume, from_intact, options) as (loop, folder):
+    with opened_run(context, out, resume, from_intact, options) as (loop, folder):
         records = []
         for record in loop.rounds():
             records.append(record)
@@ -136,12 +137,16 @@ def _rounds(
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a second run gave the same bits; `differences` lists what did not, the earliest first."""
+    """Whether a second run gave the same bits; `differences` lists what did not, the earliest first.
+
+    A run of a real federation cannot be run again: its files are checked, `again` is None, and `unchecked` lists the rest.
+    """
 
     same: bool
     differences: list[str]
     run: Run
-    again: Run
+    again: Run | None = None
+    unchecked: tuple[str, ...] = ()
 
 
 def verify(
@@ -155,9 +160,13 @@ def verify(
 ) -> Verdict:
     """Re-run a run folder's experiment from the start and compare bit by bit: partition, every round, final weights.
 
-    Every file of the folder is checked against the hash that the run recorded of it.
+    Every file of the folder is checked against the hash that the run recorded of it. Of a real federation's run only the
+    files are checked, because the samples are not here.
     """
     first, _ = load_with_changes(check_path(path, "the run folder"), **own)
+    if has_samples_elsewhere(first.dir, first.experiment):
+        found = contradictions(first)
+        return Verdict(not found, found, first, unchecked=unchecked_parts(first))
     done = first.records[-1].round
     stop = lambda record: record.round >= done
     where: dict[str, Any] = {"runtime": runtime, "workers": workers, "address": address}
@@ -250,7 +259,7 @@ def _experiment(
 
 
 @contextlib.contextmanager
-def _opened_run(
+def opened_run(
     context: ExperimentContext, out: Out, resume: str | Path | None, from_intact: bool, options: RuntimeOptions
 ) -> Iterator[tuple[TrainingLoop, Path | None]]:
     """Yield the loop of a run with its workers, and its folder, locked and written; None for a temporary folder."""
@@ -349,14 +358,21 @@ def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None
         context.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured, chosen, spent
     )
     if path is not None:
-        run_files.write_rounds(path, records)
-        run_files.write_clients(path, context, np.asarray(own), run_files.client_columns(measured, chosen, spent))
-        run_files.write_model(path, result.state)
-        write_table(path / MODEL_FACTS, ModelFacts.of(context).to_json())
-        traits = run_files.algorithm_traits(context.experiment.algorithm)
-        write_table(path / "result.json", run_files.result_table(path, result.summary(), measured, chosen, traits))
+        write_result(result, context, path)
         loop.store.sync_results(*(path / name for name in (*run_files.hashed_files(path), "result.json")))
     return result
+
+
+def write_result(result: Run, context: ExperimentContext, path: Path) -> None:
+    """Write the files of a finished run that hold its result; result.json is last, and a folder that has it is finished."""
+    columns = run_files.client_columns(result.measured, result.chosen, result.record_epsilons)
+    run_files.write_rounds(path, result.records)
+    run_files.write_clients(path, context, np.asarray(result.client_accuracy), columns)
+    run_files.write_model(path, result.state)
+    write_table(path / MODEL_FACTS, ModelFacts.of(context).to_json())
+    traits = run_files.algorithm_traits(context.experiment.algorithm)
+    table = run_files.result_table(path, result.summary(), result.measured, result.chosen, traits)
+    write_table(path / "result.json", table)
 
 
 set_runner(run)

@@ -19,6 +19,7 @@ from fedarena.federation.client_data import MOST_ROWS, agreed_encoding
 from fedarena.federation.messages import Agreement, ColumnDescription, SampleCounts, TableDescription
 from fedarena.federation.statistics_release import Totals
 from fedarena.federation.wire_format import WireRefused
+from fedarena.statistics.metric_registry import TaskName
 
 Descriptions = Mapping[str, TableDescription]  # by name
 LARGEST = 1e300  # of a sum that a client sends: those of all clients can be added
@@ -50,11 +51,13 @@ def client_order(names: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: (int(name), name) if numbers else (0, name))
 
 
-def first_agreement(described: Descriptions, shares_models: bool = False) -> dict[str, Agreement]:
+def first_agreement(
+    described: Descriptions, shares_models: bool = False, task: str = "classification"
+) -> dict[str, Agreement]:
     """Return classes, columns and positions, which follow from the descriptions of the tables."""
     order = client_order(list(described))
     tables = [described[name] for name in order]
-    classes = _classes(tables)
+    classes = () if task == "regression" else _classes(tables)
     columns = tuple(_column(column.name, tables) for column in tables[0].columns)
     if not columns:
         raise BadValue("the clients have no feature column", remedy="drop fewer columns", where="data.drop")
@@ -131,6 +134,7 @@ def with_statistics(
         "means": totals.means() or None,
         "deviations": tuple(map(math.sqrt, totals.variances(samples))) if totals.squares else None,
         "class_counts": totals.class_counts or None,
+        "label_scale": None if totals.label is None else _label_scale(totals.label, samples),
     }
     return {name: one.model_copy(update=news) for name, one in agreed.items()}
 
@@ -138,6 +142,16 @@ def with_statistics(
 def _trained(counts: SampleCounts, held_out: float | None) -> int:
     """Return how many samples a client trains on, without the share that is held out for tuning."""
     return counts.train - int(round((held_out or 0.0) * counts.train, 9))
+
+
+def _label_scale(label: Totals, samples: int) -> tuple[float, float]:
+    """Return mean and deviation of a regression's labels; raise if all labels are equal."""
+    (mean,), (variance,) = label.means(), label.variances(samples)
+    if variance <= 0:
+        raise BadValue(
+            "the label has one value in all training rows", remedy="choose a label that differs", where="data.label"
+        )
+    return mean, math.sqrt(variance)
 
 
 def with_counts(
@@ -162,17 +176,19 @@ def without_rows(
         raise PartitionImpossible("no client has a row to test on", remedy="raise data.test", where="data.test")
     n, m = sum(train), sum(test)
     encoding = agreed_encoding(one, experiment.data.made)
+    task: TaskName = experiment.data.made.task or "classification"
     x = np.broadcast_to(np.float32(0), (n + m, len(encoding.column_names)))
     owner = np.concatenate([np.repeat(np.arange(len(order)), train), np.repeat(np.arange(len(order)), test)])
     data = Dataset(
         "participants",
         x,
-        np.full(n + m, PADDING, np.int64),
+        np.full(n + m, np.nan, np.float32) if task == "regression" else np.full(n + m, PADDING, np.int64),
         n,
-        len(one.classes),
+        len(one.classes) or 1,
         owner=owner,
         owner_names=tuple(order),
         class_names=one.classes,
+        task=task,
         encoding=encoding,
     )
     clients = np.split(np.arange(n), np.cumsum(train)[:-1])

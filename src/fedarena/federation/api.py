@@ -9,10 +9,12 @@ from typing import Any
 
 from fedarena.config.errors import BadValue, PartyFailed
 from fedarena.config.experiment import Experiment
+from fedarena.config.limits import check_path
 from fedarena.engine.record import RoundRecord
 from fedarena.federation import server
 from fedarena.federation.client import LEAST, FederationClient
 from fedarena.federation.client_data import ClientFile
+from fedarena.federation.client_model import check_out
 from fedarena.federation.consent import differences, federated_experiment
 from fedarena.federation.release_log import LOG
 from fedarena.federation.requests import ResponseRule
@@ -110,6 +112,7 @@ def join(
     least: int = LEAST,
     runs: int = 1,
     new_release: bool = False,
+    out: str | Path | None = None,
     patience: float = flower_link.PATIENCE,
 ) -> dict[str, Any]:
     """Take part in an experiment with the rows of a file, which stays here, until the server ends it.
@@ -118,7 +121,8 @@ def join(
     on, where the experiment asks for one. What must outlive this process lies in `folder`: client state, the log of
     releases, and the samples to which they are bound (`new_release` allows others, once). Before anything is sent,
     `consent` sees the experiment and what will leave; None refuses everything. An `experiment` that is given must be the
-    server's. The process takes part in `runs` runs. The result names them and lists what was released and refused.
+    server's. The process takes part in `runs` runs. The result names them and lists what was released and refused. At the
+    end of a run the client has the final model, in the run folder `out` or in `model` in the folder of that run.
     """
     from fedarena.transport.certificates import ClientKeys
 
@@ -128,6 +132,8 @@ def join(
     mine = None if experiment is None else federated_experiment(experiment, [])
     file = ClientFile(Path(data), None if test is None else Path(test), label, separator)
     file.check()
+    if out is not None and runs > 1:
+        raise BadValue(f"one folder for the models of {runs} runs", remedy="leave out --out or --runs", where="--out")
     if consent is None:
         raise BadValue(
             "there is no terminal on which to ask for your consent",
@@ -150,6 +156,7 @@ def join(
         runs=runs,
         server=server,
         new_release=new_release,
+        out=None if out is None else check_out(check_path(out, "--out")),
     )
 
     def handle(content: bytes) -> bytes:
@@ -170,10 +177,12 @@ def join(
         raise PartyFailed(
             f"the server does not accept '{own.name}': {me.goodbye.reason}", remedy="fix the cause, then join again"
         )
+    models = (me.model_folder(run) for run in me.runs)
     return {
         "name": own.name,
         "trainings": me.trainings,
         "folder": str(state),
         "runs": list(me.runs),
+        "models": [str(model.path) for model in models if model.is_complete],
         "releases": released,
     }

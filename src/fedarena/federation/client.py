@@ -20,8 +20,9 @@ from fedarena.engine.setup import build_model_and_algorithm, check_device
 from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext
 from fedarena.federation.client_data import ClientFile, ClientSamples, statistics_layout
+from fedarena.federation.client_model import ModelFolder
 from fedarena.federation.client_states import is_unchanged
-from fedarena.federation.client_worker import ClientWorker, JoinedRun, Response
+from fedarena.federation.client_worker import ClientWorker, Response
 from fedarena.federation.consent import (
     BUDGET,
     description_lines,
@@ -30,6 +31,7 @@ from fedarena.federation.consent import (
     label_lines,
     what_leaves,
 )
+from fedarena.federation.joined_run import JoinedRun
 from fedarena.federation.redaction import ShareableError, full_message, redacted_message
 from fedarena.federation.release_log import REFUSED, RELEASED, Binding, ReleaseLog
 from fedarena.federation.statistics_release import MASKED_FROM, StatisticsMask
@@ -61,9 +63,11 @@ class FederationClient:
         runs: int = 1,
         server: str = "",
         new_release: bool = False,
+        out: Path | None = None,
     ) -> None:
-        self.file, self.folder, self.least = file, folder, least
-        self.log = logging.getLogger(f"{__name__}.{name or folder.name}")  # clients of one process log apart
+        self.file, self.folder, self.least, self.out = file, folder, least, out
+        self.name = name or folder.name
+        self.log = logging.getLogger(f"{__name__}.{self.name}")  # clients of one process log apart
         self.session = uuid.uuid4().hex
         self.goodbye: messages.GoodbyeRequest | None = None
         self.trainings = 0  # of this process
@@ -131,6 +135,8 @@ class FederationClient:
         ):
             self.trainings += 1
             self.log.info(f"round {message.round + 1}: trained, loss {response.loss:.4f}")
+        if isinstance(response, messages.FinalModelResponse):
+            self.log.info(f"the final model is in {joined.model.path}")
         return response, payload
 
     # Enrollment
@@ -145,6 +151,8 @@ class FederationClient:
                 remedy="start it again, or with --runs, to take part in more",
                 where="--runs",
             )
+        model = self.model_folder(run)
+        model.check()
         experiment = experiment_from_text(invitation.experiment)
         check_device(experiment.device)
         table = self.file.read_table(experiment.data.made)
@@ -154,7 +162,7 @@ class FederationClient:
         if why:
             return messages.RefusalResponse(why=why)
         self.runs.setdefault(run, False)
-        self._joined = JoinedRun(run, invitation, experiment, table)
+        self._joined = JoinedRun(run, invitation, experiment, table, model)
         return described
 
     def _leave(self, run: str, goodbye: messages.GoodbyeRequest) -> None:
@@ -162,6 +170,8 @@ class FederationClient:
         self.log.info(f"goodbye: {goodbye.reason}" if goodbye.reason else "goodbye")
         if run in self.runs:
             self.runs[run] = goodbye.finished
+        if goodbye.finished and not self.model_folder(run).is_complete:
+            self.log.info("this client has not received the final model: join again when the server resumes the run")
         if not goodbye.finished or (len(self.runs) >= self._most_runs and all(self.runs.values())):
             self.goodbye = goodbye
 
@@ -192,6 +202,10 @@ class FederationClient:
         if not (run.isascii() and run.isalnum() and len(run) <= 64):
             raise WireRefused("a run without a name")
         return self.folder / run
+
+    def model_folder(self, run: str) -> ModelFolder:
+        """Return the folder for the final model of a run."""
+        return ModelFolder(self.out or self._folder(run) / "model", run, self.name)
 
     def _take_agreement(self, joined: JoinedRun, request: messages.AgreementRequest) -> messages.MessageBody:
         agreed = request.agreement

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +24,11 @@ class ClientContext(SeparateContext):
         super().__init__(experiment, data, owners)
         self.agreed, self.reported_counts = agreed, agreed.class_counts
         self.noise_seed, self.masks = secret, NoMasks()
+
+    @cached_property
+    def label_scale(self) -> tuple[float, float]:
+        """Return mean and deviation of a regression's labels over all clients, as they were agreed; else 0 and 1."""
+        return self.agreed.label_scale or (0.0, 1.0)
 
     @property
     def heaviest(self) -> float:

@@ -19,8 +19,9 @@ from fedarena.config import seeds
 from fedarena.config.errors import BadValue, DataMissing, UnknownName, suggest
 from fedarena.config.experiment import Experiment
 from fedarena.data.client_tests import hold_out
-from fedarena.data.dataset import Dataset, Partition, Rows
+from fedarena.data.dataset import Dataset, Partition, Rows, strata_of
 from fedarena.data.sources.class_codes import MOST_CLASSES, numbered
+from fedarena.data.sources.label_columns import label_numbers
 from fedarena.data.sources.several_files import JoinedTable, read_files
 from fedarena.data.sources.table_files import Csv, Parquet, TableFile
 from fedarena.data.table_columns import Categories, Column, rows_missing
@@ -29,6 +30,7 @@ from fedarena.federation.messages import Agreement, ColumnDescription, SampleCou
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.statistics_release import StatisticsLayout, Totals
 from fedarena.statistics.exact_sums import exact_sum, exact_sum_of_squares
+from fedarena.statistics.metric_registry import TaskName
 
 MOST_ROWS = 10**8  # of all clients: each draws an order of as many numbers
 FEW = 10  # classes that are few however few the rows
@@ -51,7 +53,7 @@ class ClientFile:
 
     def read_table(self, source: TableFile) -> ClientTable:
         """Read the samples as the data set of the experiment prescribes."""
-        same = ("missing", "standardise", "one_hot", "split_seed", "categorical", "numeric", "test")
+        same = ("missing", "standardise", "one_hot", "split_seed", "categorical", "numeric", "test", "task")
         settings: dict[str, Any] = {name: getattr(source, name) for name in same}
         label, drop = self.label or source.label_names[0], (*source.drop, *([source.client] if source.client else []))
         self._check_test(source)
@@ -111,13 +113,21 @@ class ClientTable:
         """Return the number of rows of the test file."""
         return len(self.label) - self.table.train_rows
 
+    @property
+    def task(self) -> TaskName:
+        """Return the task that the experiment sets, or classification."""
+        return self.source.task or "classification"
+
     @cached_property
-    def _labels(self) -> tuple[NDArray[np.int64], tuple[str, ...], Any]:
+    def _labels(self) -> tuple[NDArray[Any], tuple[str, ...], Any]:
+        """Return numbers of classes, their names and the kind of label; of a regression the labels as they are."""
         values = self.label
+        if self.task == "regression":
+            return label_numbers("the label", values, 1).astype(np.float32), (), "quantity"
         if values.dtype.kind == "f" and not (values == np.trunc(values)).all():
             raise BadValue(
-                f"column '{self.source.label}' holds fractions: that looks like a quantity",
-                remedy="choose a column of classes",
+                f"column '{self.source.label}' holds fractions: that is a regression, and the experiment has classes",
+                remedy='ask the server to set data.task = "regression", or choose a column of classes',
                 where="--label",
             )
         kind = "numbers" if values.dtype.kind in "iuf" else "truths" if values.dtype.kind == "b" else "words"
@@ -131,9 +141,13 @@ class ClientTable:
         return codes, names, kind
 
     def class_counts(self) -> dict[str, int]:
-        """Return how many rows have each label."""
+        """Return how many rows have each class; nothing for a regression."""
         codes, names, _ = self._labels
-        return dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
+        return (
+            {}
+            if self.task == "regression"
+            else dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
+        )
 
     def describe(self, session: str) -> TableDescription:
         """Return the description that the server needs for the agreement."""
@@ -150,16 +164,17 @@ class ClientTable:
 
     def to_samples(self, agreed: Agreement) -> ClientSamples:
         """Return the samples at the agreed position."""
-        codes, classes, _ = self._labels
-        numbers = {label: number for number, label in enumerate(agreed.classes)}
-        y = np.array([numbers[label] for label in classes], np.int64)[codes]
+        y, classes, _ = self._labels
+        if self.task != "regression":
+            numbers = {label: number for number, label in enumerate(agreed.classes)}
+            y = np.array([numbers[label] for label in classes], np.int64)[y]
         rows = self.table.train_rows
         if not agreed.rows_before + rows <= agreed.rows <= MOST_ROWS:
             raise ShareableError(f"a table of {agreed.rows} rows in all")
         if self.test_rows:
             train, test = np.split(np.arange(len(y)), [rows])
         else:
-            train, test = split_samples(y, agreed, self.source.test, self.source.split_seed)
+            train, test = split_samples(strata_of(self.task, y), agreed, self.source.test, self.source.split_seed)
         columns = {column.name: _as_agreed(self.table.features[column.name], column) for column in agreed.columns}
         return ClientSamples(self.source, columns, y, train, test)
 
@@ -185,7 +200,7 @@ class ClientSamples:
 
     source: TableFile
     columns: dict[str, Column]
-    y: Rows
+    y: NDArray[Any]
     train: Rows
     test: Rows
 
@@ -210,7 +225,8 @@ class ClientSamples:
             sums.append(exact_sum(values))
             squares += [exact_sum_of_squares(values)] if layout.squares else []
         counts = np.bincount(self.y[self.train], minlength=layout.classes).tolist() if layout.classes else []
-        return Totals(tuple(present), tuple(sums), tuple(squares), tuple(counts))
+        label = Totals.of_values(self.y[self.train].astype(np.float64)) if layout.label else None
+        return Totals(tuple(present), tuple(sums), tuple(squares), tuple(counts), label)
 
     def _numbers(self) -> Iterator[NDArray[np.float64]]:
         """Yield the values of every feature in the training samples that have one; of a level, 1 where a sample has it."""
@@ -242,8 +258,9 @@ class ClientSamples:
             encoding.encode(table)[0],
             self.y[order],
             n,
-            len(agreed.classes),
+            len(agreed.classes) or 1,
             class_names=agreed.classes,
+            task=self.source.task or "classification",
             encoding=encoding,
         )
         partition = Partition(
@@ -265,7 +282,7 @@ def statistics_layout(experiment: Experiment, agreed: Agreement) -> StatisticsLa
     source = experiment.data.made
     features = features_of(agreed.columns) if needs_means(source) else 0
     classes = len(agreed.classes) if experiment.algorithm.made.counts_classes else 0
-    return StatisticsLayout(features, source.standardise, classes)
+    return StatisticsLayout(features, source.standardise, classes, source.task == "regression")
 
 
 def agreed_encoding(agreed: Agreement, source: TableFile) -> TableEncoding:
@@ -291,7 +308,7 @@ def agreed_encoding(agreed: Agreement, source: TableFile) -> TableEncoding:
                 one = replace(one, mean=mean, deviation=deviation if deviation > 0 else 1.0)
             columns.append(one)
         place += width
-    return TableEncoding(tuple(columns), label=source.label_names, classes=agreed.classes)
+    return TableEncoding(tuple(columns), source.task or "classification", source.label_names, agreed.classes)
 
 
 def features_of(columns: Sequence[ColumnDescription]) -> int:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedarena.algorithms.base import Algorithm, Asynchronous
-from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Rows
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import EVALUATION_ROWS
@@ -31,44 +30,22 @@ from fedarena.engine.tasks import (
 )
 from fedarena.federation import messages
 from fedarena.federation.client_context import ClientContext, NoMasks
-from fedarena.federation.client_data import ClientSamples, ClientTable
 from fedarena.federation.client_states import ClientStateStore, ticket
-from fedarena.federation.metric_sums import MetricSums, layout_of, own_values, why_no_sums
+from fedarena.federation.joined_run import JoinedRun
+from fedarena.federation.metric_sums import layout_of, own_values, sums_of, why_no_sums
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.request_limits import RequestLimits
 from fedarena.federation.secure_aggregation import ClientMasks
-from fedarena.federation.statistics_release import MASKED_FROM, STALE_KEY, StatisticsMask, encoded
+from fedarena.federation.statistics_release import MASKED_FROM
 from fedarena.federation.wire_format import NOTHING, Message, Payload, WireRefused, unpack
 from fedarena.models.pytree import read_only, types_near
 from fedarena.models.task import Buffers, Keep, Scores
 from fedarena.privacy.secure_aggregation import MaskedExchange
 from fedarena.privacy.uplink import CannotSend, MaskedVector, UplinkSteps
+from fedarena.results.own_samples import write_division
 from fedarena.runtimes.single_thread import one_thread
 
 Response = tuple[messages.MessageBody, Payload]
-
-
-@dataclass
-class JoinedRun:
-    """The state of a run that this client has joined."""
-
-    run: str
-    invitation: messages.Invitation
-    experiment: Experiment
-    table: ClientTable
-    position: str = ""  # that was agreed
-    mask: StatisticsMask | None = None  # the key of the release of statistics under way
-    samples: ClientSamples | None = None
-    worker: ClientWorker | None = None  # once the model is built
-
-    def masked(self, integers: Sequence[int], client: int, keys: Mapping[int, str]) -> Payload:
-        """Mask integers with the keys of all clients, unless fewer than three take part."""
-        clients = self.invitation.clients
-        if clients < MASKED_FROM:
-            return Payload.of(encoded(integers))
-        if {*keys} != {*range(clients)} or self.mask is None:
-            raise ShareableError(STALE_KEY, remedy="the server must ask for keys again")
-        return Payload.of(self.mask.masked(integers, client, keys))
 
 
 class ClientWorker:
@@ -99,6 +76,7 @@ class ClientWorker:
             messages.EvaluationSumsRequest: self._evaluation_sums,
             messages.OwnMetricsRequest: self._own_metrics,
             messages.ModelRequest: self._send_model,
+            messages.FinalModelRequest: self._store_model,
         }
         if type(request) not in methods:
             raise WireRefused(f"'{request.what}' is not a request to a client")
@@ -155,7 +133,7 @@ class ClientWorker:
         if self.context.experiment.evaluate.histograms is not None:
             raise ShareableError("the agreed experiment takes AUC and average precision from histograms")
         if self.context.task_name != "classification":
-            raise ShareableError("the model brings its own loss, and has no other metrics")
+            raise ShareableError(f"the task '{self.context.task_name}' has no AUC and no average precision")
 
     def _check_turn(self, request: messages.RoundRequest, steps: UplinkSteps) -> None:
         """Refuse a request whose list of clients does not fit the steps of the uplink."""
@@ -346,7 +324,7 @@ class ClientWorker:
     def _evaluation_sums(self, request: messages.EvaluationSumsRequest, payload: Any) -> Response:
         """Return sums over the test samples, masked unless fewer than three clients take part."""
         predictions = self._predictions(self.context.owners.test, self._common(payload))
-        integers = MetricSums.of(predictions, layout_of(self.context, request.histograms)).integers
+        integers = sums_of(predictions, layout_of(self.context, request.histograms)).integers
         response = messages.EvaluationSums(histograms=request.histograms)
         return response, self.joined.masked(integers, self.client, request.keys)
 
@@ -382,6 +360,14 @@ class ClientWorker:
             raise ShareableError("personal models stay at the client", remedy="sharing them was not agreed on")
         w, buffers = self._own_model(request.memory)
         return messages.ModelResponse(), Payload.of({"w": w, "buffers": buffers})
+
+    def _store_model(self, request: messages.FinalModelRequest, payload: Any) -> Response:
+        """Store the final model, or the personal one, in a run folder of this client; nothing about it is sent."""
+        joined, samples = self.joined, self.joined.samples
+        joined.model.store(self.context, request, self._common(payload), self._own_model(request.memory))
+        if samples is not None and joined.table.source.test_path is None:
+            write_division(joined.model.path, Path(joined.table.source.paths[0]), samples.train, samples.test)
+        return messages.FinalModelResponse(), NOTHING
 
 
 def _facts(answer: ClientAnswer, kept: str) -> dict[str, Any]:

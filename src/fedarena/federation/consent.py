@@ -16,7 +16,7 @@ from fedarena.federation.client_data import needs_means
 from fedarena.federation.messages import TableDescription
 from fedarena.federation.metric_sums import followed_from
 from fedarena.federation.statistics_release import MASKED_FROM
-from fedarena.statistics.metric_registry import find_metric
+from fedarena.statistics.metric_registry import TaskName, find_metric
 
 OWNER = "participant"  # the column that would name the owner in a table of all rows
 BUDGET = {"rounds", "uploads"}
@@ -41,8 +41,8 @@ def _filled_in(source: Any, overrides: list[str]) -> list[str]:
     return [f'data.client="{OWNER}"'] if isinstance(data, TableFile) and data.client is None else []
 
 
+TASKS = (None, "classification", "regression")  # None: classification
 FEDERATED = (  # settings of a table, with the values that a federation has
-    ("task", None, None, "classification"),
     ("weight", None, None),
     ("missing_indicator", False, False),
     ("normalise", "pooled", "pooled"),
@@ -54,9 +54,8 @@ def check_experiment(experiment: Experiment) -> None:
     """Refuse experiments that cannot run in a real federation."""
     exp = experiment
     own = [key for key in ("data", "model", "partition", "algorithm") if getattr(exp, key).own]
-    metric = exp.evaluate.metric
-    find_metric(metric, "classification")
-    needs = followed_from(metric or "accuracy")
+    metric = find_metric(exp.evaluate.metric, task_of(exp)).name
+    needs = followed_from(metric)
     problems = [
         (
             not isinstance(exp.data.made, TableFile),
@@ -66,9 +65,15 @@ def check_experiment(experiment: Experiment) -> None:
         ),
         (
             isinstance(exp.data.made, TableFile) and len(exp.data.made.label_names) != 1,
-            "a federation predicts one label column",
+            "a federation predicts one label column: several labels and survival are for simulations",
             'name it: data = { name = "csv", label = "..." }',
             "data.label",
+        ),
+        (
+            isinstance(exp.data.made, TableFile) and exp.data.made.task not in TASKS,
+            f"a federation cannot be trained on the task '{getattr(exp.data.made, 'task', None)}'",
+            f"choose a label of the task {join_words([*filter(None, TASKS)], 'or')}; `fedarena run` has the others",
+            "data.task",
         ),
         *(
             (
@@ -78,6 +83,12 @@ def check_experiment(experiment: Experiment) -> None:
                 f"data.{key}",
             )
             for key, usual, *allowed in FEDERATED
+        ),
+        (
+            task_of(exp) == "regression" and exp.evaluate.histograms is not None,
+            "evaluate.histograms counts scores of classes, and a regression has none",
+            "leave it out",
+            "evaluate.histograms",
         ),
         (
             exp.partition.name != "natural" or _changed(exp.partition.settings),
@@ -137,6 +148,12 @@ def check_experiment(experiment: Experiment) -> None:
             raise BadValue(what, remedy=remedy, where=where)
 
 
+def task_of(experiment: Experiment) -> TaskName:
+    """Return the task of a federation, which is classification where the experiment sets none."""
+    task = getattr(experiment.data.made, "task", None)
+    return "regression" if task == "regression" else "classification"
+
+
 def _changed(settings: dict[str, Any]) -> bool:
     return any(value not in (None, 1) for value in settings.values())
 
@@ -177,12 +194,15 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
     """Describe what a client of this experiment sends, besides the sizes and times of its messages."""
     exp, source = experiment, experiment.data.made
     algorithm, uplink = exp.algorithm.made, exp.uplink
-    shared = ["the names of its columns and the labels that occur, and how many rows it has to train and to test on"]
+    regression = task_of(exp) == "regression"
+    labels = "" if regression else " and the labels that occur"
+    shared = [f"the names of its columns{labels}, and how many rows it has to train and to test on"]
     if source.one_hot:
         shared.append("the levels that occur in text columns")
     sums = ["of each column the number of values, the sum over its training rows"] * needs_means(source)
     sums += ["the sum of their squares"] * source.standardise
     sums += ["how many training rows it has of each class"] * algorithm.counts_classes
+    sums += ["the sum of its labels and of their squares over its training rows"] * regression
     if sums:
         shared.append(f"{join_words(sums)}: {_visibility(clients)}")
     if algorithm.communicates:
@@ -191,13 +211,28 @@ def what_leaves(experiment: Experiment, shares_models: bool, clients: int = 1) -
             shared.append("BatchNorm's statistics of its training rows, if the model has any")
     loss = "" if exp.local.privacy is not None else "its loss, "
     shared.append(f"of each training {loss}its steps and whether it ended in finite numbers")
-    shared.append("how many of its test rows the model gets right, and the sum of their losses")
-    shared += _metrics(exp, clients)
+    right = "how many of its test rows the model gets right, and the sum of their losses"
+    shared.append("the sum of the losses of its test rows" if regression else right)
+    shared += _errors(exp, clients) if regression else _metrics(exp, clients)
     if shares_models:
         shared.append("the model that it keeps for itself, to be tested on the rows of the others")
     if isinstance(algorithm, Asynchronous):
         shared.append("when it has finished a training")
     return shared
+
+
+def _errors(exp: Experiment, clients: int) -> list[str]:
+    """Describe what is sent for the metrics of a regression."""
+    if exp.algorithm.made.personal:
+        return []
+    when = "after the last round" if exp.evaluate.metric == "loss" else "at every evaluation"
+    who = _visibility(
+        clients, "with them it knows how wrong the model is on your test rows, and their labels' mean and spread"
+    )
+    sums = (
+        "the sums of absolute and squared errors, of labels and of squared labels, and how many outputs are not finite"
+    )
+    return [f"{when}, over its test rows: {sums}: {who}"]
 
 
 def _metrics(exp: Experiment, clients: int) -> list[str]:
@@ -235,7 +270,7 @@ def _metrics(exp: Experiment, clients: int) -> list[str]:
 
 def label_lines(experiment: Experiment, class_counts: Mapping[str, int]) -> list[str]:
     """Return the values at consent of the counts that are sent for metrics: they add up to the labels of test rows."""
-    if experiment.algorithm.made.personal:
+    if experiment.algorithm.made.personal or not class_counts:
         return []
     counts = shortened(", ".join(f"{count} of {label!r}" for label, count in class_counts.items()))
     return [
@@ -266,7 +301,7 @@ def description_lines(described: TableDescription) -> list[str]:
     lines = [
         f"sample counts: {counts}",
         f"columns: {shortened(columns)}",
-        f"labels: {shortened(', '.join(map(repr, described.classes)))}",
+        *([f"labels: {shortened(', '.join(map(repr, described.classes)))}"] if described.classes else []),
     ]
     return lines + [
         f"levels of '{column.name}': {shortened(', '.join(map(repr, column.words)))}"

@@ -44,7 +44,7 @@ def wait_for_clients(coordinator: Coordinator, roster: Roster, seconds: float) -
 
 def agree_with_clients(coordinator: Coordinator, roster: Roster, experiment: Experiment) -> None:
     """Agree with all clients on columns, classes and places; then on statistics, where the experiment needs any."""
-    agreed = first_agreement(roster.described, roster.shares_models)
+    agreed = first_agreement(roster.described, roster.shares_models, experiment.data.made.task or "classification")
 
     def counts(name: str, message: Message) -> messages.SampleCounts:
         response = expect(message, messages.SampleCounts)

@@ -61,6 +61,9 @@ class Agreement(MessagePart):
     means: tuple[float, ...] | None = None  # of the columns, over all training rows
     deviations: tuple[float, ...] | None = None
     class_counts: tuple[int, ...] | None = None  # over all training rows, where the algorithm needs them
+    label_scale: tuple[float, float] | None = (
+        None  # mean and deviation of a regression's labels, over all training rows
+    )
     heaviest: int | None = None  # most training rows of a client, where answers are masked
     shares_models: bool = False  # personal models are sent to the other clients, to be tested there
 
@@ -84,8 +87,8 @@ class TableDescription(MessageBody, kind="described", release="description: samp
     session: str  # of this process: another one does not know the run
     rows: Count
     test_rows: Count  # of a file of their own
-    label_kind: Literal["numbers", "truths", "words"]
-    classes: tuple[str, ...]
+    label_kind: Literal["numbers", "truths", "words", "quantity"]  # quantity: the label of a regression
+    classes: tuple[str, ...]  # empty for a regression
     columns: tuple[ColumnDescription, ...]
 
 
@@ -301,7 +304,22 @@ class SendResultRequest(MessageBody, kind="send"):
     trained: AsyncTrainResponse  # as it was reported
 
 
-# Errors, and the end of a run
+# The end of a run
+
+
+class FinalModelRequest(MessageBody, kind="final"):
+    """Server: store the final model in the payload, or the personal model of a ticket, in a run folder."""
+
+    rounds: Count  # after which the run ended
+    sha256: Key  # of the weights and BatchNorm statistics in the payload
+    memory: str | None = None  # None: the model in the payload
+
+
+class FinalModelResponse(MessageBody, kind="stored"):
+    """Client: confirm that the final model is stored."""
+
+
+# Errors
 
 
 class CannotTrainResponse(MessageBody, kind="skips", release="a reason not to train"):
@@ -330,6 +348,9 @@ class RefusalResponse(MessageBody, kind="refused"):
 
     why: str
     kind: Literal["unready", "no"] = "no"  # unready: this process does not know the run yet
+
+
+# Goodbye
 
 
 class GoodbyeRequest(MessageBody, kind="goodbye"):

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.engine.task_metrics import MANY_CLASSES, Predictions
+from fedarena.federation.regression_sums import BY_ERROR, RegressionLayout, RegressionSums
 from fedarena.statistics.exact_sums import POINT, exact_sum
 from fedarena.statistics.metric_registry import Metric, all_metrics, measure
 from fedarena.statistics.metrics import BINS, brier_scores, confidence_bins, log_losses
@@ -206,14 +207,30 @@ class MetricSums:
         return self.losses[name == "brier"] / (count << POINT)
 
 
-def layout_of(context: Any, bins: int) -> MetricLayout:
+def layout_of(context: Any, bins: int) -> MetricLayout | RegressionLayout:
     """Return the layout for the task of an experiment."""
+    if context.task_name == "regression":
+        return RegressionLayout()
     return MetricLayout(context.data.classes, bins, context.positive)
+
+
+def sums_of(predictions: Predictions, layout: MetricLayout | RegressionLayout) -> MetricSums | RegressionSums:
+    """Return the sums of one client's predictions."""
+    if isinstance(layout, RegressionLayout):
+        return RegressionSums.of(predictions)
+    return MetricSums.of(predictions, layout)
+
+
+def read_sums(integers: Sequence[int], layout: MetricLayout | RegressionLayout) -> MetricSums | RegressionSums:
+    """Return the sums that integers stand for; raise ValueError if they stand for none."""
+    if isinstance(layout, RegressionLayout):
+        return RegressionSums.from_integers(integers)
+    return MetricSums.from_integers(integers, layout)
 
 
 def why_no_sums(context: Any) -> str:
     """Return why there are no sums for the models of an experiment, or an empty text."""
-    if context.task_name != "classification":
+    if context.task_name not in ("classification", "regression"):
         return "the model brings its own loss"
     if context.has_personal_models:
         return "every client has its own model"
@@ -224,7 +241,7 @@ def followed_from(metric: str) -> str:
     """Return what a followed metric needs of every evaluation: "counts", "sums", "histograms", or "" for nothing."""
     if metric in (*COUNTED, "log_loss"):
         return "counts"
-    if metric in (*BY_CLASS, *BY_SUM):
+    if metric in (*BY_CLASS, *BY_SUM, *BY_ERROR):
         return "sums"
     return "histograms" if metric in BY_ORDER else ""
 

@@ -19,7 +19,17 @@ from fedarena.engine.task_metrics import stacked
 from fedarena.engine.tasks import AbsentClient
 from fedarena.federation import messages
 from fedarena.federation.masked_totals import masked_total
-from fedarena.federation.metric_sums import BY_CLASS, BY_ORDER, BY_SUM, COUNTED, MetricSums, layout_of, why_no_sums
+from fedarena.federation.metric_sums import (
+    BY_CLASS,
+    BY_ORDER,
+    BY_SUM,
+    COUNTED,
+    MetricSums,
+    layout_of,
+    read_sums,
+    why_no_sums,
+)
+from fedarena.federation.regression_sums import BY_ERROR, RegressionSums
 from fedarena.federation.remote_runtime import RemoteRuntime
 from fedarena.federation.wire_format import Message, Payload, WireRefused, expect
 from fedarena.statistics.metric_registry import Metric, metrics_of
@@ -33,7 +43,7 @@ class ReleasedMetrics:
         self._bins = self.context.experiment.evaluate.histograms or 0
         self._summed = not why_no_sums(self.context)
         known = {*COUNTED, "log_loss"}
-        known |= {*BY_CLASS, *BY_SUM} if self._summed else set()
+        known |= {*BY_CLASS, *BY_SUM, *BY_ERROR} if self._summed else set()
         known |= {*BY_ORDER} if self._summed and self._bins else set()
         self.metrics = [one for name, one in metrics_of(self.context.task_name).items() if name in known]
 
@@ -67,7 +77,9 @@ class ReleasedMetrics:
             values |= stacked(({} if isinstance(one, AbsentClient) else one for one in each), list(BY_ORDER))
         return replace(found, client_values=values)
 
-    def _total(self, common: Broadcast, found: EvaluationResult, bins: int) -> tuple[MetricSums | None, str]:
+    def _total(
+        self, common: Broadcast, found: EvaluationResult, bins: int
+    ) -> tuple[MetricSums | RegressionSums | None, str]:
         """Return the total over all clients, or say why there is none."""
         names = self.runtime.names
         if found.missing:
@@ -84,7 +96,7 @@ class ReleasedMetrics:
         for name, why in missing.items():
             return None, f"'{name}': {why}"
         try:
-            total = MetricSums.from_integers(integers, layout)
+            total = read_sums(integers, layout)
             problem = total.implausible(int(self.context.owners.test_sizes.sum()))
         except ValueError as error:
             problem = str(error)

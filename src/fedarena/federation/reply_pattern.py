@@ -64,7 +64,8 @@ class ReplyPatterns:
         rows = max(ROWS, data.classes)
         x = np.zeros((rows, *data.x.shape[1:]), np.float32)
         everyone = [np.arange(rows)] * len(context.owners.clients)
-        made_up = Dataset("made up", x, np.arange(rows) % data.classes, rows, data.classes)
+        y = np.arange(rows, dtype=np.float32) if data.task == "regression" else np.arange(rows) % data.classes
+        made_up = Dataset("made up", x, y, rows, data.classes, task=data.task)
         return build_model_and_algorithm(
             ExperimentContext(context.experiment, made_up, Partition(everyone, np.empty(0, np.int64)))
         )

@@ -14,11 +14,12 @@ from fedarena.federation import messages
 from fedarena.federation.agreement import client_order, table_differences
 from fedarena.federation.client_data import MOST_ROWS
 from fedarena.results.json_files import write_text
+from fedarena.results.run_folder import FEDERATION
 from fedarena.transport.certificates import write_secret
 
 LOGGER = logging.getLogger(__name__)
 
-FILE, SECRET = "federation.json", "secret"
+SECRET = "secret"
 LONGEST_NUMBER = 20  # digits of a label, its sign among them
 
 
@@ -66,7 +67,7 @@ class Roster(BaseModel):
 
     def save(self, folder: Path) -> None:
         """Save the roster in the run folder."""
-        write_text(folder / FILE, json.dumps(self.model_dump(), indent=1))
+        write_text(folder / FEDERATION, json.dumps(self.model_dump(), indent=1))
         (folder / SECRET).unlink(missing_ok=True)
         write_secret(folder / SECRET, f"{self.secret:x}".encode())
 
@@ -77,7 +78,7 @@ class Roster(BaseModel):
     @classmethod
     def load(cls, folder: Path) -> Roster:
         """Return the roster of a run that is resumed."""
-        path = folder / FILE
+        path = folder / FEDERATION
         if not path.exists():
             raise ResumeMismatch(
                 f"{folder} holds no run of a federation",
@@ -103,6 +104,8 @@ def _odd(described: messages.TableDescription) -> str:
         return f"it has {described.rows + described.test_rows} rows, and {MOST_ROWS} are allowed"
     if len({column.name for column in described.columns}) < len(described.columns):
         return "its table has a column twice"
+    if (described.label_kind == "quantity") != (not described.classes):
+        return "its labels are described as numbers and as classes"
     whole = all(len(label) <= LONGEST_NUMBER and label.removeprefix("-").isdecimal() for label in described.classes)
     if described.label_kind == "numbers" and not whole:
         return "its labels are described as numbers, and are not"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedarena.algorithms.base import Asynchronous
@@ -25,6 +26,7 @@ from fedarena.federation.consent import experiment_as_text
 from fedarena.federation.coordinator import Coordinator
 from fedarena.federation.enrollment import agree_with_clients, wait_for_clients, wait_until_ready
 from fedarena.federation.evaluation import FederatedEvaluator
+from fedarena.federation.final_model import finished_run, hand_out, send_final_model
 from fedarena.federation.remote_runtime import RemoteRuntime
 from fedarena.federation.requests import ResponseRule
 from fedarena.federation.roster import Roster
@@ -86,6 +88,13 @@ def serve(
             wait_for_clients(coordinator, roster, terms.wait)
             agree_with_clients(coordinator, roster, experiment)
         context = open_remote_context(experiment, roster)
+        finished = None if resume is None else finished_run(path, experiment)
+        if finished is not None:  # then clients that were away at the end get its model
+            run_folder.check_same_start(path, context)
+            stack.enter_context(interruptible("serve", path))
+            hand_out(RemoteRuntime(context, coordinator, replace(terms.rule, deadline=terms.wait)), finished)
+            coordinator.dismiss_all("the run is finished")
+            return finished
         # Clients keep no earlier states, so a damaged round cannot be replaced by an earlier one.
         store = CheckpointStore(path / "checkpoint", context.algorithm, from_intact=None)
         stack.callback(store.close)
@@ -114,6 +123,7 @@ def open_remote_context(experiment: Experiment, roster: Roster) -> ExperimentCon
     with one_thread():
         context = ExperimentContext(experiment, *without_rows(experiment, roster.agreed, roster.counted))
         context.noise_seed = roster.secret
+        context.label_scale = roster.agreed[roster.names[0]].label_scale or (0.0, 1.0)
         build_model_and_algorithm(context)
     roster.initial = sha256(context.initial)
     return context
@@ -124,19 +134,33 @@ def _run(runtime: RemoteRuntime, store: CheckpointStore, on_round: OnRound | Non
     runtime.looks = FederatedEvaluator(runtime, store.client_state, runtime.coordinator.roster.shares_models)
     is_asynchronous = isinstance(context.algorithm, Asynchronous)
     loop = (AsyncServerLoop if is_asynchronous else TrainingLoop)(context, runtime, store)
+    shown = context.metric.name if context.task_name == "regression" else "accuracy"
     records: list[RoundRecord] = []
     with loop.listening() if isinstance(loop, AsyncServerLoop) else contextlib.nullcontext():
         for record in loop.rounds():
             records.append(record)
-            LOGGER.info(round_line(record, loop.rule.nominal_rounds, [runtime.names[k] for k in runtime.looks.missing]))
+            untested = [runtime.names[k] for k in runtime.looks.missing]
+            LOGGER.info(round_line(record, loop.rule.nominal_rounds, untested, shown))
             if on_round is not None and on_round(record):
                 break
-    return finish_run(loop, records, store.folder.parent)
+    result = finish_run(loop, records, store.folder.parent)
+    send_final_model(runtime, loop.model, store.client_state, result)
+    return result
 
 
-def round_line(record: RoundRecord, rounds: int, untested: Sequence[str]) -> str:
-    """Return a line about a round; `untested` are the clients whose samples the accuracy is without."""
-    seen = "" if record.accuracy is None else f"  accuracy {record.accuracy:.4f}  loss {record.loss:.4f}"
+def _metric_text(record: RoundRecord, metric: str) -> str:
+    """Return the accuracy, or the value of the metric where the task has no accuracy."""
+    value = record.value_of(metric)
+    return (
+        f"accuracy {record.accuracy:.4f}"
+        if metric == "accuracy"
+        else f"{metric} {math.nan if value is None else value:.4f}"
+    )
+
+
+def round_line(record: RoundRecord, rounds: int, untested: Sequence[str], metric: str = "accuracy") -> str:
+    """Return a line about a round; `untested` are the clients whose samples the evaluation is without."""
+    seen = "" if record.accuracy is None else f"  {_metric_text(record, metric)}  loss {record.loss:.4f}"
     if seen and untested:
         seen += f" (without {', '.join(untested)})"
     answered = f"{record.answered} of {record.selected} answered"

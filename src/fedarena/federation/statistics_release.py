@@ -1,8 +1,9 @@
 """Statistics that a client releases before training: sums over its training samples, and how they are hidden in totals.
 
-Of each feature: how many values are present, their sum and, to standardise, the sum of their squares; and class counts,
-where the algorithm needs them. All are exact integers. With at least three clients each adds masks that cancel in the
-total (one exchange of X25519 keys, one mask for every pair), so that the server learns the totals and nothing else.
+Of each feature: how many values are present, their sum and, to standardise, the sum of their squares; the same of the label
+of a regression; and class counts, where the algorithm needs them. All are exact integers. With at least three clients each
+adds masks that cancel in the total (one exchange of X25519 keys, one mask for every pair), so that the server learns the
+totals and nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from numpy.typing import NDArray
 
 from fedarena.federation.redaction import ShareableError
 from fedarena.federation.secure_aggregation import agreed_key, draw_key, key_stream, public_half
-from fedarena.statistics.exact_sums import LARGEST_POWER, POINT, SQUARE_POINT, WIDTH, WORDS
+from fedarena.statistics.exact_sums import (
+    LARGEST_POWER,
+    POINT,
+    SQUARE_POINT,
+    WIDTH,
+    WORDS,
+    exact_sum,
+    exact_sum_of_squares,
+)
 
 MASKED_FROM = 3  # clients: with two, the total and one's own sums give those of the other
 MODULUS = 1 << WIDTH
@@ -32,11 +41,12 @@ class StatisticsLayout:
     features: int  # 0 where no sums are needed
     squares: bool
     classes: int  # 0 where no class counts are needed
+    label: bool = False  # number, sum and sum of squares of a regression's labels
 
     @property
     def size(self) -> int:
         """Return how many integers there are."""
-        return self.features * (3 if self.squares else 2) + self.classes
+        return self.features * (3 if self.squares else 2) + self.classes + 3 * self.label
 
 
 @dataclass(frozen=True)
@@ -47,18 +57,26 @@ class Totals:
     sums: tuple[int, ...]  # times 2**1074
     squares: tuple[int, ...]  # times 2**2148; empty unless columns are standardised
     class_counts: tuple[int, ...]
+    label: Totals | None = None  # of a regression's labels, as of one column
 
     @classmethod
     def of(cls, integers: Sequence[int], layout: StatisticsLayout) -> Totals:
         """Split the integers into the parts of the layout."""
-        n, numbers = layout.features, tuple(integers)
+        n, numbers, end = layout.features, tuple(integers), layout.size - 3 * layout.label
         squares = numbers[2 * n : 3 * n] if layout.squares else ()
-        return cls(numbers[:n], numbers[n : 2 * n], squares, numbers[layout.size - layout.classes :])
+        label = cls.of(numbers[end:], StatisticsLayout(1, True, 0)) if layout.label else None
+        return cls(numbers[:n], numbers[n : 2 * n], squares, numbers[end - layout.classes : end], label)
+
+    @classmethod
+    def of_values(cls, values: NDArray[np.float64]) -> Totals:
+        """Return the statistics of one column."""
+        return cls((len(values),), (exact_sum(values),), (exact_sum_of_squares(values),), ())
 
     @property
     def integers(self) -> tuple[int, ...]:
         """Return all of them in the order of the layout."""
-        return (*self.present, *self.sums, *self.squares, *self.class_counts)
+        label = () if self.label is None else self.label.integers
+        return (*self.present, *self.sums, *self.squares, *self.class_counts, *label)
 
     def implausible(self, samples: int) -> str:
         """Return what cannot be true of the statistics of so many samples, or an empty text."""
@@ -73,7 +91,9 @@ class Totals:
         for count, total, square in zip(self.present, self.sums, self.squares, strict=bool(self.squares)):
             if square * count < total * total:
                 return "a sum of squares is too small for its sum"
-        return ""
+        if self.label is not None and self.label.present != (samples,):
+            return "the labels are not those of the training samples"
+        return "" if self.label is None else self.label.implausible(samples)
 
     def means(self) -> tuple[float, ...]:
         """Return the mean of each feature, rounded once."""

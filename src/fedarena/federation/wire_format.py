@@ -25,7 +25,7 @@ from fedarena.federation.compression import compress, decompress
 from fedarena.federation.messages import KINDS, MessageBody
 from fedarena.models.pytree import UnknownType, from_plain, to_plain
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAGIC = b"fedarena"
 LENGTHS = struct.Struct("<QQ")
 LIMIT = 1 << 30  # bytes of a message

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
-from fedarena.data.published_files import ELSEWHERE
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.setup import open_context
@@ -24,7 +23,8 @@ from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Keep
 from fedarena.privacy.accountant import usual_delta, usual_record_delta
 from fedarena.results.notebook import run_html, run_text
-from fedarena.results.run_files import client_columns, client_rows
+from fedarena.results.run_files import client_columns, client_rows, read_clients
+from fedarena.results.samples_elsewhere import has_samples_elsewhere
 from fedarena.results.trained_model import load_own_model, model_in_use, trained_model
 from fedarena.statistics.curve_summary import monotone, recalls, rounds_to
 from fedarena.statistics.fairness import fairness
@@ -298,13 +298,12 @@ class Run:
     def clients(self) -> pd.DataFrame:
         """A table with one row per client: its samples and its metrics."""
         pandas = import_optional("pandas", needed_by="run.clients", install="'fedarena[notebook]'")
-        frame: pd.DataFrame = pandas.DataFrame(
-            client_rows(
-                open_context(self.experiment),
-                self.client_accuracy,
-                client_columns(self.measured, self.chosen, self.record_epsilons),
-            )
-        )
+        columns = client_columns(self.measured, self.chosen, self.record_epsilons)
+        if self.dir is not None and has_samples_elsewhere(self.dir, self.experiment):
+            rows = read_clients(self.dir)
+        else:
+            rows = client_rows(open_context(self.experiment), self.client_accuracy, columns)
+        frame: pd.DataFrame = pandas.DataFrame(rows)
         return frame
 
     def model(self, client: int | None = None) -> nn.Module:
@@ -327,7 +326,7 @@ class Run:
 
     def context(self, client: int | None = None) -> ExperimentContext:
         """Return the data and the trained model of this run; that of one client where each has its own."""
-        if self.experiment.data.settings.get("path") == ELSEWHERE:
+        if has_samples_elsewhere(self.dir, self.experiment):
             raise BadValue(
                 "the samples of this run stayed with the clients of its federation, so this cannot be computed here",
                 remedy="see run.metrics for the metrics it has, and run.notes for those that are missing",

@@ -12,13 +12,14 @@ import numpy as np
 from fedarena.common.files import atomic_write
 from fedarena.config.components import Component
 from fedarena.data.dataset import PADDING
+from fedarena.data.published_files import reading
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.task_metrics import FinalMetrics
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.results.json_files import file_sha256
 from fedarena.results.model_file import MODEL_FACTS
-from fedarena.results.run_folder import PREPROCESSING
+from fedarena.results.run_folder import DAMAGED, FEDERATION, PREPROCESSING
 from fedarena.statistics.metric_registry import RESERVED_PREFIX
 
 TRAITS = ("communicates", "personal", "pooled")
@@ -29,8 +30,8 @@ HASHED = (
 
 
 def hashed_files(path: Path) -> tuple[str, ...]:
-    """Return the files of a run whose hashes are in result.json; the preprocessing is there only for tables."""
-    return (*HASHED, *(name for name in (PREPROCESSING, MODEL_FACTS) if (path / name).exists()))
+    """Return the files of a run whose hashes are in result.json, with those that only tables and federations have."""
+    return (*HASHED, *(name for name in (PREPROCESSING, MODEL_FACTS, FEDERATION) if (path / name).exists()))
 
 
 def write_rounds(path: Path, records: list[RoundRecord]) -> None:
@@ -115,6 +116,15 @@ def client_rows(
         }
         for k, index in enumerate(owners.clients)
     ]
+
+
+def read_clients(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of clients.parquet."""
+    import pyarrow.parquet as pq
+
+    with reading(path / "clients.parquet", remedy=DAMAGED):
+        rows: list[dict[str, Any]] = pq.read_table(path / "clients.parquet").to_pylist()
+    return rows
 
 
 def _classes(labels: np.ndarray[Any, Any]) -> int | None:

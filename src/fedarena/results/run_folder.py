@@ -5,6 +5,7 @@ rounds.parquet     one row per evaluation         clients.parquet   one row per 
 partition.npz      the samples of every client    model.safetensors the final model, by parameter name
 result.json        the main numbers               versions.json     the software it ran with
 checkpoint/        everything needed to resume    preprocessing.json the encoding of a table's columns
+federation.json    the clients of a real federation
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from fedarena.results.json_files import read_table, write_table, write_text
 
 DAMAGED = "restore the file from a copy, or run the experiment again in a new folder"
 PREPROCESSING = "preprocessing.json"
+FEDERATION = "federation.json"  # of a run between organisations: its clients, or in a client's folder that client
 SEAL = "# sha256 "  # the last line of experiment.toml, over the lines above it
 MAY_GROW = ("rounds", "uploads")  # a finished run may be continued with a larger budget
 

@@ -23,16 +23,7 @@ def altered_files(
     path: Path, context: ExperimentContext, records: list[RoundRecord], state: Mapping[str, Any], weights_sha256: str
 ) -> list[str]:
     """Return the files of a run folder that contradict its record, one sentence each."""
-    import pyarrow.parquet as pq
-
-    found = [*changed_files(path), *changed_checkpoint(path, context.algorithm)]
-    with reading(path / "rounds.parquet", remedy=DAMAGED):
-        stored_rows = pq.read_table(path / "rounds.parquet").to_pylist()
-        empty = dict.fromkeys(RoundRecord.__dataclass_fields__)  # a folder may be older than a column
-        if str([{**empty, **row} for row in stored_rows]) != str(
-            [asdict(r) for r in records if r.accuracy is not None]
-        ):
-            found.append("rounds.parquet: not the rounds of the log")
+    found = [*changed_files(path), *changed_checkpoint(path, context.algorithm), *changed_rounds(path, records)]
     with reading(path / "partition.npz", remedy=DAMAGED), np.load(path / "partition.npz", allow_pickle=False) as stored:
         arrays = partition_arrays(context.owners)
         if {*stored.files} != {*arrays} or not all(np.array_equal(stored[k], a) for k, a in arrays.items()):
@@ -55,6 +46,19 @@ def changed_files(path: Path, names: Sequence[str] | None = None) -> list[str]:
         if (now := file_sha256(path / name)) != known[name]:
             found.append(f"{name}: " + ("it was changed after the run ended" if now else "it is missing"))
     return found
+
+
+def changed_rounds(path: Path, records: list[RoundRecord]) -> list[str]:
+    """Return a sentence if rounds.parquet does not hold the evaluated rounds of the log."""
+    import pyarrow.parquet as pq
+
+    with reading(path / "rounds.parquet", remedy=DAMAGED):
+        stored_rows = pq.read_table(path / "rounds.parquet").to_pylist()
+    empty = dict.fromkeys(RoundRecord.__dataclass_fields__)  # a folder may be older than a column
+    is_log = str([{**empty, **row} for row in stored_rows]) == str(
+        [asdict(r) for r in records if r.accuracy is not None]
+    )
+    return [] if is_log else ["rounds.parquet: not the rounds of the log"]
 
 
 def changed_checkpoint(path: Path, algorithm: Any) -> list[str]:

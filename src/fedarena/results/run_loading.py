@@ -15,7 +15,7 @@ from fedarena.engine.record import parse_records
 from fedarena.results.json_files import read_table
 from fedarena.results.run import Run
 from fedarena.results.run_files import TRAITS, read_metrics, read_validated
-from fedarena.results.run_folder import DAMAGED, read_experiment
+from fedarena.results.run_folder import DAMAGED, FEDERATION, read_experiment
 from fedarena.results.run_integrity import changed_files
 
 
@@ -31,9 +31,12 @@ def load_with_changes(folder: Path, **own: Any) -> tuple[Run, list[str]]:
     """Return the run of a folder, and one sentence for each file that was changed after the run."""
     if not (folder / "result.json").exists():
         read_experiment(folder, **own)  # raises if it is no folder of a run
+        if (folder / "model" / "result.json").exists():
+            raise BadValue(f"{folder} is the state of a client", remedy=f"its model is in {folder / 'model'}")
+        command = "serve" if (folder / FEDERATION).exists() else "run"
         raise BadValue(
             f"{folder} holds a run that has not finished",
-            remedy=f"resume it: fedarena run --resume {folder}",
+            remedy=f"resume it: fedarena {command} --resume {folder}",
             where=str(folder),
         )
     result = read_table(folder / "result.json", DAMAGED)

@@ -22,9 +22,15 @@ from fedarena.config.errors import BadValue, quoted
 from fedarena.data.table_encoding import TableEncoding
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.models.task import Task, build, predicted_classes
-from fedarena.results.json_files import read_table
 from fedarena.results.model_file import MODEL_FACTS, ModelFacts, read_model_facts
-from fedarena.results.run_folder import DAMAGED, PREPROCESSING
+from fedarena.results.run_folder import PREPROCESSING
+from fedarena.results.samples_elsewhere import (
+    client_of,
+    has_samples_elsewhere,
+    no_common_model,
+    open_model,
+    read_encoding,
+)
 
 if TYPE_CHECKING:
     from fedarena.results.run import Run
@@ -42,10 +48,11 @@ def model_in_use(run: Run, client: int | None = None) -> nn.Module:
     The run folder is enough: the data is read only for a run without one, or of an earlier version.
     """
     if run.dir is None or not (run.dir / MODEL_FACTS).exists():
-        context = run.context(client)
+        context = open_model(run) if has_samples_elsewhere(run.dir, run.experiment) else run.context(client)
         module, facts, encoding = context.task.module, ModelFacts.of(context), context.data.encoding
     else:
-        facts, encoding = read_model_facts(run.dir), read_encoding(run.dir)
+        facts = read_model_facts(run.dir)
+        encoding = read_encoding(run.dir) if (run.dir / PREPROCESSING).exists() else None
         module = _built(run, facts, client).module
     plain = encoding is None and facts.task not in ("regression", "multilabel", "survival")
     return module.eval() if plain else TrainedModel(module, facts, encoding)
@@ -64,12 +71,6 @@ def trained_model(run: Run, client: int | None = None) -> TrainedModel:
             remedy="use run.model(), which is the torch module itself",
         )
     return TrainedModel(model, facts)
-
-
-def read_encoding(folder: Path) -> TableEncoding | None:
-    """Return the encoding of the table in a run folder; None where the data was no table."""
-    path = folder / PREPROCESSING
-    return TableEncoding.from_json(read_table(path, DAMAGED)) if path.exists() else None
 
 
 def load_own_model(folder: Path | None, task: Task, algorithm: Algorithm, client: int | None) -> None:
@@ -93,7 +94,9 @@ def _built(run: Run, facts: ModelFacts, client: int | None) -> Task:
     task = build(exp.model.made, facts.shape, facts.outputs, 0, is_text=facts.task == "next_symbol", **options)
     task.module.load_state_dict(run.state)
     local_buffers = exp.bn_buffers == "local" and task.buffers().values.size > 0
-    if (algorithm.personal or local_buffers) and not algorithm.pooled:
+    if (algorithm.personal or local_buffers) and not algorithm.pooled and client_of(run.dir) is None:
+        if has_samples_elsewhere(run.dir, exp):
+            raise no_common_model()
         load_own_model(run.dir, task, algorithm, client)
     return task
 

@@ -50,7 +50,7 @@ def read_labels(columns: Mapping[str, NDArray[Any]], task: LabelTask | None = No
         )
     ((name, values),) = columns.items()
     if task == "regression":
-        numbers = _numbers(name, values, first_row).astype(np.float32)
+        numbers = label_numbers(name, values, first_row).astype(np.float32)
         if not np.ptp(numbers):
             raise BadValue(f"{name} holds one value only", remedy="choose a label that differs between rows")
         return Labels(task, numbers, 1)
@@ -84,7 +84,7 @@ def _survival(columns: Mapping[str, NDArray[Any]], first_row: int) -> Labels:
             where="data.label",
         )
     (when, times), (what, events) = columns.items()
-    time = _numbers(when, times, first_row)
+    time = label_numbers(when, times, first_row)
     if (time < 0).any():
         raise BadValue(
             f"{when} is negative in row {(time < 0).argmax() + first_row}",
@@ -97,7 +97,7 @@ def _survival(columns: Mapping[str, NDArray[Any]], first_row: int) -> Labels:
     return Labels("survival", np.column_stack([time, event]).astype(np.float32), 1)
 
 
-def _numbers(name: str, values: NDArray[Any], first_row: int) -> NDArray[np.float64]:
+def label_numbers(name: str, values: NDArray[Any], first_row: int) -> NDArray[np.float64]:
     """Return a column as numbers; raise `BadValue` with the row of a value that is none, or too large."""
     if values.dtype.kind not in "biuf":
         raise BadValue(

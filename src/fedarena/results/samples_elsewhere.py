@@ -1,0 +1,119 @@
+"""Runs whose samples are not with their folder: those of a federation, at the server and at a client.
+
+Their model is built from the preprocessing, which has the columns and the classes, and their files can be verified.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedarena.common.formatting import as_json
+from fedarena.config.errors import BadValue
+from fedarena.config.experiment import Experiment
+from fedarena.data.dataset import Dataset, Partition
+from fedarena.data.published_files import ELSEWHERE, reading
+from fedarena.data.table_encoding import TableEncoding
+from fedarena.engine.context import ExperimentContext
+from fedarena.models.task import sha256
+from fedarena.results.json_files import read_table
+from fedarena.results.run_folder import DAMAGED, FEDERATION, PREPROCESSING
+from fedarena.results.run_integrity import changed_checkpoint, changed_files, changed_rounds
+
+if TYPE_CHECKING:
+    from fedarena.results.run import Run
+
+
+def has_samples_elsewhere(folder: Path | None, experiment: Experiment) -> bool:
+    """Return whether the samples of a run cannot be loaded where its folder is."""
+    is_federation = folder is not None and (folder / FEDERATION).is_file()
+    return is_federation or (not experiment.data.own and experiment.data.settings.get("path") == ELSEWHERE)
+
+
+def client_of(folder: Path | None) -> str | None:
+    """Return the name of the client whose folder this is; None for any other run."""
+    if folder is None or not (folder / FEDERATION).is_file():
+        return None
+    with reading(folder / FEDERATION, remedy=DAMAGED):
+        name = json.loads((folder / FEDERATION).read_text(encoding="utf-8")).get("client")
+        return None if name is None else str(name)
+
+
+def read_encoding(folder: Path | None) -> TableEncoding:
+    """Return the preprocessing that is saved with a run."""
+    if folder is None or not (folder / PREPROCESSING).is_file():
+        raise BadValue(
+            f"{folder or 'this run'} has no {PREPROCESSING}: its data set is not a table",
+            remedy="give the folder of a run on a table",
+        )
+    return TableEncoding.from_json(read_table(folder / PREPROCESSING, DAMAGED))
+
+
+def outputs_of(encoding: TableEncoding) -> int:
+    """Return the number of outputs of a model: classes, labels, or one number."""
+    if encoding.task in ("regression", "survival"):
+        return 1
+    return len(encoding.label) if encoding.task == "multilabel" else len(encoding.classes)
+
+
+def empty_dataset(encoding: TableEncoding) -> Dataset:
+    """Return a data set without samples that has the columns and classes of a table."""
+    x, task = np.empty((0, len(encoding.column_names)), np.float32), encoding.task
+    y = np.empty(0, np.int64) if task == "classification" else np.empty(0, np.float32)
+    names = encoding.classes
+    return Dataset("", x, y, 0, outputs_of(encoding), class_names=names, task=task, encoding=encoding)  # type: ignore[arg-type]
+
+
+def open_model(run: Run) -> ExperimentContext:
+    """Return a context without samples, with the trained model of a run loaded; raise where there is no common model."""
+    context = _loaded(run)
+    if context.has_personal_models and client_of(run.dir) is None:
+        raise no_common_model()
+    return context
+
+
+def no_common_model() -> BadValue:
+    """Return the error about a server's folder where each client has a model of its own."""
+    return BadValue(
+        "there is no common model: each client of this federation has its own, in its own folder",
+        remedy="use the folder of a client, where `fedarena join` stored its model",
+    )
+
+
+def _loaded(run: Run) -> ExperimentContext:
+    nothing = np.empty(0, np.int64)
+    data = empty_dataset(read_encoding(run.dir))
+    context = ExperimentContext(run.experiment, data, Partition([nothing], nothing, [nothing]))
+    context.task.module.load_state_dict(run.state)
+    return context
+
+
+def contradictions(run: Run) -> list[str]:
+    """Return what in the folder of a run contradicts its records, as far as that follows without samples."""
+    assert run.dir is not None
+    found = changed_files(run.dir) + changed_checkpoint(run.dir, run.experiment.algorithm.made)
+    found += changed_rounds(run.dir, run.records)
+    stored = read_table(run.dir / "result.json", DAMAGED)
+    found += [
+        f"result.json, {name}: {stored[name]}, and the records give {value}"
+        for name, value in json.loads(as_json(run.summary())).items()
+        if name != "run_dir" and name in stored and stored[name] != value
+    ]
+    if (run.dir / PREPROCESSING).is_file():  # runs of earlier versions have none
+        task = _loaded(run).task
+        if sha256(task.vector(), task.buffers().values) != run.weights_sha256:
+            found.append("model.safetensors: not the weights that result.json names")
+    return found
+
+
+def unchecked_parts(run: Run) -> tuple[str, ...]:
+    """Return what cannot be verified in the folder of a run, one sentence each."""
+    again = "the rounds were not run again: the samples are not here"
+    if client_of(run.dir) is not None:
+        return again, "the model is the one that the server sent, and metrics are over this client's own test samples"
+    if run.dir is not None and (run.dir / FEDERATION).is_file():
+        return again, "updates and evaluations are recorded as the clients sent them"
+    return (again,)
