@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fedarena.data.sources.table_files import TableFile
 
-MANY = 3  # file names that a message lists
+MANY = 5  # file names that a message lists
 KIND_WORDS = {"f": "numbers", "i": "numbers", "u": "numbers", "b": "true and false"}
 
 
@@ -68,7 +68,8 @@ def read_files(source: TableFile, *, of_all_clients: bool = True) -> JoinedTable
     title = (
         quoted_list((PurePath(part.title).name for part in parts[:MANY]), MANY) if len(parts) > 1 else parts[0].title
     )
-    title += f" and {len(parts) - MANY} more files" if len(parts) > MANY else ""
+    more = len(parts) - MANY
+    title += f" and {more} more file{'s' * (more > 1)}" if more > 0 else ""
     with located_at(title):
         joined = {name: _joined_feature(name, parts, source.kinds.get(name), of_all_clients) for name in features}
     return JoinedTable(
