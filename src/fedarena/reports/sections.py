@@ -84,7 +84,9 @@ def _data(data: ReportData) -> str:
         return name
     dataset, partition = data.partitioned_data
     held = f"{int(partition.sizes.sum()):,} training samples and {len(partition.test):,} test samples in a split"
-    return f"{name}: {f'{dataset.classes} classes, ' if dataset.classes else ''}{held}"
+    what = {"regression": "a number to predict", "survival": "times to an event", "multilabel": f"{dataset.classes} labels"}
+    labels = what.get(dataset.task, f"{dataset.classes} classes" if dataset.classes else "")
+    return f"{name}: {labels}{', ' * bool(labels)}{held}"
 
 
 def uplink_steps(data: ReportData) -> str:

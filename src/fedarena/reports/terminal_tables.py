@@ -207,13 +207,15 @@ def _costs(comparison: Comparison, width: int) -> Table:
         "time": ["-" if r["clock_to_target"] is None else format_duration(r["clock_to_target"]) for r in rows],
         "worst": ["-" if r["client_worst"] is None else f"{r['client_worst']:.1%}" for r in rows],
     }
+    if all(r["client_worst"] is None for r in rows):  # the task has no accuracy
+        del columns["worst"]
     for key, name in reversed(GUARANTEES.items()):
         if any(r[key] is not None for r in rows):
             columns = {name: [_number(r[key], 1, 2) + EMPTY * (key in r["empty_promises"]) for r in rows], **columns}
     label = min(max(len(r["algorithm"]) for r in rows), LABEL)
     for least in ("time", "worst", "loss", "sent"):
         if label + 3 + sum(max(map(len, [name, *cells])) + GAP for name, cells in columns.items()) > width:
-            del columns[least]
+            columns.pop(least, None)
     table = plain_table(columns=columns, most=LABEL)
     for r, *cells in zip(rows, *columns.values(), strict=True):
         style = "dim" if r["algorithm"] == comparison.plan.reference else None

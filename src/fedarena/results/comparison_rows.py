@@ -66,7 +66,8 @@ def algorithm_row(result: Comparison, label: str) -> dict[str, Any]:
     which: Score = "validated" if plan.score == "validated" else "final"
     own, common = Scoring(which, plan.metric, "own").value, Scoring(which, plan.metric, "common").value
     standing = result.ranking.standings.get(label) if result.ranking else None
-    weighted = _mean([run.final.weighted_accuracy for run in runs])
+    with_accuracy = [run for run in runs if run.has_classes]
+    weighted = _mean([run.final.weighted_accuracy for run in with_accuracy])
     centre = result.centralized
     validated = result.all_scores("validated")[label] if result.is_validated else []
     last = [run.records[-1] for run in runs]
@@ -96,8 +97,8 @@ def algorithm_row(result: Comparison, label: str) -> dict[str, Any]:
         "wall_seconds": _mean([record.wall_seconds for record in last]),
         "weighted_accuracy": weighted,
         "relative_accuracy": None if weighted is None or not centre else relative_accuracy(weighted, centre),
-        "client_std": _mean([run.fairness.get("std") for run in runs]),
-        "client_worst": _mean([run.fairness.get("worst_tenth") for run in runs]),
+        "client_std": _mean([run.fairness.get("std") for run in with_accuracy]),
+        "client_worst": _mean([run.fairness.get("worst_tenth") for run in with_accuracy]),
     }
 
 
