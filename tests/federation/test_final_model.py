@@ -77,6 +77,8 @@ def test_every_party_has_the_same_model_and_can_use_it_without_the_samples(tmp_p
         assert "samples are not here" in verdict.unchecked[0]
         assert fa.report(folder, out=tmp_path / "report.html").exists()
     assert fa.load(tmp_path / "run").clients["name"].tolist() == list(federation.rows)
+    with pytest.raises(BadValue, match="a run between organisations, whose samples are not here"):
+        fa.run(resume=tmp_path / "run")
 
 
 @pytest.mark.slow
