@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -76,6 +77,8 @@ def test_every_party_has_the_same_model_and_can_use_it_without_the_samples(tmp_p
         assert "samples are not here" in verdict.unchecked[0]
         assert fa.report(folder, out=tmp_path / "report.html").exists()
     assert fa.load(tmp_path / "run").clients["name"].tolist() == list(federation.rows)
+    with pytest.raises(BadValue, match="a run between organisations, whose samples are not here"):
+        fa.run(resume=tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -183,11 +186,15 @@ def test_a_client_that_is_away_at_the_end_is_named_and_gets_the_model_when_the_s
     assert before == {name: (folder_of(federation, name) / "result.json").read_bytes() for name in before}
 
 
-def test_a_goodbye_without_the_model_is_reported(tmp_path: Path) -> None:
+def test_a_goodbye_without_the_model_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     federation = Federation(tmp_path)
     federation.start("alfa")
-    federation.clients["alfa"].handle(pack("a1", 0, messages.GoodbyeRequest(finished=True)))
-    assert not federation.clients["alfa"].model_folder("a1").is_complete
+    text = federation.experiment().to_toml()
+    asked = pack("a1", 0, messages.Invitation(experiment=text, clients=4))
+    assert answer(federation, asked) == "described"
+    with caplog.at_level(logging.INFO, "fedarena.federation.client"):
+        assert answer(federation, pack("a1", 0, messages.GoodbyeRequest(finished=True))) == "bye"
+    assert "this client has not received the final model" in caplog.text
 
 
 @pytest.mark.slow

@@ -251,6 +251,12 @@ def _experiment(
 ) -> Experiment:
     if resume is None:
         return Experiment.make(source, overrides, **settings)
+    if (Path(resume) / run_folder.FEDERATION).is_file():
+        raise BadValue(
+            f"{resume} is a run between organisations, whose samples are not here",
+            remedy=f"resume it at its server: fedarena serve --resume {resume}",
+            where="--resume",
+        )
     if source is None:
         source = run_folder.read_experiment(Path(resume), **settings)
     experiment = run_folder.in_recorded_form(Path(resume), Experiment.make(source, overrides, **settings))

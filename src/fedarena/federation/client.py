@@ -170,8 +170,10 @@ class FederationClient:
         self.log.info(f"goodbye: {goodbye.reason}" if goodbye.reason else "goodbye")
         if run in self.runs:
             self.runs[run] = goodbye.finished
-        if goodbye.finished and not self.model_folder(run).is_complete:
-            self.log.info("this client has not received the final model: join again when the server resumes the run")
+            if goodbye.finished and not self.model_folder(run).is_complete:
+                self.log.info(
+                    "this client has not received the final model: join again when the server resumes the run"
+                )
         if not goodbye.finished or (len(self.runs) >= self._most_runs and all(self.runs.values())):
             self.goodbye = goodbye
 
