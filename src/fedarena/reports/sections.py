@@ -289,7 +289,7 @@ def clients(data: ReportData) -> Markup:
     """Return how evenly the final models serve the clients."""
     strips = []
     for label in data.all_labels:
-        own = np.concatenate([run.client_accuracy for run in data.result.runs[label]])
+        own = np.concatenate([run.client_accuracy for run in data.result.runs[label] if run.has_classes] or [np.empty(0)])
         strips.append(data.key(label, own[~np.isnan(own)].tolist()))
     strips = [strip for strip in strips if strip.y]
     if not strips:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.errors import DataBroken, DataMissing, quoted
-from fedarena.data.published_files import ELSEWHERE
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.task_metrics import TaskMetrics
 from fedarena.results.json_files import read_table
@@ -88,12 +87,11 @@ def read_model_facts(folder: Path) -> ModelFacts:
 
 def _errors(context: ExperimentContext) -> NDArray[np.float64]:
     """Return the absolute errors of a regression on the common test samples, sorted; none where clients have own models."""
-    elsewhere = context.experiment.data.settings.get("path") == ELSEWHERE
-    if context.task_name != "regression" or context.has_personal_models or elsewhere:
+    if context.task_name != "regression" or context.has_personal_models:
         return np.empty(0)
     found = TaskMetrics(context).predictions(context.owners.test, context.evaluate(context.owners.test, None, "logits"))
     errors: NDArray[np.float64] = np.sort(np.abs(found.predicted - found.labels))
-    return errors if np.isfinite(errors).all() else np.empty(0)
+    return errors if np.isfinite(errors).all() else np.empty(0)  # not so where labels stayed with the clients
 
 
 def _thinned(errors: NDArray[np.float64]) -> NDArray[np.float64]:
