@@ -58,7 +58,10 @@ def test_sets_have_the_published_counts(name: str) -> None:
     assert sum(map(len, partition.clients)) == data.n_train
     if clients:
         assert sum(map(len, partition.client_tests)) == rows - data.n_train
-    standardised = data.x[: data.n_train]
+    numeric = [one.name for one in data.encoding.columns if one.kind == "numeric"]
+    levels = [k for k, name in enumerate(data.encoding.column_names) if name not in numeric]
+    assert set(np.unique(data.x[:, levels])) <= {0.0, 1.0}
+    standardised = np.delete(data.x[: data.n_train], levels, axis=1)
     assert np.abs(standardised.mean(axis=0)).max() < 1e-3
     assert set(np.round(standardised.std(axis=0), 3)) <= {0.0, 1.0}  # a column that is constant in training stays 0
 

@@ -13,11 +13,13 @@ from fedarena.config.registry import register
 from fedarena.data import published_files
 from fedarena.data.dataset import Dataset, Rows
 from fedarena.data.sources.class_codes import split_rows
-from fedarena.data.sources.standardised_once import features
+from fedarena.data.split_encoding import encode_first
+from fedarena.data.table_columns import Categories, Column
 from fedarena.data.table_decoders import REGIONS
+from fedarena.data.table_encoding import EncodingSettings, RawTable
 from fedarena.statistics.metric_registry import TaskName
 
-Columns = dict[str, NDArray[np.float64]]
+Columns = dict[str, Column]
 LOCAL = {"lr": 0.05, "epochs": 1, "batch": 32}
 NATURAL: dict[str, Any] = {
     "model": "logreg", "share": 1.0, "rounds": 20, "partition": {"name": "natural"}, "local": LOCAL,
@@ -27,17 +29,13 @@ POOLED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def encoded_columns(arrays: Mapping[str, NDArray[Any]], train: Rows, leave_out: tuple[str, ...] = ()) -> Columns:
-    """Return the columns as numbers, a column of codes as one of 0 and 1 for each code that a training row has."""
+def columns_of(arrays: Mapping[str, NDArray[Any]], leave_out: tuple[str, ...] = ()) -> Columns:
+    """Return the columns as numbers or, of a column of codes, as categories."""
     columns: Columns = {}
     for name, values, is_codes in zip(arrays["feature_names"], arrays["X"].T, arrays["categorical"], strict=True):
-        if name in leave_out:
-            continue
-        if not is_codes:
-            columns[str(name)] = values.astype(np.float64)
-            continue
-        for code in np.unique(values[train]).astype(int):
-            columns[f"{name} = {arrays[f'levels_{name}'][code]}"] = (values == code).astype(np.float64)
+        if name not in leave_out:
+            levels = tuple(map(str, arrays[f"levels_{name}"])) if is_codes else ()
+            columns[str(name)] = Categories(values.astype(np.int64), levels) if is_codes else values.astype(np.float64)
     return columns
 
 
@@ -67,11 +65,14 @@ def assemble(
     """Return a data set with its training rows first; missing values become the mean of the training rows."""
     train, test = parts
     order = np.concatenate([train, test])
-    x = features(columns, train, test, missing="mean", standardise=standardise)
     owners, names = (None, ()) if owner is None else (owner[0][order], owner[1])
-    return Dataset(
-        name, x, y[order], len(train), classes,
-        owner=owners, owner_names=names, class_names=class_names, task=task,
+    columns = {n: one if isinstance(one, Categories) else one.astype(np.float64) for n, one in columns.items()}
+    settings = EncodingSettings("mean", standardise, task=task, label=("label",), classes=class_names)
+    return encode_first(
+        Dataset(
+            name, np.empty((len(order), 0), np.float32), y[order], len(train), classes,
+            owner=owners, owner_names=names, class_names=class_names, task=task, table=RawTable(columns, settings)[order],
+        )
     )  # fmt: skip
 
 
@@ -126,7 +127,7 @@ class Adult:
         y, owner = arrays["y"].astype(np.int64), owners_by(arrays, self.client)
         parts = split_rows(y, owner[0], 0.2, seed=0)
         aside = ("education", "education_num") if self.client == "education" else (self.client,)
-        columns = encoded_columns(arrays, parts[0], aside)
+        columns = columns_of(arrays, aside)
         return assemble("adult", columns, y, parts, 2, owner=owner, class_names=("<=50K", ">50K"))
 
 
@@ -150,7 +151,7 @@ class Bank:
         y, owner = arrays["y"].astype(np.int64), owners_by(arrays, self.client)
         parts = split_rows(y, owner[0], 0.2, seed=0)
         aside = (self.client,) if self.duration else (self.client, "duration")
-        columns = encoded_columns(arrays, parts[0], aside)
+        columns = columns_of(arrays, aside)
         return assemble("bank", columns, y, parts, 2, owner=owner, class_names=("no", "yes"))
 
 
@@ -173,7 +174,7 @@ class CaliforniaHousing:
         y = (arrays["y"] / np.float32(1e5)).astype(np.float32)
         owner = self._squares(arrays) if self.client == "grid" else owners_by(arrays, "ocean_proximity")
         parts = split_rows(five_parts(y), owner[0], 0.2, seed=0)
-        columns = encoded_columns(arrays, parts[0], () if self.client == "grid" else ("ocean_proximity",))
+        columns = columns_of(arrays, () if self.client == "grid" else ("ocean_proximity",))
         return assemble("california_housing", columns, y, parts, 1, task="regression", owner=owner)
 
     def _squares(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[Rows, tuple[str, ...]]:
