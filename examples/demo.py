@@ -19,9 +19,9 @@ EXPERIMENT = {
     "clients": 10,
     "partition": {"name": "label_dirichlet", "beta": 0.2},
     "share": 0.5,
-    "rounds": 40,
+    "rounds": 30,
     "local": {"lr": 0.1, "epochs": 2, "batch": 16},
-    "evaluate": {"target": 0.9},
+    "evaluate": {"every": 2, "target": 0.9},
 }
 FEDERATED = ("fedavg", "fedprox:mu=0.1", "scaffold", "fednova", "fedavgm:beta=0.9", "fedbuff")
 BASELINES = ("centralized", "local")  # all rows in one place, every client alone
