@@ -158,11 +158,11 @@ def test_statistics_of_labels_are_those_of_one_more_column() -> None:
 
 
 def test_consent_names_the_sums_of_labels_and_no_classes(tmp_path: Path) -> None:
-    told = " ".join(what_leaves(Quantities(tmp_path).experiment(), False, 3))
-    assert "the sum of its labels and of their squares over its training rows" in told
-    assert "sums of absolute and squared errors, of labels and of squared labels" in told
-    assert "labels that occur" not in told
-    assert "AUC" not in told
+    announced = " ".join(what_leaves(Quantities(tmp_path).experiment(), False, 3))
+    assert "the sum of its labels and of their squares over its training rows" in announced
+    assert "sums of absolute and squared errors, of labels and of squared labels" in announced
+    assert "labels that occur" not in announced
+    assert "AUC" not in announced
 
 
 def test_other_tasks_are_refused_by_name() -> None:

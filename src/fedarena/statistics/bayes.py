@@ -55,7 +55,7 @@ class Posterior:
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval.
 
-        All splits may agree because no test sample told two algorithms apart. An event that N independent samples do not
+        All splits may agree because both algorithms were right on the same test samples. An event that N independent samples do not
         show has a probability of at most 1 - alpha^(1/N) with confidence 1 - alpha, about 3/N for alpha = 0.05 ("rule of
         three", Hanley & Lippman-Hand 1983). The interval of a single point reaches that far to both sides.
 

@@ -49,14 +49,14 @@ class FedHeartDisease:
         pooled = standardised(x, train, [np.arange(len(x))])
         own = standardised(x, train, [np.flatnonzero(owner == k) for k in range(4)])
         order = np.concatenate([train, test, test])
-        nobody = np.full(len(test), -1)
+        no_client = np.full(len(test), -1)
         return Dataset(
             "fed_heart_disease",
             np.concatenate([(own if self.normalise == "client" else pooled)[train], pooled[test], own[test]]),
             y[order],
             len(train),
             2,
-            owner=np.concatenate([owner[train], nobody, owner[test]]),
+            owner=np.concatenate([owner[train], no_client, owner[test]]),
             owner_names=published_files.HEART_SITES,
             class_names=("healthy", "disease"),
             n_test=len(test),
