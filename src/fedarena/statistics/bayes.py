@@ -55,9 +55,10 @@ class Posterior:
     def interval(self, level: float = 0.9) -> tuple[float, float]:
         """Return the central credible interval.
 
-        All splits may agree because both algorithms were right on the same test samples. An event that N independent samples do not
-        show has a probability of at most 1 - alpha^(1/N) with confidence 1 - alpha, about 3/N for alpha = 0.05 ("rule of
-        three", Hanley & Lippman-Hand 1983). The interval of a single point reaches that far to both sides.
+        All splits may agree because both algorithms were right on the same test samples. An event that N independent
+        samples do not show has a probability of at most 1 - alpha^(1/N) with confidence 1 - alpha, about 3/N for
+        alpha = 0.05 ("rule of three", Hanley & Lippman-Hand 1983). The interval of a single point reaches that far to
+        both sides.
 
         >>> Posterior(0.0, 0.0, 4, samples=800).interval(0.9)[1]  # 3/800 = 0.00375
         0.003737...
