@@ -15,16 +15,16 @@ from torch import Tensor
 
 from fedarena.algorithms.base import Adjust, Anchor, Outcome, Vector
 from fedarena.config.errors import BadValue
-from fedarena.config.seeds import Purpose, stream
-from fedarena.data.dataset import Rows, count_labels
+from fedarena.config.seeds import stream
+from fedarena.data.dataset import count_labels
 from fedarena.engine import private_steps, solver
 from fedarena.engine.adam import Adam
 from fedarena.engine.batch_plan import BatchPass, continued_passes
 from fedarena.engine.batched_training import BatchedTraining
 from fedarena.engine.client_module import ClientModule
+from fedarena.engine.client_samples import ClientSamples
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.engine.own_loss import Loss, OwnLoss, training_by
-from fedarena.models.compiled import KernelRows
 from fedarena.models.linear_features import spread
 from fedarena.models.task import Buffers, as_tensor
 
@@ -61,7 +61,7 @@ class ClientCannotTrain(Exception):
     """Raised for a client with a single row and BatchNorm over a single value: there is no variance to divide by."""
 
 
-class ClientWork(ClientModule):
+class ClientWork(ClientModule, ClientSamples):
     """One client in one round (see algorithms.base.Work)."""
 
     def __init__(
@@ -88,31 +88,6 @@ class ClientWork(ClientModule):
         self._momentum: Tensor | None = None
         self._epochs_drawn = 0  # epochs whose order the batch has already drawn
 
-    @cached_property
-    def index(self) -> Rows:
-        """Return the rows of the data set that the client trains on."""
-        return self.context.partition.clients[self.client]
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Return the number of rows of each step of an epoch."""
-        return solver.batch_sizes(self.rows, self.local.batch, self.context.last_batch)
-
-    @cached_property
-    def _shuffle(self) -> np.random.Generator:
-        rng = self.stream("shuffle")
-        for _ in range(self._epochs_drawn):
-            rng.permutation(self.rows)
-        return rng
-
-    @cached_property
-    def _augment(self) -> np.random.Generator:
-        return self.stream("augment")
-
-    @cached_property
-    def _noise(self) -> NDArray[np.float32] | None:
-        return self.context.training_noise(self.client, self.round)
-
     @property
     def epochs(self) -> int:
         """Return E as the experiment says, or fewer epochs where this client is a straggler in this round."""
@@ -133,10 +108,6 @@ class ClientWork(ClientModule):
     @property
     def _usual_amount(self) -> int:
         return self.local.epochs if self.local.steps is None else self.local.steps
-
-    def stream(self, purpose: Purpose) -> np.random.Generator:
-        """Return a random generator that belongs to this client and round."""
-        return stream(self.context.experiment.seed_for(purpose), purpose, self.round, self.client)
 
     @cached_property
     def private_streams(self) -> tuple[np.random.Generator, np.random.Generator]:
@@ -321,6 +292,7 @@ class ClientWork(ClientModule):
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the client's batches of one epoch, in a new random order; each counts as a step on its samples."""
+        private_steps.refuse(self, "batches of samples in a training loop of its own")
         for x, y in self.epoch():
             try:
                 yield x, y
@@ -356,72 +328,6 @@ class ClientWork(ClientModule):
             zeros = Adam.zero_moments if self.local.optimizer == "adam" else torch.zeros_like
             self._momentum = zeros(w) if kept is None else as_tensor(kept.copy()).to(w)
         return self._momentum
-
-    def _order(self, part: BatchPass | None = None) -> NDArray[np.int64]:
-        self._batched = None  # its order starts from the beginning of the stream
-        if not self.local.shuffle:
-            order = np.arange(self.rows)
-        elif part is None or part.number is None:
-            order = self._shuffle.permutation(self.rows)
-        else:
-            seed = self.context.experiment.seed_for("shuffle")
-            order = stream(seed, "shuffle", part.number, self.client).permutation(self.rows)
-        return order if part is None else order[part.skipped :]
-
-    def epoch(self, part: BatchPass | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the client's batches of one epoch in a new random order, or those of a part of a pass."""
-        order = self._order(part)
-        numbers = int(np.prod(self.context.data.x.shape[1:]))
-        for rows, block in solver.blocks(self.sizes if part is None else part.sizes, numbers):
-            x, y = self._gather(order[rows])
-            batches = zip(torch.split(x, block), torch.split(y, block), strict=True)
-            for batch, positions in zip(batches, np.split(order[rows], np.cumsum(block)[:-1]), strict=True):
-                self._weigh(positions)
-                yield batch
-
-    def _stretches(self, part: BatchPass) -> Iterator[solver.Stretch]:
-        """Yield the same batches for the kernels, which read the data set's own rows unless augmentation changes them."""
-        order, sizes = self._order(part), part.sizes
-        numbers = int(np.prod(self.context.data.x.shape[1:]))
-        if self.context.source is not None:
-            yield self.context.source, self.index[order], sizes
-        elif not self.context.is_augmented and self.rows * numbers <= solver.BLOCK:
-            yield self._all_rows, order, sizes
-        else:
-            for rows, block in solver.blocks(sizes, numbers):
-                yield *self._to_read(order[rows]), block
-
-    def _to_read(self, positions: NDArray[np.int64]) -> tuple[KernelRows, NDArray[np.int64]]:
-        """Return a source of rows for the kernels, and the positions of these rows in it."""
-        if self.context.source is not None:
-            return self.context.source, self.index[positions]
-        return self._as_read(positions), np.arange(len(positions))
-
-    @cached_property
-    def _all_rows(self) -> KernelRows:
-        return self._as_read(np.arange(self.rows))
-
-    def _as_read(self, positions: NDArray[np.int64]) -> KernelRows:
-        x, y = self._gather(positions)
-        weights = self.context.data.weight
-        own = None if weights is None else weights[self.index[positions]]
-        return KernelRows(np.ascontiguousarray(x.numpy(), np.float32), y.numpy(), weights=own)
-
-    def _weigh(self, positions: NDArray[np.int64]) -> None:
-        """Set the weights of the samples of the next batch, in both models of an anchored step."""
-        weights = self.context.data.weight
-        if weights is not None:
-            own = torch.from_numpy(weights[self.index[positions]]).to(self.task.flat)
-            for task in (self.task, *([self.context.anchor] if "anchor" in vars(self.context) else [])):
-                task.sample_weights = own
-
-    def _gather_weighted(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        self._weigh(positions)
-        return self._gather(positions)
-
-    def _gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        noise = None if self._noise is None else self._noise[positions]
-        return self.context.training_rows(self.index[positions], noise, self._augment)
 
     def _check_single_row(self) -> None:
         """Raise `ClientCannotTrain` where BatchNorm would see a single value; one row of images is fine."""
