@@ -19,6 +19,7 @@ LAYERS = [
     "common",
     "statistics",
     "data",
+    "trees",
     "models",
     "algorithms",
     "privacy",
@@ -39,7 +40,7 @@ LAYERS = [
     "cli",
     "__main__",
 ]
-VERTICAL_MAY_USE = {"config", "common", "data", "transport", "vertical", "statistics"}  # independent of the engine
+VERTICAL_MAY_USE = {"config", "common", "data", "trees", "transport", "vertical", "statistics"}  # independent of the engine
 
 
 def modules() -> dict[str, Path]:

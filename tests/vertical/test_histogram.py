@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedarena.vertical.bins import goes_left, list_candidates, make_bins
+from fedarena.trees.bins import goes_left, list_candidates, make_bins
 from fedarena.vertical.crypto.ciphertexts import Plaintexts
 from fedarena.vertical.crypto.keys import PrivateKey, generate
 from fedarena.vertical.crypto.plain import PlainKey

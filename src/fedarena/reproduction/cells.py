@@ -135,7 +135,7 @@ def _posterior(table: Table) -> Facts:
 
 def _boosted(table: Table) -> Facts:
     """Return the scores of vertical boosting on held-out samples, and of pooled data where both should be equal."""
-    from fedarena.vertical.objective import check_labels, check_weights, scores
+    from fedarena.trees.objectives import check_labels, check_weights, scores
     from fedarena.vertical.party_tables import load_table, split_columns
     from fedarena.vertical.pooled_check import check_pooled
     from fedarena.vertical.simulation import simulate

@@ -26,16 +26,17 @@ from fedarena.config.seeds import stream
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel, ask_all
 from fedarena.transport.frames import CHUNK, FrameKind
+from fedarena.trees.bins import check_columns
+from fedarena.trees.fixed_point import ExactSums, fixed_point
+from fedarena.trees.objectives import check_labels, check_weights, make_objective, scores
 from fedarena.vertical import checkpoint
-from fedarena.vertical.bins import check_columns
 from fedarena.vertical.crypto.ciphertexts import Plaintexts
 from fedarena.vertical.crypto.keys import generate
 from fedarena.vertical.crypto.plain import PlainKey, PlainPublicKey
-from fedarena.vertical.fixed_point import ExactSums, fixed_point, split_slots
 from fedarena.vertical.model import FILE, GuestModel
-from fedarena.vertical.objective import check_labels, check_weights, make_objective, scores
 from fedarena.vertical.party_columns import ColumnOwner, HostColumns, Key, OwnColumns, Rows, TreeGradients
 from fedarena.vertical.settings import BoostSettings
+from fedarena.vertical.slots import split_slots
 from fedarena.vertical.tree_growth import TreeGrowth, splitting_parties
 
 Cipher = Literal["paillier", "none"]

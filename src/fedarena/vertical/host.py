@@ -19,13 +19,14 @@ from fedarena.config.errors import BadValue, ResumeMismatch
 from fedarena.transport import fields as read
 from fedarena.transport.channel import FrameHandler
 from fedarena.transport.frames import Fields, refused
-from fedarena.vertical.bins import BinnedColumns, check_columns
+from fedarena.trees.bins import BinnedColumns, check_columns
+from fedarena.trees.fixed_point import SLOT
 from fedarena.vertical.crypto.keys import PublicKey
 from fedarena.vertical.crypto.plain import PlainPublicKey
-from fedarena.vertical.fixed_point import SLOT, candidate_bits
 from fedarena.vertical.host_tree import HostTree
 from fedarena.vertical.model import FILE, HostModel
 from fedarena.vertical.settings import BoostSettings
+from fedarena.vertical.slots import candidate_bits
 
 SPARE_TREES = 20  # trees that may be started beyond those allowed: a tree whose host was lost is started again
 
@@ -126,7 +127,7 @@ class Host(FrameHandler):
         training = read.bits(fields, "training", len(self.x))
         self._reset()
         self._resume(settings, training, read.whole(fields, "trees"), read.text(fields, "training_id"))
-        columns = BinnedColumns.of(self.x, training, settings)
+        columns = BinnedColumns.of(self.x, training, settings.bins, settings.min_bin_count)
         self._session = HostSession(settings, training, columns)
         return {"candidates": len(columns.candidates)}
 

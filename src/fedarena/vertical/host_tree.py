@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from fedarena.config.errors import BadValue
 from fedarena.transport import fields as read
 from fedarena.transport.frames import Fields, refused
-from fedarena.vertical.bins import BinnedColumns, ColumnSplit
+from fedarena.trees.bins import BinnedColumns, ColumnSplit
+from fedarena.trees.fixed_point import SLOT
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts
 from fedarena.vertical.crypto.keys import PublicKey
 from fedarena.vertical.crypto.plain import PlainPublicKey
-from fedarena.vertical.fixed_point import SLOT, ciphertext_layout
 from fedarena.vertical.histogram import Histogram
 from fedarena.vertical.settings import BoostSettings
+from fedarena.vertical.slots import ciphertext_layout
 
 
 class HostTree:

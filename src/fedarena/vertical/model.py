@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from fedarena.common.files import atomic_write, writing
 from fedarena.config.errors import BadValue, DataBroken, DataMissing
-from fedarena.vertical.bins import ColumnSplit
+from fedarena.trees.bins import ColumnSplit
 from fedarena.vertical.settings import BoostSettings
 
 FORMAT = 1

@@ -15,13 +15,15 @@ from fedarena.config.errors import PartyFailed
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel
 from fedarena.transport.frames import FrameKind
-from fedarena.vertical.bins import BinnedColumns, ColumnSplit
+from fedarena.trees.bins import BinnedColumns, ColumnSplit
+from fedarena.trees.fixed_point import SLOT, ExactSums, FixedPoint, Sums
+from fedarena.trees.growth import CandidateSums
+from fedarena.trees.histogram_layout import HistogramLayout
 from fedarena.vertical.crypto.ciphertexts import Ciphertexts, Plaintexts
 from fedarena.vertical.crypto.keys import PrivateKey
 from fedarena.vertical.crypto.plain import PlainKey
-from fedarena.vertical.fixed_point import SLOT, ExactSums, FixedPoint, Sums, ciphertext_layout, split_slots
-from fedarena.vertical.histogram import HistogramLayout
 from fedarena.vertical.settings import BoostSettings
+from fedarena.vertical.slots import ciphertext_layout, split_slots
 
 MOST_RESPONSE = 16 << 20  # bytes of sums that are requested from a host at once
 
@@ -45,14 +47,6 @@ class TreeLevel:
     def nodes(self) -> int:
         """The number of nodes of this level."""
         return len(self.rows)
-
-
-@dataclass(frozen=True)
-class CandidateSums:
-    """Sums and counts of the rows that candidates send left, in an order that only their owner knows."""
-
-    sums: Sums  # [nodes, candidates, outputs, 2]
-    rows: Rows  # [nodes, candidates]
 
 
 @dataclass(frozen=True)
@@ -80,7 +74,7 @@ class OwnColumns:
     name = "guest"
 
     def __init__(self, x: NDArray[np.float64], training: NDArray[np.bool_], settings: BoostSettings) -> None:
-        self.columns = BinnedColumns.of(x, training, settings)
+        self.columns = BinnedColumns.of(x, training, settings.bins, settings.min_bin_count)
         self.splits: list[ColumnSplit] = []
 
     def start_tree(self, tree: int, gradients: TreeGradients) -> None:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import BadValue
-from fedarena.vertical.bins import check_columns, make_bins
+from fedarena.trees.bins import check_columns, make_bins
+from fedarena.trees.objectives import check_labels, check_weights, make_objective, scores
 from fedarena.vertical.model import join_models
-from fedarena.vertical.objective import check_labels, check_weights, make_objective, scores
 from fedarena.vertical.settings import BoostSettings
 from fedarena.vertical.simulation import SimulatedModel
 

@@ -13,9 +13,9 @@ from fedarena.config.errors import BadValue
 from fedarena.transport import fields as read
 from fedarena.transport.channel import Channel, FrameHandler, ask_all
 from fedarena.transport.frames import Fields, FrameKind
-from fedarena.vertical.bins import ColumnSplit, check_columns
+from fedarena.trees.bins import ColumnSplit, check_columns
+from fedarena.trees.objectives import make_objective
 from fedarena.vertical.model import GUEST, GuestModel, HostModel
-from fedarena.vertical.objective import make_objective
 
 BATCH = 1 << 21  # (row, tree) pairs that are processed at once
 Float32Array = NDArray[np.float32]

@@ -89,7 +89,7 @@ def _format_predictions(
     model: GuestModel, margins: NDArray[np.float32], table: PartyTable, classes: Sequence[str]
 ) -> tuple[dict[str, Any], str]:
     """Return the summary, and a line for each row: its id, the prediction and the probabilities of classes."""
-    from fedarena.vertical.objective import scores
+    from fedarena.trees.objectives import scores
     from fedarena.vertical.prediction import predictions
 
     values = predictions(model, margins).reshape(len(table), -1)

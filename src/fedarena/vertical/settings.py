@@ -9,9 +9,9 @@ from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, ValidationErr
 
 from fedarena.config.errors import BadValue
 from fedarena.config.settings_tables import SettingsTable, validation_error
+from fedarena.trees.settings import ObjectiveName
 
 Algorithm = Literal["secureboost", "secureboost_plus"]
-ObjectiveName = Literal["logistic", "softmax", "squared_error"]
 TreeMode = Literal["normal", "mix", "layered"]
 Exponents = Literal["full", "short"]
 Optimisation = Literal["packing", "subtraction", "compression", "sparse"]

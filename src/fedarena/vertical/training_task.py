@@ -15,8 +15,8 @@ from fedarena.common.files import writing
 from fedarena.config.errors import BadValue, CannotWrite
 from fedarena.config.seeds import stream
 from fedarena.transport.certificates import Identity
+from fedarena.trees.bins import check_columns
 from fedarena.vertical.align import Matching
-from fedarena.vertical.bins import check_columns
 from fedarena.vertical.handshake import HostParty, align_guest, load_alignment
 from fedarena.vertical.model import FILE as MODEL
 from fedarena.vertical.model import GuestModel, write_json

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.vertical.fixed_point import Sums
+from fedarena.trees.gain import leaf_weights, may_split
+from fedarena.trees.growth import BestSplit, best_splits
 from fedarena.vertical.model import GUEST, Tree, TreeNode
 from fedarena.vertical.party_columns import (
-    CandidateSums,
     ColumnOwner,
     MadeSplits,
     Rows,
@@ -21,7 +21,6 @@ from fedarena.vertical.party_columns import (
     faulty_host,
 )
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.split_gain import is_worth_splitting, leaf_weights, may_split, split_gains
 
 
 def splitting_parties(settings: BoostSettings, parties: int, tree: int, level: int) -> list[int]:
@@ -54,17 +53,6 @@ class GrownTree:
         outputs = max(len(n.weights) for n in self.tree.nodes)
         table = np.array([n.weights or (0.0,) * outputs for n in self.tree.nodes], np.float32)
         return table[self.leaf]
-
-
-@dataclass(frozen=True)
-class BestSplit:
-    """The best split of a node: its owner, and those of the owner's candidates that reach this gain."""
-
-    owner: int
-    gain: np.float32
-    tied: Rows
-    sums: Sums  # [tied, outputs, 2]: of the rows that go left, by the owner's response
-    rows: Rows  # [tied]
 
 
 class TreeGrowth:
@@ -114,23 +102,9 @@ class TreeGrowth:
         requests = {p: pool.submit(self.parties[p].sum_candidates, level) for p in owners if p != GUEST}
         sums = {GUEST: self.parties[GUEST].sum_candidates(level)} if GUEST in owners else {}
         sums |= {party: request.result() for party, request in requests.items()}
-        best: dict[int, BestSplit] = {}
-        for node in np.flatnonzero(level.open).tolist():
-            for owner in owners:
-                self._consider(best, level, node, owner, sums[owner])
-        return {node: b for node, b in best.items() if is_worth_splitting(self.settings, b.gain)}
-
-    def _consider(
-        self, best: dict[int, BestSplit], level: TreeLevel, node: int, owner: int, found: CandidateSums
-    ) -> None:
-        if not found.rows.shape[1]:
-            return
-        total, rows = level.totals[node], int(level.rows[node])
-        gain = split_gains(self.settings, self.gradients.point, found.sums[node], found.rows[node], total, rows)
-        top = gain.max()
-        if node not in best or top > best[node].gain:
-            tied = np.flatnonzero(gain == top)
-            best[node] = BestSplit(owner, top, tied, found.sums[node][tied], found.rows[node][tied])
+        offers = {owner: sums[owner] for owner in owners}
+        nodes = np.flatnonzero(level.open)
+        return best_splits(self.settings, self.gradients.point, level.totals, level.rows, nodes, offers)
 
     def _split(
         self, pool: ThreadPoolExecutor, level: TreeLevel, frontier: list[int], best: dict[int, BestSplit]

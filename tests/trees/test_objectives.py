@@ -8,7 +8,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from fedarena.config.errors import BadValue
 from fedarena.statistics.metrics import auc
-from fedarena.vertical.objective import check_labels, check_weights, make_objective, scores
+from fedarena.trees.objectives import check_labels, check_weights, make_objective, scores
 from fedarena.vertical.settings import BoostSettings, ObjectiveName
 
 RNG = np.random.default_rng(0)

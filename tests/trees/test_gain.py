@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from fedarena.vertical.fixed_point import FixedPoint
+from fedarena.trees.fixed_point import FixedPoint
+from fedarena.trees.gain import is_worth_splitting, leaf_weights, may_split, split_gains
 from fedarena.vertical.settings import BoostSettings
-from fedarena.vertical.split_gain import is_worth_splitting, leaf_weights, may_split, split_gains
 from fedarena.vertical.tree_growth import splitting_parties
 
 HALVES = FixedPoint(g_shift=1, h_shift=1, offset=0, top=(0, 0))  # the integer 3 stands for 1.5

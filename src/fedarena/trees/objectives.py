@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue
 from fedarena.statistics.metrics import auc
-from fedarena.vertical.settings import BoostSettings
+from fedarena.trees.settings import ObjectiveSettings
 
 Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
@@ -110,14 +110,14 @@ class SquaredError:
 Objective = Logistic | Softmax | SquaredError
 
 
-def make_objective(settings: BoostSettings) -> Objective:
+def make_objective(settings: ObjectiveSettings) -> Objective:
     """Return the objective that these settings name."""
     if settings.objective == "logistic":
         return Logistic()
     return Softmax(settings.classes) if settings.objective == "softmax" else SquaredError()
 
 
-def check_labels(y: NDArray[np.floating], settings: BoostSettings, training: NDArray[np.bool_]) -> Float64Array:
+def check_labels(y: NDArray[np.floating], settings: ObjectiveSettings, training: NDArray[np.bool_]) -> Float64Array:
     """Return the labels as floats, and refuse labels that this objective cannot learn from."""
     labels = np.asarray(y, dtype=np.float64).reshape(-1)
     if not np.isfinite(labels).all():
@@ -159,7 +159,7 @@ def check_weights(w: NDArray[np.floating] | None, rows: int) -> Float64Array:
     return weights
 
 
-def scores(settings: BoostSettings, margins: Float32Array, y: Float64Array, w: Float64Array) -> dict[str, float]:
+def scores(settings: ObjectiveSettings, margins: Float32Array, y: Float64Array, w: Float64Array) -> dict[str, float]:
     """Return the metric of these rows (auc, accuracy or rmse) and the loss."""
     objective = make_objective(settings)
     loss = objective.loss(margins, y, w)

@@ -1,8 +1,7 @@
-"""Encode g and h as integers in slots of 64 bits, so that sums of ciphertexts are exact.
+"""Encode g and h as integers in slots of 64 bits, so that sums are exact in any order.
 
-G = round(g 2^s), shifted by an offset that makes it positive: the guest subtracts offset x count from a sum. A slot
-never overflows: before encryption, rows x largest value is checked to stay below 2^63. So all sums fit numpy's
-integers, at both ends.
+G = round(g 2^s). A sum never overflows: rows x largest value is checked to stay below 2^63, so all sums fit numpy's
+integers. Where integers are encrypted, an offset makes G positive: the guest subtracts offset x count from a sum.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.config.errors import BadValue
-from fedarena.vertical.settings import BoostSettings
 
 SLOT = 64  # bits
 
@@ -98,33 +96,3 @@ class ExactSums:
             upper = np.bincount(group, a, groups).astype(np.int64)
             out[:, i] = (upper << self.LOW_BITS) + np.bincount(group, b, groups).astype(np.int64)
         return out.reshape(groups, *self.shape)
-
-
-def ciphertext_layout(settings: BoostSettings, capacity: int) -> tuple[int, int]:
-    """Return the ciphertexts of a row and the slots of each: g and h apart, or packed together for all outputs.
-
-    >>> ciphertext_layout(BoostSettings(), 2047), ciphertext_layout(BoostSettings(algorithm="secureboost"), 2047)
-    ((1, 2), (2, 1))
-    """
-    slots = 2 * (settings.outputs if settings.multi_output else 1)
-    if not settings.uses("packing"):
-        return slots, 1
-    parts = -(-slots // (capacity // SLOT))
-    return parts, -(-slots // parts)
-
-
-def candidate_bits(settings: BoostSettings, capacity: int) -> int:
-    """Return the bits of each candidate's sum that a guest can read: its slots, or plaintexts without compression.
-
-    >>> candidate_bits(BoostSettings(), 2047), candidate_bits(BoostSettings(algorithm="secureboost"), 2047)
-    (128, 4094)
-    """
-    parts, slots = ciphertext_layout(settings, capacity)
-    return parts * (SLOT * slots if settings.uses("compression") else capacity)
-
-
-def split_slots(slots: NDArray[np.uint64], parts: int, each: int) -> NDArray[np.uint64]:
-    """Return slots as [rows, parts, each], padded with zeros."""
-    out = np.zeros((len(slots), parts * each), np.uint64)
-    out[:, : slots.shape[1]] = slots
-    return out.reshape(len(slots), parts, each)

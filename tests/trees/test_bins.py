@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedarena.config.errors import BadValue
-from fedarena.vertical.bins import ColumnSplit, check_columns, goes_left, list_candidates, make_bins, threshold
+from fedarena.trees.bins import ColumnSplit, check_columns, goes_left, list_candidates, make_bins, threshold
 
 COLUMN = arrays(np.float64, st.tuples(st.integers(1, 60), st.just(1)), elements=st.sampled_from([0, 1, 2.5, 7, np.nan]))
 

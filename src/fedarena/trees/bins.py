@@ -1,4 +1,4 @@
-"""Each party's own columns as bin codes: quantile bins of the training rows, and one more bin for missing values."""
+"""Columns as bin codes: quantile bins of the training rows, and one more bin for missing values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from pydantic import PlainSerializer
 
 from fedarena.config.errors import BadValue
-from fedarena.vertical.settings import BoostSettings
 
 Codes = NDArray[np.uint16]
 
@@ -92,7 +91,7 @@ def _merge_small(last: NDArray[np.intp], cumulative: NDArray[np.intp], min_count
 
 @dataclass(frozen=True)
 class Candidates:
-    """All splits that a party can offer, in the order that breaks ties.
+    """All possible splits of columns, in the order that breaks ties.
 
     Column by column: first the cuts from low to high with missing values to the right, then from high to low with
     missing values to the left, in the order of XGBoost. `bin` is the last bin on the left; -1 means that only missing
@@ -145,7 +144,7 @@ def _finite_or_text(value: float) -> float | str:
 
 @dataclass(frozen=True)
 class ColumnSplit:
-    """One split of a party's own column: values at or below the threshold go left."""
+    """One split of a column: values at or below the threshold go left."""
 
     column: int
     bin: int
@@ -159,18 +158,18 @@ class ColumnSplit:
 
 @dataclass(frozen=True)
 class BinnedColumns:
-    """A party's columns during training: their bins, the codes of all rows and the candidate splits."""
+    """Columns during training: their bins, the codes of all rows and the candidate splits."""
 
     bins: Bins
     codes: Codes
     candidates: Candidates
 
     @classmethod
-    def of(cls, x: NDArray[np.float64], training: NDArray[np.bool_], settings: BoostSettings) -> BinnedColumns:
+    def of(cls, x: NDArray[np.float64], training: NDArray[np.bool_], bins: int, min_count: int) -> BinnedColumns:
         """Return these columns in bins of the training rows."""
-        bins = make_bins(x, training, settings.bins, settings.min_bin_count)
-        codes = bins.codes(x)
-        return cls(bins, codes, list_candidates(bins, codes, training, settings.min_bin_count))
+        found = make_bins(x, training, bins, min_count)
+        codes = found.codes(x)
+        return cls(found, codes, list_candidates(found, codes, training, min_count))
 
     def split(self, candidate: int) -> ColumnSplit:
         """Return the split that this candidate number stands for."""

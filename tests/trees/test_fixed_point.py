@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedarena.config.errors import BadValue
-from fedarena.vertical.fixed_point import SLOT, ExactSums, fixed_point
+from fedarena.trees.fixed_point import SLOT, ExactSums, fixed_point
 
 RNG = np.random.default_rng(0)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.vertical.fixed_point import FixedPoint, Sums
-from fedarena.vertical.settings import BoostSettings
+from fedarena.trees.fixed_point import FixedPoint, Sums
+from fedarena.trees.settings import GainSettings
 
 Float32Array = NDArray[np.float32]
 MIN_GAIN = np.float32(1e-6)  # of XGBoost
@@ -25,12 +25,12 @@ def _score(g: NDArray[np.float64], h: NDArray[np.float64], lambda_: float) -> Fl
 
 
 def split_gains(
-    settings: BoostSettings,
+    settings: GainSettings,
     point: FixedPoint,
     left: Sums,
     left_rows: NDArray[np.int64],
     total: Sums,
-    total_rows: int,
+    total_rows: NDArray[np.int64] | int,
 ) -> Float32Array:
     """Return twice the paper's gain of each candidate, before gamma; minus infinity where a child would be too small."""
     right = total - left
@@ -40,24 +40,24 @@ def split_gains(
         gain = (_score(gl, hl, lambda_) + _score(gr, hr, lambda_)) - _score(g, h, lambda_)
     weight_left, weight_right = hl.mean(axis=-1), hr.mean(axis=-1)
     smallest = np.minimum(weight_left, weight_right)
-    rows = np.minimum(left_rows, total_rows - left_rows)
-    allowed = (smallest >= settings.min_child_weight) & (smallest > 0) & (rows >= settings.min_leaf_rows)
+    allowed = (smallest >= settings.min_child_weight) & (smallest > 0)
+    allowed &= np.minimum(left_rows, total_rows - left_rows) >= settings.min_leaf_rows
     return np.where(allowed & np.isfinite(gain), gain, np.float32(-np.inf))
 
 
-def is_worth_splitting(settings: BoostSettings, gain: np.float32) -> bool:
+def is_worth_splitting(settings: GainSettings, gain: np.float32) -> bool:
     """Return whether a gain is more than rounding error, and at least gamma."""
     return bool(gain > MIN_GAIN and gain >= np.float32(2 * settings.gamma))
 
 
-def may_split(settings: BoostSettings, point: FixedPoint, total: Sums, rows: int) -> bool:
+def may_split(settings: GainSettings, point: FixedPoint, total: Sums, rows: int) -> bool:
     """Return whether a node has enough weight and rows for two children."""
     _, h = point.decode(total)
     nearly = 1 - 1e-12  # two children that are just heavy enough may add up to slightly less
     return bool(h.mean() >= 2 * settings.min_child_weight * nearly and rows >= 2 * settings.min_leaf_rows)
 
 
-def leaf_weights(settings: BoostSettings, point: FixedPoint, total: Sums) -> Float32Array:
+def leaf_weights(settings: GainSettings, point: FixedPoint, total: Sums) -> Float32Array:
     """Return -G / (H + lambda), times the learning rate, for each output."""
     g, h = point.decode(total)
     enough = (h >= settings.min_child_weight) & (h > 0)
