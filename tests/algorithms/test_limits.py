@@ -17,7 +17,7 @@ from tests.algorithms.test_fedavg import small_net, weights
 from tests.support.federations import Quadratic, blobs, quadratics
 
 import fedarena as fa
-from fedarena.algorithms import CoLearning, FedAvgM, FedIR, FedNova, FedPAGE, FedProx, FedVC, LoAdaBoost
+from fedarena.algorithms import AFL, CoLearning, FedAvgM, FedIR, FedNova, FedPAGE, FedProx, FedVC, LoAdaBoost, QFedAvg
 from fedarena.algorithms.base import Cohort
 from fedarena.algorithms.loadaboost import LoAdaBoostState
 from fedarena.config.errors import BadValue
@@ -106,6 +106,10 @@ MATRIX = {
     "fedpage, always a full gradient": Row(
         FedPAGE(p=1.0, server_lr=0.1), "fedsgd", both=EXACT, only_b={"share": 1.0}, within=1e-6
     ),
+    "qfedavg without q, equal clients": Row(
+        QFedAvg(q=0.0), both={"equal": True, "local": {"lr": 0.125, "epochs": 2, "batch": 8}}
+    ),
+    "afl without ascent, equal clients": Row(AFL(weight_lr=0.0), both={"equal": True, "share": 1.0}),
 }
 
 

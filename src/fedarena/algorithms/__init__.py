@@ -4,6 +4,7 @@ Importing this package registers every algorithm by name. The contract is in `ba
 published code is in `variants`. Local training, devices and communication belong to the engine.
 """
 
+from fedarena.algorithms.afl import AFL
 from fedarena.algorithms.base import Algorithm, Asynchronous, Cohort, Model, Outcome, Pull, Reply, Step, Work
 from fedarena.algorithms.baselines import Centralized, LocalOnly
 from fedarena.algorithms.colearning import CoLearning
@@ -24,11 +25,13 @@ from fedarena.algorithms.fedprox_adaptive import AdaptiveFedProx
 from fedarena.algorithms.fedsgd import FedSGD
 from fedarena.algorithms.fsvrg import FSVRG
 from fedarena.algorithms.loadaboost import LoAdaBoost
+from fedarena.algorithms.qfedavg import QFedAvg
 from fedarena.algorithms.robust import Krum, Median, TrimmedMean
 from fedarena.algorithms.scaffold import Scaffold
 from fedarena.algorithms.variants import LiteralFedAvg, ScaffoldVariant, SeparateCyclic, StepCountFedNova
 
 __all__ = [
+    "AFL",
     "COOP",
     "FSVRG",
     "AdaptiveFedProx",
@@ -61,6 +64,7 @@ __all__ = [
     "Model",
     "Outcome",
     "Pull",
+    "QFedAvg",
     "Reply",
     "Scaffold",
     "ScaffoldVariant",
