@@ -137,6 +137,7 @@ class Work(TorchWork, Protocol):
         *,
         adjust: Adjust = None,
         epochs: float | None = None,
+        steps: int | None = None,
         lr: float | None = None,
         batch: float | None = None,
         pace: Callable[[int, float], float] | None = None,
@@ -145,7 +146,7 @@ class Work(TorchWork, Protocol):
         """Run local SGD (or `local.optimizer`) from `w`, each step's gradient changed by `adjust`.
 
         Epochs (or `local.steps`), rate and batch are the experiment's unless given; a fractional epoch is a share of its
-        batches. `pace` scales the rate by (epoch, share of all steps done). `loss(module, batch, context)` replaces the
+        batches, and `steps` takes the place of epochs. `pace` scales the rate by (epoch, share of all steps done). `loss(module, batch, context)` replaces the
         loss of the model: it returns the mean over a batch as a torch tensor; `engine/own_loss.py` has the types of its
         arguments.
         """
@@ -213,7 +214,10 @@ class Algorithm(SelectsVariant):
 
     everyone: ClassVar[bool] = False  # all clients take part every round, regardless of the experiment's share
     communicates: ClassVar[bool] = True  # counts bytes and uploads
-    personal: ClassVar[bool] = False  # evaluated by each client's own model, not by the server's
+    personal: ClassVar[bool] = False  # each client predicts with a model of its own: see `personal_model`
+    # Where `personal`: the score on the common test samples is that of the server's model, the mean over clients' own
+    # models, or none, because the server has no complete model.
+    common_score: ClassVar[Literal["shared", "mean", "none"]] = "mean"
     pooled: ClassVar[bool] = False  # all rows in one place
     steps_a_round: ClassVar[int | None] = None  # for the decay of rates; None: as many as local training makes
     keeps_momentum: ClassVar[bool] = False  # rounds do not interrupt the optimizer
@@ -258,6 +262,28 @@ class Algorithm(SelectsVariant):
     def server(self, state: Any, mean: Any, cohort: Cohort) -> Any:
         """Return the new state of the server from the aggregated updates."""
         raise NotImplementedError(f"{type(self).__name__} does not say what the server does")
+
+    @property
+    def learns_own_models(self) -> bool:
+        """Return whether client states hold models that were learned; not where they follow from the server's."""
+        return self.personal
+
+    def personal_model(self, message: Any, client_state: Any, work: Work) -> Vector:
+        """Return the weights with which a client predicts, where the algorithm is `personal`.
+
+        `message` is what the server would send now. `work` may train: it has random streams of its own, starts with a
+        fresh optimizer and the first learning rate, and leaves no trace in the run. The model has the BatchNorm statistics
+        that `work` holds at the end: those of the client where they are local, else the server's, changed by any training.
+        """
+        own_w: Vector = client_state
+        return own_w
+
+    def predictor(self, message: Any, client_state: Any) -> Callable[[Any, Any], Any] | None:
+        """Return a function of (module, x) with the outputs for a batch, where they are not those of the module.
+
+        The module is the personal model in evaluation mode; a class with the largest output is predicted.
+        """
+        return None
 
     def round(self, state: Any, request: RequestSender) -> Any:
         """Run one round: a single exchange unless an algorithm needs more. Without responses the state stays."""

@@ -107,6 +107,11 @@ class Companion(Algorithm):
         """Select clients as the algorithm inside does."""
         return self.base.select(sizes, count, rng)
 
+    @property
+    def learns_own_models(self) -> bool:
+        """Return whether the algorithm inside learns models of clients."""
+        return self.base.learns_own_models
+
 
 @register("algorithm", "fedir", paper="Hsu et al. 2020, arXiv:2003.08082")
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ Purpose = Literal[
     "shuffle",  # order of a client's samples
     "dropout",  # random numbers of torch in a client's training (nn.Dropout)
     "evaluate",  # random numbers of torch in an evaluation
+    "personal",  # everything random in a client's training at evaluation
     "augment",  # random crops and flips of a client's images
     "noise",  # feature noise of a client
     "failure",  # simulated clients that never answer
@@ -55,8 +56,8 @@ _PURPOSES: Mapping[SeedKey, tuple[Purpose, ...]] = {
     "partition_seed": ("partition", "client_test", "noise"),
     "fold_seed": ("split", "folds"),
     "seed": (
-        "shuffle", "dropout", "evaluate", "augment", "vc", "valid", "validation", "search", "algorithm", "uplink",
-        "privacy", "record_privacy", "masks",
+        "shuffle", "dropout", "evaluate", "personal", "augment", "vc", "valid", "validation", "search", "algorithm",
+        "uplink", "privacy", "record_privacy", "masks",
     ),
 }  # fmt: skip
 SEED_KEYS: Mapping[Purpose, SeedKey] = {purpose: key for key, purposes in _PURPOSES.items() for purpose in purposes}

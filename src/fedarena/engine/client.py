@@ -194,19 +194,20 @@ class ClientWork(ClientModule, ClientSamples):
         *,
         adjust: Adjust = None,
         epochs: float | None = None,
+        steps: int | None = None,
         lr: float | None = None,
         batch: float | None = None,
         pace: Callable[[int, float], float] | None = None,
         loss: Loss | None = None,
     ) -> Outcome:
         """Run local SGD from `w`; a second call in a round continues with the same streams and counters."""
-        is_whole = epochs is None and self._amount == self._usual_amount  # no straggler
+        is_whole = epochs is None and steps is None and self._amount == self._usual_amount  # no straggler
         as_usual = is_whole and lr is None and batch is None and pace is None and loss is None
         if self._batched is not None and as_usual and (out := self._from_batched(w, adjust)):
             return out
         self._check_single_row()
         sizes = self.sizes if batch is None else solver.batch_sizes(self.rows, batch, self.context.last_batch)
-        plan = self._plan(sizes, epochs)
+        plan = self._plan(sizes, epochs, steps)
         batches = [size for passes in plan for part in passes for size in part.sizes]
         total = len(batches)
 
@@ -236,15 +237,18 @@ class ClientWork(ClientModule, ClientSamples):
                 out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made)
         return self._count(out, sum(batches))
 
-    def _plan(self, sizes: list[int], epochs: float | None) -> list[list[BatchPass]]:
+    def _plan(self, sizes: list[int], epochs: float | None, steps: int | None) -> list[list[BatchPass]]:
         """Return the batches of a training: each list has one mean loss, which is an epoch's or that of all `local.steps`.
 
         With `local.steps` a client continues where its last round ended: pass p over its samples has an order of its own.
         """
+        if steps is not None:
+            whole, rest = divmod(steps, len(sizes)) if sizes else (0, 0)
+            return [[BatchPass(None, 0, part)] for part in [*[sizes] * whole, sizes[:rest]] if part]
         if self.local.steps is not None and epochs is None:
             return [continued_passes(sizes, self.state.steps + self.steps, self._amount)]
-        whole, broken = divmod(self._amount if epochs is None else epochs, 1)
-        parts = [sizes] * int(whole) + ([sizes[: round(broken * len(sizes))]] if broken else [])
+        full, broken = divmod(self._amount if epochs is None else epochs, 1)
+        parts = [sizes] * int(full) + ([sizes[: round(broken * len(sizes))]] if broken else [])
         return [[BatchPass(None, 0, part)] for part in parts]
 
     def _from_batched(self, w: Vector, adjust: Adjust) -> Outcome | None:

@@ -60,7 +60,11 @@ class ClientSamples:
 
     def stream(self, purpose: Purpose) -> np.random.Generator:
         """Return a random generator that belongs to this client and round."""
-        return stream(self.context.experiment.seed_for(purpose), purpose, self.round, self.client)
+        return self.stream_of_pass(purpose, self.round)
+
+    def stream_of_pass(self, purpose: Purpose, number: int) -> np.random.Generator:
+        """Return a random generator that belongs to this client and to a round, or to a pass over its samples."""
+        return stream(self.context.experiment.seed_for(purpose), purpose, number, self.client)
 
     def _order(self, part: BatchPass | None = None) -> NDArray[np.int64]:
         self._batched = None  # its order starts from the beginning of the stream
@@ -69,8 +73,7 @@ class ClientSamples:
         elif part is None or part.number is None:
             order = self._shuffle.permutation(self.rows)
         else:
-            seed = self.context.experiment.seed_for("shuffle")
-            order = stream(seed, "shuffle", part.number, self.client).permutation(self.rows)
+            order = self.stream_of_pass("shuffle", part.number).permutation(self.rows)
         return order if part is None else order[part.skipped :]
 
     def epoch(self, part: BatchPass | None = None) -> Iterator[tuple[Tensor, Tensor]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -124,10 +124,19 @@ class ExperimentContext:
 
     @property
     def buffer_policy(self) -> str:
-        """Return the policy for BatchNorm statistics: local for personal models, one set for pooled rows, else by setting."""
+        """Return the policy for BatchNorm statistics: one set for pooled rows, else by setting.
+
+        They are local for personal models, unless the server has a complete model beside these.
+        """
         if self.algorithm.pooled:
             return "average"
-        return "local" if self.algorithm.personal else self.experiment.bn_buffers
+        alone = self.algorithm.personal and self.common_score != "shared"
+        return "local" if alone else self.experiment.bn_buffers
+
+    @property
+    def common_score(self) -> Literal["shared", "mean", "none"]:
+        """Return what the score on common test samples is of where clients have models of their own (see Algorithm)."""
+        return self.algorithm.common_score if self.algorithm.personal else "mean"
 
     @property
     def has_personal_models(self) -> bool:

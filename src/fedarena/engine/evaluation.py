@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.algorithms.base import Vector
 from fedarena.config.errors import BadValue, ClientFailed
 from fedarena.data.dataset import Rows, count_labels
-from fedarena.engine.client import Broadcast
+from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
 from fedarena.engine.evaluation_tasks import EvaluationTask
+from fedarena.engine.personal_model import PersonalTask
 from fedarena.engine.task_metrics import (
     MANY_CLASSES,
     Predictions,
@@ -22,10 +22,11 @@ from fedarena.engine.task_metrics import (
     Values,
     calibration_bins,
     confusion_counts,
+    mean_over_clients,
     stacked,
 )
-from fedarena.engine.tasks import FailedTask, Runtime, in_order
-from fedarena.models.task import Buffers, Scores
+from fedarena.engine.tasks import FailedTask, Runtime, RuntimeTask, in_order
+from fedarena.models.task import Scores
 from fedarena.statistics.metric_registry import CLASSES, Metric
 
 
@@ -33,7 +34,7 @@ from fedarena.statistics.metric_registry import CLASSES, Metric
 class EvaluationResult:
     """The result of an evaluation: accuracy and loss on the global test set, and each client's accuracy on its own rows."""
 
-    accuracy: float | None
+    accuracy: float | None  # without a common score, this and loss and values are those on clients' own rows
     loss: float
     own: NDArray[np.float64]  # NaN for a client without test rows
     missing: tuple[int, ...] = ()  # clients of a real federation that could not be evaluated
@@ -45,8 +46,7 @@ class EvaluationResult:
     notes: tuple[str, ...] = ()  # about clients that the values do not include
 
 
-OwnModel = tuple[Vector | None, Buffers | None]  # of a client; None for what it shares with all
-OwnModels = Callable[[int], OwnModel]
+ClientStates = Callable[[int], ClientState | None]  # None for a client that has not trained yet
 
 
 class Evaluator(Protocol):
@@ -70,9 +70,9 @@ class Evaluator(Protocol):
         ...
 
     def evaluate_personal(
-        self, common: Broadcast, own_model: OwnModels, metrics: Sequence[Metric], clients: bool
+        self, common: Broadcast, message: Broadcast, states: ClientStates, metrics: Sequence[Metric], clients: bool
     ) -> EvaluationResult:
-        """Evaluate a model for each client, or a common model with each client's own buffers."""
+        """Evaluate a model for each client, which follows from its state and a message, and the common model if any."""
         ...
 
 
@@ -131,20 +131,45 @@ class LocalEvaluator:
         return found
 
     def evaluate_personal(
-        self, common: Broadcast, own_model: OwnModels, metrics: Sequence[Metric], clients: bool
+        self, common: Broadcast, message: Broadcast, states: ClientStates, metrics: Sequence[Metric], clients: bool
+    ) -> EvaluationResult:
+        """Evaluate each client's model on its own rows, and the common rows as the algorithm's `common_score` says."""
+        score = self.scoring.context.common_score
+        if score == "mean":
+            return self._evaluate_everywhere(message, states, metrics, clients)
+        keep, noisy = self.scoring.keep(metrics), self.owners.noise is not None
+        jobs = (PersonalTask(k, states(k), rows, noisy, keep) for k, rows in enumerate(self.own_rows))
+        each = [
+            self.scoring.predictions(rows, scores)
+            for rows, scores in zip(self.own_rows, self.scores(jobs, message), strict=True)
+        ]
+        own = np.array([accuracy(one.scores) for one in each], dtype=np.float64)
+        if score == "shared":
+            found = self.evaluate_shared(common, metrics, clients)
+            values = self._of_clients(metrics, each) if clients else {}
+            return replace(found, own=own, client_values=values)
+        together, values = Scores.joined([replace(one.scores, outputs=None) for one in each]), {}
+        if metrics:
+            values = self._of_clients(metrics, each)
+        right, loss = accuracy(together), mean_loss(together)
+        means, _ = mean_over_clients(values, self.own_samples)
+        return EvaluationResult(right, loss, own, values=means, client_values=values if clients else {})
+
+    def _evaluate_everywhere(
+        self, message: Broadcast, states: ClientStates, metrics: Sequence[Metric], clients: bool
     ) -> EvaluationResult:
         """Evaluate each client's model on all rows and return means over clients, weighted by their training rows."""
         keep = self.scoring.keep(metrics)
 
-        def job(k: int, rows: Rows, noise_of: int | None = None) -> EvaluationTask:
-            return EvaluationTask(rows, noise_of, *own_model(k), keep=keep if noise_of is None or clients else "")
+        def job(k: int, rows: Rows, noisy: bool = False) -> PersonalTask:
+            return PersonalTask(k, states(k), rows, noisy, keep=keep if not noisy or clients else "")
 
         people = self.owners.population
         sizes = self.owners.sizes[people]
         own = np.full(len(self.own_rows), np.nan)
         on_test = losses = 0.0
         values, client_values = dict.fromkeys((metric.name for metric in metrics), 0.0), {}
-        all_scores = self.scores((job(k, self.rows) for k in people), common)
+        all_scores = self.scores((job(k, self.rows) for k in people), message)
         for k, p, scores in zip(people, sizes / sizes.sum(), all_scores, strict=True):
             right = accuracy(scores, self._test) or 0.0
             on_test += p * right
@@ -160,8 +185,8 @@ class LocalEvaluator:
         each = stacked((client_values.get(k, {}) for k in range(len(self.own_rows))), names)
         seen = EvaluationResult(float(on_test), float(losses), own, values=values, client_values=each)
         if self.owners.noise is not None:
-            jobs = (job(k, rows, k) for k, rows in enumerate(self.own_rows))
-            seen = self._noisy(seen, jobs, common, metrics if clients else ())
+            jobs = (job(k, rows, True) for k, rows in enumerate(self.own_rows))
+            seen = self._noisy(seen, jobs, message, metrics if clients else ())
         return seen
 
     def _rows_of(self, client: int) -> NDArray[np.int64]:
@@ -196,7 +221,7 @@ class LocalEvaluator:
         return np.where(count > 0, right / np.maximum(count, 1), np.nan)
 
     def _noisy(
-        self, found: EvaluationResult, jobs: Iterable[EvaluationTask], common: Broadcast, metrics: Sequence[Metric]
+        self, found: EvaluationResult, jobs: Iterable[RuntimeTask], common: Broadcast, metrics: Sequence[Metric]
     ) -> EvaluationResult:
         """Return the result with each client evaluated on its own rows with its feature noise."""
         each = [
@@ -206,7 +231,7 @@ class LocalEvaluator:
         own = np.array([accuracy(one.scores) for one in each], dtype=np.float64)
         return replace(found, own=own, client_values=self._of_clients(metrics, each) if metrics else {})
 
-    def scores(self, jobs: Iterable[EvaluationTask], common: Broadcast) -> Iterator[Scores]:
+    def scores(self, jobs: Iterable[RuntimeTask], common: Broadcast) -> Iterator[Scores]:
         """Run evaluations on the workers and yield their scores in order."""
         for scores in in_order(self.runtime.map(jobs, common)):
             if isinstance(scores, FailedTask):
@@ -220,6 +245,6 @@ def accuracy(scores: Scores, rows: NDArray[np.int64] | slice = slice(None)) -> f
     return int(scores.right[rows].sum()) / count if count else None
 
 
-def mean_loss(scores: Scores, rows: NDArray[np.int64]) -> float:
+def mean_loss(scores: Scores, rows: NDArray[np.int64] | slice = slice(None)) -> float:
     """Return the mean cross-entropy over labelled positions."""
     return float(scores.loss[rows].sum() / scores.count[rows].sum())

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedarena.algorithms.base import Algorithm, Model, Vector
+from fedarena.config.errors import ClientFailed
 from fedarena.config.experiment import Experiment
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.checkpoint_files import Snapshot
@@ -21,9 +22,10 @@ from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.evaluation_tasks import BatchNormTask
 from fedarena.engine.notes import RunNotes
+from fedarena.engine.personal_model import PersonalModelTask
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.round import Aggregate, Request, RoundExchange, RoundFacts, first_arrivals
-from fedarena.engine.round_evaluation import RoundEvaluation
+from fedarena.engine.round_evaluation import EvaluatedModel, RoundEvaluation
 from fedarena.engine.run_costs import RunCosts
 from fedarena.engine.selection import ClientSelection
 from fedarena.engine.stopping import StopRule
@@ -247,7 +249,7 @@ class TrainingLoop:
         return self._with_metrics(record, state, last) if is_due or last else record
 
     def _with_metrics(self, record: RoundRecord, state: Any, last: bool) -> RoundRecord:
-        metrics = self.evaluation.evaluate(Broadcast(Model(state.w), self.buffers), record.round, last)
+        metrics = self.evaluation.evaluate(self._evaluated_model(state), record.round, last)
         spent = self.privacy.records.epsilon
         return replace(record, epsilon=self.privacy.epsilon, record_epsilon=spent, **metrics)
 
@@ -299,12 +301,26 @@ class TrainingLoop:
     def restore_queue(self, queue: Any) -> None:
         """Continue with the trainings that a checkpoint has under way."""
 
+    def _evaluated_model(self, state: Any) -> EvaluatedModel:
+        common = Broadcast(Model(state.w), self.buffers)
+        personal = self.algorithm.personal
+        return EvaluatedModel(common, Broadcast(self.algorithm.broadcast(state), self.buffers) if personal else common)
+
     # The result
 
     @property
-    def model(self) -> Broadcast:
-        """Return the server's model as it is evaluated: its weights and buffers."""
-        return Broadcast(Model(self.state.w), self.buffers)
+    def model(self) -> EvaluatedModel:
+        """Return the server's model as it is evaluated."""
+        return self._evaluated_model(self.state)
+
+    def personal_models(self) -> Iterator[tuple[int, Broadcast]]:
+        """Yield the model of each client where each has its own: the weights and buffers with which it predicts."""
+        clients = self.clients.population if self.context.has_personal_models else []
+        tasks = (PersonalModelTask(k, self.store.client_state(k)) for k in clients)
+        for client, found in zip(clients, in_order(self.runtime.map(tasks, self.model.message)), strict=True):
+            if isinstance(found, FailedTask):
+                raise ClientFailed(f"the model of client {client} failed: {found.error}", remedy="fix `personal_model`")
+            yield client, Broadcast(Model(found[0]), found[1])
 
     @property
     def ages(self) -> dict[str, Any]:
@@ -326,7 +342,7 @@ class TrainingLoop:
         """Yield everything that was learned: the server's weights and buffers, and personal models of clients."""
         yield self.state.w
         yield self.buffers.values
-        if self.algorithm.personal:
+        if self.algorithm.learns_own_models:
             for client in self.clients.population:
                 states = leaves(self.store.client_state(client))
                 yield from (leaf for leaf in states if isinstance(leaf, np.ndarray))

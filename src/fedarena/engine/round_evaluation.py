@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedarena.algorithms.base import Vector
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.checkpoint_files import Snapshot
 from fedarena.engine.client import Broadcast
@@ -21,8 +20,14 @@ from fedarena.engine.task_metrics import FinalMetrics, mean_over_clients
 from fedarena.engine.tasks import Runtime
 from fedarena.engine.validated_round import ValidatedRound, ValidatedSnapshot
 from fedarena.engine.validation import UNDEFINED, open_validation
-from fedarena.models.task import Buffers
 from fedarena.statistics.fairness import fairness, weighted_accuracy
+
+
+class EvaluatedModel(NamedTuple):
+    """The server's model as it is evaluated: its weights, and the message from which clients with own models predict."""
+
+    common: Broadcast
+    message: Broadcast
 
 
 class RoundEvaluation:
@@ -35,21 +40,14 @@ class RoundEvaluation:
         self._evaluator = open_evaluator(context, runtime)
         self._validation = open_validation(context, self._evaluator)
 
-    def own_model(self, client: int) -> tuple[Vector | None, Buffers | None]:
-        """Return the weights and buffers that are a client's own; None for what all clients share."""
-        state = self.store.client_state(client)
-        if state is None:
-            return None, None
-        return (state.kept if self.context.algorithm.personal else None), state.buffers
-
-    def evaluate(self, model: Broadcast, round: int, last: bool) -> dict[str, Any]:
+    def evaluate(self, model: EvaluatedModel, round: int, last: bool) -> dict[str, Any]:
         """Return the metrics of a round's record: on the global test set and over the clients' own.
 
         All metrics are computed after the last round, and after a round that is the best on validation samples so far.
         """
         validation, value = self._validation, None
         if validation is not None:
-            value = validation.value(model, self.own_model)
+            value = validation.value(model.message, self.store.client_state)
         chosen = validation is not None and value is not None and validation.is_best(value)
         seen = self._evaluate(model, last or chosen)
         if validation is not None and value is not None and chosen:
@@ -72,19 +70,19 @@ class RoundEvaluation:
             "validation": value,
         }
 
-    def _evaluate(self, model: Broadcast, complete: bool) -> EvaluationResult:
+    def _evaluate(self, model: EvaluatedModel, complete: bool) -> EvaluationResult:
         """Evaluate every row once, for the metric of the experiment or for all metrics."""
         evaluator, context = self._evaluator, self.context
         followed = [] if context.metric.name in ("accuracy", "loss") else [context.metric]
         metrics = evaluator.metrics if complete else followed
         if context.has_personal_models:
-            seen = evaluator.evaluate_personal(model, self.own_model, metrics, complete)
+            seen = evaluator.evaluate_personal(*model, self.store.client_state, metrics, complete)
         else:
-            seen = evaluator.evaluate_shared(model, metrics, complete)
+            seen = evaluator.evaluate_shared(model.common, metrics, complete)
         self.complete = seen if complete else None
         return seen
 
-    def final_metrics(self, model: Broadcast) -> FinalMetrics:
+    def final_metrics(self, model: EvaluatedModel) -> FinalMetrics:
         """Return all metrics of the model as it is now."""
         seen = self.complete or self._evaluate(model, complete=True)
         for name, error in self._evaluator.failed.items():
@@ -132,7 +130,7 @@ def collected_metrics(
         class_names=context.data.class_names,
         client_names=context.owners.names or tuple(str(k) for k in range(len(context.owners.clients))),
         client_tests=context.owners.test_sizes,
-        common=seen.values,
+        common={} if context.has_personal_models and context.common_score == "none" else seen.values,
         own=own,
         undefined=undefined,
         clients=seen.client_values,

@@ -200,7 +200,7 @@ class ClientTask:
         after = context.task.buffers() if policy != "server" and context.task.has_buffers else common.buffers
         # A constant buffer may well be infinite (a mask): only what training changed must be finite.
         sound = not len(after.values) or bool((np.isfinite(after.values) | (after.values == buffers.values)).all())
-        finite = sound and is_finite(reply.send) and (not context.algorithm.personal or is_finite(reply.keep))
+        finite = sound and is_finite(reply.send) and (not context.algorithm.learns_own_models or is_finite(reply.keep))
         size, residual = 0, state.residual
         if self.exchange is not None and context.steps is not None and finite:
             reply, size, residual = context.steps.send(reply, self.do, self.exchange, self.client, residual)

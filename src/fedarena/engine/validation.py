@@ -9,10 +9,12 @@ import numpy as np
 
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import EVALUATION_ROWS, ExperimentContext
-from fedarena.engine.evaluation import Evaluator, LocalEvaluator, OwnModels, accuracy
+from fedarena.engine.evaluation import ClientStates, Evaluator, LocalEvaluator, accuracy
 from fedarena.engine.evaluation_tasks import EvaluationTask
+from fedarena.engine.personal_model import PersonalTask
 from fedarena.engine.record import RoundRecord
 from fedarena.engine.task_metrics import FinalMetrics
+from fedarena.engine.tasks import RuntimeTask
 from fedarena.engine.validated_round import ValidatedRound
 from fedarena.models.task import Scores
 
@@ -33,27 +35,20 @@ class Validation:
         """Return the best round so far; None if none has a defined value."""
         return self.candidates[-1] if self.candidates else None
 
-    def value(self, common: Broadcast, own_model: OwnModels) -> float:
+    def value(self, message: Broadcast, states: ClientStates) -> float:
         """Return the metric over the validation samples of all clients, each predicted by the model of its client."""
         keep = self.evaluation.scoring.keep([self.metric])
         rows = np.concatenate([self.rows[k] for k in self.owners])
         noisy, personal = self.context.owners.noise is not None, self.context.has_personal_models
-        jobs: Iterable[EvaluationTask]
-        if noisy or personal:
-            jobs = (
-                EvaluationTask(
-                    self.rows[k],
-                    k if noisy else None,
-                    *(own_model(k) if personal else (None, None)),
-                    keep=keep,
-                    validates=True,
-                )
-                for k in self.owners
-            )
+        jobs: Iterable[RuntimeTask]
+        if personal:
+            jobs = (PersonalTask(k, states(k), self.rows[k], noisy, keep, validates=True) for k in self.owners)
+        elif noisy:
+            jobs = (EvaluationTask(self.rows[k], k, keep=keep, validates=True) for k in self.owners)
         else:
             pieces = (rows[start : start + EVALUATION_ROWS] for start in range(0, len(rows), EVALUATION_ROWS))
             jobs = (EvaluationTask(piece, keep=keep, validates=True) for piece in pieces)
-        scores = Scores.joined(list(self.evaluation.scores(jobs, common)))
+        scores = Scores.joined(list(self.evaluation.scores(jobs, message)))
         predictions = self.evaluation.scoring.predictions(rows, scores)
         found = self.evaluation.values([self.metric], predictions, accuracy(scores), strict=True)
         return found[self.metric.name]

@@ -14,6 +14,7 @@ from fedarena.config.experiment import Experiment
 from fedarena.config.registry import name_of
 from fedarena.config.settings_tables import COMPONENTS
 from fedarena.data.folds import has_own_folds
+from fedarena.engine.context import ExperimentContext
 from fedarena.engine.setup import open_context, partition_data
 from fedarena.experiments.contestants import Contestants, contestants
 from fedarena.experiments.left_out_clients import LeaveOneOut, check_left_out, with_left_out
@@ -257,6 +258,17 @@ def _difference(key: str, old: Any, new: Any) -> str:
     return "" if old == new else f"its {key.removeprefix('experiment.')} is {old}, not {new}"
 
 
+def check_common_score(context: ExperimentContext) -> None:
+    """Refuse to judge an algorithm by common test samples whose server has no complete model."""
+    if context.has_personal_models and context.common_score == "none":
+        name = context.experiment.algorithm.name
+        raise BadValue(
+            f"{name} has no complete common model, a part of each client's model is its own",
+            remedy=f"use --evaluate-on own, which judges each client's model on its own test samples, or leave {name} out",
+            where="--evaluate-on",
+        )
+
+
 def check_cells(plan: Plan) -> None:
     """Open every split, and every contestant with each number of clients, so that mistakes show before anything runs."""
     first = next(iter(plan.contestants))
@@ -278,5 +290,8 @@ def check_cells(plan: Plan) -> None:
         for split in populations.values():
             for label in plan.contestants:
                 with located_at(label):
-                    find_metric(plan.metric, open_context(plan.cell(label, split)).task_name, "--metric")
+                    context = open_context(plan.cell(label, split))
+                    find_metric(plan.metric, context.task_name, "--metric")
+                    if plan.evaluate_on == "common":
+                        check_common_score(context)
         check_left_out(plan)

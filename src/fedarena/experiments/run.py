@@ -364,6 +364,8 @@ def finish_run(loop: TrainingLoop, records: list[RoundRecord], path: Path | None
         context.experiment, records, sha, own, sizes, path, state, notes, used, loop.ages, measured, chosen, spent
     )
     if path is not None:
+        if not has_samples_elsewhere(path, context.experiment):  # there each client stores its own
+            run_files.write_personal_models(path, loop.personal_models())
         write_result(result, context, path)
         loop.store.sync_results(*(path / name for name in (*run_files.hashed_files(path), "result.json")))
     return result

@@ -13,7 +13,8 @@ from fedarena.config.errors import CannotWrite, DataBroken
 from fedarena.data.dataset import Partition
 from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
-from fedarena.engine.evaluation import LocalEvaluator, OwnModel
+from fedarena.engine.evaluation import LocalEvaluator
+from fedarena.engine.personal_model import OwnModel
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.round_evaluation import collected_metrics
 from fedarena.experiments.run import write_result

@@ -16,8 +16,8 @@ from fedarena.algorithms.base import Algorithm, Asynchronous
 from fedarena.data.dataset import Rows
 from fedarena.engine.client import Broadcast, ClientState
 from fedarena.engine.context import EVALUATION_ROWS
-from fedarena.engine.evaluation import OwnModel
 from fedarena.engine.evaluation_tasks import BatchNormTask, EvaluationTask
+from fedarena.engine.personal_model import OwnModel
 from fedarena.engine.task_metrics import Predictions, TaskMetrics
 from fedarena.engine.tasks import (
     ClientAnswer,

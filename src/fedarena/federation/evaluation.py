@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedarena.algorithms.base import Model
 from fedarena.engine.client import Broadcast, ClientState
-from fedarena.engine.evaluation import EvaluationResult, OwnModel, OwnModels
+from fedarena.engine.evaluation import ClientStates, EvaluationResult
 from fedarena.engine.tasks import AbsentClient
 from fedarena.federation import messages
 from fedarena.federation.agreement import LARGEST
@@ -56,7 +57,7 @@ class FederatedEvaluator(ReleasedMetrics):
         return self.with_own(found, common, dict.fromkeys(population)) if clients else found
 
     def evaluate_personal(
-        self, common: Broadcast, own_model: OwnModels, metrics: Sequence[Metric], clients: bool
+        self, common: Broadcast, message: Broadcast, states: ClientStates, metrics: Sequence[Metric], clients: bool
     ) -> EvaluationResult:
         """Evaluate a model for each client, weighted by training samples."""
         population = self.context.owners.population
@@ -75,7 +76,7 @@ class FederatedEvaluator(ReleasedMetrics):
     def _evaluate_everywhere(self, client: int, common: Broadcast) -> Seen:
         """Evaluate the personal model of one client on the test samples of all."""
 
-        def read(client: int, message: Message) -> OwnModel:
+        def read(client: int, message: Message) -> tuple[Any, Any]:
             payload = message.payload
             expect(message, messages.ModelResponse)
             if not isinstance(payload, dict) or {*payload} != {"w", "buffers"}:

@@ -144,7 +144,7 @@ def _run(runtime: RemoteRuntime, store: CheckpointStore, on_round: OnRound | Non
             if on_round is not None and on_round(record):
                 break
     result = finish_run(loop, records, store.folder.parent)
-    send_final_model(runtime, loop.model, store.client_state, result)
+    send_final_model(runtime, loop.model.common, store.client_state, result)
     return result
 
 

@@ -110,6 +110,7 @@ class Task:
         self.channels_last = any(isinstance(m, nn.Conv2d) for m in self.module.modules())
         self.class_weights: Tensor | None = None  # importance of each class in the loss, set for one client's work
         self.own_loss: Callable[[nn.Module, Tensor, Tensor], Tensor] | None = None  # of an algorithm, for one training
+        self.predictor: Callable[[nn.Module, Tensor], Tensor] | None = None  # of an algorithm, for one evaluation
         self.normalise_weights = True  # divide by the sum of the weights in a batch, or by its size
         self.sample_weights: Tensor | None = None  # of the samples of the next batch, where they differ
         own_loss = getattr(self.module, "loss", None)
@@ -224,6 +225,8 @@ class Task:
         """Return the logits in evaluation mode, by the kernels where they also train: the rounding of torch's libraries
         depends on the vendor of the processor."""
         self.module.eval()
+        if self.predictor is not None:
+            return self.predictor(self.module, x)
         if self.network is None:
             out: Tensor = self.module(x)
             return out

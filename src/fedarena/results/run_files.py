@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedarena.common.files import atomic_write
+from fedarena.algorithms.base import Model
+from fedarena.common.files import atomic_write, writing
 from fedarena.config.components import Component
 from fedarena.data.dataset import PADDING
 from fedarena.data.published_files import reading
+from fedarena.engine.checkpoint_files import load_tree, save_tree
+from fedarena.engine.client import Broadcast
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.record import RoundRecord, plain_record
 from fedarena.engine.task_metrics import FinalMetrics
 from fedarena.engine.validated_round import ValidatedRound
+from fedarena.models.task import Buffers
 from fedarena.results.json_files import file_sha256
 from fedarena.results.model_file import MODEL_FACTS
 from fedarena.results.run_folder import DAMAGED, FEDERATION, PREPROCESSING
 from fedarena.statistics.metric_registry import RESERVED_PREFIX
 
+PERSONAL_MODELS = "personal_models"  # a folder with a file for each client
 TRAITS = ("communicates", "personal", "pooled")
 HASHED = (
     "experiment.toml", "versions.json", "partition.npz", "rounds.parquet", "clients.parquet", "model.safetensors",
@@ -52,6 +57,23 @@ def write_model(path: Path, state: dict[str, Any]) -> None:
 
     with atomic_write(path / "model.safetensors") as file:
         file.write(save(state))
+
+
+def write_personal_models(path: Path, models: Iterable[tuple[int, Broadcast]]) -> None:
+    """Write the model of each client to personal_models/, where clients have models of their own."""
+    for client, model in models:
+        with writing(path / PERSONAL_MODELS):
+            (path / PERSONAL_MODELS).mkdir(exist_ok=True)
+        save_tree(path / PERSONAL_MODELS / f"{client}.safetensors", model)
+
+
+def read_personal_model(path: Path, client: int) -> Broadcast | None:
+    """Return the model of one client; None where the folder has none of it."""
+    file = path / PERSONAL_MODELS / f"{client}.safetensors"
+    if not file.is_file():
+        return None
+    model: Broadcast = load_tree(file, {cls.__qualname__: cls for cls in (Broadcast, Model, Buffers)})
+    return model
 
 
 def result_table(

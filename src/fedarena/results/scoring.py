@@ -79,6 +79,8 @@ class Scoring:
             is_defined = len(known) and not lost_by_divergence(measured.clients, self.metric)
             return float(known.mean()) if is_defined else math.nan
         record = self.record(run)
+        if measured.own and not measured.common:  # no complete model that could be tested on common samples
+            return math.nan
         if self.metric == "accuracy":
             return float(record.accuracy or 0.0)
         if self.score != "best" and self.metric in measured.common:

@@ -23,6 +23,7 @@ from fedarena.data.table_encoding import TableEncoding
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.models.task import Task, build, predicted_classes
 from fedarena.results.model_file import MODEL_FACTS, ModelFacts, read_model_facts
+from fedarena.results.run_files import read_personal_model
 from fedarena.results.run_folder import PREPROCESSING
 from fedarena.results.samples_elsewhere import (
     client_of,
@@ -80,7 +81,11 @@ def load_own_model(folder: Path | None, task: Task, algorithm: Algorithm, client
             "there is no common model, each client has its own",
             remedy="name a client: run.model(client=0), of a run that is saved in a folder",
         )
-    memory = CheckpointStore.read_client_state(folder / "checkpoint", algorithm, client)
+    if (model := read_personal_model(folder, client)) is not None:
+        task.load(model.message.w)
+        task.load_buffers(model.buffers)
+        return
+    memory = CheckpointStore.read_client_state(folder / "checkpoint", algorithm, client)  # of an earlier version
     if memory is not None:
         if algorithm.personal:
             task.load(memory.kept)
