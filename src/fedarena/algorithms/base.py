@@ -146,9 +146,9 @@ class Work(TorchWork, Protocol):
         """Run local SGD (or `local.optimizer`) from `w`, each step's gradient changed by `adjust`.
 
         Epochs (or `local.steps`), rate and batch are the experiment's unless given; a fractional epoch is a share of its
-        batches, and `steps` takes the place of epochs. `pace` scales the rate by (epoch, share of all steps done). `loss(module, batch, context)` replaces the
-        loss of the model: it returns the mean over a batch as a torch tensor; `engine/own_loss.py` has the types of its
-        arguments.
+        batches, and `steps` takes the place of epochs. `pace` scales the rate by (epoch, share of all steps done).
+        `loss(module, batch, context)` replaces the loss of the model: it returns the mean over a batch as a torch tensor;
+        `engine/own_loss.py` has the types of its arguments.
         """
         ...
 
