@@ -4,6 +4,7 @@
 >>> run = fa.run("digits", rounds=3, out=False)
 """
 
+# ruff: noqa: I001 - one import statement for each module, where ruff would write one for each name
 from __future__ import annotations
 
 import importlib
@@ -11,146 +12,77 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedarena.algorithms import (
-        COOP,
-        FSVRG,
-        AdaptiveFedProx,
-        Algorithm,
-        Asynchronous,
-        Centralized,
-        Cohort,
-        CoLearning,
-        Cyclic,
-        FedAdagrad,
-        FedAdam,
-        FedAsync,
-        FedAvg,
-        FedAvgM,
-        FedBuff,
-        FedDyn,
-        FedFA,
-        FedIR,
-        FedNova,
-        FedPAGE,
-        FedProx,
-        FedSGD,
-        FedVC,
-        FedYogi,
-        Krum,
-        LoAdaBoost,
-        LocalOnly,
-        Median,
-        Model,
-        Outcome,
-        Pull,
-        Reply,
-        Scaffold,
-        Step,
-        TrimmedMean,
-        Work,
+        COOP as COOP,
+        FSVRG as FSVRG,
+        AdaptiveFedProx as AdaptiveFedProx,
+        Algorithm as Algorithm,
+        Asynchronous as Asynchronous,
+        Centralized as Centralized,
+        Cohort as Cohort,
+        CoLearning as CoLearning,
+        Cyclic as Cyclic,
+        FedAdagrad as FedAdagrad,
+        FedAdam as FedAdam,
+        FedAsync as FedAsync,
+        FedAvg as FedAvg,
+        FedAvgM as FedAvgM,
+        FedBuff as FedBuff,
+        FedDyn as FedDyn,
+        FedFA as FedFA,
+        FedIR as FedIR,
+        FedNova as FedNova,
+        FedPAGE as FedPAGE,
+        FedProx as FedProx,
+        FedSGD as FedSGD,
+        FedVC as FedVC,
+        FedYogi as FedYogi,
+        Krum as Krum,
+        LoAdaBoost as LoAdaBoost,
+        LocalOnly as LocalOnly,
+        Median as Median,
+        Model as Model,
+        Outcome as Outcome,
+        Pull as Pull,
+        Reply as Reply,
+        Scaffold as Scaffold,
+        Step as Step,
+        TrimmedMean as TrimmedMean,
+        Work as Work,
     )
     from fedarena.api import (
-        FineTuned,
-        Found,
-        Verdict,
-        compare,
-        finetune,
-        load,
-        predict,
-        report,
-        reproduce,
-        rounds,
-        run,
-        search,
-        verify,
+        FineTuned as FineTuned,
+        Found as Found,
+        Verdict as Verdict,
+        compare as compare,
+        finetune as finetune,
+        load as load,
+        predict as predict,
+        report as report,
+        reproduce as reproduce,
+        rounds as rounds,
+        run as run,
+        search as search,
+        verify as verify,
     )
-    from fedarena.config.errors import FedarenaError
-    from fedarena.config.experiment import Experiment
-    from fedarena.config.registry import register
-    from fedarena.config.settings_tables import Evaluate, Local
-    from fedarena.data.dataset import Dataset, Partition
-    from fedarena.data.sources import arrays, csv, lines, parquet
-    from fedarena.integrations.mlflow import track
-    from fedarena.reproduction.result import Reproduction
-    from fedarena.results.comparison import Comparison
-    from fedarena.results.run import Run
-    from fedarena.results.run_plots import draw_curves
-    from fedarena.results.suite import SuiteComparison
-    from fedarena.statistics.metric_registry import metric
-    from fedarena.vertical.estimators import SecureBoostClassifier, SecureBoostRegressor
+    from fedarena.config.errors import FedarenaError as FedarenaError
+    from fedarena.config.experiment import Experiment as Experiment
+    from fedarena.config.registry import register as register
+    from fedarena.config.settings_tables import Evaluate as Evaluate, Local as Local
+    from fedarena.data.dataset import Dataset as Dataset, Partition as Partition
+    from fedarena.data.sources import arrays as arrays, csv as csv, lines as lines, parquet as parquet
+    from fedarena.integrations.mlflow import track as track
+    from fedarena.reproduction.result import Reproduction as Reproduction
+    from fedarena.results.comparison import Comparison as Comparison
+    from fedarena.results.run import Run as Run
+    from fedarena.results.run_plots import draw_curves as draw_curves
+    from fedarena.results.suite import SuiteComparison as SuiteComparison
+    from fedarena.statistics.metric_registry import metric as metric
+    from fedarena.vertical.estimators import (
+        SecureBoostClassifier as SecureBoostClassifier,
+        SecureBoostRegressor as SecureBoostRegressor,
+    )
 
 __version__ = "0.3.0"
-
-__all__ = [
-    "COOP",
-    "FSVRG",
-    "AdaptiveFedProx",
-    "Algorithm",
-    "Asynchronous",
-    "Centralized",
-    "CoLearning",
-    "Cohort",
-    "Comparison",
-    "Cyclic",
-    "Dataset",
-    "Evaluate",
-    "Experiment",
-    "FedAdagrad",
-    "FedAdam",
-    "FedAsync",
-    "FedAvg",
-    "FedAvgM",
-    "FedBuff",
-    "FedDyn",
-    "FedFA",
-    "FedIR",
-    "FedNova",
-    "FedPAGE",
-    "FedProx",
-    "FedSGD",
-    "FedVC",
-    "FedYogi",
-    "FedarenaError",
-    "FineTuned",
-    "Found",
-    "Krum",
-    "LoAdaBoost",
-    "Local",
-    "LocalOnly",
-    "Median",
-    "Model",
-    "Outcome",
-    "Partition",
-    "Pull",
-    "Reply",
-    "Reproduction",
-    "Run",
-    "Scaffold",
-    "SecureBoostClassifier",
-    "SecureBoostRegressor",
-    "Step",
-    "SuiteComparison",
-    "TrimmedMean",
-    "Verdict",
-    "Work",
-    "arrays",
-    "compare",
-    "csv",
-    "draw_curves",
-    "finetune",
-    "lines",
-    "load",
-    "metric",
-    "parquet",
-    "predict",
-    "register",
-    "report",
-    "reproduce",
-    "rounds",
-    "run",
-    "search",
-    "track",
-    "verify",
-]
 
 # The module of each public name. It is imported when the name is first used, so that `import fedarena` takes no time.
 _MODULES = {
@@ -224,6 +156,8 @@ _MODULES = {
     "track": "integrations.mlflow",
     "verify": "api",
 }
+
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
