@@ -10,31 +10,25 @@ import typer
 
 from fedarena.cli.options import (
     Address,
-    Categorical,
-    ClientColumn,
-    Drop,
+    ExperimentOptions,
     File,
     Json,
-    Label,
-    MissingValues,
-    Numeric,
     PoolRuntime,
     Quiet,
     SearchMethod,
-    Set,
-    TaskOption,
     Workers,
-    load_components,
     one_source,
     passed_on,
-    table_options,
+    with_option_groups,
 )
 from fedarena.cli.output import print_json, print_result
 
 LOGGER = logging.getLogger(__name__)
 
 
+@with_option_groups
 def compare(
+    *,
     experiment: Annotated[
         list[str] | None,
         typer.Argument(
@@ -98,14 +92,7 @@ def compare(
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Also train on all samples in one place, for reference.")
     ] = True,
-    set_: Set = None,
-    label: Label = None,
-    client: ClientColumn = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    missing: MissingValues = None,
-    task: TaskOption = None,
+    changes: ExperimentOptions,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the comparison; by default the next free one under runs/.")
     ] = None,
@@ -198,16 +185,14 @@ def compare(
     partition or `--fixed partition`, `--leave-one-out` repeats the comparison without each client; together with
     `--resume` it does so for a finished comparison.
     """
-    tables = {**locals()}
-    options = passed_on(tables, "algorithm", "out", "leave_out", "report", "runtime", "address", "dry_run")
+    options = passed_on(locals(), "algorithm", "out", "leave_out", "report", "runtime", "address", "dry_run")
     from fedarena import api
     from fedarena.experiments.compare import dry_run as preview_comparison
 
-    load_components(file)
     if not experiment and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena compare digits -a ...`")
     source: Any = one_source(experiment)
-    options |= table_options(tables) | {"overrides": set_ or [], "leave_one_out": leave_out or leave_one_out}
+    options |= changes.table | {"overrides": changes.overrides, "leave_one_out": leave_out or leave_one_out}
     if dry_run:
         preview = preview_comparison(source, algorithm or [], **options)
         print_result(preview, preview.as_dict() if json_ else None, json_)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedarena.cli.options import File, Json, Quiet, load_components
+from fedarena.cli.options import File, Json, Quiet
 from fedarena.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ def list_(
 
     `fedarena list papers`
     """
-    load_components(file)
     if kind == "papers":
         _list_papers(json_)
     elif kind == "metrics":

@@ -9,20 +9,12 @@ from typing import Annotated
 import typer
 
 from fedarena.cli.options import (
-    Categorical,
-    ClientColumn,
-    Drop,
+    ExperimentOptions,
     File,
     Json,
-    Label,
-    MissingValues,
-    Numeric,
     Quiet,
-    Set,
-    TaskOption,
-    load_components,
     one_source,
-    table_options,
+    with_option_groups,
 )
 from fedarena.cli.output import print_json, print_result
 from fedarena.config.errors import CannotWrite
@@ -56,19 +48,14 @@ def get(
 
 
 @app.command()
+@with_option_groups
 def show(
+    *,
     experiment: Annotated[
         list[str], typer.Argument(help="An experiment file, the name of a data set, or CSV or Parquet files.")
     ],
     plot: Annotated[Path | None, typer.Option(help="Also draw the partition to this PNG file.")] = None,
-    set_: Set = None,
-    label: Label = None,
-    client: ClientColumn = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    missing: MissingValues = None,
-    task: TaskOption = None,
+    changes: ExperimentOptions,
     file: File = None,
     json_: Json = False,
     quiet: Quiet = False,
@@ -81,7 +68,6 @@ def show(
 
     `fedarena data show exp.toml --set partition.beta=0.1`
     """
-    options = locals()
     from fedarena.config.experiment import Experiment
     from fedarena.config.limits import check_paths
     from fedarena.data.partition_statistics import statistics
@@ -90,9 +76,8 @@ def show(
     from fedarena.engine.setup import partition_data
     from fedarena.reports.terminal_tables import show_partition, show_table
 
-    load_components(file)
     check_paths(("--plot", plot))
-    exp = Experiment.make(one_source(experiment), set_ or [], **table_options(options))
+    exp = Experiment.make(one_source(experiment), changes.overrides, **changes.table)
     table = summarise_table(exp.data.made) if isinstance(exp.data.made, TableFile) else None
     if table is not None and not exp.data.made.label_names:  # the columns are all that is known
         print_result(table, table.as_dict() if json_ else None, json_)

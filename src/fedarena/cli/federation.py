@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedarena.cli.options import File, Json, Quiet, Set, load_components
+from fedarena.cli.options import File, Json, Quiet, Set
 from fedarena.cli.output import print_result
 
 LOGGER = logging.getLogger(__name__)
@@ -61,7 +61,6 @@ def serve(
     """
     from fedarena.federation.api import serve as serve_experiment
 
-    load_components(file)
     if experiment is None and resume is None:
         raise typer.BadParameter("name an experiment file, e.g. `fedarena serve exp.toml`")
     result = serve_experiment(
@@ -143,7 +142,6 @@ def join(
     """
     from fedarena.federation.api import join as join_federation
 
-    load_components(file)
     found = join_federation(
         data,
         server,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedarena.cli.options import File, Json, Quiet, load_components
+from fedarena.cli.options import File, Json, Quiet
 from fedarena.cli.output import print_result
 
 
@@ -41,7 +41,6 @@ def finetune(
     """
     from fedarena.experiments.finetune import finetune as finetune_model
 
-    load_components(file)
     found = finetune_model(run, data, epochs=epochs, lr=lr, batch=batch, test=test, seed=seed, out=out)
     trained, held_out = found.samples
     table = {

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,16 +22,8 @@ def _configure_messages(quiet: bool) -> bool:
 
 def passed_on(parameters: Mapping[str, Any], *others: str) -> dict[str, Any]:
     """Return the parameters of a command that a function takes under the same name: all but common ones and `others`."""
-    aside = ("experiment", "set_", "file", "json_", "quiet", *TABLE_OPTIONS, *others)
+    aside = ("experiment", "changes", "file", "json_", "quiet", *others)
     return {key: value for key, value in parameters.items() if key not in aside}
-
-
-def table_options(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options about a table that were given, as keywords of an experiment."""
-    given = {key: parameters[key] for key in TABLE_OPTIONS if parameters[key]}
-    if len(given.get("label", ())) == 1:
-        given["label"] = given["label"][0]
-    return given
 
 
 def one_source(experiment: list[str] | None) -> Any:
@@ -35,12 +31,32 @@ def one_source(experiment: list[str] | None) -> Any:
     return experiment[0] if experiment and len(experiment) == 1 else experiment or None
 
 
-def load_components(file: Path | None) -> None:
-    """Register the components of the Python file that was given with `--file`, if any."""
+def _load_components(file: Path | None) -> Path | None:
     if file is not None:
         from fedarena.config.registry import load_file
 
         load_file(file)
+    return file
+
+
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Let Typer see the fields of each parameter that is a dataclass of options as options of the command."""
+    own = inspect.signature(command, eval_str=True).parameters
+    kinds: dict[str, Any] = {
+        name: one.annotation for name, one in own.items() if dataclasses.is_dataclass(one.annotation)
+    }
+    groups = {name: inspect.signature(kind, eval_str=True).parameters for name, kind in kinds.items()}
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        made = {name: kind(**{field: values.pop(field) for field in groups[name]}) for name, kind in kinds.items()}
+        command(**values, **made)
+
+    shown = [one for name, parameter in own.items() for one in groups.get(name, {name: parameter}).values()]
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in shown]
+    )
+    return run
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]
@@ -51,7 +67,10 @@ Quiet = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting: `--set local.lr=0.05`. May be repeated.")
 ]
-File = Annotated[Path | None, typer.Option("--file", help="Python file that registers components of your own.")]
+File = Annotated[
+    Path | None,
+    typer.Option("--file", help="Python file that registers components of your own.", callback=_load_components),
+]
 ExperimentSource = Annotated[
     list[str] | None,
     typer.Argument(
@@ -59,36 +78,6 @@ ExperimentSource = Annotated[
         show_default=False,
     ),
 ]
-Label = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--label", help="Column of a table to predict. May be repeated: several 0/1 labels.", show_default=False
-    ),
-]
-ClientColumn = Annotated[
-    str | None, typer.Option("--client", help="Column of a table that names the client of a row.", show_default=False)
-]
-Categorical = Annotated[
-    list[str] | None, typer.Option("--categorical", help="Column of categories. May be repeated.", show_default=False)
-]
-Numeric = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--numeric", help="Column of numbers; texts in it are missing values. May be repeated.", show_default=False
-    ),
-]
-Drop = Annotated[
-    list[str] | None, typer.Option("--drop", help="Column that is not used. May be repeated.", show_default=False)
-]
-MissingValues = Annotated[
-    Literal["median", "mean", "error"] | None,
-    typer.Option("--missing", help="What replaces missing numbers.  [default: median]", show_default=False),
-]
-TaskOption = Annotated[
-    Literal["classification", "regression", "multilabel", "survival"] | None,
-    typer.Option("--task", help="What the label is.  [default: inferred]", show_default=False),
-]
-TABLE_OPTIONS = ("label", "client", "categorical", "numeric", "drop", "missing", "task")
 Runtime = Annotated[Literal["serial", "processes", "ray"], typer.Option(help="Where clients run.")]
 PoolRuntime = Annotated[Literal["processes", "ray"], typer.Option(help="Where whole runs are executed.")]
 Workers = Annotated[
@@ -107,3 +96,54 @@ Address = Annotated[
 SearchMethod = Annotated[
     Literal["tpe", "random", "grid"] | None, typer.Option(help="How trials are chosen.  [default: tpe]")
 ]
+
+
+@dataclass(frozen=True)
+class ExperimentOptions:
+    """The options of `run`, `compare`, `search` and `data show` that change the experiment; most are about a table."""
+
+    set_: Set = None
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label", help="Column of a table to predict. May be repeated: several 0/1 labels.", show_default=False
+        ),
+    ] = None
+    client: Annotated[
+        str | None,
+        typer.Option("--client", help="Column of a table that names the client of a row.", show_default=False),
+    ] = None
+    drop: Annotated[
+        list[str] | None, typer.Option("--drop", help="Column that is not used. May be repeated.", show_default=False)
+    ] = None
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option("--categorical", help="Column of categories. May be repeated.", show_default=False),
+    ] = None
+    numeric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--numeric", help="Column of numbers; texts in it are missing values. May be repeated.", show_default=False
+        ),
+    ] = None
+    missing: Annotated[
+        Literal["median", "mean", "error"] | None,
+        typer.Option("--missing", help="What replaces missing numbers.  [default: median]", show_default=False),
+    ] = None
+    task: Annotated[
+        Literal["classification", "regression", "multilabel", "survival"] | None,
+        typer.Option("--task", help="What the label is.  [default: inferred]", show_default=False),
+    ] = None
+
+    @property
+    def overrides(self) -> list[str]:
+        """Return the assignments of `--set`."""
+        return self.set_ or []
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """Return the options about a table that were given, as keywords of an experiment."""
+        given = {key: value for key, value in vars(self).items() if value and key != "set_"}
+        if len(given.get("label", ())) == 1:
+            given["label"] = given["label"][0]
+        return given

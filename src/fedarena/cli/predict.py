@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedarena.cli.options import File, Json, Quiet, load_components
+from fedarena.cli.options import File, Json, Quiet
 from fedarena.cli.output import print_json
 from fedarena.common.files import atomic_write
 
@@ -40,7 +40,6 @@ def predict(
     """
     from fedarena.experiments.predict import predicted
 
-    load_components(file)
     found = predicted(run, table, level=level, client=client)
     if not quiet:
         for note in found.notes:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedarena.cli.options import File, Json, Quiet, load_components
+from fedarena.cli.options import File, Json, Quiet
 from fedarena.cli.output import print_json
 
 LOGGER = logging.getLogger(__name__)
@@ -43,7 +43,6 @@ def report(
     from fedarena.reports import collect_runs, why_no_verdict, write_report
     from fedarena.results.suite_plan import holds_suite
 
-    load_components(file)
     check_paths(("--out", out), ("--figures", figures))
     if len(runs) == 1 and holds_suite(runs[0]):
         if figures is not None or table is not None:

@@ -10,40 +10,27 @@ import typer
 
 from fedarena.cli.options import (
     Address,
-    Categorical,
-    ClientColumn,
-    Drop,
+    ExperimentOptions,
     ExperimentSource,
     File,
     Json,
-    Label,
-    MissingValues,
-    Numeric,
     Quiet,
     Runtime,
-    Set,
-    TaskOption,
     Workers,
-    load_components,
     one_source,
     passed_on,
-    table_options,
+    with_option_groups,
 )
 from fedarena.cli.output import print_result
 
 LOGGER = logging.getLogger(__name__)
 
 
+@with_option_groups
 def run(
+    *,
     experiment: ExperimentSource = None,
-    set_: Set = None,
-    label: Label = None,
-    client: ClientColumn = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    missing: MissingValues = None,
-    task: TaskOption = None,
+    changes: ExperimentOptions,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; by default the next free one under runs/.")
     ] = None,
@@ -82,14 +69,13 @@ def run(
 
     `fedarena run --resume runs/digits-fedavg-seed0`
     """
-    options = passed_on(locals()) | table_options(locals())
+    options = passed_on(locals()) | changes.table
     from fedarena import api
 
-    load_components(file)
     source = one_source(experiment)
     if source is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena run digits`")
-    result = api.run(source, overrides=set_ or [], progress=not quiet, **options)
+    result = api.run(source, overrides=changes.overrides, progress=not quiet, **options)
     for note in dict.fromkeys(result.notes):
         LOGGER.info("note: %s", note)
     print_result(result, result.summary() if json_ else None, json_)

@@ -9,30 +9,24 @@ import typer
 
 from fedarena.cli.options import (
     Address,
-    Categorical,
-    ClientColumn,
-    Drop,
+    ExperimentOptions,
     ExperimentSource,
     File,
     Json,
-    Label,
-    MissingValues,
-    Numeric,
     PoolRuntime,
     Quiet,
     SearchMethod,
-    Set,
-    TaskOption,
     Workers,
-    load_components,
     one_source,
     passed_on,
-    table_options,
+    with_option_groups,
 )
 from fedarena.cli.output import print_result
 
 
+@with_option_groups
 def search(
+    *,
     experiment: ExperimentSource = None,
     space: Annotated[
         Path | None, typer.Option(help="Search space as a TOML file; by default the algorithm's own.")
@@ -49,14 +43,7 @@ def search(
     ] = 4,
     prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Stop hopeless trials early.")] = True,
     study: Annotated[Path | None, typer.Option(help="SQLite file of the study; by default inside the folder.")] = None,
-    set_: Set = None,
-    label: Label = None,
-    client: ClientColumn = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    missing: MissingValues = None,
-    task: TaskOption = None,
+    changes: ExperimentOptions,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the search; by default one under runs/ that belongs to it.")
     ] = None,
@@ -80,12 +67,11 @@ def search(
 
     Running the same command again resumes the search. The trials are the same for any number of workers.
     """
-    options = table_options(locals()) | passed_on(locals())
+    options = passed_on(locals()) | changes.table
     from fedarena import api
 
-    load_components(file)
     source = one_source(experiment)
     if source is None and resume is None:
         raise typer.BadParameter("name an experiment file or a data set, e.g. `fedarena search digits --trials 20`")
-    found = api.search(source, overrides=set_ or [], progress=not quiet, **options)
+    found = api.search(source, overrides=changes.overrides, progress=not quiet, **options)
     print_result(found, found.as_dict() if json_ else None, json_)

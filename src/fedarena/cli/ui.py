@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fedarena.cli.options import File, Json, Quiet, load_components
+from fedarena.cli.options import File, Json, Quiet
 from fedarena.cli.output import print_result
 
 LOGGER = logging.getLogger(__name__)
@@ -40,7 +40,6 @@ def ui(
     from fedarena.config.limits import check_path
     from fedarena.ui.server import open_server, serve
 
-    load_components(file)
     server = open_server(check_path(folder, "FOLDER"), port)
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is how this command normally ends
         print_result(server.address, {"url": server.address, "folder": str(folder), "port": server.server_port}, json_)

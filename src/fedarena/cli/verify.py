@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedarena.cli.options import Address, File, Json, Quiet, Runtime, Workers, load_components
+from fedarena.cli.options import Address, File, Json, Quiet, Runtime, Workers
 from fedarena.cli.output import print_json
 
 MOST_DIFFERENCES = 10  # printed as text; `--json` has them all
@@ -35,7 +35,6 @@ def verify(
     """
     from fedarena import api
 
-    load_components(file)
     if run.suffix == ".json":
         _verify_result_file(run, row, json_)
         return

@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedarena.cli.options import Json, Quiet
+from fedarena.cli.options import Json, Quiet, with_option_groups
 from fedarena.cli.output import print_result
 from fedarena.cli.vertical_options import (
     MAY_CHANGE,
     Label,
     MinRows,
     PartyOptions,
-    party_command,
     split_peers,
 )
 from fedarena.common.files import free_folder, numbered_folders
@@ -33,7 +32,7 @@ app = typer.Typer(
 
 
 @app.command()
-@party_command
+@with_option_groups
 def train(
     options: PartyOptions,
     label: Label = None,
@@ -177,7 +176,7 @@ def _resumed(options: PartyOptions, task: Any) -> Any:
 
 
 @app.command()
-@party_command
+@with_option_groups
 def predict(
     options: PartyOptions,
     model: Annotated[Path | None, typer.Option(help="Folder of this party's model, or of a simulation's.")] = None,
@@ -220,7 +219,7 @@ def predict(
 
 
 @app.command()
-@party_command
+@with_option_groups
 def align(options: PartyOptions, min_rows: MinRows = 50) -> None:
     """Count the ids that all parties have in common, by private set intersection, and do nothing else.
 

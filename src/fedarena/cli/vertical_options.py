@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -39,7 +37,7 @@ MinRows = Annotated[int, typer.Option(min=1, help="Smallest number of common row
 
 @dataclass(frozen=True)
 class PartyOptions:
-    """The options that `train`, `predict` and `align` share; see `party_command`."""
+    """The options that `train`, `predict` and `align` share; see `with_option_groups`."""
 
     ctx: typer.Context
     table: Annotated[
@@ -126,16 +124,3 @@ class PartyOptions:
 def split_peers(peers: Sequence[str]) -> tuple[str, ...]:
     """Return the hosts of all `--peers` options, each of which may list several."""
     return tuple(peer for text in peers for peer in text.split(","))
-
-
-def party_command(command: Callable[..., None]) -> Callable[..., None]:
-    """Let Typer see the fields of `PartyOptions`, the first parameter of this command, as options of their own."""
-    shared = inspect.signature(PartyOptions, eval_str=True).parameters
-    _, *own = inspect.signature(command, eval_str=True).parameters.values()
-
-    @functools.wraps(command)
-    def run(**values: Any) -> None:
-        command(PartyOptions(**{name: values.pop(name) for name in shared}), **values)
-
-    run.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
-    return run
