@@ -116,7 +116,7 @@ def flower(folder: Path, rounds: int) -> list[float]:
     keys, out = folder / "keys", folder / "in-flower"
     (folder / "exp.toml").write_text(fa.Experiment.make(experiment(Path("mine.csv"), rounds)).to_toml())
     subprocess.run(_command("federation", "keys", *NAMES, "--out", str(keys), "--quiet"), check=True, **SILENT)
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     serve = ["serve", str(folder / "exp.toml"), "--address", address, "--keys", str(keys), "--out", str(out), "--quiet"]
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_started(*serve))
@@ -161,7 +161,8 @@ def _started(*words: str) -> Iterator[subprocess.Popen[bytes]]:
                 process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return the number of a port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

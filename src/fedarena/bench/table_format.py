@@ -36,7 +36,8 @@ def _cell(column: Any, row: Row) -> str:
     if value is None:
         return ""
     scaled = value * factor if factor >= 1 else value / round(1 / factor)
-    return number(scaled, 0 if whole_from and scaled >= whole_from[0] else digits, unit)
+    shown = 0 if whole_from and scaled >= whole_from[0] else digits
+    return f"{scaled:,.{shown}f}{unit}"
 
 
 def print_table(
@@ -60,12 +61,3 @@ def print_table(
     console.width = max(console.width, sum(widest.values()) + len(widest) + 1)
     console.print(f" {title}", style="bold", markup=False, highlight=False)
     console.print(table)
-
-
-def number(value: float | None, digits: int = 0, unit: str = "") -> str:
-    """Format a number with its unit; None is the empty text.
-
-    >>> number(1234.5), number(0.125, 2, " s"), number(None)
-    ('1,234', '0.12 s', '')
-    """
-    return "" if value is None else f"{value:,.{digits}f}{unit}"

@@ -11,19 +11,19 @@ import logging
 import math
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedarena.bench.table_format import Row, number, print_table
+from fedarena.bench.runtimes import free_port
+from fedarena.bench.table_format import Row, print_table, read_tables
 from fedarena.common.optional_imports import import_optional
 from fedarena.config.errors import PartyFailed
 from fedarena.transport.certificates import make_vertical_keys
@@ -112,21 +112,10 @@ def missed_targets(rows: Sequence[Row]) -> list[str]:
     return missed
 
 
-COLUMNS_SHOWN: dict[str, Callable[[Row], str]] = {
-    "design": lambda row: str(row["design"]),
-    "rows": lambda row: number(row["rows"]),
-    "s a tree": lambda row: number(row["seconds_per_tree"], 2),
-    "promised": lambda row: number(row["promised_seconds"]),
-    "ratio": lambda row: number(row["ratio_to_plain"]),
-    "up": lambda row: number(row["bytes_up"] and row["bytes_up"] / 1e6, 2, " MB"),
-    "down": lambda row: number(row["bytes_down"] and row["bytes_down"] / 1e6, 2, " MB"),
-}
-
-
 def print_rows(rows: Sequence[Row]) -> None:
     """Print the measured rows as a table."""
-    title = f"One tree of depth {DEPTH} over {COLUMNS}+{COLUMNS} columns, two processes over TLS, 2048 bits"
-    print_table(title, COLUMNS_SHOWN, rows, left=("design",))
+    for title, columns in read_tables("vertical", DEPTH=DEPTH, COLUMNS=COLUMNS).values():
+        print_table(title, columns, rows, left=("design",))
     print(" ratio: rows a second to those of the textbook protocol on gmpy2")
 
 
@@ -139,9 +128,7 @@ def measure_training(
     """Train on synthetic columns between a guest and a host in processes of their own."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         _write_tables(Path(place), rows, classes)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         settings = [word for option in options for word in ("--set", option)]
         own = ["--trees", str(trees), "--depth", str(DEPTH), "--set", f"bins={BINS}", "--test-share", "0", *settings]
         own_host = ["--listen", f"127.0.0.1:{port}", "--most-bits", str(EVERY_BIT)]
