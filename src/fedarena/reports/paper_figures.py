@@ -140,12 +140,14 @@ def plot_posteriors(data: ReportData, ax: Axes) -> None:
     ax.axvline(0, color=QUIET, lw=0.6)
     for k, pair in enumerate(pairs):
         base = len(pairs) - 1 - k
-        _density(ax, pair, plan.rope, low, high, base)
+        plot_density(ax, pair, plan.rope, low, high, base)
         probabilities = [format_probability(p) for p in pair.probabilities(plan.rope)]
         _write_columns(ax, base + 0.15, [*probabilities, format_sign(pair.sign)], "black")
     _write_columns(ax, len(pairs) - 0.2, ["better", "equal", "worse", ""], QUIET)
     ax.set(xlim=(times * low, times * high), ylim=(-0.15, len(pairs)))
-    ax.set(xlabel=f"{pairs[0].axis_label()}\n{data.result.scoring().labelled}; grey: within {scoring.difference(plan.rope)}")
+    ax.set(
+        xlabel=f"{pairs[0].axis_label()}\n{data.result.scoring().labelled}; grey: within {scoring.difference(plan.rope)}"
+    )
     ax.set_yticks([len(pairs) - 1 - k for k in range(len(pairs))], [pair.column for pair in pairs])
     ax.tick_params(axis="y", length=0)
     ax.spines[["left", "top", "right"]].set_visible(False)
@@ -159,7 +161,8 @@ def _write_columns(ax: Axes, y: float, texts: list[str], colour: str) -> None:
         ax.annotate(text, (1, y), ha="right", color=colour, **place)
 
 
-def _density(ax: Axes, pair: PosteriorPair, rope: float, low: float, high: float, base: float) -> None:
+def plot_density(ax: Axes, pair: PosteriorPair, rope: float, low: float, high: float, base: float) -> None:
+    """Draw the density of a difference from `low` to `high` in the colours of its regions; without spread it is a line."""
     known, times = pair.posterior, pair.scoring.scale
     colours = {"better": BETTER, "equal": EQUAL, "worse": WORSE}
     if side := pair.far_side(low, high):

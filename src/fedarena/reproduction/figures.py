@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedarena.common.files import writing
-from fedarena.reports.paper_figures import LOOK, line_style, new_figure
+from fedarena.reports.charts.posteriors import PosteriorPair, shown_range
+from fedarena.reports.paper_figures import LOOK, line_style, new_figure, plot_density
 from fedarena.reproduction.check_kinds import ROPE, compared, sign
 from fedarena.reproduction.score_sheet import Cell, ScoreSheet, label, selected_scores
 from fedarena.results.run_plots import COLOURS
@@ -244,23 +245,18 @@ def draw_posteriors(data: FigureData) -> Figure | None:
         axes.set_title(f"{label(where[:-1])} − {where[-1]}", loc="left", fontsize=9)
         signs = f"{ours} (printed {theirs})".replace("-", "−")
         axes.set_title(signs, loc="right", fontsize=9, color=COLOURS[2] if ours in theirs else COLOURS[1])
-    figure.supxlabel(f"mean difference of accuracies ({data.measure})", fontsize=9)
+    figure.supxlabel(f"mean difference of accuracies ({data.measure}), percentage points", fontsize=9)
     return figure
 
 
 def _density(axes: Axes, posterior: Posterior, rope: float) -> None:
-    """Draw a posterior in three colours for its regions; one without spread is a line."""
-    axes.set(yticks=[])
+    """Draw a posterior as reports do, in percentage points, with dotted lines at the ends of the rope."""
+    pair = PosteriorPair("", "", posterior, "")
+    low, high = shown_range([pair], rope)
+    plot_density(axes, pair, rope, low, high, 0)
     for border in (-rope, rope):
-        axes.axvline(border, color=GREY, lw=0.8, ls=":")
-    if posterior.scale == 0:
-        axes.axvline(posterior.mean, color="black", lw=1.5)
-        return
-    x = np.linspace(posterior.mean - 4 * posterior.scale, posterior.mean + 4 * posterior.scale, 400)
-    for part, colour in ((x <= -rope, COLOURS[1]), (np.abs(x) <= rope, GREY), (x >= rope, COLOURS[0])):
-        axes.fill_between(x, posterior.density(x), where=part, color=colour, alpha=0.35, lw=0)
-    axes.plot(x, posterior.density(x), color="black", lw=1)
-    axes.set_ylim(bottom=0)
+        axes.axvline(100 * border, color=GREY, lw=0.8, ls=":")
+    axes.set(yticks=[], xlim=(100 * low, 100 * high), ylim=(-0.05, 0.8))
     axes.locator_params(axis="x", nbins=5)
 
 
@@ -271,10 +267,10 @@ def draw_posterior(data: FigureData) -> Figure | None:
     figure = new_figure(5.2, 3.2)
     axes = figure.subplots()
     _density(axes, posterior, rope)
-    for name, at in (("left", -1.7 * rope), ("rope", 0.0), ("right", 1.7 * rope)):
+    for name, at in (("left", -170 * rope), ("rope", 0.0), ("right", 170 * rope)):
         area = data.sheet.scores[name][cell][0]
-        axes.text(at, 0.2 * posterior.density([posterior.mean])[0], f"{area:.3f}", ha="center", fontsize=9)
-    axes.set(xlabel="mean difference of accuracies, B minus A")
+        axes.text(at, 0.15, f"{area:.3f}", ha="center", fontsize=9)
+    axes.set(xlabel="mean difference of accuracies, B minus A, percentage points")
     return figure
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from fedarena.config.comparison_plan import Score
 from fedarena.config.errors import DataBroken, FedarenaError
 from fedarena.reports.charts.lines import Series, line_chart
-from fedarena.reports.charts.posteriors import format_probability, posterior_rows
+from fedarena.reports.charts.posteriors import posterior_rows
 from fedarena.reports.charts.svg import NARROW
 from fedarena.reports.client_gains_section import effects_section, gains_section
 from fedarena.reports.collect import collect_runs
+from fedarena.reports.cost_table import costs
 from fedarena.reports.page import render as render_report
 from fedarena.reports.page_elements import Cell, Row, Section, Table
 from fedarena.reports.report_data import ReportData, colour_index
@@ -29,12 +29,8 @@ from fedarena.ui.catalogue import Catalogue
 from fedarena.ui.partial_scores import OVER, common_splits, format_score, judged, means, score, score_name, scoring_of
 from fedarena.ui.rendering import (
     FULL,
-    decimal,
-    duration,
-    percent,
     render_page,
     render_unreadable,
-    size,
     ui_macros,
     when,
 )
@@ -86,16 +82,14 @@ def _head(comparison: ComparisonSummary) -> dict[str, Any]:
     return {"facts": [parts, plan.test, plan.about], "limit": plan.at_most, **cells}
 
 
-def _sections(
-    catalogue: Catalogue, comparison: ComparisonSummary, query: dict[str, str]
-) -> Iterator[Section | None]:
+def _sections(catalogue: Catalogue, comparison: ComparisonSummary, query: dict[str, str]) -> Iterator[Section | None]:
     if comparison.plan is None:
         return
     result = _result(catalogue, comparison)
     yield _verdict(comparison, result)
     yield _curves(catalogue, comparison, query.get("over", "round"))
     if isinstance(result, Comparison):
-        yield _costs(result)
+        yield Section("costs", "Results and costs", costs(ReportData(result)))
         if gains := gains_section(result, FULL):
             yield Section("gains", "Who gains by the federation", gains)
         if effects := effects_section(result, FULL):
@@ -202,34 +196,6 @@ def _series(
     x, mean, *band = _mean(logs, over, column)
     look: dict[str, Any] = {"index": colour_index(plan, label), "aside": label == plan.reference}
     return Series(label, [factor * value for value in x], mean, *(band if len(logs) > 1 else ()), **look)
-
-
-def _costs(result: Comparison) -> Section:
-    which: Score = "validated" if result.plan.score == "validated" else "final"
-    head = [which, "P(best)", "common", "own", "rounds", "sent", "simulated time", "worst clients", "time a run"]
-    scoring, rows = result.scoring(which), []
-    for row in result.rows():
-        cells: list[Cell | str] = [
-            Cell(scoring.shown(row[which]), f"± {scoring.shown(row[f'{which}_sd'])}"),
-            "–" if row["p_best"] is None else format_probability(row["p_best"]),
-            scoring.shown(row["common"]),
-            scoring.shown(row["own"]),
-            decimal(row["rounds_to_target"]),
-            size(row["bytes_to_target"]),
-            duration(row["clock_to_target"]),
-            percent(row["client_worst"]),
-            duration(row["wall_seconds"]),
-        ]
-        rows.append(Row(row["algorithm"], cells, badge="diverged" if row["diverged"] else ""))
-    note = (
-        f"{which}: {scoring.explained}; common, own: the same on the common and on clients' own test samples; rounds, sent "
-        f"and simulated time: median to reach {scoring.shown(result.target, 0)}; worst clients: accuracy of the worst tenth"
-    )
-    table = Table("Results and costs", head, rows, "numbers")
-    return Section("costs", "Results and costs", macros.table(table), note)
-
-
-# Every cell
 
 
 def _cells(comparison: ComparisonSummary) -> Section:
