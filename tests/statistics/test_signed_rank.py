@@ -62,7 +62,6 @@ def test_same_seed_same_numbers() -> None:
         ([0.5, 0.6], [0.6], {}, "not paired"),
         ([0.5, math.nan], [0.6, 0.6], {}, "not finite"),
         ([0.5, 0.6], [0.6, 0.6], {"rope": -1.0}, "rope"),
-        ([0.5, 0.6], [0.6, 0.6], {"prior": 0.0}, "prior"),
     ],
 )
 def test_refused(a: list[float], b: list[float], how: dict[str, float], message: str) -> None:

@@ -37,10 +37,10 @@ class ProgressReporter:
         """Whether there is a terminal, on which a display can be updated in place."""
         return self.enabled and bool(self._console.is_terminal)
 
-    def print_line(self, text: str, style: str | None = None) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line that stays, above the display if there is one."""
         if self.enabled:
-            self._console.print(text, style=style, markup=False, soft_wrap=True)
+            self._console.print(text, markup=False, soft_wrap=True)
 
     def show(self, renderable: Any) -> None:
         """Show something in place of what was shown before; on a terminal only."""

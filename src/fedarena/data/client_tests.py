@@ -15,34 +15,28 @@ from fedarena.data.dataset import Dataset, Partition, Rows
 from fedarena.data.stratification import blocks_in_time, whole_groups
 
 How = Literal["same_distribution", "balanced"]
-Replacement = Literal["across", "within"]
 
 PART = 5  # a client's test set has a fifth as many samples as its training set: "80 % fewer images"
 
 
 def client_tests(
-    data: Dataset,
-    partition: Partition,
-    rng: np.random.Generator,
-    how: How = "same_distribution",
-    replacement: Replacement = "across",
+    data: Dataset, partition: Partition, rng: np.random.Generator, how: How = "same_distribution"
 ) -> tuple[Sequence[Rows], tuple[str, ...]]:
     """Return test samples for each client, sampled from the global test set with the client's classes, and notes.
 
     `same_distribution`: for each class, a fifth of the number of training samples. `balanced`: equally many of each class.
-    A sample may be in the test sets of many clients; with `within` it may be in one test set more than once, otherwise a
-    test set is shorter if samples run out. Natural clients have their own test samples. Fewer than five training samples
-    give an empty test set.
+    A sample may be in the test sets of many clients, once in each; a test set is shorter if samples run
+    out. Natural clients have their own test samples. Fewer than five training samples give an empty test set.
     """
     if partition.client_tests:
         return partition.client_tests, ()
     if data.task == "next_symbol":
         sizes = [np.array([len(rows) // PART]) for rows in partition.clients]
-        return _draw([partition.test], sizes, rng, replacement)
+        return _draw([partition.test], sizes, rng)
     counts = [np.bincount(data.strata[rows], minlength=data.stratum_count) for rows in partition.clients]
     quotas = [_fifth(n, rng) if how == "same_distribution" else _even(n) for n in counts]
     pools = [partition.test[data.strata[partition.test] == y] for y in range(data.stratum_count)]
-    return _draw(pools, quotas, rng, replacement)
+    return _draw(pools, quotas, rng)
 
 
 def hold_out(
@@ -96,16 +90,16 @@ def _even(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _draw(
-    pools: list[Rows], quotas: Iterable[NDArray[np.int64]], rng: np.random.Generator, replacement: Replacement
+    pools: list[Rows], quotas: Iterable[NDArray[np.int64]], rng: np.random.Generator
 ) -> tuple[Sequence[Rows], tuple[str, ...]]:
     """Sample the quota of each pool for each client; if a pool is too small, use all of it and add a note."""
     stock = np.array([len(pool) for pool in pools])
     tests, short = [], []
     for quota in quotas:
-        reachable = np.where(stock > 0, quota, 0) if replacement == "within" else np.minimum(quota, stock)
+        reachable = np.minimum(quota, stock)
         short.append(int((quota - reachable).sum()))
         wanted = np.flatnonzero(reachable)
-        drawn = [rng.choice(pools[y], reachable[y], replace=replacement == "within") for y in wanted]
+        drawn = [rng.choice(pools[y], reachable[y], replace=False) for y in wanted]
         tests.append(np.sort(np.concatenate([*drawn, np.empty(0, dtype=np.int64)])))
     cut = np.count_nonzero(short)
     note = f"{cut} client test sets are {sum(short)} samples short in all: too few test samples of a class"

@@ -35,6 +35,7 @@ LOOK = 0.5  # seconds between two checks of the connected clients
 PROBE, SELDOM = 5.0, 60.0
 INVITATION_DEADLINE = 600.0  # seconds for the answer to an invitation: a person may have to consent
 LATE = "no answer in time"
+GOODBYE = 10.0  # seconds for all clients to confirm the end
 RESENDS = 5  # times that a request is sent again because the connection failed
 
 Stage = Literal["away", "invited", "refused", "known", "ready"]
@@ -360,11 +361,11 @@ class Coordinator:
             content = pack(self.run, 0, messages.GoodbyeRequest(reason=reason, finished=finished))
             self._transmit(connection, SentRequest(connection.name, "goodbye", request=content), 60.0)
 
-    def dismiss_all(self, reason: str = "", seconds: float = 10.0) -> None:
+    def dismiss_all(self) -> None:
         """Send all clients the end of the run, and wait a moment for their answers."""
         for connection in self.connections.values():
-            self.dismiss(connection, reason, finished=True)
-        until = time.monotonic() + seconds
+            self.dismiss(connection, "the run is finished", finished=True)
+        until = time.monotonic() + GOODBYE
         while any(sent.what == "goodbye" for sent in self._sent_requests.values()) and time.monotonic() < until:
             for arrival in self.link.receive(0.5):
                 self._sent_requests.pop(arrival.ticket, None)

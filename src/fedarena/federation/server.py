@@ -93,7 +93,7 @@ def serve(
             run_folder.check_same_start(path, context)
             stack.enter_context(interruptible("serve", path))
             hand_out(RemoteRuntime(context, coordinator, replace(terms.rule, deadline=terms.wait)), finished)
-            coordinator.dismiss_all("the run is finished")
+            coordinator.dismiss_all()
             return finished
         # Clients keep no earlier states, so a damaged round cannot be replaced by an earlier one.
         store = CheckpointStore(path / "checkpoint", context.algorithm, from_intact=None)
@@ -108,7 +108,7 @@ def serve(
         wait_until_ready(coordinator, roster, terms.rule, terms.wait)
         result = _run(RemoteRuntime(context, coordinator, terms.rule), store, on_round)
         roster.forget_secret(path)
-        coordinator.dismiss_all("the run is finished")
+        coordinator.dismiss_all()
         return result
 
 

@@ -82,7 +82,7 @@ def _range(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _spread(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
-    for common, each in together(sheet, how, least=2):
+    for common, each in together(sheet, how):
         means = [*means_of(each).values()]
         if all(mean == math.inf for mean in means):
             continue  # their spread is unknown
@@ -157,7 +157,7 @@ def _top(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[Finding]:
         known = {name: worst if math.isnan(score) else score for name, score in scores.items()}
         return better(known, key=known.__getitem__)
 
-    for common, each in together(sheet, how, least=2):
+    for common, each in together(sheet, how):
         means = means_of(each)
         best = f"{first(means)} ({format_number(means[first(means)])})"
         yield Finding(label(common), best, all(first(split) in how["among"] for split in split_by_split(each)))

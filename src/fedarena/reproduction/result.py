@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ValidationError
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table as Printed
 from rich.text import Text
 
@@ -269,9 +268,9 @@ def read_result(path: Path) -> Table:
     return table
 
 
-def show_reproduction(result: Reproduction, console: Console | None = None) -> None:
+def show_reproduction(result: Reproduction) -> None:
     """Print published and measured numbers side by side, then the verdict and its reason."""
-    console = open_console(console, WIDTH)
+    console = open_console(width=WIDTH)
     rows = result.rows
     known = [row for row in rows if row["published"] is not None] or rows
     console.print(Text(f"{result.id}: {result.title}", style="bold"))
@@ -294,9 +293,9 @@ def show_reproduction(result: Reproduction, console: Console | None = None) -> N
     console.print(Text(f"\n{result.verdict}", style="bold"), Text(f": {result.reason}"), sep="")
 
 
-def show_verdicts(results: list[Reproduction], console: Console | None = None) -> None:
+def show_verdicts(results: list[Reproduction]) -> None:
     """Print one line per reproduction."""
-    console = open_console(console, WIDTH)
+    console = open_console(width=WIDTH)
     table = Printed(box=SIMPLE_HEAD, pad_edge=False)
     for name in ("id", "verdict", "runs", "reason"):
         table.add_column(name, overflow="fold", no_wrap=name == "id", ratio=1 if name == "reason" else None)

@@ -58,14 +58,12 @@ def along(scores: Scores, choices: Sequence[str], least: int = 2) -> Iterator[tu
             yield tuple(filter(None, common)), each
 
 
-def together(
-    sheet: ScoreSheet, how: Mapping[str, Any], least: int
-) -> Iterator[tuple[Cell, dict[str, Sequence[float]]]]:
+def together(sheet: ScoreSheet, how: Mapping[str, Any]) -> Iterator[tuple[Cell, dict[str, Sequence[float]]]]:
     """Yield the scores along the axis of a check or, where it names none, of all its cells."""
     scores = selected_scores(sheet, how)
     if "axis" in how:
-        yield from along(scores, sheet.axes[how["axis"]], least)
-    elif len(scores) >= least:
+        yield from along(scores, sheet.axes[how["axis"]])
+    elif len(scores) > 1:
         yield (), {label(cell): values for cell, values in scores.items()}
 
 

@@ -15,15 +15,15 @@ from fedarena.statistics.bayes import Regions, check_rope, check_scores, paired_
 
 Array = NDArray[np.float64]
 DRAWS = 100_000
+PRIOR = 0.5
 BLOCK = 2**22  # numbers held at once
 
 
-def signed_rank(
-    a: ArrayLike, b: ArrayLike, rope: float = 0.01, *, prior: float = 0.5, draws: int = DRAWS, seed: int = 0
-) -> Regions:
+def signed_rank(a: ArrayLike, b: ArrayLike, rope: float = 0.01, *, draws: int = DRAWS, seed: int = 0) -> Regions:
     """Return the probabilities that a is practically better, equal, or worse than b, from one score per federation.
 
-    `prior` is the weight of the prior observation of no difference. Without a rope there are two answers; ties share.
+    One prior observation of no difference has the weight of half a federation. Without a rope there
+    are two answers; ties share.
 
     >>> tuple(round(p, 1) for p in signed_rank([0.80, 0.82, 0.81, 0.85], [0.85, 0.88, 0.84, 0.90]))
     (0.0, 0.0, 1.0)
@@ -31,13 +31,11 @@ def signed_rank(
     x, y = paired_scores(a, b, "federation")
     check_scores(np.column_stack([x, y]), 0.0)
     check_rope(rope)
-    if prior <= 0:
-        raise BadValue(f"prior = {prior}", remedy="give a positive weight, e.g. 0.5")
     d = np.append(0.0, y - x)
     sums = d[:, None] + d
     above, below = _exceeds(sums, 2 * rope), _exceeds(-sums, 2 * rope)
     rng = np.random.default_rng(seed)
-    alpha = np.append(prior, np.ones(len(x)))
+    alpha = np.append(PRIOR, np.ones(len(x)))
     wins = np.zeros(3)
     left = draws
     while left:
