@@ -203,8 +203,26 @@ def test_it_is_in_every_result_beside_the_epsilon_of_clients(tmp_path: Path) -> 
 def test_promises() -> None:
     assert promise(10.0, 1e-5, "record", 100_000) == ""
     assert promise(10.1, 1e-5, "record", 100).endswith("about a record: epsilon is above 10")
-    assert promise(1.0, 0.3, "client", 4).endswith("about a client: delta is above 1 / 4, the number of clients")
-    assert promise(11.0, 0.3, "client", 4).count(" and delta is above ") == 1
+    assert promise(1.0, 0.3, "client", 4).endswith(": delta is above 0.01, delta is above 1 / 4, the number of clients")
+    assert promise(1.0, 0.002, "client", 1000).endswith("about a client: delta is above 1 / 1000, the number of clients")
+    assert promise(11.0, 0.3, "client", 4).count("is above ") == 3
+    assert promise(3.3, 200**-1.1, "client", 200) == ""  # the default delta of 200 clients
+
+
+def test_four_clients_are_called_nothing_after_one_round() -> None:
+    """Epsilon stays below 10, but delta = 4^-1.1 = 0.218 is above 0.01: publishing everything with that chance obeys it."""
+    run = on_blobs("fedavg", clients=4, rounds=1, uplink={"clip": 1.0, "noise": 1.0})
+    assert run.epsilon is not None
+    assert run.epsilon < 10
+    assert run.notes[-1].endswith("promises nothing about a client: delta is above 0.01")
+    assert "promises nothing" in str(run)
+
+
+def test_a_sound_guarantee_is_not_called_nothing() -> None:
+    run = on_blobs("fedavg", clients=4, rounds=1, uplink={"clip": 1.0, "noise": 3.0, "delta": 0.001})
+    assert run.epsilon is not None
+    assert run.epsilon < 2
+    assert "promises nothing" not in str(run) + " ".join(run.notes)
 
 
 def heart_disease(**settings: Any) -> fa.Run:
@@ -222,6 +240,17 @@ def test_four_hospitals_cannot_hide_one_of_them(tmp_path: Path) -> None:
     page = fa.report(run, tmp_path / "page.html").read_text()
     assert "(promises nothing)" in page
     assert "promises nothing about a client: epsilon is above 10" in page
+
+
+@pytest.mark.slow
+def test_the_table_of_four_hospitals_calls_it_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    from fedarena.reports.terminal_tables import show_comparison
+
+    settings = {"clients": 4, "rounds": 2, "model": "logreg", "seeds": 2, "out": False, "workers": 1, "baseline": False}
+    found = fa.compare("digits", ["fedavg", "fedprox"], uplink={"clip": 1.0, "noise": 1.0}, **settings)
+    show_comparison(found)
+    assert "!: promises nothing, because epsilon is above 10, or delta above 0.01 or 1 / n" in capsys.readouterr().out
+    assert all(row["empty_promises"] == ["epsilon"] and row["epsilon"] < 10 for row in found.rows())
 
 
 @pytest.mark.slow

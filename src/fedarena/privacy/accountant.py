@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 from fedarena.config.errors import MissingDependency
 
 LARGEST_EPSILON = 10.0  # above it a guarantee promises nothing
-LARGEST_DELTA = 1e-5  # by default, for records
+LARGEST_DELTA = 0.01  # also: a test with 1 % false positives would find a member by delta alone as often as by chance
+RECORD_DELTA = 1e-5  # the largest by default, for records
 RARE = 0.25  # share of clients above which sampling hides less than half the noise does
 
 Drawn = Literal["everyone", "poisson", "fixed"]
@@ -56,22 +57,25 @@ def usual_delta(clients: int) -> float:
 
 def usual_record_delta(records: int) -> float:
     """Return one over a little more than the number of records of all clients, and at most 1e-5."""
-    return min(LARGEST_DELTA, usual_delta(records))
+    return min(RECORD_DELTA, usual_delta(records))
 
 
 def promise(epsilon: float, delta: float, unit: Literal["client", "record"], count: int) -> str:
     """Return why a guarantee for each of `count` units promises nothing; an empty text if it promises something.
 
+    docs/privacy.md#a-guarantee-that-promises-nothing derives the three limits.
+
     >>> promise(0.7, 1e-5, "record", 1000)
     ''
-    >>> promise(38.0, 0.2, "client", 4)
-    'epsilon 38 at delta 0.2 promises nothing about a client: epsilon is above 10'
+    >>> promise(8.6, 0.2, "client", 4)
+    'epsilon 8.6 at delta 0.2 promises nothing about a client: delta is above 0.01'
     """
     reasons = [f"epsilon is above {LARGEST_EPSILON:g}"] * (epsilon > LARGEST_EPSILON)
+    reasons += [f"delta is above {LARGEST_DELTA:g}"] * (delta > LARGEST_DELTA)
     reasons += [f"delta is above 1 / {count}, the number of {unit}s"] * (delta * count > 1)
     if not reasons:
         return ""
-    return f"epsilon {epsilon:.3g} at delta {delta:.3g} promises nothing about a {unit}: {' and '.join(reasons)}"
+    return f"epsilon {epsilon:.3g} at delta {delta:.3g} promises nothing about a {unit}: {', '.join(reasons)}"
 
 
 def record_epsilon(q: float, noise: float, steps: int, delta: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fedarena.common.formatting import format_duration, format_percent, format_size
-from fedarena.privacy.accountant import LARGEST_EPSILON
+from fedarena.privacy.accountant import LARGEST_DELTA, LARGEST_EPSILON
 from fedarena.reports.charts.posteriors import format_probability
 from fedarena.reports.page_elements import Cell, Row, Table
 from fedarena.reports.report_data import ReportData
@@ -152,7 +152,10 @@ def _about_privacy(data: ReportData) -> str:
     """Return when a guarantee promises nothing, where one of the table does."""
     if not any(row["empty_promises"] for row in data.rows):
         return ""
-    return f" Promises nothing: epsilon is above {LARGEST_EPSILON:g}, or delta is above 1 / n, n being the {UNITS}."
+    return (
+        f" Promises nothing: epsilon is above {LARGEST_EPSILON:g}, or delta is above {LARGEST_DELTA:g} or 1 / n, n being "
+        f"the {UNITS}."
+    )
 
 
 def _about_clients(columns: Sequence[TableColumn]) -> str:

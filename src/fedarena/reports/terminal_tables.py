@@ -18,7 +18,7 @@ from fedarena.config.experiment import Experiment
 from fedarena.data.dataset import Dataset
 from fedarena.data.partition_statistics import Statistics
 from fedarena.data.table_summary import TableSummary
-from fedarena.privacy.accountant import LARGEST_EPSILON
+from fedarena.privacy.accountant import LARGEST_DELTA, LARGEST_EPSILON
 from fedarena.results.comparison import Comparison, PairwiseVerdict
 from fedarena.results.comparison_verdict import SIGNS
 from fedarena.results.next_step import next_step
@@ -121,9 +121,8 @@ def _legend(comparison: Comparison, shown: set[str]) -> str:
     loss = f"; loss: expected distance to the best{unit}" if "loss" in shown else ""
     worst = "; worst: accuracy of the worst tenth of clients" if "worst" in shown else ""
     is_empty = any(r["empty_promises"] for r in comparison.rows())
-    empty = (
-        f"!: promises nothing, because epsilon is above {LARGEST_EPSILON:g} or delta above 1 / n.\n" if is_empty else ""
-    )
+    limits = f"epsilon is above {LARGEST_EPSILON:g}, or delta above {LARGEST_DELTA:g} or 1 / n"
+    empty = f"!: promises nothing, because {limits}.\n" if is_empty else ""
     columns = {"rounds": "rounds", "sent": "sent", "time": "time (simulated)"}
     to_target = ", ".join(text for name, text in columns.items() if name in shown)
     is_given = comparison.given_target is not None
