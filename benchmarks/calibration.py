@@ -129,10 +129,11 @@ SETTINGS = {
             1797,
             {**DIGITS, "clients": 5, "rounds": 5, "partition": "iid"},
         ),
+        # The printed table was made before tables were encoded for each split, and is repeated in that form.
         Setting(
             "breast-cancer",
             "breast cancer, Dirichlet 0.5",
-            lambda: "breast_cancer",
+            lambda: {"data": {"name": "breast_cancer", "fitted_on": "file"}},
             569,
             {
                 "clients": 5,
@@ -144,7 +145,7 @@ SETTINGS = {
         Setting(
             "heart-disease",
             "heart disease, four hospitals",
-            lambda: "heart_disease",
+            lambda: {"data": {"name": "heart_disease", "fitted_on": "file"}},
             920,
             {"partition": "natural", "rounds": 8, "local": {"lr": 0.1}},
             copies=True,

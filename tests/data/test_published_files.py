@@ -20,7 +20,7 @@ import pytest
 from fedarena.config.errors import DataBroken, DataMissing
 from fedarena.data import published_files
 from fedarena.data.sources.images import Cifar10, FashionMnist, Mnist
-from fedarena.data.sources.table_files import HeartDisease
+from fedarena.data.sources.published_tables import HeartDisease
 
 RNG = np.random.default_rng(0)
 MNIST = {

@@ -19,7 +19,7 @@ from fedarena.data.sources import arrays
 from fedarena.data.sources.class_codes import split_rows
 from fedarena.data.sources.images import Digits
 from fedarena.data.sources.in_memory import Arrays
-from fedarena.data.sources.table_files import BreastCancer
+from fedarena.data.sources.published_tables import BreastCancer
 
 X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
 Y = np.arange(60) % 3

@@ -10,10 +10,12 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedarena as fa
 from fedarena.config.errors import ResumeMismatch
+from fedarena.engine.setup import partition_data
 from fedarena.results.run_folder import read_experiment, versions
 
 OLD = Path(__file__).parents[1] / "old_tables"
@@ -33,6 +35,34 @@ def folder(tmp_path: Path) -> Path:
 def test_an_old_run_is_read_in_its_form(folder: Path) -> None:
     assert read_experiment(folder).data.settings["fitted_on"] == "file"
     assert fa.Experiment.make(folder / "experiment.toml").data.settings["fitted_on"] == "split"
+
+
+PUBLISHED = {  # the hashes of data that version 0.2 recorded
+    "breast_cancer": "6211735a3fa2a07b141323fa47d59527fea7f746ed4a5572a104bddebfd0aff6",
+    "heart_disease": "d8bd2051dd041467f36b091f76e3dc8075e7aec6efb623cfe2576eaa520cbee7",
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_an_old_run_on_a_published_table_has_its_data(name: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(f'data = {{ name = "{name}" }}\nrounds = 2\n')
+    old, new = read_experiment(tmp_path), fa.Experiment.make(name)
+    assert (old.data.settings["fitted_on"], new.data.settings["fitted_on"]) == ("file", "split")
+    try:
+        assert old.data.made.load(0).fingerprint() == PUBLISHED[name]
+    except fa.DataMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+def test_a_published_table_is_encoded_for_each_split(fold: int) -> None:
+    settings = {"folds": 2, "fold": fold, "fold_seed": 3, "partition": "iid"}
+    data, partition = partition_data(fa.Experiment.make("breast_cancer", **settings))
+    x = data.x[partition.train_rows].astype(np.float64)
+    assert np.allclose(x.mean(axis=0), 0, atol=1e-6)
+    assert np.allclose(x.std(axis=0), 1, atol=1e-6)
+    once, _ = partition_data(fa.Experiment.make({"data": {"name": "breast_cancer", "fitted_on": "file"}}, **settings))
+    assert abs(once.x[partition.train_rows].mean(axis=0)).max() > 0.01
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from fedarena.config.registry import components
 from fedarena.engine.checkpoint import CheckpointStore
 from fedarena.engine.record import TIMES
 from fedarena.engine.setup import open_context
+from fedarena.models.private_task import PrivateTask
 from fedarena.models.pytree import leaves
 from fedarena.models.task import Task
 
@@ -42,8 +43,13 @@ MORE: dict[str, dict[str, Any]] = {
     "fedprox, adaptive": {"algorithm": {"name": "fedprox", "schedule": "adaptive"}},
     "fsvrg, scaled": {"algorithm": {"name": "fsvrg", "scaling": "diagonal"}, "model": "logreg"},
     "fedvc, split": {"algorithm": {"name": "fedvc", "n_vc": 8, "with_split": True}},
+    "scaffold, private records": {
+        "algorithm": "scaffold",
+        "local": {"lr": 0.05, "batch": 8, "momentum": 0.5, "privacy": {"clip": 0.5, "noise": 1.1}},
+    },
     "fedavgm, fedir, fedvc": {"algorithm": {"name": "fedavgm", "with": ["fedir", {"name": "fedvc", "n_vc": 16}]}},
 }
+TASKS = (Task, PrivateTask)  # each takes gradients in its own way
 EACH = {**{name: {"algorithm": name} for name in sorted(components("algorithm"))}, **MORE}
 
 
@@ -63,8 +69,10 @@ def die(*_: Any) -> Any:
 
 def at_gradient(number: int) -> None:
     """Die in the middle of a client's training, at the gradient with this number."""
-    taken, accumulate = iter(range(1, number)), Task.accumulate
-    Task.accumulate = lambda *a: accumulate(*a) if next(taken, None) else die()  # type: ignore[method-assign, assignment]
+    taken = iter(range(1, number))
+    for kind in TASKS:
+        usual = kind.accumulate
+        kind.accumulate = lambda *a, usual=usual: usual(*a) if next(taken, None) else die()  # type: ignore[method-assign]
 
 
 def at_the_end_of(round: int) -> None:
@@ -96,9 +104,11 @@ def in_a_process_that_dies(prepare: Callable[[], None], **arguments: Any) -> Non
 
 def undisturbed(exp: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[fa.Run, list[int]]:
     """Return a whole run, and the number of gradients at the end of each round."""
-    taken, counts, accumulate = [], [], Task.accumulate
+    taken, counts = [], []
     with monkeypatch.context() as patch:
-        patch.setattr(Task, "accumulate", lambda *a: (taken.append(1), accumulate(*a))[1])
+        for kind in TASKS:
+            usual = kind.accumulate
+            patch.setattr(kind, "accumulate", lambda *a, usual=usual: (taken.append(1), usual(*a))[1])
         run = fa.run(exp, out=folder, runtime="serial", on_round=lambda r: counts.append(len(taken)))
     return run, counts
 

@@ -11,6 +11,7 @@ from fedarena.config.errors import quoted
 from fedarena.config.registry import components, find
 
 TABLE_ENDINGS = (".csv", ".parquet")
+ONCE_STANDARDISED = ("csv", "parquet", "breast_cancer", "heart_disease")  # before version 0.3
 # Settings of a table that may be given as keywords of `run` and `compare`: label="y" is data={"label": "y"}.
 TABLE_KEYS = (
     "label",
@@ -94,7 +95,7 @@ def with_recorded_form(table: dict[str, Any]) -> dict[str, Any]:
     either, but is read as a new experiment.
     """
     data = table.get("data")
-    if not isinstance(data, Mapping) or data.get("name") not in ("csv", "parquet") or "fitted_on" in data:
+    if not isinstance(data, Mapping) or data.get("name") not in ONCE_STANDARDISED or "fitted_on" in data:
         return table
     return {**table, "data": {**data, "fitted_on": "file"}}
 

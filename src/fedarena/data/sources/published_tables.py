@@ -1,4 +1,4 @@
-"""Published tables with natural clients: census, bank, houses and patients; wine and diabetes are part of scikit-learn."""
+"""Published tables, most with natural clients: census, bank, houses and patients; three are part of scikit-learn."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fedarena.config.registry import register
 from fedarena.data import published_files
 from fedarena.data.dataset import Dataset, Rows
 from fedarena.data.sources.class_codes import split_rows
+from fedarena.data.sources.standardised_once import FittedOn, features
 from fedarena.data.split_encoding import encode_first
 from fedarena.data.table_columns import Categories, Column
 from fedarena.data.table_decoders import REGIONS
@@ -61,6 +62,7 @@ def assemble(
     owner: tuple[Rows, tuple[str, ...]] | None = None,
     class_names: tuple[str, ...] = (),
     standardise: bool = True,
+    fitted_on: FittedOn = "split",
 ) -> Dataset:
     """Return a data set with its training rows first; missing values become the mean of the training rows."""
     train, test = parts
@@ -68,12 +70,74 @@ def assemble(
     owners, names = (None, ()) if owner is None else (owner[0][order], owner[1])
     columns = {n: one if isinstance(one, Categories) else one.astype(np.float64) for n, one in columns.items()}
     settings = EncodingSettings("mean", standardise, task=task, label=("label",), classes=class_names)
-    return encode_first(
-        Dataset(
-            name, np.empty((len(order), 0), np.float32), y[order], len(train), classes,
-            owner=owners, owner_names=names, class_names=class_names, task=task, table=RawTable(columns, settings)[order],
-        )
+    once = fitted_on == "file"
+    data = Dataset(
+        name, features(columns, *parts, missing="mean") if once else np.empty((len(order), 0), np.float32),
+        y[order], len(train), classes, owner=owners, owner_names=names, class_names=class_names, task=task,
+        table=None if once else RawTable(columns, settings)[order],
     )  # fmt: skip
+    return data if once else encode_first(data)
+
+
+@register("dataset", "breast_cancer", paper="Street, Wolberg and Mangasarian 1993")
+@dataclass(frozen=True)
+class BreastCancer:
+    """569 tumours, 30 features, benign or malignant; part of scikit-learn: nothing to download."""
+
+    fitted_on: FittedOn = "split"
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "model": "logreg",
+        "clients": 10,
+        "share": 1.0,
+        "rounds": 20,
+        "partition": {"name": "label_dirichlet", "beta": 0.5, "min_size": 5},
+        "local": {"lr": 0.1, "epochs": 1, "batch": 16},
+        "evaluate": {"every": 1, "target": 0.95},
+    }
+
+    def load(self, seed: int) -> Dataset:
+        """Return four fifths for training and one fifth for testing, the same for every seed."""
+        from sklearn.datasets import load_breast_cancer
+
+        bunch = load_breast_cancer()
+        y = bunch.target.astype(np.int64)
+        columns, parts = dict(zip(bunch.feature_names, bunch.data.T, strict=True)), split_rows(y, None, 0.2, seed=0)
+        names = tuple(map(str, bunch.target_names))
+        return assemble("breast_cancer", columns, y, parts, 2, class_names=names, fitted_on=self.fitted_on)
+
+
+@register("dataset", "heart_disease", paper="Detrano et al. 1989; four hospitals as in FLamby, arXiv:2210.04620")
+@dataclass(frozen=True)
+class HeartDisease:
+    """920 patients of four hospitals, 13 features, heart disease or not; every hospital is a client."""
+
+    fitted_on: FittedOn = "split"
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "model": "logreg",
+        "share": 1.0,
+        "rounds": 30,
+        "partition": {"name": "natural"},
+        "local": {"lr": 0.05, "epochs": 1, "batch": 16},
+        "evaluate": {"every": 1, "target": 0.8},
+    }
+
+    def load(self, seed: int) -> Dataset:
+        """Return four fifths of each hospital for training; missing values become the mean of the training rows."""
+        arrays = published_files.load_published("heart_disease")
+        y, owner = arrays["y"].astype(np.int64), arrays["site"].astype(np.int64)
+        columns = dict(zip(map(str, arrays["feature_names"]), arrays["X"].T, strict=True))
+        return assemble(
+            "heart_disease",
+            columns,
+            y,
+            split_rows(y, owner, 0.2, seed=0),
+            2,
+            owner=(owner, published_files.HEART_SITES),
+            class_names=("healthy", "disease"),
+            fitted_on=self.fitted_on,
+        )
 
 
 @register("dataset", "wine", paper="Aeberhard and Forina 1991")

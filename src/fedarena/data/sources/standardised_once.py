@@ -1,14 +1,14 @@
 """Tables whose columns are standardised once, on the training rows of the file: the form of versions before 0.3.
 
-Runs that were recorded in this form are verified and resumed in it (`fitted_on = "file"`), and the tables of the package have
-it. New runs on files of users fit the encoding on the training rows of each split (data/split_encoding.py).
+Runs that were recorded in this form are verified and resumed in it (`fitted_on = "file"`). New runs fit the encoding on the
+training rows of each split (data/split_encoding.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from fedarena.data.sources.table_files import TableFile
+
+FittedOn = Literal["split", "file"]  # which training samples an encoding is fitted on; "file": the form of this module
 
 
 def load_once(source: TableFile) -> Dataset:

@@ -1,11 +1,11 @@
-"""Tables, one sample per row: published ones, and those of users in files and DataFrames."""
+"""Tables of users, one sample per row, in files and DataFrames."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from fedarena.config.errors import BadValue, located_at, quoted, quoted_list
 from fedarena.config.registry import register
 from fedarena.config.seeds import stream
-from fedarena.data import published_files
 from fedarena.data.dataset import Dataset, Rows, strata_of
 from fedarena.data.sources.class_codes import SplitSeed, TestShare, names_alike, numbered, split_rows
 from fedarena.data.sources.label_columns import LabelTask, read_labels
 from fedarena.data.sources.several_files import JoinedTable, read_files, title_of_path
-from fedarena.data.sources.standardised_once import features, load_once, moments
+from fedarena.data.sources.standardised_once import FittedOn, load_once, moments
 from fedarena.data.split_encoding import encode_first
 from fedarena.data.stratification import blocks_in_time, cells_of, whole_groups
 from fedarena.data.table_columns import Kind, as_arrow
@@ -27,66 +26,6 @@ from fedarena.data.table_reader import check_table, read_table, require_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-@register("dataset", "breast_cancer", paper="Street, Wolberg and Mangasarian 1993")
-@dataclass(frozen=True)
-class BreastCancer:
-    """569 tumours, 30 features, benign or malignant; part of scikit-learn: nothing to download."""
-
-    defaults: ClassVar[dict[str, Any]] = {
-        "model": "logreg",
-        "clients": 10,
-        "share": 1.0,
-        "rounds": 20,
-        "partition": {"name": "label_dirichlet", "beta": 0.5, "min_size": 5},
-        "local": {"lr": 0.1, "epochs": 1, "batch": 16},
-        "evaluate": {"every": 1, "target": 0.95},
-    }
-
-    def load(self, seed: int) -> Dataset:
-        """Return four fifths for training and one fifth for testing, the same for every seed."""
-        from sklearn.datasets import load_breast_cancer
-
-        bunch = load_breast_cancer()
-        y = bunch.target.astype(np.int64)
-        train, test = split_rows(y, None, 0.2, seed=0)
-        x = features(dict(zip(bunch.feature_names, bunch.data.T, strict=True)), train, test)
-        order = np.concatenate([train, test])
-        return Dataset("breast_cancer", x, y[order], len(train), 2, class_names=tuple(map(str, bunch.target_names)))
-
-
-@register("dataset", "heart_disease", paper="Detrano et al. 1989; four hospitals as in FLamby, arXiv:2210.04620")
-@dataclass(frozen=True)
-class HeartDisease:
-    """920 patients of four hospitals, 13 features, heart disease or not; every hospital is a client."""
-
-    defaults: ClassVar[dict[str, Any]] = {
-        "model": "logreg",
-        "share": 1.0,
-        "rounds": 30,
-        "partition": {"name": "natural"},
-        "local": {"lr": 0.05, "epochs": 1, "batch": 16},
-        "evaluate": {"every": 1, "target": 0.8},
-    }
-
-    def load(self, seed: int) -> Dataset:
-        """Return four fifths of each hospital for training; missing values become the mean of the training rows."""
-        arrays = published_files.load_published("heart_disease")
-        y, owner = arrays["y"].astype(np.int64), arrays["site"].astype(np.int64)
-        train, test = split_rows(y, owner, 0.2, seed=0)
-        x = features({f"feature {i}": c for i, c in enumerate(arrays["X"].T)}, train, test, missing="mean")
-        order = np.concatenate([train, test])
-        return Dataset(
-            "heart_disease",
-            x,
-            y[order],
-            len(train),
-            2,
-            owner=owner[order],
-            owner_names=published_files.HEART_SITES,
-            class_names=("healthy", "disease"),
-        )
 
 
 @dataclass(frozen=True)
@@ -111,7 +50,7 @@ class TableFile(ABC):
     numeric: tuple[str, ...] = ()
     missing_indicator: bool = False
     normalise: Normalise = "pooled"
-    fitted_on: Literal["split", "file"] = "split"  # "file": the form of runs before 0.3, see standardised_once.py
+    fitted_on: FittedOn = "split"
 
     @property
     def defaults(self) -> dict[str, Any]:
