@@ -24,7 +24,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def net() -> nn.Module:
     """A model with BatchNorm and dropout: statistics and random numbers must not depend on the path."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 10))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 10)
+    )
 
 
 def cross_entropy(module: nn.Module, batch: Batch, context: LossContext) -> Tensor:
@@ -188,6 +190,82 @@ def test_same_bits_for_any_workers_and_after_a_resume(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     fa.run("digits", out=folder, runtime="serial", on_round=lambda record: record.round == 1, **settings)
     assert fa.run("digits", resume=folder, workers=2, **settings).weights_sha256 == first.weights_sha256
+
+
+# The loss of an experiment
+
+
+SMALL: dict[str, Any] = {"model": "logreg", "rounds": 2, "clients": 4, "partition": "iid", "runtime": "serial"}
+
+
+def smooth(module: nn.Module, batch: Batch, context: LossContext) -> Tensor:
+    return F.cross_entropy(module(batch.x), batch.y, label_smoothing=0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd", {"name": "scaffold", "option": "i"}, "centralized"])
+def test_a_loss_of_the_experiment_that_is_cross_entropy_gives_the_bits_of_autograd(algorithm: Any) -> None:
+    usual = fa.run("digits", algorithm=algorithm, fast=False, out=False, **SMALL)
+    own = fa.run("digits", algorithm=algorithm, loss=cross_entropy, out=False, **SMALL)
+    assert own.weights_sha256 == usual.weights_sha256
+    assert own.final.loss == usual.final.loss
+
+
+@pytest.mark.slow
+def test_a_run_records_its_loss_and_needs_it_again(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    run = fa.run("digits", loss=smooth, out=folder, **SMALL)
+    assert run.weights_sha256 != fa.run("digits", out=False, **SMALL).weights_sha256
+    assert 'loss = { name = "smooth", own = true }' in (folder / "experiment.toml").read_text()
+    assert '"path": "autograd"' in (folder / "versions.json").read_text()
+    loaded = fa.load(folder)  # metrics and predictions need no loss
+    assert loaded.summary()["final_accuracy"] == run.summary()["final_accuracy"]
+    assert torch.equal(loaded.model().state_dict()["1.weight"], run.state["1.weight"])
+    assert fa.verify(folder, loss=smooth, runtime="serial").same
+    assert not fa.verify(folder, loss=cross_entropy, runtime="serial").same
+    with pytest.raises(fa.FedarenaError, match=r"the loss of this run \('smooth'\) came from Python"):
+        fa.verify(folder, runtime="serial")
+    with pytest.raises(fa.FedarenaError, match="the loss of this run"):
+        fa.run(resume=folder, rounds=3, runtime="serial")
+    longer = fa.run("digits", out=False, loss=smooth, **{**SMALL, "rounds": 3, "runtime": "processes", "workers": 2})
+    assert fa.run(resume=folder, rounds=3, loss=smooth, workers=2).weights_sha256 == longer.weights_sha256
+
+
+@pytest.mark.slow
+def test_a_comparison_trains_all_algorithms_by_the_loss(tmp_path: Path) -> None:
+    settings = {**SMALL, "seeds": 2, "workers": 1, "baseline": False, "out": tmp_path / "c"}
+    settings.pop("runtime")
+    found = fa.compare("digits", ["fedavg", "fedprox"], loss=smooth, **settings)
+    assert {run.experiment.loss.name for runs in found.runs.values() for run in runs} == {"smooth"}  # type: ignore[union-attr]
+    assert fa.load(tmp_path / "c").scores() == found.scores()
+    assert "smooth" in found.report(tmp_path / "page.html").read_text()
+
+
+def with_a_loss() -> nn.Module:
+    class Own(nn.Linear):
+        def loss(self, x: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(self(x.flatten(1)), y)
+
+    return Own(64, 10)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "privacy": ({"local": {"privacy": {"clip": 1.0, "noise": 1.0}}}, "may mix the samples of a batch"),
+    "model": ({"model": with_a_loss}, "the model has a method loss"),
+    "two arguments": ({"loss": lambda x, y: x}, "does not take three arguments"),
+    "a criterion of torch": ({"loss": nn.CrossEntropyLoss()}, "does not take three arguments"),
+    "a number": ({"loss": 3}, "the name of a loss"),
+    "an unknown name": ({"loss": "hubr"}, "no loss is called 'hubr'"),
+    "fedir": ({"algorithm": {"name": "fedavg", "with": ["fedir"]}}, "do not reach a loss of your own"),
+    "an algorithm with a loss": ({"algorithm": Noisy()}, "trains by a loss of its own"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_loss_of_the_experiment_cannot_do_is_refused(case: str) -> None:
+    settings, problem = REFUSED[case]
+    with pytest.raises(fa.FedarenaError, match=problem):
+        fa.run("digits", out=False, **{**SMALL, "loss": smooth, **settings})
 
 
 @pytest.mark.slow

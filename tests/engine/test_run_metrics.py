@@ -46,7 +46,7 @@ def outputs(run: fa.Run, rows: np.ndarray | None = None) -> tuple[np.ndarray, np
     context = open_context(run.experiment)
     x, y = context.test_rows(context.owners.test if rows is None else rows)
     with torch.no_grad():
-        p = torch.softmax(run.model()(x).double(), 1)
+        p = torch.softmax(getattr(run.model(), "module", run.model())(x).double(), 1)  # before its probabilities
     return y.numpy(), p.numpy()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.algorithms.test_fedavg import small_net
 from tests.support.federations import blobs
 
@@ -29,6 +30,12 @@ from fedarena.models.pytree import leaves
 from fedarena.models.task import Task
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that begin as copies of this one")
+
+def noisy_loss(module: Any, batch: Any, context: Any) -> Any:
+    """Cross-entropy of samples with random noise."""
+    x = batch.x + 0.1 * torch.randn_like(batch.x)
+    return torch.nn.functional.cross_entropy(module(x), batch.y)
+
 
 HEAVY = {"lr": 0.02, "epochs": 2, "batch": 8, "momentum": 0.9}
 KEPT = {**HEAVY, "reset_momentum": False, "decay": 0.01, "decay_counter": "per_client"}
@@ -47,6 +54,7 @@ MORE: dict[str, dict[str, Any]] = {
         "algorithm": "scaffold",
         "local": {"lr": 0.05, "batch": 8, "momentum": 0.5, "privacy": {"clip": 0.5, "noise": 1.1}},
     },
+    "fedavg, a loss from Python": {"algorithm": "fedavg", "loss": noisy_loss},
     "fedavgm, fedir, fedvc": {"algorithm": {"name": "fedavgm", "with": ["fedir", {"name": "fedvc", "n_vc": 16}]}},
 }
 TASKS = (Task, PrivateTask)  # each takes gradients in its own way

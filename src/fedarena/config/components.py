@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from fedarena.config.errors import BadValue, quoted
 from fedarena.config.limits import check_path
 from fedarena.config.registry import Entry, Kind, components, find, name_of, registered_class
 
+Part = Kind | Literal["loss"]  # a part of an experiment that may be an object from Python
 PATHS = ("path", "test_path", "table")  # settings that are paths of files
 
 
@@ -21,7 +23,7 @@ PATHS = ("path", "test_path", "table")  # settings that are paths of files
 class Component:
     """A selected component: its name and settings, which can be written as text, and the object itself."""
 
-    kind: Kind
+    kind: Part
     name: str
     settings: dict[str, Any]
     made: Any = dataclasses.field(compare=False, repr=False)
@@ -51,7 +53,20 @@ class Component:
         return cls._own(kind, choice)
 
     @classmethod
-    def not_given(cls, kind: Kind, table: Mapping[str, Any], **traits: bool) -> Component:
+    def of_loss(cls, function: Any) -> Component:
+        """Make the loss of an experiment from a function of (module, batch, context)."""
+        try:
+            inspect.signature(getattr(function, "forward", function)).bind(None, None, None)  # of a module, its forward
+        except (TypeError, ValueError):
+            raise BadValue(
+                f"the loss {quoted(name_of(function))} does not take three arguments",
+                remedy="give a function of (module, batch, context) that returns the mean loss of the batch",
+                where="loss",
+            ) from None
+        return cls("loss", name_of(function), {}, function, own=True)
+
+    @classmethod
+    def not_given(cls, kind: Part, table: Mapping[str, Any], **traits: bool) -> Component:
         """Return a component that came from Python and is known by its name and settings only, so results can be shown."""
         settings = {key: value for key, value in table.items() if key not in ("name", "own")}
         return cls(kind, str(table["name"]), settings, NotGiven(kind, str(table["name"]), **traits), own=True)
@@ -122,14 +137,14 @@ class Component:
 class NotGiven:
     """The object of a component that came from Python, where only its results are known; using it raises an error."""
 
-    kind: Kind
+    kind: Part
     name: str
     communicates: bool = True  # of an algorithm, as for the next ones
     personal: bool = False
     pooled: bool = False
     defaults: ClassVar[dict[str, Any]] = {}  # of a data set
 
-    def __call__(self) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         raise self._error
 
     def settled(self, setting: Any) -> NotGiven:

@@ -27,6 +27,7 @@ from fedarena.config.limits import check_path
 from fedarena.config.seeds import SEED_KEYS, Purpose
 from fedarena.config.settings_tables import (
     COMPONENTS,
+    FROM_PYTHON,
     TABLES,
     Devices,
     Evaluate,
@@ -76,7 +77,8 @@ class Experiment(SettingsTable):
     # what the server sees: each update, only their mean, or the result of these steps
     uplink: Literal["plain", "mean_only"] | Uplink = "plain"
     bn_buffers: Literal["average", "server", "local", "recompute"] = "average"
-    loss: str | None = None  # of the task, such as "huber" for a regression; the usual one if not given
+    # of the task, such as "huber" for a regression; the usual one if not given; in Python also a function
+    loss: str | Component | None = None
     # manual_seed: as torch draws them after torch.manual_seed(start_seed), or seed
     init: Literal["torch", "glorot", "manual_seed"] = "torch"
     freeze: tuple[str, ...] = ()  # patterns of names of parameters that are not trained and not sent
@@ -93,6 +95,15 @@ class Experiment(SettingsTable):
         if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in names):
             raise ValueError('a list of clients by name or number, such as ["Cleveland"] or [3]')
         return tuple(dict.fromkeys(map(str, names))) or None
+
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _check_loss(cls, value: Any) -> Any:
+        if callable(value):
+            return Component.of_loss(value)
+        if value is not None and not isinstance(value, str | Component):
+            raise ValueError('the name of a loss, such as "huber", or in Python a function of (module, batch, context)')
+        return value
 
     @field_validator("uplink", mode="before")
     @classmethod
@@ -178,6 +189,12 @@ class Experiment(SettingsTable):
         """Return the seed for the random streams of this purpose."""
         own: int | None = getattr(self, SEED_KEYS[purpose])
         return self.seed if own is None else own
+
+    @property
+    def python_parts(self) -> dict[str, Component]:
+        """Return the parts that are objects from Python, which no file can bring back."""
+        parts = {key: getattr(self, key) for key in FROM_PYTHON}
+        return {key: part for key, part in parts.items() if isinstance(part, Component) and part.own}
 
     def as_table(self) -> dict[str, Any]:
         """Return all settings as plain values, in the order of the fields, without those that are None."""

@@ -18,12 +18,14 @@ from pydantic import (
     model_validator,
 )
 
+from fedarena.config.components import Part
 from fedarena.config.errors import BadValue, UnknownName, quoted, repeated, suggest
 from fedarena.config.limits import check_path, check_value
 from fedarena.config.registry import Kind
 from fedarena.config.toml_text import AVAILABLE
 
 COMPONENTS: dict[str, Kind] = {"data": "dataset", "model": "model", "partition": "partition", "algorithm": "algorithm"}
+FROM_PYTHON: dict[str, Part] = {**COMPONENTS, "loss": "loss"}  # keys whose values may be objects
 TABLES = (*COMPONENTS, "local", "evaluate", "devices", "uplink")  # keys whose values are tables
 
 

@@ -232,8 +232,7 @@ class ClientWork(ClientModule, ClientSamples):
             anchor = self.context.anchor if isinstance(adjust, Anchor) else None
             tensors = (chain.from_iterable(map(self.epoch, passes)) for passes in plan)
             start, made = self._start_momentum(), self.steps + (self.state.steps if self.context.keeps_momentum else 0)
-            own = None if loss is None else OwnLoss(loss, self.task, w, self.client, self.round)
-            with training_by(own, self.task, anchor, weighted=self.context.data.weight is not None):
+            with training_by(self._own_loss(loss, w), self.task, anchor, weighted=self.context.data.weight is not None):
                 out = solver.train(self.task, w, tensors, rate, self.local, adjust, start, anchor, made)
         return self._count(out, sum(batches))
 
@@ -250,6 +249,17 @@ class ClientWork(ClientModule, ClientSamples):
         full, broken = divmod(self._amount if epochs is None else epochs, 1)
         parts = [sizes] * int(full) + ([sizes[: round(broken * len(sizes))]] if broken else [])
         return [[BatchPass(None, 0, part)] for part in parts]
+
+    def _own_loss(self, loss: Loss | None, w: Vector) -> OwnLoss | None:
+        """Return the loss that an algorithm or the experiment brings, for a training from `w`; None for a built-in one."""
+        if loss is not None and self.context.own_loss is not None:
+            raise BadValue(
+                f"{self.context.experiment.algorithm.name} trains by a loss of its own, and the experiment sets another",
+                remedy="leave out loss, or choose an algorithm that trains by the loss of the experiment",
+                where="loss",
+            )
+        chosen = self.context.own_loss if loss is None else loss
+        return None if chosen is None else OwnLoss(chosen, self.task, w, self.client, self.round)
 
     def _from_batched(self, w: Vector, adjust: Adjust) -> Outcome | None:
         """Return the first training's result if the whole batch was trained at once; later ones are computed here."""
@@ -283,7 +293,8 @@ class ClientWork(ClientModule, ClientSamples):
             g, loss = solver.gradient_compiled(self.task, w, map(self._to_read, pieces), len(rows))
         else:
             labels = count_labels(self.context.data.y[self.index[rows]])
-            g, loss = solver.gradient(self.task, w, map(self._gather_weighted, pieces), labels)
+            with training_by(self._own_loss(None, w), self.task):
+                g, loss = solver.gradient(self.task, w, map(self._gather_weighted, pieces), labels)
         if self.local.weight_decay:
             g += g.dtype.type(self.local.weight_decay) * w
         self.samples += len(rows)

@@ -6,6 +6,7 @@ A runtime holds one ExperimentContext in each of its processes and runs tasks (e
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedarena.algorithms.base import Algorithm, Vector
+from fedarena.config.components import Component
 from fedarena.config.errors import BadValue
 from fedarena.config.experiment import Experiment
 from fedarena.config.seeds import stream, torch_seed
@@ -69,7 +71,7 @@ class ExperimentContext:
 
     def _build(self) -> Task:
         exp = self.experiment
-        seed = exp.seed_for("init")
+        seed, loss = exp.seed_for("init"), exp.loss if isinstance(exp.loss, str) else None
         return build(
             exp.model.made,
             self.data.shape,
@@ -77,13 +79,19 @@ class ExperimentContext:
             seed if exp.init == "manual_seed" else torch_seed(seed, "init"),
             init=exp.init,
             is_text=self.is_text,
-            loss=find_loss(self.data.task, exp.loss),
+            loss=find_loss(self.data.task, loss),
             dtype=exp.dtype,
             device=exp.device,
             freeze=exp.freeze,
-            fast=exp.fast,
+            fast=exp.fast and self.own_loss is None,
             compile_batch=exp.local.batch if exp.compile else None,
         )
+
+    @property
+    def own_loss(self) -> Callable[..., Tensor] | None:
+        """Return the function that clients minimise, where the experiment's loss came from Python."""
+        loss = self.experiment.loss
+        return loss.made if isinstance(loss, Component) else None
 
     @cached_property
     def fleet(self) -> Fleet:

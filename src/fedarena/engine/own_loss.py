@@ -1,4 +1,4 @@
-"""A loss function of an algorithm's author in place of the model's: `work.train(w, loss=my_loss)`.
+"""A loss function from Python: that of an experiment (`loss = my_loss`), or of an algorithm (`work.train(w, loss=my_loss)`).
 
 `my_loss(module, batch, context)` returns the mean loss of a batch as a tensor without dimensions. Gradients come from
 autograd; optimizer, random streams, rates and corrections are those of every local training.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -17,6 +17,9 @@ from fedarena.algorithms.base import Vector
 from fedarena.config.errors import BadValue, quoted
 from fedarena.engine.client_module import copied_buffers, frozen_module
 from fedarena.models.task import Task
+
+if TYPE_CHECKING:
+    from fedarena.engine.context import ExperimentContext
 
 
 class Batch(NamedTuple):
@@ -75,8 +78,44 @@ def _checked(value: Any) -> Tensor:
     raise BadValue(
         f"the loss returned {shown}",
         remedy="return the mean over the batch as a tensor without dimensions, computed from module(x)",
-        where="work.train(loss=...)",
+        where="loss",
     )
+
+
+def check_own_loss(context: ExperimentContext) -> None:
+    """Refuse settings that a loss of the experiment from Python cannot follow."""
+    if context.own_loss is None:
+        return
+    exp = context.experiment
+    problems: list[tuple[bool, str, str, str]] = [
+        (
+            context.task.has_own_loss,
+            "the model has a method loss, and the experiment sets another loss",
+            "leave out one of them",
+            "loss",
+        ),
+        (
+            exp.local.privacy is not None,
+            "a loss of your own may mix the samples of a batch, and local.privacy needs the gradient of each by itself",
+            "use a built-in loss, a model with a method loss(x, y), or leave out local.privacy",
+            "local.privacy",
+        ),
+        (
+            context.data.weight is not None,
+            "the weights of samples do not reach a loss of your own",
+            "leave out data.weight",
+            "data.weight",
+        ),
+        (
+            exp.compile,
+            "torch.compile is for built-in losses, and the loss came from Python",
+            "leave out compile",
+            "compile",
+        ),
+    ]
+    for wrong, what, remedy, where in problems:
+        if wrong:
+            raise BadValue(what, remedy=remedy, where=where)
 
 
 @contextlib.contextmanager
@@ -87,7 +126,7 @@ def training_by(loss: OwnLoss | None, *tasks: Task | None, weighted: bool = Fals
         raise BadValue(
             "the weights of classes or samples do not reach a loss of your own",
             remedy="leave out fedir and data.weight, or weigh the samples inside the loss",
-            where="work.train(loss=...)",
+            where="loss",
         )
     try:
         for task in used:

@@ -21,6 +21,7 @@ from fedarena.data.split_encoding import encode_split
 from fedarena.data.validation_samples import hold_out_validation
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.devices import build_fleet
+from fedarena.engine.own_loss import check_own_loss
 from fedarena.engine.private_steps import check_private
 from fedarena.engine.stopping import participants
 from fedarena.engine.task_metrics import check_metric
@@ -165,6 +166,7 @@ def build_model_and_algorithm(context: ExperimentContext, clients: int | None = 
         )
     _check_uplink(context, owners)
     check_private(context)
+    check_own_loss(context)
     build_fleet(experiment, len(context.owners.clients))
     _ = context.availability
     _ = context.initial

@@ -181,7 +181,7 @@ def _check_different(found: Mapping[str, Experiment]) -> None:
     """Raise if a federation is given twice: a copy says nothing about the next federation."""
     seen: dict[str, str] = {}
     for name, experiment in found.items():
-        if any(getattr(experiment, key).own for key in COMPONENTS):
+        if experiment.python_parts:
             continue
         text = experiment.to_toml()
         if text in seen:

@@ -12,7 +12,6 @@ from fedarena.config.comparison_plan import PARTS, Plan, Score, Split, View, fin
 from fedarena.config.errors import BadValue, ResumeMismatch, check_known, located_at, quoted
 from fedarena.config.experiment import Experiment
 from fedarena.config.registry import name_of
-from fedarena.config.settings_tables import COMPONENTS
 from fedarena.data.folds import has_own_folds
 from fedarena.engine.context import ExperimentContext
 from fedarena.engine.setup import open_context, partition_data
@@ -135,7 +134,7 @@ def build_plan(experiment: Experiment, contestants: dict[str, dict[str, Any]], *
         if cell.algorithm.own:
             own[f"algorithm {label}"] = cell.algorithm
     common = {k: v for k, v in experiment.as_table().items() if k not in ("algorithm", "folds", "fold")}
-    own |= {k: c for k in COMPONENTS if (c := getattr(experiment, k)).own and k != "algorithm"}
+    own |= {key: part for key, part in experiment.python_parts.items() if key != "algorithm"}
     plan = Plan(finite_table(common), finite_table(tables), own=own, **{"protocol": "independent", **options})
     return plan if plan.protocol == "shared" else _with_data(plan, experiment)
 

@@ -21,7 +21,6 @@ from fedarena.config.data_sources import with_recorded_form
 from fedarena.config.errors import BadValue, ResumeMismatch
 from fedarena.config.experiment import Experiment
 from fedarena.config.limits import check_paths
-from fedarena.config.settings_tables import COMPONENTS
 from fedarena.data.published_files import reading
 from fedarena.engine.setup import open_context
 from fedarena.experiments.option_checks import check_names, check_numbers
@@ -266,7 +265,7 @@ def _read(root: Path, trials: int | None) -> tuple[Search, int, str | None]:
     table = _read_table(root)
     with reading(root / "search.json", remedy=DAMAGED):
         experiment = with_recorded_form(tomllib.loads(table["experiment"]))
-        own = next((k for k in COMPONENTS if experiment[k].get("own")), None)
+        own = next((key for key, part in experiment.items() if isinstance(part, dict) and part.get("own")), None)
     if own is not None:
         raise BadValue(
             f"the {own} of this search ('{experiment[own]['name']}') came from Python, no file can bring it back",

@@ -53,7 +53,7 @@ FEDERATED = (  # settings of a table, with the values that a federation has
 def check_experiment(experiment: Experiment) -> None:
     """Refuse experiments that cannot run in a real federation."""
     exp = experiment
-    own = [key for key in ("data", "model", "partition", "algorithm") if getattr(exp, key).own]
+    own = [*exp.python_parts]
     metric = find_metric(exp.evaluate.metric, task_of(exp)).name
     needs = followed_from(metric)
     problems = [

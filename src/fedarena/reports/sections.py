@@ -123,7 +123,8 @@ def _local_training(data: ReportData) -> str:
     shown = f"{amount} {unit}{'s' * (amount != 1)}, {batch}, learning rate {local.lr:g}"
     if local.privacy is not None:
         shown += f"; gradients of single samples clipped to {local.privacy.clip:g}, noise {local.privacy.noise:g}"
-    return shown
+    loss = data.experiment.loss
+    return shown if loss is None else f"{shown}; loss {loss if isinstance(loss, str) else loss.name}"
 
 
 def verdict(data: ReportData) -> Markup:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fedarena.config.comparison_plan import Plan
 from fedarena.config.errors import BadValue
-from fedarena.config.settings_tables import COMPONENTS
 from fedarena.results.run import Run
 from fedarena.results.run_loading import load_run
 
@@ -17,7 +16,7 @@ def with_python_parts(plan: Plan, runs: dict[str, list[Run]]) -> Plan:
     experiments = {label: found[0].experiment for label, found in runs.items()}
     known = {f"algorithm {label}": experiment.algorithm for label, experiment in experiments.items()}
     for experiment in experiments.values():
-        known |= {key: getattr(experiment, key) for key in COMPONENTS if key != "algorithm"}
+        known |= {key: part for key, part in experiment.python_parts.items() if key != "algorithm"}
     return replace(plan, own={key: one for key, one in known.items() if one.own} | plan.own)
 
 

@@ -28,7 +28,7 @@ from fedarena.config.components import Component
 from fedarena.config.data_sources import with_recorded_form
 from fedarena.config.errors import BadValue, CannotWrite, FedarenaError, ResumeMismatch
 from fedarena.config.experiment import Experiment
-from fedarena.config.settings_tables import COMPONENTS
+from fedarena.config.settings_tables import FROM_PYTHON
 from fedarena.data.dataset import Partition
 from fedarena.data.published_files import reading
 from fedarena.engine.context import ExperimentContext
@@ -101,7 +101,7 @@ def read_experiment(path: Path, traits: Mapping[str, bool] | None = None, **own:
     for key, value in list(table.items()):
         if isinstance(value, dict) and value.pop("own", False):
             known = traits or {} if key == "algorithm" else {}
-            table[key] = own[key] if key in own else Component.not_given(COMPONENTS[key], value, **known)
+            table[key] = own[key] if key in own else Component.not_given(FROM_PYTHON[key], value, **known)
     return Experiment.make(table, where=str(file))
 
 
