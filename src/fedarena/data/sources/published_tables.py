@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -70,13 +70,14 @@ def assemble(
     owners, names = (None, ()) if owner is None else (owner[0][order], owner[1])
     columns = {n: one if isinstance(one, Categories) else one.astype(np.float64) for n, one in columns.items()}
     settings = EncodingSettings("mean", standardise, task=task, label=("label",), classes=class_names)
-    once = fitted_on == "file"
     data = Dataset(
-        name, features(columns, *parts, missing="mean") if once else np.empty((len(order), 0), np.float32),
-        y[order], len(train), classes, owner=owners, owner_names=names, class_names=class_names, task=task,
-        table=None if once else RawTable(columns, settings)[order],
+        name, np.empty((len(order), 0), np.float32), y[order], len(train), classes,
+        owner=owners, owner_names=names, class_names=class_names, task=task, table=RawTable(columns, settings)[order],
     )  # fmt: skip
-    return data if once else encode_first(data)
+    if fitted_on == "file":
+        numbers = {name: one for name, one in columns.items() if not isinstance(one, Categories)}
+        return replace(data, x=features(numbers, train, test, missing="mean"), table=None)
+    return encode_first(data)
 
 
 @register("dataset", "breast_cancer", paper="Street, Wolberg and Mangasarian 1993")
